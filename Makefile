@@ -1,0 +1,51 @@
+# make demo   sets up everything and runs the main job on the demo pair
+# make test   sets up everything and runs the tests
+# make check  format, lint, types, layer rules
+# make bench  measures duo beside llama.cpp's own programs (builds them first)
+# make docs   writes the texts that are generated from the code
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# RPC is off by default, and pip's wheel cache does not ask how a wheel was built: see `ready` below.
+export CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
+
+.PHONY: demo test check bench docs clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/ready
+	$(BIN)/duo -n 256
+
+test: $(VENV)/ready-dev
+	$(BIN)/pytest
+
+check: $(VENV)/ready-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/ready-dev
+	bash benchmarks/peers.sh
+	$(BIN)/python -m benchmarks.compare
+
+docs: $(VENV)/ready-dev
+	$(BIN)/python -m tests.golden
+
+$(VENV)/ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "Installing; the first time llama.cpp is compiled, which takes some minutes."
+	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -c "import sys; from duo.llama.library import supports_rpc; sys.exit(not supports_rpc())" \
+	|| $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
+	   --no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep -i '^llama.cpp.python==')"
+	$(BIN)/python -c "from duo.llama.library import supports_rpc; assert supports_rpc(), 'llama.cpp was built without RPC'"
+	touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

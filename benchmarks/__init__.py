@@ -1,0 +1,1 @@
+"""Measures duo beside other programs; see README.md."""

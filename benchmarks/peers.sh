@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Builds the programs duo is measured against from the llama.cpp that the installed llama-cpp-python vendors.
+#
+#   benchmarks/peers.sh [DIR]       DIR is build/peers of this repository by default
+#
+# PYTHON  the interpreter that has llama-cpp-python (python3)
+# SDIST   an already downloaded llama_cpp_python-VERSION.tar.gz of the installed version
+# JOBS    parallel compilers (all cores)
+#
+# About eight minutes on two cores. Does nothing if DIR already holds the programs of that version.
+set -euo pipefail
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+directory=${1:-$repository/build/peers}
+python=${PYTHON:-python3}
+targets=(llama-completion llama-cli llama-speculative-simple llama-bench)
+
+if ! version=$("$python" -c 'from importlib.metadata import version; print(version("llama-cpp-python"))' 2>/dev/null); then
+    echo "peers.sh: llama-cpp-python is not installed for $python (set PYTHON)" >&2
+    exit 1
+fi
+
+is_built() {
+    [[ -f $directory/VERSION && $(<"$directory/VERSION") == "$version" ]] || return 1
+    local target
+    for target in "${targets[@]}"; do
+        [[ -x $directory/bin/$target ]] || return 1
+    done
+}
+
+if is_built; then
+    echo "peers.sh: $directory has llama.cpp of llama-cpp-python $version"
+    exit 0
+fi
+
+mkdir -p "$directory"
+directory=$(cd "$directory" && pwd)
+rm -f "$directory/VERSION"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+sdist=${SDIST:-}
+if [[ -z $sdist ]]; then
+    # Only this package from source: its build tools may come as wheels.
+    "$python" -m pip download --no-deps --no-binary llama-cpp-python --dest "$work" "llama-cpp-python==$version"
+    sdist=$work/llama_cpp_python-$version.tar.gz
+fi
+if [[ $(basename "$sdist") != "llama_cpp_python-$version.tar.gz" ]]; then
+    echo "peers.sh: $sdist is not the source of the installed llama-cpp-python $version" >&2
+    exit 1
+fi
+
+# The same source path every time, so that an interrupted build continues where it was.
+source=$directory/source/llama_cpp_python-$version/vendor/llama.cpp
+if [[ ! -f $directory/source/$version.complete ]]; then
+    rm -rf "$directory/source" "$directory/cmake"
+    mkdir -p "$directory/source"
+    tar -xzf "$sdist" -C "$directory/source"
+    touch "$directory/source/$version.complete"
+fi
+
+generator=()
+if command -v ninja >/dev/null; then
+    generator=(-G Ninja)
+fi
+# What llama-cpp-python's own build uses: shared libraries, Release, native instructions, OpenMP and RPC on.
+cmake -S "$source" -B "$directory/cmake" ${generator[@]+"${generator[@]}"} \
+    -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DGGML_OPENMP=ON -DGGML_RPC=ON \
+    -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+    -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF
+jobs=${JOBS:-$("$python" -c 'import os; print(len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)))')}
+cmake --build "$directory/cmake" --target "${targets[@]}" --parallel "$jobs"
+
+ln -sfn cmake/bin "$directory/bin"
+echo "$version" >"$directory/VERSION"
+echo "peers.sh: built in $directory/bin"

@@ -1,0 +1,185 @@
+"""What the runs come to: medians, means over the prompts, texts, and the bars."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import geometric_mean, median
+from typing import Any
+
+from benchmarks.contestants import N_CTX, Contestant, Run
+from benchmarks.measure import Cost, ModelFile
+
+LEAST_DISTINCT = 0.30  # of a text's 4-grams; loops are easy to guess and flatter every speculation
+REFERENCE = "completion 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of one contestant on one prompt."""
+
+    run: Run
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One requirement."""
+
+    name: str
+    against: str | None
+    figure: float | None  # None: it was not measured
+    required: float
+    at_most: bool = False
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether it is met; None where it was not measured."""
+        if self.figure is None:
+            return None
+        return self.figure <= self.required if self.at_most else self.figure >= self.required
+
+
+def distinct_share(text: str) -> float:
+    """Which share of the 4-grams of words and signs is distinct."""
+    words = re.findall(r"\w+|[^\w\s]", text)
+    grams = list(zip(words, words[1:], words[2:], words[3:], strict=False))
+    return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def first_difference(text: str, reference: str) -> int | None:
+    """The first character where two texts part, as far as both go: one may be some tokens longer."""
+    both = min(len(text.rstrip("\ufffd")), len(reference.rstrip("\ufffd")))  # the last one may be cut
+    return next((i for i in range(both) if text[i] != reference[i]), None)
+
+
+class Results:
+    """All samples of one comparison, by contestant and prompt."""
+
+    def __init__(self, contestants: Sequence[Contestant], prompts: Sequence[str]) -> None:
+        self.contestants = list(contestants)
+        self.prompts = list(prompts)
+        self._samples: dict[tuple[str, str], list[Sample]] = {}
+
+    def add(self, contestant: str, prompt: str, sample: Sample) -> None:
+        """Keep one sample."""
+        self._samples.setdefault((contestant, prompt), []).append(sample)
+
+    def samples(self, contestant: str, prompt: str) -> list[Sample]:
+        """The samples of one contestant on one prompt, in the order they were taken."""
+        return self._samples.get((contestant, prompt), [])
+
+    def reference_text(self, prompt: str) -> str:
+        """The plain baseline's text, or the first contestant's where the baseline does not take part."""
+        names = [contestant.name for contestant in self.contestants]
+        return self.samples(REFERENCE if REFERENCE in names else names[0], prompt)[0].run.text
+
+    def looping(self) -> list[str]:
+        """The prompts whose text loops; they are left out of every mean."""
+        return [name for name in self.prompts if distinct_share(self.reference_text(name)) < LEAST_DISTINCT]
+
+    def tps(self, contestant: str, prompt: str) -> float:
+        """The median of its tokens/s on one prompt."""
+        return median(sample.run.tps for sample in self.samples(contestant, prompt))
+
+    def mean_tps(self, contestant: str) -> float | None:
+        """The geometric mean over the prompts that do not loop; None if it was not measured."""
+        left_out = self.looping()
+        kept = [name for name in self.prompts if name not in left_out]
+        if not kept or not self.samples(contestant, kept[0]):
+            return None
+        return geometric_mean([self.tps(contestant, prompt) for prompt in kept])
+
+    def first_byte_s(self, contestant: str) -> float | None:
+        """From command to first text: the prompt with the longest median decides."""
+        times = [
+            median(found)
+            for prompt in self.prompts
+            if (found := [s.cost.first_byte_s or math.inf for s in self.samples(contestant, prompt)])
+        ]
+        return max(times, default=None)
+
+    def peak_bytes(self, contestant: str) -> int | None:
+        """The highest peak of all its runs."""
+        peaks = [s.cost.peak_bytes for prompt in self.prompts for s in self.samples(contestant, prompt)]
+        return max(peaks, default=None)
+
+    def differences(self, contestant: str) -> dict[str, int]:
+        """The prompts on which any of its texts parts from the reference, and at which character."""
+        found = {}
+        for prompt in self.prompts:
+            reference = self.reference_text(prompt)
+            places = [first_difference(s.run.text, reference) for s in self.samples(contestant, prompt)]
+            if parted := [place for place in places if place is not None]:
+                found[prompt] = min(parted)
+        return found
+
+    def best_speculative(self) -> str | None:
+        """The fastest setting of llama-speculative-simple, by its mean."""
+        rates = {
+            contestant.name: rate
+            for contestant in self.contestants
+            if contestant.program == "llama-speculative-simple" and (rate := self.mean_tps(contestant.name)) is not None
+        }
+        return max(rates, key=rates.__getitem__, default=None)
+
+    def bars(self, target: ModelFile, draft: ModelFile) -> list[Bar]:
+        """The requirements, measured."""
+
+        def ratio(contestant: str, baseline: str | None) -> float | None:
+            own, other = self.mean_tps(contestant), self.mean_tps(baseline or "")
+            return own / other if own is not None and other is not None else None
+
+        plain, pair, best = "duo plain 1", "duo 1+1", self.best_speculative()
+        peak = self.peak_bytes(pair)
+        needed = sum(model.size + model.kv_cache_bytes(N_CTX) for model in (target, draft))
+        over_mb = (peak - needed) / 1e6 if peak is not None else None
+        return [
+            Bar("duo without a draft, 1 thread", REFERENCE, ratio(plain, REFERENCE), 0.97),
+            Bar("duo, one core each", REFERENCE, ratio(pair, REFERENCE), 1.08),
+            Bar("duo, one core each", "completion 2", ratio(pair, "completion 2"), 0.82),
+            Bar("duo, one core each", best or "the best speculative", ratio(pair, best), 1.30),
+            Bar("peak memory over files and caches, MB", None, over_mb, 250.0, at_most=True),
+            Bar("command to first token, s", None, self.first_byte_s(pair), 1.5, at_most=True),
+        ]
+
+    def as_json(self, bars: Sequence[Bar]) -> dict[str, Any]:
+        """Every figure behind the table."""
+        return {
+            "bars": [{**asdict(bar), "passed": bar.passed} for bar in bars],
+            "prompts": {
+                prompt: {
+                    "distinct_4grams": round(distinct_share(self.reference_text(prompt)), 3),
+                    "left_out": prompt in self.looping(),
+                }
+                for prompt in self.prompts
+            },
+            "contestants": {c.name: self._contestant_json(c) for c in self.contestants},
+        }
+
+    def _contestant_json(self, contestant: Contestant) -> dict[str, Any]:
+        return {
+            "program": contestant.program,
+            "threads": contestant.threads,
+            "threads_draft": contestant.draft_threads,
+            **contestant.options,
+            "tokens_per_s": self.mean_tps(contestant.name),
+            "peak_bytes": self.peak_bytes(contestant.name),
+            "first_byte_s": self.first_byte_s(contestant.name),
+            "text_differs_at": self.differences(contestant.name),
+            "runs": {
+                prompt: [
+                    {
+                        "tokens": sample.run.tokens,
+                        "tokens_per_s": sample.run.tps,
+                        "wall_s": round(sample.cost.wall_s, 4),
+                        "first_byte_s": sample.cost.first_byte_s,
+                        "peak_bytes": sample.cost.peak_bytes,
+                    }
+                    for sample in self.samples(contestant.name, prompt)
+                ]
+                for prompt in self.prompts
+            },
+        }

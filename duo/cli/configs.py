@@ -1,0 +1,132 @@
+"""From options to configs: everything that can be decided before a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from duo.cli.options import Layers, RunOptions
+from duo.cli.output import progress_bar, say, warn
+from duo.cli.prompt import unescape
+from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig
+from duo.engine.cores import parse_range, split_cores, usable_cores
+from duo.errors import UsageError
+from duo.llama.devices import supports_gpu
+from duo.models.demo import demo_pair
+from duo.models.hub import resolve_hub
+from duo.models.paths import check_gguf
+
+AUTO_DRAFT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Threads of the two models, and the cores that they are pinned to."""
+
+    target: int
+    target_batch: int
+    draft: int
+    cores: frozenset[int] | None
+    draft_cores: frozenset[int] | None
+
+
+def model_configs(options: RunOptions) -> tuple[ModelConfig, ModelConfig | None]:
+    """The models asked for; the demo pair if none was. Raises UsageError, ModelError or DownloadError."""
+    target, draft = _paths(options)
+    _check_gpu(options)
+    configs = [
+        ModelConfig(path, int(layers), options.mmap, options.mlock)
+        for path, layers in ((target, options.gpu_layers), (draft, options.gpu_layers_draft))
+        if path is not None
+    ]
+    for config in configs:
+        for part in config.shards:
+            check_gguf(part)
+    return configs[0], configs[1] if len(configs) > 1 else None
+
+
+def is_demo(options: RunOptions) -> bool:
+    """Whether no model was named, so that the demo pair is meant."""
+    return not (options.model or options.hf_repo)
+
+
+def draft_config(options: RunOptions) -> DraftConfig:
+    """How far to draft and verify. Raises UsageError."""
+    n_max = AUTO_DRAFT if options.draft is None else options.draft
+    n_ahead = 2 * n_max if options.draft_ahead is None else options.draft_ahead
+    return DraftConfig(n_max, n_ahead)
+
+
+def stop_config(options: RunOptions) -> StopConfig:
+    """When to stop. Raises UsageError."""
+    stops = options.reverse_prompt or ()
+    return StopConfig(
+        options.predict,
+        tuple(unescape(stop) if options.escape else stop for stop in stops),
+        options.ignore_eos,
+    )
+
+
+def threads(options: RunOptions, *, drafting: bool) -> Threads:
+    """Who computes on how many threads. Raises UsageError."""
+    cores = usable_cores()
+    if drafting:
+        target, draft = split_cores(options.threads, options.threads_draft, cores)
+        if target + draft > cores > 1:
+            warn(f"{target} + {draft} threads on {cores} cores: the models will slow each other down")
+    else:
+        target, draft = options.threads or cores, 1
+    return Threads(
+        target,
+        options.threads_batch or target,
+        draft,
+        parse_range(options.cpu_range) if options.cpu_range else None,
+        parse_range(options.cpu_range_draft) if options.cpu_range_draft else None,
+    )
+
+
+def context_config(options: RunOptions, threads: Threads, n_max: int) -> ContextConfig:
+    """The target's context, its size not yet decided. Raises UsageError."""
+    return ContextConfig(
+        n_ctx=1,
+        n_threads=threads.target,
+        n_threads_batch=threads.target_batch,
+        n_batch=options.batch_size,
+        n_ubatch=options.ubatch_size,
+        n_outputs_max=n_max + 1,
+        flash_attn=options.flash_attn.value,
+        type_k=options.cache_type_k,
+        type_v=options.cache_type_v,
+        exact=options.exact,
+    )
+
+
+def _paths(options: RunOptions) -> tuple[Path, Path | None]:
+    if options.model and options.hf_repo:
+        raise UsageError("-m and -hf both name the target: leave one out")
+    if options.model_draft and options.hf_repo_draft:
+        raise UsageError("-md and -hfd both name the draft: leave one out")
+    if is_demo(options):
+        if options.model_draft or options.hf_repo_draft:
+            raise UsageError("a draft without a target: name the target with -m or -hf")
+        with progress_bar(unit_bytes=True) as bar:
+            target, draft = demo_pair(bar, offline=options.offline)
+        say("duo: no model was named (-m, -hf): this is the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+        return target, None if options.draft == 0 else draft
+    target = options.model or resolve_hub(options.hf_repo or "", options.offline)
+    if options.draft == 0:
+        return target, None
+    if options.hf_repo_draft:
+        return target, resolve_hub(options.hf_repo_draft, options.offline)
+    return target, options.model_draft
+
+
+def _check_gpu(options: RunOptions) -> None:
+    asked = {"-ngl": options.gpu_layers, "-ngld": options.gpu_layers_draft}
+    names = [name for name, layers in asked.items() if _is_asked(layers)]
+    if names and not supports_gpu():
+        warn(f"{' and '.join(names)}: llama.cpp was built without a GPU back end here, so all layers stay on the CPU")
+
+
+def _is_asked(layers: Layers) -> bool:
+    return layers.named and layers != 0

@@ -1,0 +1,60 @@
+"""The command `duo`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from duo.cli.command import takes
+from duo.cli.options import RunOptions
+from duo.cli.output import say
+from duo.errors import DuoError
+
+EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
+
+app = typer.Typer(add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True, epilog=EPILOG, add_help_option=False, subcommand_metavar="")
+@takes(RunOptions)
+def duo(context: typer.Context, options: RunOptions) -> None:
+    """Write text with a target model while a draft model guesses ahead at the same time.
+
+    The text is the target's own, token for token; the draft changes only the speed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    # Imported here so that --help and usage errors do not wait for llama.cpp.
+    from duo.cli import about, run  # noqa: PLC0415
+
+    if options.version:
+        about.show_versions()
+    elif options.list_devices:
+        about.show_devices()
+    else:
+        raise typer.Exit(run.run(options))
+
+
+def main() -> None:
+    """Run the command line and exit: 0, 1 for errors, 2 for usage, 128 + n after signal n."""
+    try:
+        status = app(standalone_mode=False)
+    except DuoError as error:
+        say(f"duo: error: {error}")
+        status = error.exit_status
+    except typer.TyperException as error:
+        say(f"duo: error: {error.format_message()} (duo --help lists the options)")
+        status = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        status = 130
+    except BrokenPipeError:
+        # Nobody reads any more. Python would complain when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""The options that commands share, with llama.cpp's names and environment variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from duo.config import ALL_LAYERS
+
+MAIN = "The six that matter first"
+MODELS = "Models"
+PROMPT = "Prompt and text"
+DRAFTING = "Drafting"
+HARDWARE = "Threads and devices"
+CONTEXT = "Context"
+OUTPUT = "Output"
+
+
+class Layers(int):
+    """A number of layers; `named` is False for `auto`."""
+
+    named: bool = True
+
+
+def parse_layers(value: str | Layers) -> Layers:
+    """-ngl: a number, `all`, or `auto` (which today means all)."""
+    if isinstance(value, Layers):
+        return value
+    if value in ("all", "auto"):
+        layers = Layers(ALL_LAYERS)
+        layers.named = value == "all"
+        return layers
+    if not value.lstrip("-").isdecimal():
+        raise typer.BadParameter(f"{value!r} is no number, 'all' or 'auto'")
+    return Layers(value)
+
+
+def parse_auto(value: str | int | None) -> int | None:
+    """A number, or None for `auto`."""
+    if value in ("auto", None):
+        return None
+    try:
+        return int(str(value))
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is no number and not 'auto'") from None
+
+
+AUTO_LAYERS = parse_layers("auto")
+
+
+class Switch(str, Enum):
+    """On, off, or as llama.cpp finds best."""
+
+    ON = "on"
+    OFF = "off"
+    AUTO = "auto"
+
+
+class Color(str, Enum):
+    """Whether to mark tokens with colours."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def _show_help(context: typer.Context, value: bool) -> None:
+    if value:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _option(*names: str, panel: str, help: str, env: str | list[str] | None = None, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(*names, rich_help_panel=panel, help=help, envvar=env, show_envvar=False, **more)
+
+
+ModelOpt = Annotated[
+    Path | None,
+    _option("-m", "--model", panel=MAIN, metavar="GGUF", env="LLAMA_ARG_MODEL",
+            help="The target: the model whose text you want. Without it, a small demo pair."),
+]  # fmt: skip
+DraftModelOpt = Annotated[
+    Path | None,
+    _option("-md", "--model-draft", "--spec-draft-model", panel=MAIN, metavar="GGUF",
+            env=["LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"],
+            help="The draft: a small model with the same vocabulary. Without it, plain decoding."),
+]  # fmt: skip
+PromptOpt = Annotated[str | None, _option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="The prompt.")]
+FileOpt = Annotated[
+    str | None, _option("-f", "--file", panel=MAIN, metavar="FILE", help="A file with the prompt; - is stdin.")
+]
+PredictOpt = Annotated[
+    int,
+    _option("-n", "--predict", "--n-predict", panel=MAIN, metavar="N", env="LLAMA_ARG_N_PREDICT",
+            help="Most tokens to generate; -1 is to the end."),
+]  # fmt: skip
+DraftOpt = Annotated[
+    int | None,
+    _option("--draft", "--draft-max", "--draft-n", "--spec-draft-n-max", panel=MAIN, metavar="N|auto",
+            parser=parse_auto, env=["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"], show_default="auto",
+            help="Most candidates verified at once; 0 turns drafting off."),
+]  # fmt: skip
+
+HfOpt = Annotated[
+    str | None,
+    _option("-hf", "-hfr", "--hf-repo", panel=MODELS, metavar="USER/REPO[:QUANT]", env="LLAMA_ARG_HF_REPO",
+            help="The target from Hugging Face (default quantisation Q4_K_M)."),
+]  # fmt: skip
+HfDraftOpt = Annotated[
+    str | None,
+    _option("-hfd", "-hfrd", "--hf-repo-draft", panel=MODELS, metavar="USER/REPO[:QUANT]",
+            env="LLAMA_ARG_SPEC_DRAFT_HF_REPO", help="The draft from Hugging Face."),
+]  # fmt: skip
+OfflineOpt = Annotated[
+    bool, _option("--offline", panel=MODELS, env="LLAMA_ARG_OFFLINE", help="Use only what has been fetched before.")
+]
+MlockOpt = Annotated[
+    bool, _option("--mlock", panel=MODELS, env="LLAMA_ARG_MLOCK", help="Keep the weights in memory, never swapped.")
+]
+MmapOpt = Annotated[
+    bool,
+    _option("--mmap/--no-mmap", panel=MODELS, env="LLAMA_ARG_MMAP",
+            help="Map the weights from the file, or read them all at the start."),
+]  # fmt: skip
+
+ChatOpt = Annotated[bool, _option("--chat", panel=PROMPT, help="Put the prompt into the model's own chat template.")]
+SystemOpt = Annotated[
+    str | None,
+    _option("-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="A system prompt; implies --chat."),
+]
+EscapeOpt = Annotated[
+    bool,
+    _option("--escape/--no-escape", "-e", panel=PROMPT, help=r"Read \n, \t, \", \\ and \xHH in prompts as escapes."),
+]
+IgnoreEosOpt = Annotated[bool, _option("--ignore-eos", panel=PROMPT, help="Never let the model end its text.")]
+ReversePromptOpt = Annotated[
+    list[str] | None,
+    _option("-r", "--reverse-prompt", panel=PROMPT, metavar="TEXT", help="Stop before this text; may be repeated."),
+]
+DisplayPromptOpt = Annotated[
+    bool, _option("--display-prompt/--no-display-prompt", panel=PROMPT, help="Write the prompt before the text.")
+]
+
+AheadOpt = Annotated[
+    int | None,
+    _option("--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
+            help="Most tokens that the draft may be ahead of the target."),
+]  # fmt: skip
+ExactOpt = Annotated[
+    bool,
+    _option("--exact", panel=DRAFTING,
+            help="Bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0), so that "
+            "even near-ties come out the same; single tokens cost as much as two."),
+]  # fmt: skip
+
+LayersOpt = Annotated[
+    Layers,
+    _option("-ngl", "--gpu-layers", "--n-gpu-layers", panel=HARDWARE, metavar="N|all|auto", parser=parse_layers,
+            show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the target on the GPU."),
+]  # fmt: skip
+LayersDraftOpt = Annotated[
+    Layers,
+    _option("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", panel=HARDWARE, metavar="N|all|auto",
+            parser=parse_layers, show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+            help="Layers of the draft on the GPU."),
+]  # fmt: skip
+ThreadsOpt = Annotated[
+    int | None,
+    _option("-t", "--threads", panel=HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
+            help="Threads of the target."),
+]  # fmt: skip
+ThreadsDraftOpt = Annotated[
+    int | None,
+    _option("-td", "--threads-draft", panel=HARDWARE, metavar="N", min=1, show_default="auto",
+            help="Threads of the draft. With -t, together at most the cores there are."),
+]  # fmt: skip
+ThreadsBatchOpt = Annotated[
+    int | None,
+    _option("-tb", "--threads-batch", panel=HARDWARE, metavar="N", min=1, show_default="as -t",
+            help="Threads of the target for the prompt."),
+]  # fmt: skip
+CpuRangeOpt = Annotated[
+    str | None,
+    _option("-Cr", "--cpu-range", panel=HARDWARE, metavar="LO-HI", help="Cores that the target's threads stay on."),
+]
+CpuRangeDraftOpt = Annotated[
+    str | None,
+    _option("-Crd", "--cpu-range-draft", panel=HARDWARE, metavar="LO-HI", help="Cores for the draft's threads."),
+]
+
+ContextSizeOpt = Annotated[
+    int,
+    _option("-c", "--ctx-size", panel=CONTEXT, metavar="N", min=0, env="LLAMA_ARG_CTX_SIZE",
+            help="Context in tokens; 0 is what prompt and -n need."),
+]  # fmt: skip
+BatchOpt = Annotated[
+    int,
+    _option("-b", "--batch-size", panel=CONTEXT, metavar="N", min=1, env="LLAMA_ARG_BATCH",
+            help="Most tokens of the prompt decoded in one call."),
+]  # fmt: skip
+UbatchOpt = Annotated[
+    int,
+    _option("-ub", "--ubatch-size", panel=CONTEXT, metavar="N", min=1, env="LLAMA_ARG_UBATCH",
+            help="Most tokens computed at once."),
+]  # fmt: skip
+FlashAttnOpt = Annotated[
+    Switch,
+    _option("-fa", "--flash-attn", panel=CONTEXT, env="LLAMA_ARG_FLASH_ATTN", help="Flash attention."),
+]
+CacheTypeKOpt = Annotated[
+    str, _option("-ctk", "--cache-type-k", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_K",
+                 help="Type of the target's K cache."),
+]  # fmt: skip
+CacheTypeVOpt = Annotated[
+    str, _option("-ctv", "--cache-type-v", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_V",
+                 help="Type of the target's V cache."),
+]  # fmt: skip
+
+ColorOpt = Annotated[
+    Color,
+    _option("--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold."),
+]
+JsonOpt = Annotated[Path | None, _option("--json", panel=OUTPUT, metavar="FILE", help="Write all statistics as JSON.")]
+TraceOpt = Annotated[
+    Path | None,
+    _option("--trace", panel=OUTPUT, metavar="FILE", help="Write what both models did when, as Chrome trace JSON."),
+]
+VerboseOpt = Annotated[bool, _option("-v", "--verbose", panel=OUTPUT, help="Show llama.cpp's log on stderr.")]
+LogFileOpt = Annotated[
+    Path | None,
+    _option("--log-file", panel=OUTPUT, metavar="FILE", env="LLAMA_ARG_LOG_FILE", help="Write llama.cpp's log here."),
+]
+# Typer would show its own --help before everything else.
+HelpOpt = Annotated[
+    bool, _option("-h", "--help", panel=OUTPUT, help="Show this and leave.", is_eager=True, callback=_show_help)
+]
+VersionOpt = Annotated[bool, _option("--version", panel=OUTPUT, help="Show versions and leave.", is_eager=True)]
+ListDevicesOpt = Annotated[
+    bool, _option("--list-devices", panel=OUTPUT, help="Show the devices of this build and leave.", is_eager=True)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of `duo` without a subcommand, in the order of --help."""
+
+    model: ModelOpt = None
+    model_draft: DraftModelOpt = None
+    prompt: PromptOpt = None
+    file: FileOpt = None
+    predict: PredictOpt = -1
+    draft: DraftOpt = None
+    hf_repo: HfOpt = None
+    hf_repo_draft: HfDraftOpt = None
+    offline: OfflineOpt = False
+    mlock: MlockOpt = False
+    mmap: MmapOpt = True
+    chat: ChatOpt = False
+    system_prompt: SystemOpt = None
+    escape: EscapeOpt = True
+    reverse_prompt: ReversePromptOpt = None
+    ignore_eos: IgnoreEosOpt = False
+    display_prompt: DisplayPromptOpt = False
+    draft_ahead: AheadOpt = None
+    exact: ExactOpt = False
+    threads: ThreadsOpt = None
+    threads_draft: ThreadsDraftOpt = None
+    threads_batch: ThreadsBatchOpt = None
+    cpu_range: CpuRangeOpt = None
+    cpu_range_draft: CpuRangeDraftOpt = None
+    gpu_layers: LayersOpt = AUTO_LAYERS
+    gpu_layers_draft: LayersDraftOpt = AUTO_LAYERS
+    ctx_size: ContextSizeOpt = 0
+    batch_size: BatchOpt = 2048
+    ubatch_size: UbatchOpt = 512
+    flash_attn: FlashAttnOpt = Switch.AUTO
+    cache_type_k: CacheTypeKOpt = "f16"
+    cache_type_v: CacheTypeVOpt = "f16"
+    color: ColorOpt = Color.AUTO
+    json: JsonOpt = None
+    trace: TraceOpt = None
+    verbose: VerboseOpt = False
+    log_file: LogFileOpt = None
+    version: VersionOpt = False
+    list_devices: ListDevicesOpt = False
+    help: HelpOpt = False

@@ -1,0 +1,137 @@
+"""Text to stdout; everything else to stderr."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+
+from duo.cli.options import Color
+from duo.errors import UsageError
+from duo.spec.types import Step
+
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+_ACCEPTED = b"\x1b[32m"
+_BOLD = b"\x1b[1m"
+_RESET = b"\x1b[0m"
+
+
+def say(text: str) -> None:
+    """One line for the user, on stderr."""
+    stderr.print(text, markup=False)
+
+
+def warn(text: str) -> None:
+    """One line about what is not as asked for; the run goes on."""
+    say(f"duo: warning: {text}")
+
+
+def marks_tokens(color: Color) -> bool:
+    """Whether the text is to be marked with colours: asked for, or a terminal that wants them."""
+    if color is Color.AUTO:
+        return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return color is Color.ALWAYS
+
+
+class TextWriter:
+    """Writes steps to stdout as they come.
+
+    With `marks`, accepted draft tokens are green and every other step is bold, so that the steps can be told apart.
+    Without, nothing but the text's bytes.
+    """
+
+    def __init__(self, *, marks: bool, stream: BinaryIO | None = None) -> None:
+        self._stream = stream or sys.stdout.buffer
+        self._marks = marks
+        self._bold = False
+        self._last = b""
+
+    def prompt(self, text: str) -> None:
+        """Write the prompt, unmarked. Raises BrokenPipeError when nobody reads any more."""
+        self._write(text.encode())
+
+    def step(self, step: Step) -> None:
+        """Write one step. Raises BrokenPipeError when nobody reads any more."""
+        text = b"".join(step.text)
+        if not text:
+            return
+        self._write(self._marked(step) if self._marks else text)
+        self._last = text[-1:]
+
+    def end(self) -> None:
+        """Put what follows on a terminal on a line of its own."""
+        if sys.stdout.isatty() and self._last not in (b"", b"\n"):
+            say("")
+
+    def _marked(self, step: Step) -> bytes:
+        style = _BOLD if self._bold else b""
+        self._bold = not self._bold
+        tokens = [
+            style + (_ACCEPTED if i < step.n_accepted else b"") + text + _RESET
+            for i, text in enumerate(step.text)
+            if text
+        ]
+        return b"".join(tokens)
+
+    def _write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._stream.flush()
+
+
+@contextmanager
+def progress_bar(*, unit_bytes: bool = False) -> Iterator[ProgressBar]:
+    """A bar on stderr that vanishes when it is done; nothing where stderr is no terminal."""
+    amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), amount)
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+        yield ProgressBar(progress)
+
+
+class ProgressBar:
+    """One bar per description."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, description: str, done: float, total: float | None = 1.0) -> None:
+        """Show that `done` of `total` is done."""
+        if description not in self._tasks:
+            for task in self._tasks.values():
+                self._progress.remove_task(task)
+            self._tasks = {description: self._progress.add_task(description, total=total)}
+        self._progress.update(self._tasks[description], completed=done, total=total)
+
+
+def check_writable(path: Path | None, option: str) -> None:
+    """Find out now whether a file can be written at the end. Raises UsageError."""
+    if path is None:
+        return
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror}") from error
+    if not existed:
+        path.unlink()
+
+
+def send_log(*, verbose: bool, file: Path | None) -> None:
+    """Send llama.cpp's log to stderr, to a file, to both or nowhere. Raises UsageError for a file it cannot write."""
+    check_writable(file, "--log-file")
+    logger = logging.getLogger("duo")
+    logger.setLevel(logging.DEBUG if file else logging.INFO if verbose else logging.CRITICAL)
+    logger.propagate = False
+    if verbose:
+        logger.addHandler(logging.StreamHandler())
+        logger.handlers[-1].setLevel(logging.INFO)
+    if file is not None:
+        logger.addHandler(logging.FileHandler(file, encoding="utf-8"))

@@ -1,0 +1,99 @@
+"""What a run prints at its end, and writes to --json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from duo.engine.pair import Pair
+from duo.llama import library
+from duo.llama.devices import list_devices
+from duo.llama.model import Model
+
+
+def facts(pair: Pair, threads: dict[str, Any], n_ctx: int, options: dict[str, Any]) -> dict[str, Any]:
+    """What a run was made with, for --json."""
+    return {
+        "versions": library.versions(),
+        "system": library.system_info(),
+        "devices": [asdict(device) for device in list_devices()],
+        "models": {
+            "target": _model_facts(pair.target),
+            "draft": _model_facts(pair.draft) if pair.draft is not None else None,
+        },
+        "threads": {name: sorted(n) if isinstance(n, frozenset) else n for name, n in threads.items()},
+        "context": n_ctx,
+        "options": {name: _plain(value) for name, value in options.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+
+
+def _model_facts(model: Model) -> dict[str, Any]:
+    return {
+        "path": str(model.path),
+        "description": model.description,
+        "bytes": model.n_bytes,
+        "params": model.n_params,
+        "layers": model.n_layer,
+        "quantisation": model.quantisation,
+        "vocabulary": model.n_vocab,
+        "trained_context": model.n_ctx_train,
+    }
+
+
+def render(statistics: dict[str, Any]) -> str:
+    """The statistics as lines; the last is `tokens: N tps: R`."""
+    prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
+    lines = [
+        f"prompt      {prompt['tokens']} tokens in {prompt['seconds']:.2f} s, {_rate(prompt)} tokens/s",
+        f"first token {_value(generation['time_to_first_token_s'], '.2f', ' s')}",
+        f"generated   {generation['tokens']} tokens in {generation['seconds']:.2f} s, {_rate(generation)} tokens/s; "
+        f"stopped: {generation['stop']}",
+        f"target      {generation['decodes']} decodes, {_value(generation['target_ms_per_decode'], '.2f')} ms each, "
+        f"{_value(generation['tokens_per_decode'], '.2f')} tokens each, "
+        f"waited {generation['waited_s']:.2f} s for the draft",
+    ]
+    if draft:
+        lines += _draft_lines(draft)
+    if statistics["memory"]["peak_bytes"]:
+        lines.append(f"memory      {statistics['memory']['peak_bytes'] / 1e6:.0f} MB at most")
+    lines.append(f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}")
+    return "\n".join(lines)
+
+
+def _draft_lines(draft: dict[str, Any]) -> list[str]:
+    positions = " ".join(f"{100 * share:.0f}" for share in draft["accept_rate_by_position"])
+    lines = [
+        f"draft       {draft['drafted']} drafted, {draft['verified']} verified, {draft['accepted']} accepted "
+        f"({_percent(draft['accept_rate'])}); {_percent(draft['unused'])} of the drafted never used",
+        f"            {_value(draft['ms_per_token'], '.2f')} ms/token, "
+        f"{_percent(draft['hidden'])} of it hidden behind the target",
+    ]
+    if positions:
+        lines.append(f"            accepted by position, %: {positions}")
+    if draft["error"]:
+        lines.append(f"            the draft failed: {draft['error']}")
+    return lines
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write `document`. Raises OSError."""
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _rate(phase: dict[str, Any]) -> str:
+    return _value(phase["tokens_per_s"], ".1f")
+
+
+def _percent(share: float | None) -> str:
+    return _value(None if share is None else 100 * share, ".1f", " %")
+
+
+def _value(number: float | None, form: str, unit: str = "") -> str:
+    return "-" if number is None else f"{number:{form}}{unit}"

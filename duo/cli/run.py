@@ -1,0 +1,157 @@
+"""`duo` without a subcommand: one text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+
+from duo.cli import report
+from duo.cli.configs import (
+    Threads,
+    context_config,
+    draft_config,
+    is_demo,
+    model_configs,
+    stop_config,
+    threads,
+)
+from duo.cli.interrupts import on_interrupt
+from duo.cli.options import RunOptions
+from duo.cli.output import TextWriter, check_writable, marks_tokens, progress_bar, say, send_log, warn
+from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_prompt, unescape
+from duo.config import ContextConfig, ModelConfig
+from duo.engine.background import Background
+from duo.engine.generation import Generation
+from duo.engine.metrics import Metrics
+from duo.engine.pair import Pair, context_size
+from duo.engine.text import Ending, TextStream
+from duo.errors import PromptError, UsageError
+from duo.llama.memory import peak_bytes
+from duo.llama.model import Model
+from duo.spec.sampling import Greedy
+
+# Quantisations whose kernels give the same bits for two rows or more (measured: shared facts in docs/architecture.md).
+_EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
+
+
+def run(options: RunOptions) -> int:
+    """Generate one text. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    check_writable(options.json, "--json")
+    check_writable(options.trace, "--trace")
+    stop_config(options)  # so that usage errors come before anything is fetched
+    draft_config(options)
+    prompt = read_prompt(options.prompt, options.file, escape=options.escape)
+    if prompt is None and not is_demo(options):
+        raise UsageError("no prompt: give one with -p or -f")
+    metrics = Metrics()
+    target, draft = model_configs(options)
+    with _load(target, draft) as pair:
+        shared = threads(options, drafting=pair.draft is not None)
+        text = _prompt_text(options, prompt, pair.target)
+        generation = _generation(options, pair, shared, text, metrics)
+        writer = TextWriter(marks=marks_tokens(options.color))
+        if options.display_prompt:
+            writer.prompt(text)
+        status = _stream(generation, writer)
+        statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
+        say(report.render(statistics))
+        if options.json:
+            facts = report.facts(pair, asdict(shared), generation.target.n_ctx, asdict(options))
+            report.write_json(options.json, statistics | facts)
+        if options.trace:
+            metrics.write_trace(options.trace)
+    return status
+
+
+def _load(target: ModelConfig, draft: ModelConfig | None) -> Pair:
+    """Load the models on another thread, so that Ctrl-C is heard. Raises KeyboardInterrupt after one."""
+    with progress_bar() as bar:
+
+        def work(put: Callable[[Pair], None], stop: threading.Event) -> None:
+            def progress(name: str, share: float) -> bool:
+                bar(f"loading {name}", share)
+                return not stop.is_set()
+
+            put(Pair.load(target, draft, progress, warn))
+
+        loading = Background(work, "duo-load")
+        with on_interrupt(loading.stop) as interrupt, loading:
+            try:
+                (pair,) = loading
+            except Exception:
+                if interrupt.signal:
+                    raise KeyboardInterrupt from None
+                raise
+    return pair
+
+
+def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
+    """The text before the first token, in the chat template if one was asked for."""
+    system = options.system_prompt
+    if system is not None and options.escape:
+        system = unescape(system)
+    if prompt is None:
+        prompt, system = DEMO_QUESTION, system or DEMO_SYSTEM
+    elif not options.chat and system is None:
+        return prompt
+    messages = [{"role": "user", "content": prompt}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    return target.apply_chat_template(messages)
+
+
+def _generation(options: RunOptions, pair: Pair, shared: Threads, text: str, metrics: Metrics) -> Generation:
+    """Tokenise the prompt and make contexts that hold it. Raises DuoError."""
+    target = pair.target
+    prompt = target.tokenize(text)
+    if not prompt:
+        raise PromptError("the prompt has no tokens")
+    if options.exact and target.quantisation not in _EXACT:
+        warn(f"--exact: {target.quantisation} is not bit-equal from five rows on; near-ties may still differ")
+    drafting, stop = draft_config(options), stop_config(options)
+    config = context_config(options, shared, drafting.n_max)
+    n_ctx = context_size(target, config, len(prompt), options.predict, options.ctx_size)
+    # Exact decodes need one cell to spare.
+    config = replace(config, n_ctx=n_ctx + options.exact)
+    draft_side = ContextConfig(n_ctx, shared.draft, shared.draft, n_batch=config.n_batch, n_ubatch=config.n_ubatch)
+    context, draft_context = pair.contexts(config, draft_side, warn)
+    return Generation(
+        target=context,
+        draft=draft_context,
+        prompt=prompt,
+        sampler=Greedy(target.end_tokens() if stop.ignore_eos else ()),
+        ending=Ending(stop, TextStream(target.piece, stop.stop_strings), target.is_end),
+        config=drafting,
+        metrics=metrics,
+        cores=shared.cores,
+        draft_cores=shared.draft_cores,
+    )
+
+
+def _stream(generation: Generation, writer: TextWriter) -> int:
+    """Write the text while it is generated. Returns the exit status. Raises BrokenPipeError or DecodeError."""
+    metrics = generation.metrics
+    running = Background(generation.run, "duo-target")
+
+    def stop() -> None:
+        running.stop()
+        if not metrics.steps:  # a long prompt is not worth waiting for
+            generation.target.abort()
+
+    told = False
+    with on_interrupt(stop) as interrupt, ExitStack() as bar:
+        if len(generation.prompt) > generation.target.n_batch:
+            show = bar.enter_context(progress_bar())
+            generation.on_prompt = lambda n: show("reading the prompt", n, len(generation.prompt))
+        with running:
+            for step in running:
+                bar.close()
+                writer.step(step)
+                if metrics.draft_error and not told:
+                    told = True
+                    warn(f"the draft failed ({metrics.draft_error}): the target goes on alone")
+            writer.end()
+    return interrupt.status

@@ -1,0 +1,85 @@
+"""What a run is asked to do, as frozen values that check themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from duo.errors import UsageError
+
+ALL_LAYERS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Where a model's weights are and where its layers go."""
+
+    path: Path
+    n_gpu_layers: int = ALL_LAYERS  # a negative number: all that the devices take
+    use_mmap: bool = True
+    use_mlock: bool = False
+
+    @property
+    def shards(self) -> list[Path]:
+        """All files of the model: just `path`, or the parts of a split one whose first it names."""
+        match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", self.path.name)
+        if match is None:
+            return [self.path]
+        stem, count = match.groups()
+        return [self.path.with_name(f"{stem}-{i:05d}-of-{count}.gguf") for i in range(1, int(count) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextConfig:
+    """Size, threads and cache of one context."""
+
+    n_ctx: int
+    n_threads: int
+    n_threads_batch: int  # threads for the prompt
+    n_batch: int = 2048  # most tokens in one call
+    n_ubatch: int = 512  # most tokens computed at once
+    n_outputs_max: int = 32  # most rows of logits that one call returns
+    flash_attn: str = "auto"  # on, off or auto
+    type_k: str = "f16"
+    type_v: str = "f16"
+    exact: bool = False  # bit-equal logits whatever the batch: see Context.decode
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        for name in ("n_ctx", "n_threads", "n_threads_batch", "n_batch", "n_ubatch", "n_outputs_max"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.exact and self.flash_attn == "off":
+            raise UsageError("--exact needs flash attention: leave out -fa off")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """How far the draft may guess ahead and how much of it is verified at once."""
+
+    n_max: int  # most candidates in one target batch; 0 is a plain run
+    n_ahead: int  # most unverified tokens that the draft holds ready
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.n_max < 0:
+            raise UsageError(f"--draft must be at least 0, not {self.n_max}")
+        if self.n_max and self.n_ahead < 1:
+            raise UsageError(f"--draft-ahead must be at least 1, not {self.n_ahead}")
+
+
+@dataclass(frozen=True, slots=True)
+class StopConfig:
+    """When a generation ends."""
+
+    n_predict: int = -1  # most tokens; -1 is to the end
+    stop_strings: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.n_predict < -1:
+            raise UsageError(f"-n must be -1 or more, not {self.n_predict}")
+        if "" in self.stop_strings:
+            raise UsageError("-r needs a text that is not empty")

@@ -1,0 +1,1 @@
+"""Threads: everything that waits lives here."""

@@ -1,0 +1,58 @@
+"""Run a function on another thread while the main thread stays free for signals and the screen."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Runs `work` on a thread of its own and hands what it puts out to the thread that iterates.
+
+    No Python signal handler runs while the main thread sits inside a C call, so the long calls are made here. `work`
+    is given `put`, for items, and a flag that asks it to stop. Its exception reaches the iterating thread. The thread
+    has ended when the block is left.
+    """
+
+    def __init__(self, work: Callable[[Callable[[T], None], threading.Event], None], name: str) -> None:
+        self._work = work
+        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name)
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Background[T]:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ask the work to stop and wait for it."""
+        self._stop.set()
+        self._thread.join()
+
+    def __iter__(self) -> Iterator[T]:
+        """What the work puts out, until it returns. Raises what the work raised."""
+        while (item := self._items.get()) is not None:
+            yield item
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Ask the work to stop, from any thread or signal handler."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            self._work(self._items.put, self._stop)
+        except BaseException as error:  # carried to the iterating thread
+            self._error = error
+        finally:
+            self._items.put(None)

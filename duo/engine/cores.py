@@ -1,0 +1,78 @@
+"""The cores that this process may use, and how models share them."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from duo.errors import UsageError
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def usable_cores() -> int:
+    """Physical cores that the affinity mask and the container's quota leave to this process, at least 1."""
+    cpus = _affinity()
+    cores = {_siblings(cpu) for cpu in cpus}
+    quota = _quota()
+    return max(1, len(cores) if quota is None else min(len(cores), math.floor(quota)))
+
+
+def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[int, int]:
+    """Threads for target and draft, which together fill `cores` unless the user has asked for other numbers.
+
+    Two OpenMP teams larger than the cores together slow each other down, so they share and do not overlap.
+    """
+    if n_target is None and n_draft is None:
+        n_draft = max(1, cores // 4)
+    if n_draft is None:
+        return n_target or 1, max(1, cores - (n_target or 1))
+    if n_target is None:
+        return max(1, cores - n_draft), n_draft
+    return n_target, n_draft
+
+
+def parse_range(text: str) -> frozenset[int]:
+    """The cores in `lo-hi` (both included), as llama.cpp's --cpu-range. Raises UsageError."""
+    low, dash, high = text.partition("-")
+    if not dash or not (low + high).isdecimal():
+        raise UsageError(f"a range of cores is written lo-hi, for example 0-3, not {text!r}")
+    first, last = int(low or 0), int(high) if high else max(_affinity())
+    cores = frozenset(range(first, last + 1))
+    if not cores or not cores <= _affinity():
+        raise UsageError(f"cores {text}: this process may use {_show(_affinity())}")
+    return cores
+
+
+def pin(cores: frozenset[int] | None) -> None:
+    """Keep the calling thread, and the threads that it will start, on `cores`. Does nothing where it cannot."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def _affinity() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _siblings(cpu: int) -> str:
+    """The hardware threads that share a core with `cpu`, as the system writes them; just itself if it does not say."""
+    try:
+        return (_CPUS / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip()
+    except OSError:
+        return str(cpu)
+
+
+def _quota() -> float | None:
+    """How many CPUs' time a container may use."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # no limit reads as "max"
+        return None
+
+
+def _show(cores: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(cores)))

@@ -1,0 +1,40 @@
+"""What the engine needs of a context: duo.llama.Context in earnest, a fake in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from duo.spec.types import Logits
+
+
+class Decoder(Protocol):
+    """A model with a KV cache. One thread at a time calls it, abort() excepted."""
+
+    n_past: int
+    n_ctx: int
+    n_batch: int
+    n_vocab: int
+    n_outputs_max: int
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        """Decode `tokens` after the `n_past` before them; logits `[n_rows, n_vocab]` after the last ones."""
+        ...
+
+    def rollback(self, n_past: int) -> None:
+        """Forget everything from position `n_past` on."""
+        ...
+
+    def abort(self) -> None:
+        """Make the present decode, and every later one, raise DecodeAborted."""
+        ...
+
+
+def decode_all(decoder: Decoder, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+    """Decode any number of tokens in batches of at most `n_batch`; logits after the last `n_rows` of them."""
+    last = max(0, len(tokens) - 1) // decoder.n_batch * decoder.n_batch
+    # The rows wanted must all come from one batch.
+    last = min(last, len(tokens) - n_rows)
+    for start in range(0, last, decoder.n_batch):
+        decoder.decode(tokens[start : min(start + decoder.n_batch, last)], n_rows=0)
+    return decoder.decode(tokens[last:], n_rows)

@@ -1,0 +1,71 @@
+"""Drafter: guesses one token at a time, and knows no threads."""
+
+from __future__ import annotations
+
+import time
+from itertools import takewhile
+
+from duo.engine.decoder import Decoder, decode_all
+from duo.engine.metrics import Metrics
+from duo.engine.queue import CandidateQueue
+from duo.spec.sampling import Sampler, confidence
+
+
+class Drafter:
+    """Continues the accepted tokens in its own context and publishes each guess at once.
+
+    `_tokens` is what it believes the text to be: the accepted tokens as far as it has seen them, then its own
+    guesses. The last of them has not been decoded yet.
+    """
+
+    def __init__(self, draft: Decoder, queue: CandidateQueue, sampler: Sampler, n_vocab: int, metrics: Metrics) -> None:
+        """`n_vocab` is the target's: guesses beyond it are cut."""
+        self._draft = draft
+        self._queue = queue
+        self._sampler = sampler
+        self._n_vocab = n_vocab
+        self._metrics = metrics
+        self._tokens: list[int] = []
+        self._n_seen = 0  # accepted tokens that _tokens begins with
+        self._epoch = 0
+
+    def step(self) -> bool:
+        """Draft one token. False when the context is full: it will never draft again.
+
+        Raises whatever the decode raises.
+        """
+        self._reconcile()
+        position = len(self._tokens)
+        if position > self._draft.n_ctx:
+            return False
+        start = time.perf_counter()
+        # The last token's logits are wanted: if it was decoded before, it is decoded again.
+        self._draft.rollback(min(self._draft.n_past, position - 1))
+        logits = decode_all(self._draft, self._tokens[self._draft.n_past :])[0, : self._n_vocab]
+        token = self._sampler.sample(logits, position)
+        margin = confidence(logits, token)
+        end = time.perf_counter()
+        if self._queue.publish(self._epoch, position, token, margin, end - start):
+            self._tokens.append(token)
+        else:
+            # Nobody knows what a refused chain was based on: go back to what the target has accepted.
+            self._keep(self._n_seen)
+        self._metrics.drafted(start, end)
+        return True
+
+    def _reconcile(self) -> None:
+        """Go back to the last token that agrees with the target's text, and take over what it wrote since."""
+        epoch, fresh = self._queue.accepted_from(self._n_seen)
+        guessed = self._tokens[self._n_seen :]
+        n_agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(fresh, guessed, strict=False)))
+        if epoch != self._epoch or n_agreed < len(fresh):
+            self._keep(self._n_seen + n_agreed)
+            self._tokens += fresh[n_agreed:]
+        self._n_seen += len(fresh)
+        self._epoch = epoch
+
+    def _keep(self, n: int) -> None:
+        """Forget all but the first `n` tokens."""
+        del self._tokens[n:]
+        if self._draft.n_past > n:
+            self._draft.rollback(n)

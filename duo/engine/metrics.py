@@ -1,0 +1,153 @@
+"""What happened: events while it runs, statistics afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Interval = tuple[float, float]
+
+
+class Event(NamedTuple):
+    """Something that took time; times in seconds of time.perf_counter()."""
+
+    lane: str  # target or draft
+    name: str
+    start: float
+    end: float
+    n: int  # tokens concerned
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Written by two threads, each to its own fields; read when both have ended."""
+
+    started: float = field(default_factory=time.perf_counter)
+    n_prompt: int = 0
+    stop: str = "error"
+    draft_error: str | None = None
+
+    # The target thread's
+    events: list[Event] = field(default_factory=list)
+    steps: list[tuple[float, int, int, int]] = field(default_factory=list)  # end, candidates, accepted, tokens
+
+    # The draft thread's
+    draft_events: list[Event] = field(default_factory=list)
+
+    def drafted(self, start: float, end: float) -> None:
+        """The draft thread: one token was drafted."""
+        self.draft_events.append(Event("draft", "draft", start, end, 1))
+
+    def decoded(self, wait: float, start: float, end: float, n_candidates: int) -> None:
+        """The target thread: it waited from `wait` to `start` and decoded from `start` to `end`."""
+        if n_candidates or self.steps:
+            self.events.append(Event("target", "wait", wait, start, 0))
+        name = "decode" if self.steps else "prompt"
+        self.events.append(Event("target", name, start, end, n_candidates + 1))
+
+    def stepped(self, n_candidates: int, n_accepted: int, n_tokens: int) -> None:
+        """The target thread: the candidates of the last decode were verified, `n_tokens` go to the text."""
+        self.steps.append((time.perf_counter(), n_candidates, n_accepted, n_tokens))
+
+    def statistics(self) -> dict[str, Any]:
+        """All figures, in JSON's types; None where there is nothing to say."""
+        decodes = [event for event in self.events if event.name == "decode"]
+        first = self.steps[0][0] if self.steps else None
+        end = self.steps[-1][0] if self.steps else None
+        n_tokens = sum(n for _, _, _, n in self.steps)
+        # As llama.cpp counts: the first step belongs to the prompt.
+        n_timed = n_tokens - (self.steps[0][3] if self.steps else 0)
+        seconds = end - first if end is not None and first is not None else 0.0
+        prompt_s = sum(event.end - event.start for event in self.events if event.name == "prompt")
+        return {
+            "prompt": {
+                "tokens": self.n_prompt,
+                "seconds": prompt_s,
+                "tokens_per_s": _rate(self.n_prompt, prompt_s),
+            },
+            "generation": {
+                "tokens": n_tokens,
+                "seconds": seconds,
+                "tokens_per_s": _rate(n_timed, seconds),
+                "time_to_first_token_s": first - self.started if first is not None else None,
+                "decodes": len(decodes),
+                "tokens_per_decode": _rate(n_timed, len(decodes)),
+                "target_ms_per_decode": _mean_ms(decodes),
+                "waited_s": sum(event.end - event.start for event in self.events if event.name == "wait"),
+                "stop": self.stop,
+            },
+            "draft": self._draft_statistics(),
+        }
+
+    def _draft_statistics(self) -> dict[str, Any] | None:
+        if not self.draft_events and self.draft_error is None:
+            return None
+        n_drafted = len(self.draft_events)
+        n_verified = sum(k for _, k, _, _ in self.steps)
+        n_accepted = sum(n for _, _, n, _ in self.steps)
+        busy = [(event.start, event.end) for event in self.events if event.name != "wait"]
+        drafting = [(event.start, event.end) for event in self.draft_events]
+        return {
+            "drafted": n_drafted,
+            "verified": n_verified,
+            "accepted": n_accepted,
+            "accept_rate": _rate(n_accepted, n_verified),
+            "accept_rate_by_position": self._by_position(),
+            "ms_per_token": _mean_ms(self.draft_events),
+            "hidden": _rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
+            "unused": _rate(n_drafted - n_accepted, n_drafted),
+            "error": self.draft_error,
+        }
+
+    def _by_position(self) -> list[float]:
+        """Of the candidates verified at each position of a batch, the share that was accepted."""
+        longest = max((k for _, k, _, _ in self.steps), default=0)
+        verified = [sum(k > i for _, k, _, _ in self.steps) for i in range(longest)]
+        accepted = [sum(n > i for _, _, n, _ in self.steps) for i in range(longest)]
+        return [a / v for a, v in zip(accepted, verified, strict=True)]
+
+    def write_trace(self, path: Path) -> None:
+        """Write all events as Chrome trace JSON (times in µs), which Perfetto opens. Raises OSError."""
+        lanes = {"target": 1, "draft": 2}
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": name}}
+            for name, lane in lanes.items()
+        ]
+        events = [
+            {
+                "ph": "X",
+                "name": event.name,
+                "pid": 1,
+                "tid": lanes[event.lane],
+                "ts": (event.start - self.started) * 1e6,
+                "dur": (event.end - event.start) * 1e6,
+                "args": {"tokens": event.n},
+            }
+            for event in (*self.events, *self.draft_events)
+        ]
+        path.write_text(json.dumps({"traceEvents": names + events}), encoding="utf-8")
+
+
+def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:
+    """Seconds in which both lists of intervals are busy. Each is in order and overlaps itself nowhere."""
+    a, b = list(first), list(second)
+    total, i, j = 0.0, 0, 0
+    while i < len(a) and j < len(b):
+        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def _rate(n: float, of: float) -> float | None:
+    return n / of if of else None
+
+
+def _mean_ms(events: list[Event]) -> float | None:
+    return 1000 * sum(event.end - event.start for event in events) / len(events) if events else None

@@ -1,0 +1,65 @@
+"""The target's loop: decode, verify, commit. Without a draft it is plain autoregressive decoding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from duo.engine.decoder import Decoder
+from duo.engine.metrics import Metrics
+from duo.engine.queue import CandidateQueue
+from duo.engine.text import CONTEXT_FULL, LIMIT, Ending
+from duo.spec.policy import Policy
+from duo.spec.sampling import Sampler
+from duo.spec.types import Step
+from duo.spec.verify import verify
+
+
+def generate(
+    target: Decoder,
+    queue: CandidateQueue,
+    policy: Policy,
+    sampler: Sampler,
+    ending: Ending,
+    metrics: Metrics,
+    on_prompt: Callable[[int], None] = lambda _: None,
+) -> Iterator[Step]:
+    """Generate from the queue's accepted tokens, of which the first `target.n_past` are in the cache already.
+
+    Between two steps the cache holds all accepted tokens but the last, which is decoded with the next candidates.
+    `on_prompt` is told how many tokens of the prompt have been decoded. Raises whatever the decode raises.
+    """
+    _prefill(target, queue, metrics, on_prompt)
+    while ending.reason is None:
+        _, tokens = queue.accepted_from(target.n_past)
+        n_context = target.n_ctx - target.n_past - len(tokens)
+        if n_context < 0 or ending.n_room == 0:
+            ending.reason = CONTEXT_FULL if n_context < 0 else LIMIT
+            break
+        n_room = n_context + 1 if ending.n_room is None else min(n_context + 1, ending.n_room)
+        waiting = time.perf_counter()
+        candidates = queue.take(policy.n_verify(n_room), policy.wait_s)
+        start = time.perf_counter()
+        logits = target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
+        position = target.n_past - len(candidates)
+        metrics.decoded(waiting, start, time.perf_counter(), len(candidates))
+
+        acceptance = verify(logits, candidates, sampler, position)
+        n_accepted = len(acceptance.accepted)
+        target.rollback(position + n_accepted)
+        text = ending.push(acceptance.tokens)
+        written = acceptance.tokens[: len(text)]
+        queue.commit(written)
+        metrics.stepped(len(candidates), n_accepted, len(written))
+        yield Step(written, min(n_accepted, len(written)), text)
+
+
+def _prefill(target: Decoder, queue: CandidateQueue, metrics: Metrics, on_prompt: Callable[[int], None]) -> None:
+    """Decode the prompt up to its last batch, which belongs to the first step."""
+    _, prompt = queue.accepted_from(0)
+    metrics.n_prompt = len(prompt)
+    while len(prompt) - target.n_past > target.n_batch:
+        start = time.perf_counter()
+        target.decode(prompt[target.n_past : target.n_past + target.n_batch], n_rows=0)
+        metrics.decoded(start, start, time.perf_counter(), 0)
+        on_prompt(target.n_past)

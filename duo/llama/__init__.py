@@ -1,0 +1,1 @@
+"""The only rooms that import llama_cpp."""

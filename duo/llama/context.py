@@ -1,0 +1,214 @@
+"""Context: one KV cache of one model, decoded by one thread at a time."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from duo.config import ContextConfig
+from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, ModelError, RollbackError, UsageError
+from duo.llama import library
+from duo.llama.handle import Handle
+from duo.llama.memory import available_bytes
+from duo.llama.model import Model
+
+Logits = npt.NDArray[np.float32]
+
+# Bytes per value, for the cache types that llama.cpp accepts (32 values share a block).
+CACHE_TYPES: dict[str, tuple[int, float]] = {
+    "f32": (llama_cpp.GGML_TYPE_F32, 4),
+    "f16": (llama_cpp.GGML_TYPE_F16, 2),
+    "bf16": (30, 2),
+    "q8_0": (llama_cpp.GGML_TYPE_Q8_0, 34 / 32),
+    "q5_1": (llama_cpp.GGML_TYPE_Q5_1, 24 / 32),
+    "q5_0": (llama_cpp.GGML_TYPE_Q5_0, 22 / 32),
+    "q4_1": (llama_cpp.GGML_TYPE_Q4_1, 20 / 32),
+    "q4_0": (llama_cpp.GGML_TYPE_Q4_0, 18 / 32),
+    "iq4_nl": (llama_cpp.GGML_TYPE_IQ4_NL, 18 / 32),
+}
+_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+_ABORTED = 2
+
+
+def cache_bytes(model: Model, config: ContextConfig) -> int:
+    """Size of the KV cache in bytes."""
+    k, v = model.cache_width
+    per_token = k * _cache_type(config.type_k)[1] + v * _cache_type(config.type_v)[1]
+    return int(config.n_ctx * per_token)
+
+
+class Context(Handle):
+    """A KV cache and its buffers. The threads that it computes with belong to the thread that calls decode().
+
+    `n_past` tokens are in the cache, at positions 0 to n_past-1; the next decode continues there.
+    """
+
+    def __init__(self, model: Model, config: ContextConfig) -> None:
+        """Make the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if llama.cpp refuses."""
+        _check_memory(model, config)
+        params = _params(config)
+        # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, go on. No Python runs
+        # in the middle of a decode.
+        self._abort_flag = ctypes.create_string_buffer(2)
+        params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
+        params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
+        with library.collect_errors() as errors:
+            pointer = llama_cpp.llama_init_from_model(model.pointer, params)
+        if not pointer:
+            reason = errors[0] if errors else "no reason given"
+            raise ModelError(f"{model.path.name}: llama.cpp could not make a context: {reason}")
+        super().__init__(pointer, llama_cpp.llama_free, parent=model)
+        self.n_past = 0
+        self.n_vocab = model.n_vocab
+        self.exact = config.exact
+        self._memory = llama_cpp.llama_get_memory(pointer)
+        # Exact decodes pad to two rows: the last cell is kept free for the second.
+        self.n_ctx: int = llama_cpp.llama_n_ctx(pointer) - (1 if config.exact else 0)
+        self.n_batch: int = llama_cpp.llama_n_ubatch(pointer)
+        self.n_outputs_max = config.n_outputs_max
+        self._threads = (config.n_threads, config.n_threads_batch)
+        self._batch = _Batch(self, self.n_batch)
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.
+
+        Returns `[n_rows, n_vocab]` float32: row i predicts the token after `tokens[:len(tokens) - n_rows + 1 + i]`.
+        The array is llama.cpp's own memory: it may be written to and is valid until the next decode.
+
+        With `exact`, every batch has at least two rows and two outputs: a single token is decoded twice and the
+        second one rolled back. llama.cpp uses other kernels for one row than for several, so only then are the
+        logits of a position bit-equal whatever batch it came in.
+
+        Raises DecodeError if llama.cpp refuses the batch, DecodeAborted after abort().
+        """
+        n, n_outputs = len(tokens), n_rows
+        if self.exact:
+            tokens = [*tokens, tokens[-1]] if n == 1 else tokens
+            n_outputs = max(2, n_rows) if n_rows else 0
+        status = self._batch.decode(tokens, self.n_past, n_outputs)
+        if status:
+            raise _decode_error(status, n, self.n_past, self.n_ctx)
+        self.n_past += len(tokens)
+        if len(tokens) > n:
+            self.rollback(self.n_past - 1)
+            return self._logits(n_outputs)[:n_rows]
+        return self._logits(n_outputs)[n_outputs - n_rows :]
+
+    def _logits(self, n_rows: int) -> Logits:
+        pointer = llama_cpp.llama_get_logits(self.pointer)
+        if not n_rows:
+            return np.empty((0, self.n_vocab), np.float32)
+        # np.ctypeslib.as_array builds a new type at every call, which takes as long as a small decode's sampling.
+        memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(pointer.contents))
+        return np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+
+    def rollback(self, n_past: int) -> None:
+        """Forget everything from position `n_past` on. Raises RollbackError if the cache cannot."""
+        if n_past == self.n_past:
+            return
+        removed = llama_cpp.llama_memory_seq_rm(self._memory, 0, n_past, -1)
+        first = llama_cpp.llama_memory_seq_pos_min(self._memory, 0)
+        # A sliding-window cache may say True and have lost the beginning.
+        if not removed or first != (0 if n_past else -1):
+            raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
+        self.n_past = n_past
+
+    def probe_rollback(self) -> bool:
+        """Whether this cache can be rolled back: decodes two tokens, takes one back, and empties the cache.
+
+        On one thread, so that the calling thread gets no OpenMP team of its own that would slow down all others.
+        """
+        self.set_threads(1, 1)
+        try:
+            self.decode([0, 0], n_rows=0)
+            self.rollback(1)
+        except RollbackError:
+            return False
+        finally:
+            llama_cpp.llama_memory_clear(self._memory, True)
+            self.n_past = 0
+            self.set_threads(*self._threads)
+        return True
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Set the threads for single tokens and for the prompt, from the next decode on."""
+        llama_cpp.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
+
+    def abort(self) -> None:
+        """End the present decode, from any thread, and refuse later ones. Acts on the CPU only."""
+        self._abort_flag[0] = b"x"
+
+
+class _Batch:
+    """A llama_batch of fixed capacity, filled through numpy views of its memory."""
+
+    def __init__(self, context: Context, capacity: int) -> None:
+        self._context = context.pointer
+        batch = llama_cpp.llama_batch_init(capacity, 0, 1)
+        self._handle = Handle(batch, llama_cpp.llama_batch_free, parent=context)
+        self._batch = batch
+        self._tokens = np.ctypeslib.as_array(batch.token, (capacity,))
+        self._positions = np.ctypeslib.as_array(batch.pos, (capacity,))
+        self._outputs = np.ctypeslib.as_array(batch.logits, (capacity,))
+        self._range = np.arange(capacity, dtype=np.int32)
+        for i in range(capacity):
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+
+    def decode(self, tokens: Sequence[int], n_past: int, n_outputs: int) -> int:
+        n = len(tokens)
+        self._batch.n_tokens = n
+        self._tokens[:n] = tokens
+        self._positions[:n] = self._range[:n] + n_past
+        self._outputs[: n - n_outputs] = 0
+        self._outputs[n - n_outputs : n] = 1
+        return int(llama_cpp.llama_decode(self._context, self._batch))
+
+
+def _params(config: ContextConfig) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = config.n_ctx
+    # One size for both: a call is one batch, so that it can be aborted, shown and timed.
+    params.n_batch = params.n_ubatch = max(2, min(config.n_ubatch, config.n_batch))
+    params.n_outputs_max = min(max(2, config.n_outputs_max), params.n_batch)
+    params.n_threads = config.n_threads
+    params.n_threads_batch = config.n_threads_batch
+    params.flash_attn_type = 1 if config.exact else _FLASH_ATTN[config.flash_attn]
+    params.type_k = _cache_type(config.type_k)[0]
+    params.type_v = _cache_type(config.type_v)[0]
+    params.swa_full = True  # a windowed cache loses what a rollback would need
+    params.no_perf = True
+    return params
+
+
+def _cache_type(name: str) -> tuple[int, float]:
+    if name not in CACHE_TYPES:
+        raise UsageError(f"no such cache type: {name} (one of {', '.join(CACHE_TYPES)})")
+    return CACHE_TYPES[name]
+
+
+def _check_memory(model: Model, config: ContextConfig) -> None:
+    """Raise MemoryLimitError if cache and logits need more than there is.
+
+    Linux grants memory that it does not have and kills the process when it is touched, so llama.cpp would not fail.
+    """
+    needed = cache_bytes(model, config) + config.n_outputs_max * model.n_vocab * 4
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise MemoryLimitError(
+            f"{model.path.name}: a context of {config.n_ctx} tokens needs {needed / 2**30:.1f} GiB for its cache and "
+            f"{available / 2**30:.1f} GiB are available: take a smaller -c or -ctk/-ctv q8_0"
+        )
+
+
+def _decode_error(status: int, n_tokens: int, n_past: int, n_ctx: int) -> DecodeError:
+    if status == _ABORTED:
+        return DecodeAborted("the decode was aborted")
+    if n_past + n_tokens > n_ctx:
+        return DecodeError(f"{n_past} + {n_tokens} tokens do not fit a context of {n_ctx}")
+    return DecodeError(f"llama.cpp refused a batch of {n_tokens} tokens after {n_past} ({status})")

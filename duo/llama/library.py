@@ -1,0 +1,90 @@
+"""llama.cpp's start-up, its log, and what this build of it can do."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import llama_cpp
+
+from duo import __version__
+
+_logger = logging.getLogger("duo.llama")
+_logger.addHandler(logging.NullHandler())
+
+# ggml.h, enum ggml_log_level; 5 continues the line before.
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+_CONTINUES = 5
+
+
+class _Log(threading.local):
+    """The unfinished line of this thread, and its errors while somebody collects them."""
+
+    def __init__(self) -> None:
+        self.level = logging.INFO
+        self.line = ""
+        self.errors: list[str] | None = None
+
+    def add(self, level: int, text: str) -> None:
+        if level != _CONTINUES:
+            self.level = _LEVELS.get(level, logging.INFO)
+        self.line += text
+        if not self.line.endswith("\n"):
+            return
+        line, self.line = self.line.rstrip(), ""
+        if self.errors is not None and self.level >= logging.ERROR:
+            self.errors.append(line)
+        _logger.log(self.level, "%s", line)
+
+
+_log = _Log()
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+    _log.add(level, text.decode("utf-8", "replace"))
+
+
+@functools.cache
+def start() -> None:
+    """Start llama.cpp's back ends and send its log to the logger `duo.llama`. A second call does nothing."""
+    llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+
+
+@contextmanager
+def collect_errors() -> Iterator[list[str]]:
+    """Collect the error lines that llama.cpp logs on this thread inside the block."""
+    errors: list[str] = []
+    _log.errors = errors
+    try:
+        yield errors
+    finally:
+        _log.errors = None
+
+
+def supports_rpc() -> bool:
+    """Whether this build can use devices of other machines."""
+    return bool(llama_cpp.llama_supports_rpc())
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide what a run does and how fast."""
+    return {
+        "duo": __version__,
+        "llama-cpp-python": version("llama-cpp-python"),
+        "llama.cpp": llama_cpp.llama_version().decode(),
+        "numpy": version("numpy"),
+    }
+
+
+def system_info() -> str:
+    """The instruction sets and options that llama.cpp was built with."""
+    start()
+    info = llama_cpp.llama_print_system_info()
+    return str(info.decode()).strip(" |") if info else ""

@@ -1,0 +1,235 @@
+"""Model: weights, vocabulary and chat template of one GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import llama_cpp
+
+from duo.config import ModelConfig
+from duo.errors import ModelError, PromptError
+from duo.llama import library
+from duo.llama.handle import Handle
+
+Progress = Callable[[float], bool]  # a share from 0 to 1; False stops the loading
+
+
+class Model(Handle):
+    """A loaded model. Free of threads: any number of contexts on any threads may read it."""
+
+    def __init__(self, config: ModelConfig, progress: Progress | None = None) -> None:
+        """Load the file. Raises ModelError."""
+        library.start()
+        self.path = config.path
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = config.n_gpu_layers
+        params.load_mode = _load_mode(config)
+        if progress is not None:
+            params.progress_callback = llama_cpp.llama_progress_callback(lambda share, _: progress(share))
+        with library.collect_errors() as errors:
+            pointer = llama_cpp.llama_model_load_from_file(bytes(config.path), params)
+        if not pointer:
+            raise ModelError(f"{config.path}: {_load_failure(errors)}")
+        super().__init__(pointer, llama_cpp.llama_model_free)
+        self._vocab = llama_cpp.llama_model_get_vocab(pointer)
+        if llama_cpp.llama_vocab_type(self._vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+            self.close()
+            raise ModelError(f"{config.path}: this GGUF has no vocabulary")
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self._pieces: dict[int, bytes] = {}
+
+    # What it is
+
+    @property
+    def description(self) -> str:
+        """Architecture, size and quantisation, as llama.cpp words them."""
+        buffer = ctypes.create_string_buffer(256)
+        llama_cpp.llama_model_desc(self.pointer, buffer, len(buffer))
+        return buffer.value.decode()
+
+    @property
+    def quantisation(self) -> str:
+        """The file's quantisation, such as `Q4_0`."""
+        name = llama_cpp.llama_ftype_name(llama_cpp.llama_model_ftype(self.pointer))
+        return str(name.decode()) if name else "unknown"
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all weights in bytes."""
+        return int(llama_cpp.llama_model_size(self.pointer))
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights."""
+        return int(llama_cpp.llama_model_n_params(self.pointer))
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return int(llama_cpp.llama_model_n_layer(self.pointer))
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The longest text that the model was trained for, in tokens."""
+        return int(llama_cpp.llama_model_n_ctx_train(self.pointer))
+
+    @property
+    def can_roll_back(self) -> bool:
+        """False for recurrent and hybrid models, whose state cannot be taken back."""
+        recurrent = llama_cpp.llama_model_is_recurrent(self.pointer)
+        return not recurrent and not llama_cpp.llama_model_is_hybrid(self.pointer)
+
+    @property
+    def cache_width(self) -> tuple[int, int]:
+        """Values that one token takes in the K and the V cache of all layers: `(k, v)`."""
+        n_head = llama_cpp.llama_model_n_head(self.pointer)
+        per_head = llama_cpp.llama_model_n_embd(self.pointer) // max(1, n_head)
+        heads = self.n_layer * llama_cpp.llama_model_n_head_kv(self.pointer)
+        widths = (self._number("attention.key_length"), self._number("attention.value_length"))
+        return heads * (widths[0] or per_head), heads * (widths[1] or per_head)
+
+    def metadata(self, key: str) -> str | None:
+        """The text of one metadata value, None if the file has no such key."""
+        size = 256
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size)
+            if length < 0:
+                return None
+            if length < size:
+                return buffer.value.decode("utf-8", "replace")
+            size = length + 1
+
+    def _number(self, key: str) -> int | None:
+        value = self.metadata(f"{self.metadata('general.architecture')}.{key}")
+        return int(value) if value is not None else None
+
+    # Vocabulary
+
+    @property
+    def vocab_type(self) -> int:
+        """llama.h, enum llama_vocab_type."""
+        return int(llama_cpp.llama_vocab_type(self._vocab))
+
+    @property
+    def bos(self) -> int:
+        """The token that begins a text; -1 if there is none."""
+        return int(llama_cpp.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a text; -1 if there is none."""
+        return int(llama_cpp.llama_vocab_eos(self._vocab))
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the vocabulary asks for BOS before a text."""
+        return bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
+
+    @property
+    def adds_eos(self) -> bool:
+        """Whether the vocabulary asks for EOS after a text."""
+        return bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
+
+    def is_end(self, token: int) -> bool:
+        """Whether `token` ends a generation."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    def end_tokens(self) -> list[int]:
+        """All tokens that end a generation."""
+        return [token for token in range(self.n_vocab) if self.is_end(token)]
+
+    def token_texts(self, n: int) -> list[bytes]:
+        """The vocabulary's own spelling of the first `n` tokens."""
+        vocab, text = self._vocab, llama_cpp.llama_vocab_get_text
+        return [text(vocab, token) for token in range(n)]
+
+    def tokenize(self, text: str) -> list[int]:
+        """Tokens of `text` with special tokens parsed, BOS in front if the vocabulary asks for it.
+
+        BOS is not added to a text that begins with it. Raises PromptError when llama.cpp cannot tokenise it.
+        """
+        tokens = self._tokenize(text.encode(), add_bos=False)
+        if self.adds_bos and tokens[:1] != [self.bos]:
+            # Not simply [bos, *tokens]: some vocabularies put a space in front of the first word.
+            tokens = self._tokenize(text.encode(), add_bos=True)
+            if self.adds_eos and tokens[-1:] == [self.eos]:
+                tokens.pop()
+        return tokens
+
+    def _tokenize(self, data: bytes, *, add_bos: bool) -> list[int]:
+        size = len(data) + 2
+        while True:
+            buffer = (llama_cpp.llama_token * size)()
+            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_bos, True)
+            if n >= 0:
+                return list(buffer[:n])
+            if -n <= size:
+                raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
+            size = -n
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that `token` adds to a text; special tokens add none."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token, special=False)
+        return piece
+
+    def spelling(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of `tokens` with special tokens written out, as in a prompt."""
+        return b"".join(self._piece(token, special=True) for token in tokens)
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    # Chat
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> str:
+        """The prompt text for `messages` (`role`, `content`), ready for the assistant's answer.
+
+        Uses the template in the file, rendered by jinja2. Raises PromptError if there is none or it refuses.
+        """
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: PLC0415 - only chats pay for it
+
+        template = self.metadata("tokenizer.chat_template")
+        if template is None:
+            raise PromptError(f"{self.path.name} has no chat template: leave out --chat and write the prompt out")
+        try:
+            formatter = Jinja2ChatFormatter(
+                template=template,
+                eos_token=self.spelling([self.eos]).decode("utf-8", "replace") if self.eos >= 0 else "",
+                bos_token=self.spelling([self.bos]).decode("utf-8", "replace") if self.bos >= 0 else "",
+            )
+            return str(formatter(messages=list(messages)).prompt)
+        except Exception as error:  # a template is a program: it may raise anything
+            raise PromptError(f"{self.path.name}: its chat template refused: {error}") from error
+
+
+def _load_mode(config: ModelConfig) -> int:
+    modes: dict[tuple[bool, bool], int] = {
+        (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
+        (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
+        (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
+        (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    }
+    return modes[config.use_mmap, config.use_mlock]
+
+
+def _load_failure(errors: list[str]) -> str:
+    """One line for what llama.cpp logged while it failed to load a file."""
+    log = "\n".join(errors)
+    if "not within the file bounds" in log or "failed to read" in log:
+        return "the file is truncated or damaged: fetch it again"
+    if "illegal split" in log or "invalid split" in log:
+        return "name the first file of a split model (-00001-of-0000N.gguf)"
+    if "key not found in model: tokenizer" in log:
+        return "this GGUF has no vocabulary"
+    causes = [line.split("error loading model: ", 1)[1] for line in errors if "error loading model: " in line]
+    return f"llama.cpp cannot load it: {causes[0] if causes else 'no reason given'}"

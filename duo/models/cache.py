@@ -1,0 +1,100 @@
+"""The user's cache directory, and how files get into it whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from duo.errors import UsageError
+
+if sys.platform == "win32":  # pragma: no cover
+    import errno
+    import msvcrt
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _wait_for_lock(fd: int) -> None:
+        while True:
+            try:
+                return msvcrt.locking(fd, msvcrt.LK_LOCK, 1)
+            except OSError as error:
+                if error.errno != errno.EDEADLK:  # what it says after ten seconds of trying
+                    raise
+
+else:
+    import fcntl
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _wait_for_lock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+_WORK_PREFIX = "work-"
+
+
+def cache_dir() -> Path:
+    """Where duo keeps what it made: $DUO_CACHE, $XDG_CACHE_HOME/duo or the system's usual place.
+
+    Raises UsageError for a $DUO_CACHE that is no absolute path, and when there is no home directory.
+    """
+    if own := os.environ.get("DUO_CACHE"):
+        if not Path(own).is_absolute():
+            raise UsageError(f"DUO_CACHE must be an absolute path, not {own}")
+        return Path(own)
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if shared.is_absolute():  # a relative one is to be ignored, says the XDG specification
+        return shared / "duo"
+    try:
+        return _system_cache_dir()
+    except RuntimeError as error:
+        raise UsageError("there is no home directory to keep models in: set DUO_CACHE") from error
+
+
+def _system_cache_dir() -> Path:
+    if sys.platform == "win32":  # pragma: no cover
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "duo" / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "duo"
+    return Path.home() / ".cache" / "duo"
+
+
+@contextmanager
+def work_folder(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Keep other processes out of `folder` and give a work folder inside it, gone on leaving.
+
+    Make files in the work folder and move them into `folder` with `Path.replace` once they are right:
+    whatever kills the process, `folder` never holds half a file. `on_wait` is called if another process is
+    at work there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / ".lock", on_wait):
+        for stale in folder.glob(f"{_WORK_PREFIX}*"):  # of a killed process: the living ones hold the lock
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True) as work:
+            yield Path(work)
+
+
+@contextmanager
+def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock on `path`; the system gives it back when the process ends, however it ends."""
+    with path.open("ab") as file:
+        if not _try_lock(file.fileno()):
+            on_wait()
+            _wait_for_lock(file.fileno())
+        yield

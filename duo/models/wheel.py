@@ -1,0 +1,119 @@
+"""Fetch one wheel through the user's own pip, so that their index, proxy and certificates apply."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from duo.errors import DownloadError
+
+# Runs pip until it is done or stdin closes, which it does when duo dies, be it of kill -9.
+# The working directory leaves sys.path before any import: a file called os.py may lie there.
+_PIP_WITH_LIFELINE = """
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+import os, runpy, threading
+def leave_with_duo():
+    os.read(0, 1)
+    os._exit(1)
+threading.Thread(target=leave_with_duo, daemon=True).start()
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+_OPTIONS = (
+    "--no-deps",
+    "--no-cache-dir",  # duo keeps what it makes of the wheel
+    "--only-binary=:all:",
+    "--require-hashes",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--no-color",
+)
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)$")
+_NO_RAW_PROGRESS = "invalid choice: 'raw'"  # what a pip before 24.1 says
+# What pip's output comes down to: the first pattern that is found in it, from its last line up.
+_REASONS = (
+    (r"DO NOT MATCH THE HASHES", "its checksum is wrong"),
+    (r"^× (.+)", r"\1"),
+    (r"connection broken by .*[>)][:,] [\"']?(.+?)[\"']\)", r"the package index cannot be reached (\1)"),
+    (r"connection broken by", "the package index cannot be reached"),
+    (r"^ERROR: (?!Exception:)(.+)", r"\1"),
+    (r"(.+)", r"\1"),
+)
+
+Report = Callable[[int, "int | None"], None]
+
+
+def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
+    """Fetch the wheel of `requirement` (name==version) into `folder`, an empty one, and return its path.
+
+    `report` is called with the bytes done and, if pip tells, the bytes in all.
+    Raises DownloadError when there is no pip, it cannot get the wheel, or the checksum is wrong.
+    """
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
+    command = [*_find_pip(requirement), "download", *_OPTIONS, "--requirement", str(requirements)]
+    status, output = _download(command, "raw", folder, report)
+    if status and any(_NO_RAW_PROGRESS in line for line in output):
+        status, output = _download(command, "off", folder, report)
+    if status:
+        raise DownloadError(f"cannot fetch {requirement}: {_reason(output, status)}")
+    return next(folder.glob("*.whl"))
+
+
+def _find_pip(requirement: str) -> list[str]:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-c", _PIP_WITH_LIFELINE]
+    if found := shutil.which("pip") or shutil.which("pip3"):
+        return [found]  # without the lifeline it ends when it next reports progress, to a closed pipe
+    raise DownloadError(f"no pip to fetch {requirement} with: install it ({sys.executable} -m ensurepip)")
+
+
+def _download(command: list[str], bar: str, folder: Path, report: Report) -> tuple[int, list[str]]:
+    """Run pip to its end; return its exit status and what it said."""
+    output: list[str] = []
+    with _child([*command, "--dest", str(folder), "--progress-bar", bar], folder) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if figures := _PROGRESS.match(line):
+                report(int(figures[1]), int(figures[2]) or None)
+            else:
+                output.append(line.strip())
+        return child.wait(), output
+
+
+@contextmanager
+def _child(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run `command` with its temporary files in `folder`; it does not outlive the block."""
+    settings = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    settings["PYTHONIOENCODING"] = "utf-8"
+    settings["PIP_REQUIRE_VIRTUALENV"] = "0"  # nothing is installed
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=os.environ | settings,
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def _reason(output: list[str], status: int) -> str:
+    for pattern, reason in _REASONS:
+        for line in reversed(output):
+            if match := re.search(pattern, line):
+                return match.expand(reason)
+    return f"pip ended with status {status}"

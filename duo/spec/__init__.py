@@ -1,0 +1,1 @@
+"""The algorithm, pure: no thread, clock, file, socket or llama.cpp in here."""
