@@ -7,7 +7,7 @@ from pathlib import Path
 
 from duo.cli.options import Layers, RunOptions
 from duo.cli.output import progress_bar, say, warn
-from duo.cli.prompt import unescape
+from duo.cli.prompt import read_argument
 from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig
 from duo.engine.cores import parse_range, split_cores, usable_cores
 from duo.errors import UsageError
@@ -58,24 +58,23 @@ def draft_config(options: RunOptions) -> DraftConfig:
 
 
 def stop_config(options: RunOptions) -> StopConfig:
-    """When to stop. Raises UsageError."""
-    stops = options.reverse_prompt or ()
-    return StopConfig(
-        options.predict,
-        tuple(unescape(stop) if options.escape else stop for stop in stops),
-        options.ignore_eos,
-    )
+    """When to stop. Raises UsageError or PromptError."""
+    stops = [read_argument(stop, "-r", escape=options.escape) for stop in options.reverse_prompt or ()]
+    return StopConfig(options.predict, tuple(stops), options.ignore_eos)
+
+
+def check_usage(options: RunOptions) -> None:
+    """Find out what cannot be meant like this before anything is fetched or loaded. Raises UsageError."""
+    stop_config(options)
+    context_config(options, threads(options, drafting=False), draft_config(options).n_max)
 
 
 def threads(options: RunOptions, *, drafting: bool) -> Threads:
     """Who computes on how many threads. Raises UsageError."""
     cores = usable_cores()
+    target, draft = options.threads or cores, 1
     if drafting:
         target, draft = split_cores(options.threads, options.threads_draft, cores)
-        if target + draft > cores > 1:
-            warn(f"{target} + {draft} threads on {cores} cores: the models will slow each other down")
-    else:
-        target, draft = options.threads or cores, 1
     return Threads(
         target,
         options.threads_batch or target,
@@ -83,6 +82,15 @@ def threads(options: RunOptions, *, drafting: bool) -> Threads:
         parse_range(options.cpu_range) if options.cpu_range else None,
         parse_range(options.cpu_range_draft) if options.cpu_range_draft else None,
     )
+
+
+def warn_of_threads(threads: Threads, *, drafting: bool) -> None:
+    """Warn when more threads than cores are to compute at the same time."""
+    cores = usable_cores()
+    asked = threads.target + threads.draft if drafting else threads.target
+    # A single core has to be shared whatever was asked for.
+    if asked > max(cores, 1 + drafting):
+        warn(f"{asked} threads on {cores} cores will slow each other down")
 
 
 def context_config(options: RunOptions, threads: Threads, n_max: int) -> ContextConfig:
@@ -95,8 +103,8 @@ def context_config(options: RunOptions, threads: Threads, n_max: int) -> Context
         n_ubatch=options.ubatch_size,
         n_outputs_max=n_max + 1,
         flash_attn=options.flash_attn.value,
-        type_k=options.cache_type_k,
-        type_v=options.cache_type_v,
+        type_k=options.cache_type_k.value,
+        type_v=options.cache_type_v.value,
         exact=options.exact,
     )
 

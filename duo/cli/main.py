@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -27,18 +28,20 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     if context.invoked_subcommand is not None:
         return
     # Imported here so that --help and usage errors do not wait for llama.cpp.
-    from duo.cli import about, run  # noqa: PLC0415
+    from duo.cli import about  # noqa: PLC0415
 
     if options.version:
         about.show_versions()
     elif options.list_devices:
         about.show_devices()
     else:
-        raise typer.Exit(run.run(options))
+        raise typer.Exit(_run(options))
 
 
 def main() -> None:
     """Run the command line and exit: 0, 1 for errors, 2 for usage, 128 + n after signal n."""
+    if sys.stdout is None:  # closed by whoever started duo
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
     try:
         status = app(standalone_mode=False)
     except DuoError as error:
@@ -49,11 +52,27 @@ def main() -> None:
         status = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         status = 130
-    except BrokenPipeError:
-        # Nobody reads any more. Python would complain when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
+    except OSError as error:
+        say(f"duo: error: cannot write the text: {error.strerror}")
+        _discard_stdout()
+        status = 1
     sys.exit(status)
+
+
+def _run(options: RunOptions) -> int:
+    """Run `duo` without a subcommand. A reader who has had enough is no error."""
+    from duo.cli import run  # noqa: PLC0415
+
+    try:
+        return run.run(options)
+    except BrokenPipeError:
+        _discard_stdout()
+        return 0
+
+
+def _discard_stdout() -> None:
+    """Python would try once more to write what is left when it exits, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

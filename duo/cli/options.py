@@ -60,6 +60,20 @@ class Switch(str, Enum):
     AUTO = "auto"
 
 
+class CacheType(str, Enum):
+    """The types of a KV cache that llama.cpp accepts."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q5_1 = "q5_1"
+    Q5_0 = "q5_0"
+    Q4_1 = "q4_1"
+    Q4_0 = "q4_0"
+    IQ4_NL = "iq4_nl"
+
+
 class Color(str, Enum):
     """Whether to mark tokens with colours."""
 
@@ -212,11 +226,11 @@ FlashAttnOpt = Annotated[
     _option("-fa", "--flash-attn", panel=CONTEXT, env="LLAMA_ARG_FLASH_ATTN", help="Flash attention."),
 ]
 CacheTypeKOpt = Annotated[
-    str, _option("-ctk", "--cache-type-k", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_K",
+    CacheType, _option("-ctk", "--cache-type-k", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_K",
                  help="Type of the target's K cache."),
 ]  # fmt: skip
 CacheTypeVOpt = Annotated[
-    str, _option("-ctv", "--cache-type-v", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_V",
+    CacheType, _option("-ctv", "--cache-type-v", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_V",
                  help="Type of the target's V cache."),
 ]  # fmt: skip
 
@@ -278,8 +292,8 @@ class RunOptions:
     batch_size: BatchOpt = 2048
     ubatch_size: UbatchOpt = 512
     flash_attn: FlashAttnOpt = Switch.AUTO
-    cache_type_k: CacheTypeKOpt = "f16"
-    cache_type_v: CacheTypeVOpt = "f16"
+    cache_type_k: CacheTypeKOpt = CacheType.F16
+    cache_type_v: CacheTypeVOpt = CacheType.F16
     color: ColorOpt = Color.AUTO
     json: JsonOpt = None
     trace: TraceOpt = None

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 from duo.cli.options import Color
-from duo.errors import UsageError
+from duo.errors import DuoError, UsageError
 from duo.spec.types import Step
 
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 _ACCEPTED = b"\x1b[32m"
 _BOLD = b"\x1b[1m"
@@ -116,22 +116,42 @@ def check_writable(path: Path | None, option: str) -> None:
     if path is None:
         return
     existed = path.exists()
-    try:
+    with blame(option, path, UsageError):
         path.open("a").close()
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}") from error
     if not existed:
         path.unlink()
 
 
+@contextmanager
+def blame(option: str, path: Path, error_type: type[DuoError] = DuoError) -> Iterator[None]:
+    """Make an OSError inside the block one that names the option whose file it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise error_type(f"{option} {path}: {error.strerror}") from error
+
+
+class _WarningHandler(logging.Handler):
+    """Shows what is logged like every other warning."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
+
+
 def send_log(*, verbose: bool, file: Path | None) -> None:
-    """Send llama.cpp's log to stderr, to a file, to both or nowhere. Raises UsageError for a file it cannot write."""
+    """Send llama.cpp's log to stderr, to a file, to both or nowhere. Raises UsageError for a file it cannot write.
+
+    Warnings of duo's own always go to stderr.
+    """
     check_writable(file, "--log-file")
-    logger = logging.getLogger("duo")
-    logger.setLevel(logging.DEBUG if file else logging.INFO if verbose else logging.CRITICAL)
-    logger.propagate = False
+    logging.raiseExceptions = False  # a full disk ends the log, not the run
+    everything, llama = logging.getLogger("duo"), logging.getLogger("duo.llama")
+    everything.propagate = False
+    everything.setLevel(logging.DEBUG if file else logging.INFO)
+    llama.setLevel(logging.NOTSET if file or verbose else logging.CRITICAL)
+    logging.getLogger("duo.models").addHandler(_WarningHandler(logging.WARNING))
     if verbose:
-        logger.addHandler(logging.StreamHandler())
-        logger.handlers[-1].setLevel(logging.INFO)
+        llama.addHandler(logging.StreamHandler())
+        llama.handlers[-1].setLevel(logging.INFO)
     if file is not None:
-        logger.addHandler(logging.FileHandler(file, encoding="utf-8"))
+        everything.addHandler(logging.FileHandler(file, encoding="utf-8"))

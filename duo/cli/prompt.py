@@ -12,8 +12,8 @@ from duo.errors import PromptError, UsageError
 DEMO_SYSTEM = "You are a helpful, respectful and honest assistant."
 DEMO_QUESTION = "Illustrate the difference between concurrency and parallelism in python."
 
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | None:
@@ -25,26 +25,42 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | No
     if text is not None and file is not None:
         raise UsageError("-p and -f both give a prompt: leave one out")
     if file is not None:
-        text = _read_file(file)
-    if text is None:
+        name, prompt = _read_file(file, escape=escape)
+    elif text is not None:
+        name, prompt = "the prompt", read_argument(text, "the prompt", escape=escape)
+    else:
         return None
-    text = unescape(text) if escape else text
-    if not text:
-        raise PromptError(f"the prompt in {file} is empty" if file else "the prompt is empty")
-    return text
+    if not prompt:
+        raise PromptError(f"{name} is empty")
+    return prompt
 
 
-def unescape(text: str) -> str:
-    r"""Process \n, \r, \t, \', \", \\ and \xHH; other backslashes stay (llama.cpp, string_process_escapes)."""
+def read_argument(text: str, name: str, *, escape: bool) -> str:
+    """What the text of an argument means, escapes processed if wanted. Raises PromptError if it is no UTF-8."""
+    return _decode(text.encode("utf-8", "surrogateescape"), name, escape=escape)
 
-    def replace(match: re.Match[str]) -> str:
+
+def _decode(data: bytes, name: str, *, escape: bool) -> str:
+    try:
+        text = data.decode()  # in any case, so that the offset is one that the user can look up
+        return _unescape(data).decode() if escape else text
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise PromptError(f"{name} is not valid UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
+
+
+def _unescape(data: bytes) -> bytes:
+    r"""Process \n, \r, \t, \', \", \\ and \xHH, a byte; other backslashes stay (llama.cpp, string_process_escapes)."""
+
+    def replace(match: re.Match[bytes]) -> bytes:
         code = match[1]
-        return chr(int(code[1:], 16)) if code[0] == "x" else _ESCAPES[code]
+        return bytes.fromhex(code[1:].decode()) if code[:1] == b"x" else _ESCAPES.get(code, code)
 
-    return _ESCAPE.sub(replace, text)
+    return _ESCAPE.sub(replace, data)
 
 
-def _read_file(file: str) -> str:
+def _read_file(file: str, *, escape: bool) -> tuple[str, str]:
+    """What a file, or standard input for -, is called, and its text."""
     name = "standard input" if file == "-" else file
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -52,10 +68,4 @@ def _read_file(file: str) -> str:
         raise PromptError(f"{file}: no such file") from None
     except OSError as error:
         raise PromptError(f"{file}: {error.strerror}") from error
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"{name} is not valid UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}"
-        ) from None
-    return text.removesuffix("\n")
+    return name, _decode(data.removesuffix(b"\n"), name, escape=escape)

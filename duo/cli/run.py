@@ -10,17 +10,19 @@ from dataclasses import asdict, replace
 from duo.cli import report
 from duo.cli.configs import (
     Threads,
+    check_usage,
     context_config,
     draft_config,
     is_demo,
     model_configs,
     stop_config,
     threads,
+    warn_of_threads,
 )
 from duo.cli.interrupts import on_interrupt
 from duo.cli.options import RunOptions
-from duo.cli.output import TextWriter, check_writable, marks_tokens, progress_bar, say, send_log, warn
-from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_prompt, unescape
+from duo.cli.output import TextWriter, blame, check_writable, marks_tokens, progress_bar, say, send_log, warn
+from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
@@ -41,15 +43,16 @@ def run(options: RunOptions) -> int:
     send_log(verbose=options.verbose, file=options.log_file)
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
-    stop_config(options)  # so that usage errors come before anything is fetched
-    draft_config(options)
+    check_usage(options)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not is_demo(options):
         raise UsageError("no prompt: give one with -p or -f")
     metrics = Metrics()
     target, draft = model_configs(options)
     with _load(target, draft) as pair:
-        shared = threads(options, drafting=pair.draft is not None)
+        drafting = pair.draft is not None
+        shared = threads(options, drafting=drafting)
+        warn_of_threads(shared, drafting=drafting)
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, pair, shared, text, metrics)
         writer = TextWriter(marks=marks_tokens(options.color))
@@ -60,14 +63,16 @@ def run(options: RunOptions) -> int:
         say(report.render(statistics))
         if options.json:
             facts = report.facts(pair, asdict(shared), generation.target.n_ctx, asdict(options))
-            report.write_json(options.json, statistics | facts)
+            with blame("--json", options.json):
+                report.write_json(options.json, statistics | facts)
         if options.trace:
-            metrics.write_trace(options.trace)
+            with blame("--trace", options.trace):
+                metrics.write_trace(options.trace)
     return status
 
 
 def _load(target: ModelConfig, draft: ModelConfig | None) -> Pair:
-    """Load the models on another thread, so that Ctrl-C is heard. Raises KeyboardInterrupt after one."""
+    """Load the models on another thread, so that Ctrl-C is heard. Raises SystemExit after one."""
     with progress_bar() as bar:
 
         def work(put: Callable[[Pair], None], stop: threading.Event) -> None:
@@ -82,17 +87,18 @@ def _load(target: ModelConfig, draft: ModelConfig | None) -> Pair:
             try:
                 (pair,) = loading
             except Exception:
-                if interrupt.signal:
-                    raise KeyboardInterrupt from None
-                raise
+                if not interrupt.signal:
+                    raise
+    if interrupt.signal:
+        raise SystemExit(interrupt.status)
     return pair
 
 
 def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
     """The text before the first token, in the chat template if one was asked for."""
     system = options.system_prompt
-    if system is not None and options.escape:
-        system = unescape(system)
+    if system is not None:
+        system = read_argument(system, "-sys", escape=options.escape)
     if prompt is None:
         prompt, system = DEMO_QUESTION, system or DEMO_SYSTEM
     elif not options.chat and system is None:

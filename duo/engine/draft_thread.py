@@ -13,7 +13,7 @@ from duo.errors import DecodeAborted
 
 
 class DraftThread:
-    """Runs `drafter` on a thread of its own from `with` to its end, while `may_draft` lets it.
+    """Runs `drafter` on a thread of its own from `with` to its end.
 
     The thread has ended when the block is left. What it died of is in `error`; the target goes on without it.
     """
@@ -22,14 +22,12 @@ class DraftThread:
         self,
         drafter: Drafter,
         queue: CandidateQueue,
-        may_draft: Callable[[int], bool],
         abort: Callable[[], None],
         cores: frozenset[int] | None = None,
     ) -> None:
         """`abort` ends the draft's present decode; `cores` is where the thread may run."""
         self._drafter = drafter
         self._queue = queue
-        self._may_draft = may_draft
         self._abort = abort
         self._cores = cores
         self._thread = threading.Thread(target=self._run, name="duo-draft")
@@ -51,7 +49,7 @@ class DraftThread:
     def _run(self) -> None:
         try:
             pin(self._cores)
-            while self._queue.wait_for_room(self._may_draft) and self._drafter.step():
+            while self._queue.wait_for_room() and self._drafter.step():
                 pass
         except DecodeAborted:
             pass

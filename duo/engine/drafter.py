@@ -34,28 +34,31 @@ class Drafter:
 
         Raises whatever the decode raises.
         """
+        start = time.perf_counter()
         self._reconcile()
         position = len(self._tokens)
         if position > self._draft.n_ctx:
             return False
-        start = time.perf_counter()
         # The last token's logits are wanted: if it was decoded before, it is decoded again.
         self._draft.rollback(min(self._draft.n_past, position - 1))
-        logits = decode_all(self._draft, self._tokens[self._draft.n_past :])[0, : self._n_vocab]
+        fresh = self._tokens[self._draft.n_past :]
+        logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
         token = self._sampler.sample(logits, position)
         margin = confidence(logits, token)
         end = time.perf_counter()
-        if self._queue.publish(self._epoch, position, token, margin, end - start):
+        # A batch that catches up says nothing about the time that one token takes.
+        draft_s = end - start if len(fresh) == 1 else None
+        if self._queue.publish(self._epoch, position, token, margin, draft_s):
             self._tokens.append(token)
         else:
-            # Nobody knows what a refused chain was based on: go back to what the target has accepted.
+            # A refused guess is not part of the text: go on from what the target has accepted.
             self._keep(self._n_seen)
         self._metrics.drafted(start, end)
         return True
 
     def _reconcile(self) -> None:
         """Go back to the last token that agrees with the target's text, and take over what it wrote since."""
-        epoch, fresh = self._queue.accepted_from(self._n_seen)
+        epoch, fresh = self._queue.begin(self._n_seen)
         guessed = self._tokens[self._n_seen :]
         n_agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(fresh, guessed, strict=False)))
         if epoch != self._epoch or n_agreed < len(fresh):

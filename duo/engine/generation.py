@@ -47,10 +47,10 @@ class Generation:
         pin(self.cores)
         policy = Policy(min(self.config.n_max, self.target.n_outputs_max - 1), self.config.n_ahead)
         drafting = self.draft is not None and policy.n_max > 0
-        queue = CandidateQueue(Session(self.prompt, self.target.n_vocab), drafting=drafting)
+        queue = CandidateQueue(Session(self.prompt, self.target.n_vocab), policy, drafting=drafting)
         with ExitStack() as stack:
-            thread = stack.enter_context(self._draft_thread(queue, policy)) if drafting else None
-            steps = generate(self.target, queue, policy, self.sampler, self.ending, self.metrics, self.on_prompt)
+            thread = stack.enter_context(self._draft_thread(queue)) if drafting else None
+            steps = generate(self.target, queue, self.sampler, self.ending, self.metrics, self.on_prompt)
             try:
                 for step in steps:
                     if thread is not None and thread.error is not None:
@@ -64,7 +64,7 @@ class Generation:
         if rest := self.ending.finish():
             put(Step((), 0, (rest,)))
 
-    def _draft_thread(self, queue: CandidateQueue, policy: Policy) -> DraftThread:
+    def _draft_thread(self, queue: CandidateQueue) -> DraftThread:
         assert self.draft is not None
         drafter = Drafter(self.draft, queue, self.sampler, self.target.n_vocab, self.metrics)
-        return DraftThread(drafter, queue, policy.may_draft, self.draft.abort, self.draft_cores)
+        return DraftThread(drafter, queue, self.draft.abort, self.draft_cores)

@@ -68,9 +68,12 @@ class Pair:
     ) -> tuple[Context, Context | None]:
         """A context for the target and, if there is a draft that can be used, one for the draft.
 
-        `warn` is told when the target cannot take tokens back, so that nothing can be verified ahead. Raises
+        `warn` is told when a model cannot take tokens back, so that nothing can be verified ahead. Raises
         MemoryLimitError, ModelError or UsageError.
         """
+        if target.exact and not self.target.can_roll_back:
+            warn(f"{self.target.path.name} cannot roll back its cache: --exact is off")
+            target = replace(target, exact=False)
         context = Context(self.target, target)
         if self.draft is None or draft is None:
             return context, None

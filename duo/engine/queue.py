@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
 
+from duo.spec.policy import Policy
 from duo.spec.session import Session
 from duo.spec.types import Candidates
 
 
 class CandidateQueue:
-    """A Session between two threads.
+    """A Session and a Policy between two threads.
 
-    The lock protects the session and the three flags; the condition tells either side that something changed.
-    Nobody holds the lock while a model computes.
+    The lock protects both, and the fields below; the condition tells either side that something changed. Nobody
+    holds the lock while a model computes.
     """
 
-    def __init__(self, session: Session, *, drafting: bool) -> None:
+    def __init__(self, session: Session, policy: Policy, *, drafting: bool) -> None:
         """With `drafting` False there is no draft, and the target is never kept waiting."""
         self._session = session
+        self._policy = policy
         self._changed = threading.Condition(threading.Lock())
         self._drafting = drafting
         self._closed = False
-        self._draft_s = 0.0
-
-    # Either side
-
-    def accepted_from(self, position: int) -> tuple[int, list[int]]:
-        """The epoch, and the accepted tokens from `position` on."""
-        with self._changed:
-            return self._session.epoch, self._session.accepted[position:]
+        self._draft_began: float | None = None  # when the token in the making was begun; None: none is
+        self._draft_epoch = 0  # and in which epoch
 
     def close(self) -> None:
         """End the drafting and wake whoever waits. A second call does nothing."""
@@ -41,38 +37,74 @@ class CandidateQueue:
 
     # The target's side
 
-    def take(self, k: int, wait_s: Callable[[float], float]) -> Candidates:
-        """Up to `k` candidates that continue the accepted tokens.
+    def accepted_from(self, position: int) -> list[int]:
+        """The accepted tokens from `position` on."""
+        with self._changed:
+            return self._session.accepted[position:]
 
-        If there are none but a draft is at work, wait for the first as long as `wait_s` allows, given the seconds
-        that a draft token takes. The wait ends early when the drafting does.
+    def take(self, n_room: int) -> Candidates:
+        """The candidates to verify now, after waiting for more if the policy finds it worth while.
+
+        The text has room for `n_room` tokens. A wait ends early when the drafting does.
         """
         with self._changed:
-            if k and not self._session.n_pending and self._drafting and self._draft_s:
-                deadline = time.perf_counter() + wait_s(self._draft_s)
-                while self._drafting and not self._session.n_pending:
+            while True:
+                decision = self._policy.decide(self._session.confidences(), n_room, self._next_s())
+                if not decision.wait_s:
+                    return self._session.candidates(decision.n_verify)
+                n_pending, deadline = self._session.n_pending, time.perf_counter() + decision.wait_s
+                while self._drafting and self._session.n_pending == n_pending:
                     if not self._changed.wait(deadline - time.perf_counter()):
                         break
-            return self._session.candidates(k)
 
     def commit(self, tokens: tuple[int, ...]) -> None:
         """Add the tokens that the target wrote."""
         with self._changed:
-            self._session.commit(tokens)
+            self._policy.learn_scores(self._session.commit(tokens))
             self._changed.notify_all()
+
+    def learn_step(self, n_candidates: int, n_tokens: int, decode_s: float, total_s: float) -> None:
+        """Tell the policy what a step took and brought: see Policy.learn_step."""
+        with self._changed:
+            self._policy.learn_step(n_candidates, n_tokens, decode_s, total_s)
+
+    def _next_s(self) -> float:
+        """Seconds until the next candidate can be expected."""
+        draft_s = self._policy.costs.draft_s
+        if not self._drafting or not draft_s or not self._policy.may_draft(self._session.confidences()):
+            return math.inf
+        if self._draft_began is None:
+            return draft_s
+        left_s = self._draft_began + draft_s - time.perf_counter()
+        if left_s < -draft_s:  # it has stalled
+            return math.inf
+        stale = self._draft_epoch != self._session.epoch
+        return max(left_s, 0.1 * draft_s) + (draft_s if stale else 0.0)
 
     # The draft's side
 
-    def wait_for_room(self, may_draft: Callable[[int], bool]) -> bool:
-        """Sleep until the draft may guess on, given how many tokens it is ahead. False when the drafting has ended."""
+    def wait_for_room(self) -> bool:
+        """Sleep until the draft may guess on. False when the drafting has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or may_draft(self._session.n_pending))
+            self._changed.wait_for(lambda: self._closed or self._policy.may_draft(self._session.confidences()))
             return not self._closed
 
-    def publish(self, epoch: int, position: int, token: int, confidence: float, draft_s: float) -> bool:
-        """Offer a guess that took `draft_s` seconds. False if it is of no use: see Session.offer."""
+    def begin(self, n_seen: int) -> tuple[int, list[int]]:
+        """The draft begins a token: the epoch, and the accepted tokens from `n_seen` on."""
         with self._changed:
-            self._draft_s = draft_s if not self._draft_s else 0.9 * self._draft_s + 0.1 * draft_s
+            self._draft_began = time.perf_counter()
+            self._draft_epoch = self._session.epoch
+            return self._session.epoch, self._session.accepted[n_seen:]
+
+    def publish(self, epoch: int, position: int, token: int, confidence: float, draft_s: float | None) -> bool:
+        """Offer a guess that took `draft_s` seconds, None if it says nothing. False if it is of no use.
+
+        See Session.offer.
+        """
+        with self._changed:
+            self._draft_began = None
+            if draft_s is not None:
+                self._policy.learn_draft(draft_s)
             useful = self._session.offer(epoch, position, token, confidence)
             self._changed.notify_all()
             return useful

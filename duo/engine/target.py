@@ -9,7 +9,6 @@ from duo.engine.decoder import Decoder
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import CONTEXT_FULL, LIMIT, Ending
-from duo.spec.policy import Policy
 from duo.spec.sampling import Sampler
 from duo.spec.types import Step
 from duo.spec.verify import verify
@@ -18,7 +17,6 @@ from duo.spec.verify import verify
 def generate(
     target: Decoder,
     queue: CandidateQueue,
-    policy: Policy,
     sampler: Sampler,
     ending: Ending,
     metrics: Metrics,
@@ -31,18 +29,19 @@ def generate(
     """
     _prefill(target, queue, metrics, on_prompt)
     while ending.reason is None:
-        _, tokens = queue.accepted_from(target.n_past)
+        tokens = queue.accepted_from(target.n_past)
         n_context = target.n_ctx - target.n_past - len(tokens)
         if n_context < 0 or ending.n_room == 0:
             ending.reason = CONTEXT_FULL if n_context < 0 else LIMIT
             break
-        n_room = n_context + 1 if ending.n_room is None else min(n_context + 1, ending.n_room)
-        waiting = time.perf_counter()
-        candidates = queue.take(policy.n_verify(n_room), policy.wait_s)
+        n_room = min(n_context + 1, target.n_batch - len(tokens) + 1, ending.n_room or target.n_batch)
+        began = time.perf_counter()
+        candidates = queue.take(n_room)
         start = time.perf_counter()
         logits = target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
+        end = time.perf_counter()
         position = target.n_past - len(candidates)
-        metrics.decoded(waiting, start, time.perf_counter(), len(candidates))
+        metrics.decoded(began, start, end, len(candidates))
 
         acceptance = verify(logits, candidates, sampler, position)
         n_accepted = len(acceptance.accepted)
@@ -50,13 +49,15 @@ def generate(
         text = ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(text)]
         queue.commit(written)
+        if len(tokens) == 1:  # the first step may hold a prompt, which says nothing about later ones
+            queue.learn_step(len(candidates), len(written), end - start, time.perf_counter() - began)
         metrics.stepped(len(candidates), n_accepted, len(written))
         yield Step(written, min(n_accepted, len(written)), text)
 
 
 def _prefill(target: Decoder, queue: CandidateQueue, metrics: Metrics, on_prompt: Callable[[int], None]) -> None:
     """Decode the prompt up to its last batch, which belongs to the first step."""
-    _, prompt = queue.accepted_from(0)
+    prompt = queue.accepted_from(0)
     metrics.n_prompt = len(prompt)
     while len(prompt) - target.n_past > target.n_batch:
         start = time.perf_counter()

@@ -52,7 +52,8 @@ class Model(Handle):
     def quantisation(self) -> str:
         """The file's quantisation, such as `Q4_0`."""
         name = llama_cpp.llama_ftype_name(llama_cpp.llama_model_ftype(self.pointer))
-        return str(name.decode()) if name else "unknown"
+        # llama.cpp says "all F32", and "(guessed) " where the file does not say.
+        return str(name.decode()).removeprefix("(guessed) ").removeprefix("all ") if name else "unknown"
 
     @property
     def n_bytes(self) -> int:

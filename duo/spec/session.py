@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from duo.spec.types import Candidates
 
@@ -20,15 +21,20 @@ class Session:
         self.epoch = 0
         self._n_vocab = n_vocab
         self._pending: deque[tuple[int, float]] = deque()
+        self._late: list[tuple[float, bool]] = []
 
     @property
     def n_pending(self) -> int:
         """How far the draft is ahead of the accepted tokens."""
         return len(self._pending)
 
+    def confidences(self) -> list[float]:
+        """Confidence of each pending candidate."""
+        return [confidence for _, confidence in self._pending]
+
     def candidates(self, k: int) -> Candidates:
-        """The first `k` pending candidates, fewer if there are fewer. They stay pending."""
-        chain = [self._pending[i] for i in range(min(k, len(self._pending)))]
+        """The first `k` pending candidates. They stay pending."""
+        chain = list(islice(self._pending, k))
         return Candidates(tuple(token for token, _ in chain), tuple(confidence for _, confidence in chain))
 
     def offer(self, epoch: int, position: int, token: int, confidence: float) -> bool:
@@ -41,19 +47,27 @@ class Session:
         if epoch != self.epoch or not 0 <= token < self._n_vocab:
             return False
         if position < len(self.accepted):
-            return self.accepted[position] == token
+            right = self.accepted[position] == token
+            self._late.append((confidence, right))
+            return right
         if position != len(self.accepted) + len(self._pending):
             return False
         self._pending.append((token, confidence))
         return True
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """Add what the target wrote; where it contradicts the pending candidates they go, and a new epoch begins."""
+    def commit(self, tokens: Sequence[int]) -> list[tuple[float, bool]]:
+        """Add what the target wrote. Where it contradicts the pending candidates they go, and a new epoch begins.
+
+        Returns the confidence of every candidate, verified or not, that is now known to be right or wrong.
+        """
+        scores, self._late = self._late, []
         for token in tokens:
-            if self._pending:
-                if self._pending[0][0] == token:
-                    self._pending.popleft()
-                else:
-                    self._pending.clear()
-                    self.epoch += 1
             self.accepted.append(token)
+            if not self._pending:
+                continue
+            guess, confidence = self._pending.popleft()
+            scores.append((confidence, guess == token))
+            if guess != token:
+                self._pending.clear()
+                self.epoch += 1
+        return scores

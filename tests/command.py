@@ -1,0 +1,78 @@
+"""Runs the real command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# One thread each, so that tests do not stand in each other's way.
+ONE_EACH = ("-t", "1", "-td", "1")
+
+_SETTINGS = ("LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "TTY_", "COLUMNS", "LINES")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a finished command left behind."""
+
+    status: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line for line in self.stderr.splitlines() if line.startswith("duo: warning: ")]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens according to the last line, whose form is a promise."""
+        last = re.fullmatch(r"tokens: (\d+) tps: \d+\.\d{3}", self.stderr.splitlines()[-1])
+        assert last is not None, self.stderr
+        return int(last[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without anything that changes what duo does, then `more`."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
+    paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm-256color"} | more
+
+
+def command(*arguments: str | bytes | Path, before: str = "") -> list[str | bytes | Path]:
+    """The command line of `duo`; `before` is Python code that its process runs first."""
+    if before:
+        return [sys.executable, "-c", f"{before}\nfrom duo.cli.main import main\nmain()", *arguments]
+    return [sys.executable, "-m", "duo.cli.main", *arguments]
+
+
+def duo(*arguments: str | bytes | Path, stdin: bytes = b"", before: str = "", **env: str) -> Run:
+    """Run `duo` with these arguments and environment variables to its end."""
+    done = subprocess.run(
+        command(*arguments, before=before),
+        input=stdin,
+        env=environment(**env),
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr.decode())
+
+
+def assert_refused(run: Run, *said: str, status: int = 1) -> None:
+    """The command has said in one line on stderr what is wrong, and nothing else."""
+    assert run.stdout == b""
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert run.stderr.startswith("duo: error: ")
+    for words in said:
+        assert words in run.stderr
+    assert run.status == status
