@@ -11,6 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+Argument = str | bytes | Path
+
 # One thread each, so that tests do not stand in each other's way.
 ONE_EACH = ("-t", "1", "-td", "1")
 
@@ -41,26 +43,31 @@ class Run:
         return int(last[1])
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(more: dict[str, str] | None = None) -> dict[str, str]:
     """The environment without anything that changes what duo does, then `more`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm-256color"} | more
+    return kept | {"PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm-256color"} | (more or {})
 
 
-def command(*arguments: str | bytes | Path, before: str = "") -> list[str | bytes | Path]:
+def models(target: Path, draft: Path | None = None) -> list[Argument]:
+    """The options that name them."""
+    return ["-m", target] if draft is None else ["-m", target, "-md", draft]
+
+
+def command(*arguments: Argument, before: str = "") -> list[Argument]:
     """The command line of `duo`; `before` is Python code that its process runs first."""
     if before:
         return [sys.executable, "-c", f"{before}\nfrom duo.cli.main import main\nmain()", *arguments]
     return [sys.executable, "-m", "duo.cli.main", *arguments]
 
 
-def duo(*arguments: str | bytes | Path, stdin: bytes = b"", before: str = "", **env: str) -> Run:
-    """Run `duo` with these arguments and environment variables to its end."""
+def duo(*arguments: Argument, stdin: bytes = b"", before: str = "", env: dict[str, str] | None = None) -> Run:
+    """Run `duo` to its end; `env` is for environment variables that matter."""
     done = subprocess.run(
         command(*arguments, before=before),
         input=stdin,
-        env=environment(**env),
+        env=environment(env),
         capture_output=True,
         timeout=300,
         check=False,

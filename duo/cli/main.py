@@ -43,7 +43,7 @@ def main() -> None:
     if sys.stdout is None:  # closed by whoever started duo
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="duo", standalone_mode=False)
     except DuoError as error:
         say(f"duo: error: {error}")
         status = error.exit_status

@@ -11,11 +11,15 @@ from duo.spec.types import Logits
 class Decoder(Protocol):
     """A model with a KV cache. One thread at a time calls it, abort() excepted."""
 
-    n_past: int
     n_ctx: int
     n_batch: int
     n_vocab: int
     n_outputs_max: int
+
+    @property
+    def n_past(self) -> int:
+        """Tokens in the cache."""
+        ...
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """Decode `tokens` after the `n_past` before them; logits `[n_rows, n_vocab]` after the last ones."""

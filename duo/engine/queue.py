@@ -45,17 +45,16 @@ class CandidateQueue:
     def take(self, n_room: int) -> Candidates:
         """The candidates to verify now, after waiting for more if the policy finds it worth while.
 
-        The text has room for `n_room` tokens. A wait ends early when the drafting does.
+        The text has room for `n_room` tokens. A wait ends early when the drafting does, and one that was in vain is
+        the last.
         """
         with self._changed:
+            next_s = self._next_s()
             while True:
-                decision = self._policy.decide(self._session.confidences(), n_room, self._next_s())
+                decision = self._policy.decide(self._session.confidences(), n_room, next_s)
                 if not decision.wait_s:
                     return self._session.candidates(decision.n_verify)
-                n_pending, deadline = self._session.n_pending, time.perf_counter() + decision.wait_s
-                while self._drafting and self._session.n_pending == n_pending:
-                    if not self._changed.wait(deadline - time.perf_counter()):
-                        break
+                next_s = self._next_s() if self._wait_for_candidate(decision.wait_s) else math.inf
 
     def commit(self, tokens: tuple[int, ...]) -> None:
         """Add the tokens that the target wrote."""
@@ -67,6 +66,14 @@ class CandidateQueue:
         """Tell the policy what a step took and brought: see Policy.learn_step."""
         with self._changed:
             self._policy.learn_step(n_candidates, n_tokens, decode_s, total_s)
+
+    def _wait_for_candidate(self, seconds: float) -> bool:
+        """Wait for one more candidate while there is a draft. False if none came."""
+        n_pending, deadline = self._session.n_pending, time.perf_counter() + seconds
+        while self._drafting and self._session.n_pending == n_pending:
+            if not self._changed.wait(deadline - time.perf_counter()):
+                break
+        return self._session.n_pending > n_pending
 
     def _next_s(self) -> float:
         """Seconds until the next candidate can be expected."""

@@ -66,9 +66,8 @@ class Context(Handle):
         self.n_past = 0
         self.n_vocab = model.n_vocab
         self.exact = config.exact
-        self._memory = llama_cpp.llama_get_memory(pointer)
-        # Exact decodes pad to two rows: the last cell is kept free for the second.
-        self.n_ctx: int = llama_cpp.llama_n_ctx(pointer) - (1 if config.exact else 0)
+        # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is kept free for the second.
+        self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
         self.n_batch: int = llama_cpp.llama_n_ubatch(pointer)
         self.n_outputs_max = config.n_outputs_max
         self._threads = (config.n_threads, config.n_threads_batch)
@@ -90,7 +89,7 @@ class Context(Handle):
         if self.exact:
             tokens = [*tokens, tokens[-1]] if n == 1 else tokens
             n_outputs = max(2, n_rows) if n_rows else 0
-        status = self._batch.decode(tokens, self.n_past, n_outputs)
+        status = llama_cpp.llama_decode(self.pointer, self._batch.fill(tokens, self.n_past, n_outputs))
         if status:
             raise _decode_error(status, n, self.n_past, self.n_ctx)
         self.n_past += len(tokens)
@@ -111,8 +110,9 @@ class Context(Handle):
         """Forget everything from position `n_past` on. Raises RollbackError if the cache cannot."""
         if n_past == self.n_past:
             return
-        removed = llama_cpp.llama_memory_seq_rm(self._memory, 0, n_past, -1)
-        first = llama_cpp.llama_memory_seq_pos_min(self._memory, 0)
+        memory = llama_cpp.llama_get_memory(self.pointer)
+        removed = llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
+        first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
         # A sliding-window cache may say True and have lost the beginning.
         if not removed or first != (0 if n_past else -1):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
@@ -130,7 +130,7 @@ class Context(Handle):
         except RollbackError:
             return False
         finally:
-            llama_cpp.llama_memory_clear(self._memory, True)
+            llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.pointer), True)
             self.n_past = 0
             self.set_threads(*self._threads)
         return True
@@ -148,7 +148,6 @@ class _Batch:
     """A llama_batch of fixed capacity, filled through numpy views of its memory."""
 
     def __init__(self, context: Context, capacity: int) -> None:
-        self._context = context.pointer
         batch = llama_cpp.llama_batch_init(capacity, 0, 1)
         self._handle = Handle(batch, llama_cpp.llama_batch_free, parent=context)
         self._batch = batch
@@ -160,14 +159,15 @@ class _Batch:
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = 0
 
-    def decode(self, tokens: Sequence[int], n_past: int, n_outputs: int) -> int:
+    def fill(self, tokens: Sequence[int], n_past: int, n_outputs: int) -> Any:
+        """The llama_batch for `tokens` from position `n_past` on, with logits after the last `n_outputs`."""
         n = len(tokens)
         self._batch.n_tokens = n
         self._tokens[:n] = tokens
         self._positions[:n] = self._range[:n] + n_past
         self._outputs[: n - n_outputs] = 0
         self._outputs[n - n_outputs : n] = 1
-        return int(llama_cpp.llama_decode(self._context, self._batch))
+        return self._batch
 
 
 def _params(config: ContextConfig) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import llama_cpp
 
@@ -32,12 +33,15 @@ class Model(Handle):
         if not pointer:
             raise ModelError(f"{config.path}: {_load_failure(errors)}")
         super().__init__(pointer, llama_cpp.llama_model_free)
-        self._vocab = llama_cpp.llama_model_get_vocab(pointer)
         if llama_cpp.llama_vocab_type(self._vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
             self.close()
             raise ModelError(f"{config.path}: this GGUF has no vocabulary")
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
+
+    @property
+    def _vocab(self) -> Any:
+        return llama_cpp.llama_model_get_vocab(self.pointer)
 
     # What it is
 
@@ -139,7 +143,8 @@ class Model(Handle):
 
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
-        return [token for token in range(self.n_vocab) if self.is_end(token)]
+        vocab, is_end = self._vocab, llama_cpp.llama_vocab_is_eog
+        return [token for token in range(self.n_vocab) if is_end(vocab, token)]
 
     def token_texts(self, n: int) -> list[bytes]:
         """The vocabulary's own spelling of the first `n` tokens."""

@@ -41,27 +41,21 @@ def select_files(names: Iterable[str], spec: HubSpec) -> list[str]:
     Raises DownloadError when the repository has no such model; the message names what it has.
     """
     models = sorted(name for name in names if _is_model(name))
-    firsts = [name for name in models if _part_index(name) == 1]
-    if not firsts:
+    if not models:
         raise DownloadError(f"{spec.repo} has no GGUF model")
     for quant in (spec.quant,) if spec.quant else _PREFERRED:
-        for name in firsts:
+        for name in models:
             if _has_quant(name, quant):
                 return _all_parts(name, models, spec)
     if spec.quant:
-        there = ", ".join(dict.fromkeys(_quant_or_name(name) for name in firsts))
+        there = ", ".join(dict.fromkeys(_quant_or_name(name) for name in models))
         raise DownloadError(f"{spec.repo} has no {spec.quant}; it has {there}")
-    return _all_parts(firsts[0], models, spec)
+    return _all_parts(models[0], models, spec)
 
 
 def _is_model(name: str) -> bool:
     file = name.rpartition("/")[2].lower()
     return file.endswith(".gguf") and not any(sidecar in file for sidecar in _SIDECARS)
-
-
-def _part_index(name: str) -> int:
-    part = _PART.fullmatch(name)
-    return int(part["index"]) if part else 1
 
 
 def _has_quant(name: str, quant: str) -> bool:

@@ -24,6 +24,7 @@ class FakeRepo:
     commit: str = "a" * 40
     private: bool = False  # whoever has not TOKEN is told that it does not exist
     gated: bool = False  # listed to all, given to nobody
+    forbidden: bool = False  # likewise, without saying why
     moves: bool = False  # every request for a file finds another commit
 
 
@@ -106,6 +107,8 @@ class _HubHandler(_Handler):
     def send_pointer(self, repo: FakeRepo, file: str) -> None:
         if repo.gated:
             return self.send(403, {"X-Error-Code": "GatedRepo"})
+        if repo.forbidden:
+            return self.send(403)
         if file not in repo.files:
             return self.send(404, {"X-Error-Code": "EntryNotFound"})
         if repo.moves:

@@ -74,12 +74,14 @@ class SlowIndex:
     def send_wheel(self, handler: BaseHTTPRequestHandler) -> None:
         self.n_downloads += 1
         data = wheel()
-        handler.wfile.write(data[: len(data) // 2])
-        while not self.release.is_set():
-            if select.select([handler.connection], [], [], 0.02)[0]:  # all it can have to say is goodbye
-                self.abandoned.set()
-                return
-        handler.wfile.write(data[len(data) // 2 :])
+        try:
+            handler.wfile.write(data[: len(data) // 2])
+            while not self.release.is_set():
+                if select.select([handler.connection], [], [], 0.02)[0]:  # all it can have to say is goodbye
+                    raise ConnectionAbortedError
+            handler.wfile.write(data[len(data) // 2 :])
+        except ConnectionError:
+            self.abandoned.set()
 
 
 class _Handler(BaseHTTPRequestHandler):

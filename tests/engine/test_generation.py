@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
+from duo.errors import DecodeError
+from tests.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
+from tests.fakes import N_VOCAB, FakeContext, next_token, text_after
+
+N = 60
+TEXT = text_after(PROMPT, N)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> object:
+    yield
+    assert draft_threads() == []
+
+
+def nap() -> None:
+    time.sleep(random.random() / 2000)
+
+
+@pytest.mark.parametrize("n_max", [0, 1, 4, 16])
+@pytest.mark.parametrize("salt", [0, 1])
+@pytest.mark.parametrize("naps", ["target", "draft", "both"])
+def test_with_threads_the_text_is_the_targets_own(n_max: int, salt: int, naps: str) -> None:
+    target = FakeContext(during=nap if naps != "draft" else lambda: None, n_batch=32)
+    draft = FakeContext(lambda prefix: next_token(prefix, salt), during=nap if naps != "target" else lambda: None)
+    generation = make_generation(target, draft, make_ending(N), n_max, n_ahead=8)
+    assert run(generation) == TEXT
+    assert target.threads == {threading.get_ident()}
+    assert len(draft.threads) <= 1, "one thread, and none without candidates"
+    assert not draft.threads & target.threads
+    assert generation.metrics.stop == LIMIT
+
+
+def test_without_a_draft_every_batch_is_one_token() -> None:
+    target = FakeContext()
+    assert run(make_generation(target, None, make_ending(N))) == TEXT
+    assert target.batches == [len(PROMPT), *[1] * (N - 1)]
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 7])
+def test_a_draft_that_dies_costs_nothing_but_its_help(dies_at: int) -> None:
+    countdown = [dies_at]
+
+    def die(prefix: Sequence[int]) -> int:
+        if not countdown[0]:
+            raise DecodeError("the draft is dead")
+        countdown[0] -= 1
+        return next_token(prefix)
+
+    generation = make_generation(FakeContext(during=nap), FakeContext(die), make_ending(N))
+    assert run(generation) == TEXT
+    assert generation.metrics.draft_error == "the draft is dead"
+    assert generation.metrics.statistics()["draft"]["error"] == "the draft is dead"
+
+
+def test_a_target_that_fails_raises_and_joins_the_draft() -> None:
+    def fail(prefix: Sequence[int]) -> int:
+        if len(prefix) > 10:
+            raise DecodeError("the target is dead")
+        return next_token(prefix)
+
+    with pytest.raises(DecodeError, match="the target is dead"):
+        run(make_generation(FakeContext(fail), FakeContext(), make_ending(N)))
+
+
+def test_stop_ends_it_after_the_present_step() -> None:
+    stop = threading.Event()
+    generation = make_generation(FakeContext(), FakeContext(), make_ending())
+    written: list[int] = []
+
+    def put(step: object) -> None:
+        written.append(1)
+        if len(written) == 3:
+            stop.set()
+
+    generation.run(put, stop)
+    assert len(written) == 3
+    assert generation.metrics.stop == INTERRUPTED
+
+
+def test_abort_in_a_long_prompt_is_an_interruption() -> None:
+    target = FakeContext(n_batch=1)
+    target.during = target.abort
+    generation = make_generation(target, FakeContext(), make_ending(N))
+    assert run(generation) == []
+    assert generation.metrics.stop == INTERRUPTED
+
+
+@pytest.mark.parametrize("n_ctx", [3, 4, 5, 20])
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_a_full_context_ends_the_text(n_ctx: int, with_draft: bool) -> None:
+    draft = FakeContext(n_ctx=n_ctx) if with_draft else None
+    generation = make_generation(FakeContext(n_ctx=n_ctx, n_batch=32), draft, make_ending())
+    # The last token needs no place: it is never decoded.
+    assert run(generation) == TEXT[: n_ctx - len(PROMPT) + 1]
+    assert generation.metrics.stop == CONTEXT_FULL
+
+
+def test_a_draft_whose_context_is_full_leaves_the_target_alone() -> None:
+    generation = make_generation(FakeContext(), FakeContext(n_ctx=10), make_ending(N))
+    assert run(generation) == TEXT
+    assert generation.metrics.draft_error is None
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_never_more_tokens_than_asked_for(n: int, with_draft: bool) -> None:
+    target = FakeContext(during=nap)
+    generation = make_generation(target, FakeContext() if with_draft else None, make_ending(n))
+    assert run(generation) == TEXT[:n]
+    assert generation.metrics.stop == LIMIT
+
+
+def test_an_end_token_among_the_accepted_ends_the_text_there() -> None:
+    end = TEXT[11]
+    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(end_token=end), n_max=8)
+    assert run(generation) == TEXT[: TEXT.index(end) + 1]
+    assert generation.metrics.stop == END_OF_TEXT
+
+
+def test_a_stop_string_ends_the_text_before_it() -> None:
+    letters = "".join(chr(97 + token) for token in TEXT)
+    stop = letters[20:23]
+    shown: list[bytes] = []
+    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(stops=[stop]), n_max=8)
+    tokens = run(generation, lambda step: shown.extend(step.text))
+    assert b"".join(shown).decode() == letters[: letters.index(stop)]
+    assert tokens == TEXT[: letters.index(stop) + 3]
+    assert generation.metrics.stop == STOP_STRING
+
+
+def test_a_long_prompt_is_decoded_in_batches() -> None:
+    target, draft = FakeContext(n_batch=4), FakeContext(n_batch=4)
+    generation = make_generation(target, draft, make_ending(5))
+    generation.prompt = [token % N_VOCAB for token in range(50)]
+    done: list[int] = []
+    generation.on_prompt = done.append
+    assert run(generation) == text_after(generation.prompt, 5)
+    assert done == [4 * i for i in range(1, 13)]
+    assert generation.metrics.n_prompt == 50
+
+
+def test_what_is_in_the_cache_already_is_not_decoded_again() -> None:
+    target = FakeContext()
+    target.decode(PROMPT[:2])
+    generation = make_generation(target, None, make_ending(5))
+    assert run(generation) == TEXT[:5]
+    assert target.batches == [2, 1, 1, 1, 1, 1]

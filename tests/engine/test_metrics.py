@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from duo.engine.metrics import Metrics, overlap
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "seconds"),
+    [
+        ([], [(0, 1)], 0),
+        ([(0, 1)], [(1, 2)], 0),
+        ([(0, 4)], [(1, 2), (3, 9)], 2),
+        ([(0, 1), (2, 3), (4, 5)], [(0.5, 4.5)], 2),
+    ],
+)
+def test_overlap(first: list[tuple[float, float]], second: list[tuple[float, float]], seconds: float) -> None:
+    assert overlap(first, second) == seconds
+    assert overlap(second, first) == seconds
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    """A prompt (0-1 s), then two decodes: 2 of 3 candidates accepted, then 0 of 1."""
+    clock = iter([1.0, 3.0, 5.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    made = Metrics(started=0.0, n_prompt=10)
+    made.decoded(0.0, 0.0, 1.0, 0)
+    made.stepped(0, 0, 1)
+    made.drafted(0.5, 1.5)
+    made.decoded(1.0, 2.0, 3.0, 3)
+    made.stepped(3, 2, 3)
+    made.drafted(2.0, 2.5)
+    made.decoded(3.0, 3.0, 5.0, 1)
+    made.stepped(1, 0, 1)
+    made.stop = "token limit"
+    return made
+
+
+def test_statistics(metrics: Metrics) -> None:
+    statistics = metrics.statistics()
+    assert statistics["prompt"] == {"tokens": 10, "seconds": 1.0, "tokens_per_s": 10.0}
+    generation = statistics["generation"]
+    assert generation["tokens"] == 5
+    assert generation["seconds"] == 4.0
+    assert generation["tokens_per_s"] == 1.0, "the first token belongs to the prompt"
+    assert generation["time_to_first_token_s"] == 1.0
+    assert generation["decodes"] == 2
+    assert generation["tokens_per_decode"] == 2.0
+    assert generation["target_ms_per_decode"] == 1500.0
+    assert generation["waited_s"] == 1.0
+    assert generation["stop"] == "token limit"
+    draft = statistics["draft"]
+    assert (draft["drafted"], draft["verified"], draft["accepted"]) == (2, 4, 2)
+    assert draft["accept_rate"] == 0.5
+    assert draft["accept_rate_by_position"] == [0.5, 1.0, 0.0]
+    assert draft["ms_per_token"] == 750.0
+    assert draft["hidden"] == pytest.approx(1.0 / 1.5), "0.5 s beside the prompt, 0.5 s beside a decode"
+    assert draft["unused"] == 0.0
+
+
+def test_nothing_happened() -> None:
+    statistics = Metrics().statistics()
+    assert statistics["draft"] is None
+    assert statistics["generation"]["tokens_per_s"] is None
+    json.dumps(statistics)
+
+
+def test_the_trace_has_a_lane_for_each_model(metrics: Metrics, tmp_path: Path) -> None:
+    metrics.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert sorted(lanes.values()) == ["draft", "target"]
+    spans = [(lanes[event["tid"]], event["name"], event["ts"], event["dur"]) for event in events if event["ph"] == "X"]
+    assert ("target", "decode", 2e6, 1e6) in spans
+    assert ("draft", "draft", 2e6, 0.5e6) in spans

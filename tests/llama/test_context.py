@@ -1,0 +1,166 @@
+"""The promises that the engine relies on, on a real model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duo.config import ContextConfig, ModelConfig
+from duo.errors import ClosedError, DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
+from duo.llama.context import Context, cache_bytes
+from duo.llama.model import Model
+from duo.spec.types import Logits
+
+TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
+
+
+@pytest.fixture(scope="module", params=["F16", "Q4_0"])
+def model(request: pytest.FixtureRequest, demo_pair: tuple[Path, Path]) -> Iterator[Model]:
+    loaded = Model(ModelConfig(demo_pair[request.param == "Q4_0"]))
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture
+def make(model: Model) -> Iterator[Callable[..., Context]]:
+    """Makes contexts that are closed at the end."""
+    made: list[Context] = []
+
+    def make(n_threads: int = 1, n_ctx: int = 256, **more: object) -> Context:
+        made.append(Context(model, ContextConfig(n_ctx, n_threads, n_threads, **more)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for context in made:
+        context.close()
+
+
+def tokens(model: Model, n: int) -> list[int]:
+    return (model.tokenize(TEXT) * n)[:n]
+
+
+def on_own_thread(work: Callable[[], Logits]) -> Logits:
+    """Each thread that decodes with several threads keeps a team of them; this one's ends with it."""
+    results: list[Logits] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def test_decode_roll_back_decode_again(model: Model, make: Callable[..., Context]) -> None:
+    context, text = make(), tokens(model, 30)
+    context.decode(text[:20])
+    first = context.decode(text[20:25], n_rows=5).copy()
+    context.decode(text[25:])
+    context.rollback(20)
+    assert context.n_past == 20
+    assert (context.decode(text[20:25], n_rows=5) == first).all()
+
+
+def test_rows_are_the_last_ones(model: Model, make: Callable[..., Context]) -> None:
+    text = tokens(model, 12)
+    all_rows = make(exact=True).decode(text, n_rows=12).copy()
+    some = make(exact=True).decode(text, n_rows=3)
+    assert some.shape == (3, model.n_vocab)
+    assert (some == all_rows[9:]).all()
+    assert make().decode(text, n_rows=0).shape == (0, model.n_vocab)
+
+
+@pytest.mark.parametrize("n_past", [1, 40, 520])
+def test_exact_logits_are_bit_equal_whatever_the_batch_and_threads(
+    model: Model, make: Callable[..., Context], n_past: int
+) -> None:
+    """520: llama.cpp splits the attention of a single row by thread count from 512 cells on."""
+    text = tokens(model, n_past + 9)
+
+    def logits(n_threads: int, sizes: list[int]) -> Logits:
+        context = make(n_threads, n_ctx=600, exact=True)
+        context.decode(text[:n_past], n_rows=0) if n_past <= 512 else [
+            context.decode(text[:512], n_rows=0),
+            context.decode(text[512:n_past], n_rows=0),
+        ]
+        rows, at = [], n_past
+        for size in sizes:
+            rows.append(context.decode(text[at : at + size], n_rows=size).copy())
+            at += size
+        return np.concatenate(rows)
+
+    expected = logits(1, [9])
+    for sizes in ([1] * 9, [2, 1, 5, 1], [4, 5], [1, 8]):
+        assert (logits(1, sizes) == expected).all(), f"batches of {sizes}"
+        assert (on_own_thread(lambda: logits(2, sizes)) == expected).all(), f"batches of {sizes}, two threads"  # noqa: B023
+
+
+def test_the_full_context_can_be_used_and_no_more(model: Model, make: Callable[..., Context]) -> None:
+    for exact in (False, True):
+        context = make(n_ctx=256, exact=exact)
+        text = tokens(model, context.n_ctx)
+        context.decode(text[:-1])
+        context.decode(text[-1:])
+        assert context.n_past == context.n_ctx
+        with pytest.raises(DecodeError, match="do not fit"):
+            context.decode(text[:2])
+
+
+def test_the_probe_leaves_nothing_behind(model: Model, make: Callable[..., Context]) -> None:
+    text = tokens(model, 10)
+    context = make(exact=True)
+    assert context.probe_rollback()
+    assert context.n_past == 0
+    assert (context.decode(text) == make(exact=True).decode(text)).all()
+
+
+def test_a_rollback_that_fails_raises(make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make()
+    context.decode([1, 2, 3])
+    monkeypatch.setattr("llama_cpp.llama_memory_seq_rm", lambda *_: False)
+    with pytest.raises(RollbackError):
+        context.rollback(1)
+    monkeypatch.setattr("llama_cpp.llama_memory_seq_rm", lambda *_: True)
+    monkeypatch.setattr("llama_cpp.llama_memory_seq_pos_min", lambda *_: 1)
+    with pytest.raises(RollbackError):
+        context.rollback(2)
+
+
+def test_abort_from_another_thread(model: Model, make: Callable[..., Context]) -> None:
+    context = make()
+    context.abort()
+    with pytest.raises(DecodeAborted):
+        context.decode(tokens(model, 50))
+
+
+def test_close_is_idempotent_and_use_after_it_raises(demo_pair: tuple[Path, Path]) -> None:
+    model = Model(ModelConfig(demo_pair[1]))
+    context = Context(model, ContextConfig(64, 1, 1))
+    model.close()
+    model.close()
+    assert context.closed, "children close before their parent"
+    context.close()
+    with pytest.raises(ClosedError):
+        context.decode([1])
+    with pytest.raises(ClosedError):
+        model.tokenize("a")
+
+
+def test_a_context_that_does_not_fit_is_refused(model: Model) -> None:
+    with pytest.raises(MemoryLimitError, match="GiB"):
+        Context(model, ContextConfig(10**9, 1, 1))
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_cache_size_is_what_llama_cpp_takes(model: Model, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = ContextConfig(512, 1, 1, type_k=kind, type_v=kind, flash_attn="on")
+    with caplog.at_level("INFO", logger="duo.llama"):
+        Context(model, config).close()
+    (line,) = [record.message for record in caplog.records if "KV buffer size" in record.message]
+    assert float(line.split("=")[1].split()[0]) == pytest.approx(cache_bytes(model, config) / 2**20, abs=0.01)
+
+
+def test_unknown_cache_types_are_refused(model: Model) -> None:
+    with pytest.raises(UsageError, match="no such cache type"):
+        Context(model, ContextConfig(64, 1, 1, type_k="q9"))

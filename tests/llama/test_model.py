@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duo.config import ModelConfig
+from duo.errors import ModelError
+from duo.llama.model import Model
+from duo.llama.vocabulary import vocabulary_difference
+
+
+@pytest.fixture(scope="module")
+def model(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
+    loaded = Model(ModelConfig(demo_pair[0]))
+    yield loaded
+    loaded.close()
+
+
+def test_facts(model: Model) -> None:
+    assert model.quantisation == "F16"
+    assert model.n_layer == 30
+    assert model.n_ctx_train == 8192
+    assert model.n_vocab == 49152
+    assert model.can_roll_back
+    assert model.cache_width == (30 * 3 * 64, 30 * 3 * 64)
+    assert model.metadata("general.architecture") == "llama"
+    assert model.metadata("no.such.key") is None
+    assert len(model.metadata("tokenizer.chat_template") or "") > 256, "longer than the first buffer"
+
+
+@pytest.mark.parametrize("text", ["a", "Grüße, 世界 🙂\n\n", " leading", "x" * 3000])
+def test_text_survives_tokens(model: Model, text: str) -> None:
+    assert b"".join(map(model.piece, model.tokenize(text))).decode() == text
+
+
+def test_special_tokens_are_parsed_and_written_as_nothing(model: Model) -> None:
+    tokens = model.tokenize("<|im_start|>user\n")
+    assert len(tokens) == 3
+    assert model.piece(tokens[0]) == b""
+    assert model.spelling(tokens) == b"<|im_start|>user\n"
+
+
+def test_end_tokens(model: Model) -> None:
+    assert model.eos in model.end_tokens()
+    assert model.is_end(model.eos)
+    assert not model.is_end(model.tokenize("a")[0])
+
+
+def test_the_chat_template_is_the_models_own(model: Model) -> None:
+    text = model.apply_chat_template(
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
+    )
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_loading_can_be_stopped(demo_pair: tuple[Path, Path]) -> None:
+    seen: list[float] = []
+
+    def stop(share: float) -> bool:
+        seen.append(share)
+        return False
+
+    with pytest.raises(ModelError):
+        Model(ModelConfig(demo_pair[0]), stop)
+    assert seen
+
+
+def test_the_demo_pair_shares_its_vocabulary(model: Model, demo_pair: tuple[Path, Path]) -> None:
+    draft = Model(ModelConfig(demo_pair[1]))
+    assert vocabulary_difference(model, draft) is None
+    draft.close()
