@@ -16,6 +16,18 @@ Argument = str | bytes | Path
 # One thread each, so that tests do not stand in each other's way.
 ONE_EACH = ("-t", "1", "-td", "1")
 
+# Code for `before`: keeps the draft ahead, however busy the machine is.
+SLOW_TARGET = """
+import threading, time
+from duo.llama.context import Context
+decode = Context.decode
+def slowly(self, *arguments, **more):
+    if threading.current_thread().name == "duo-target":
+        time.sleep(0.05)
+    return decode(self, *arguments, **more)
+Context.decode = slowly
+"""
+
 _SETTINGS = ("LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "TTY_", "COLUMNS", "LINES")
 
 

@@ -50,9 +50,8 @@ def run(options: RunOptions) -> int:
     metrics = Metrics()
     target, draft = model_configs(options)
     with _load(target, draft) as pair:
-        drafting = pair.draft is not None
-        shared = threads(options, drafting=drafting)
-        warn_of_threads(shared, drafting=drafting)
+        shared = threads(options, drafting=pair.can_speculate)
+        warn_of_threads(shared, drafting=pair.can_speculate)
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, pair, shared, text, metrics)
         writer = TextWriter(marks=marks_tokens(options.color))

@@ -30,18 +30,20 @@ class Drafter:
         self._epoch = 0
 
     def step(self) -> bool:
-        """Draft one token. False when the context is full: it will never draft again.
+        """Draft one token. False if it cannot, now or ever again in this text.
+
+        Its context is full, or the target has written a token that only its own, larger vocabulary has.
 
         Raises whatever the decode raises.
         """
         start = time.perf_counter()
         self._reconcile()
         position = len(self._tokens)
-        if position > self._draft.n_ctx:
-            return False
         # The last token's logits are wanted: if it was decoded before, it is decoded again.
         self._draft.rollback(min(self._draft.n_past, position - 1))
         fresh = self._tokens[self._draft.n_past :]
+        if position > self._draft.n_ctx or max(fresh) >= self._draft.n_vocab:
+            return False
         logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
         token = self._sampler.sample(logits, position)
         margin = confidence(logits, token)
@@ -70,5 +72,4 @@ class Drafter:
     def _keep(self, n: int) -> None:
         """Forget all but the first `n` tokens."""
         del self._tokens[n:]
-        if self._draft.n_past > n:
-            self._draft.rollback(n)
+        self._draft.rollback(min(self._draft.n_past, n))

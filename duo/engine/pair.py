@@ -63,6 +63,14 @@ class Pair:
         """Free the models, and their contexts before them."""
         self._stack.close()
 
+    @property
+    def can_speculate(self) -> bool:
+        """Whether there is a draft, and both models are of a kind that can take tokens back."""
+        return self.draft is not None and self._cannot_roll_back() is None
+
+    def _cannot_roll_back(self) -> Model | None:
+        return next((model for model in (self.target, self.draft) if model and not model.can_roll_back), None)
+
     def contexts(
         self, target: ContextConfig, draft: ContextConfig | None, warn: Warn = lambda _: None
     ) -> tuple[Context, Context | None]:
@@ -77,10 +85,12 @@ class Pair:
         context = Context(self.target, target)
         if self.draft is None or draft is None:
             return context, None
-        for model, probed in ((self.target, context), (self.draft, None)):
-            if not model.can_roll_back or (probed is not None and not probed.probe_rollback()):
-                warn(f"{model.path.name} cannot roll back its cache: speculation is off")
-                return context, None
+        stubborn = self._cannot_roll_back()
+        if stubborn is None and not context.probe_rollback():
+            stubborn = self.target
+        if stubborn is not None:
+            warn(f"{stubborn.path.name} cannot roll back its cache: speculation is off")
+            return context, None
         return context, Context(self.draft, replace(draft, n_ctx=min(draft.n_ctx, self.draft.n_ctx_train)))
 
 

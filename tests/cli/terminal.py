@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import signal
 import subprocess
 import tempfile
 import termios
@@ -84,11 +83,6 @@ class Terminal:
             data = b""
         self.shown += data
         return bool(data)
-
-
-def interrupted_status(number: signal.Signals) -> int:
-    """The exit status after a signal."""
-    return 128 + number
 
 
 def _keep_newlines(terminal: int) -> None:

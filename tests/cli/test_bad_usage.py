@@ -8,6 +8,8 @@ import pytest
 
 from tests.command import assert_refused, duo
 
+needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -75,6 +77,7 @@ def test_trying_leaves_no_file_and_harms_none(tmp_path: Path, option: str) -> No
     assert old.read_text() == "of a run before"
 
 
+@needs_full_disk
 @pytest.mark.parametrize("option", ["--json", "--trace"])
 def test_a_disk_that_is_full_at_the_end(tiny: Path, option: str) -> None:
     run = duo("-m", tiny, "-p", "x", "-n", "2", "-t", "1", option, "/dev/full")
@@ -84,11 +87,13 @@ def test_a_disk_that_is_full_at_the_end(tiny: Path, option: str) -> None:
     assert error == f"duo: error: {option} /dev/full: No space left on device"
 
 
+@needs_full_disk
 def test_a_disk_that_is_full_for_the_text(tiny: Path) -> None:
     run = duo("-m", tiny, "-p", "x", "-n", "2", "-t", "1", before="import os; os.dup2(os.open('/dev/full', 1), 1)")
     assert_refused(run, "No space left on device")
 
 
+@needs_full_disk
 def test_a_disk_that_is_full_for_the_log_harms_no_text(tiny: Path) -> None:
     run = duo("-m", tiny, "-p", "x", "-n", "2", "-t", "1", "--log-file", "/dev/full")
     assert (run.status, run.n_tokens) == (0, 2)

@@ -21,7 +21,9 @@ PARIS = "The capital of France is"
 EXACT = ("--exact", "-n", "16", *ONE_EACH)
 
 
-@pytest.mark.parametrize("prompt", [PARIS, FRUIT, TOKYO, "def fibonacci(n):\n"], ids=["paris", "fruit", "tokyo", "code"])
+@pytest.mark.parametrize(
+    "prompt", [PARIS, FRUIT, TOKYO, "def fibonacci(n):\n"], ids=["paris", "fruit", "tokyo", "code"]
+)
 def test_the_text_is_the_targets_own_to_the_byte(demo_pair: tuple[Path, Path], prompt: str) -> None:
     target, draft = demo_pair
     expected = greedy_text(target, prompt, 16)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import ONE_EACH, duo
+from tests.command import ONE_EACH, SLOW_TARGET, duo
 
 STATISTICS = {
     "prompt": {"tokens", "seconds", "tokens_per_s"},
@@ -60,7 +60,7 @@ def drafted(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("report")
     paths = ("--json", folder / "run.json", "--trace", folder / "run.trace")
     options = ("-n", "16", "--exact", "--draft", "4", "-c", "300", "-Cr", "0-0", *ONE_EACH, *paths)
-    run = duo("-m", target, "-md", draft, "-p", "The capital of France is", *options)
+    run = duo("-m", target, "-md", draft, "-p", "The capital of France is", *options, before=SLOW_TARGET)
     assert (run.status, run.n_tokens) == (0, 16)
     return run.stderr, json.loads(paths[1].read_text()), json.loads(paths[3].read_text())
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.terminal import Terminal
-from tests.command import ONE_EACH, Argument, duo, models
+from tests.command import ONE_EACH, SLOW_TARGET, Argument, duo, models
 
 PARIS = "The capital of France is"
 FRUIT = "Emoji: 🍎🍊🍋🍌🍉🍇🍓🍎🍊🍋🍌🍉🍇🍓🍎🍊"
@@ -29,9 +29,9 @@ def _arguments(demo_pair: tuple[Path, Path], prompt: str = PARIS) -> list[Argume
     return [*models(target, draft), "-p", prompt, "-n", "24", "--exact", *ONE_EACH]
 
 
-def _show(*arguments: Argument, env: dict[str, str] | None = None) -> tuple[bytes, str]:
+def _show(*arguments: Argument, before: str = "", env: dict[str, str] | None = None) -> tuple[bytes, str]:
     """What appears on the terminal, and what was said on stderr."""
-    with Terminal(*arguments, env=env) as terminal:
+    with Terminal(*arguments, before=before, env=env) as terminal:
         assert terminal.finish() == 0
         return terminal.shown, terminal.stderr
 
@@ -45,7 +45,7 @@ def _tokens(shown: bytes) -> list[Token]:
 
 def test_accepted_tokens_are_green_and_steps_alternate(demo_pair: tuple[Path, Path]) -> None:
     arguments = _arguments(demo_pair)
-    shown, said = _show(*arguments)
+    shown, said = _show(*arguments, before=SLOW_TARGET)
     tokens = _tokens(shown)
     assert b"".join(token.text for token in tokens) == duo(*arguments).stdout
 
@@ -74,7 +74,8 @@ def test_characters_are_never_torn_apart(demo_pair: tuple[Path, Path]) -> None:
 
 
 def test_color_always_in_a_pipe_is_as_on_a_terminal(demo_pair: tuple[Path, Path]) -> None:
-    tokens = _tokens(duo(*_arguments(demo_pair), "--color", "always", env={"NO_COLOR": "1"}).stdout)
+    run = duo(*_arguments(demo_pair), "--color", "always", before=SLOW_TARGET, env={"NO_COLOR": "1"})
+    tokens = _tokens(run.stdout)
     assert {token.green for token in tokens} == {token.bold for token in tokens} == {True, False}
 
 

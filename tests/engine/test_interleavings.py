@@ -107,6 +107,14 @@ def test_a_draft_that_agrees_with_the_text_loses_nothing() -> None:
     assert draft.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1], "never rolled back"
 
 
+def test_a_draft_with_a_smaller_vocabulary_retires_when_the_target_leaves_it() -> None:
+    queue = make_queue()
+    drafter = make_drafter(FakeContext(lambda _: 0, n_vocab=9), queue)
+    assert drafter.step()
+    queue.commit((N_VOCAB - 1,))
+    assert not drafter.step()
+
+
 def test_guesses_beyond_the_targets_vocabulary_are_cut() -> None:
     queue = make_queue()
     draft = FakeContext(lambda _: N_VOCAB + 2, n_vocab=N_VOCAB + 3)

