@@ -28,5 +28,5 @@ PROMPTS = {
     "one token": "The",
     "a space": " ",
     "repetition": "tick tock tick tock tick tock tick",
-    "long": _PARAGRAPH * 56,
+    "long": _PARAGRAPH * 58,
 }

@@ -68,6 +68,7 @@ class SlowIndex:
     def __init__(self) -> None:
         self.url = ""
         self.n_downloads = 0
+        self.half_sent = threading.Event()
         self.release = threading.Event()
         self.abandoned = threading.Event()  # whoever was fetching is gone
 
@@ -76,6 +77,7 @@ class SlowIndex:
         data = wheel()
         try:
             handler.wfile.write(data[: len(data) // 2])
+            self.half_sent.set()
             while not self.release.is_set():
                 if select.select([handler.connection], [], [], 0.02)[0]:  # all it can have to say is goodbye
                     raise ConnectionAbortedError
