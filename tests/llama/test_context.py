@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import ClosedError, DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
 from duo.llama.context import Context, cache_bytes
 from duo.llama.model import Model
-from duo.spec.types import Logits
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
 
@@ -43,15 +40,6 @@ def tokens(model: Model, n: int) -> list[int]:
     return (model.tokenize(TEXT) * n)[:n]
 
 
-def on_own_thread(work: Callable[[], Logits]) -> Logits:
-    """Each thread that decodes with several threads keeps a team of them; this one's ends with it."""
-    results: list[Logits] = []
-    thread = threading.Thread(target=lambda: results.append(work()))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
 def test_decode_roll_back_decode_again(model: Model, make: Callable[..., Context]) -> None:
     context, text = make(), tokens(model, 30)
     context.decode(text[:20])
@@ -69,31 +57,6 @@ def test_rows_are_the_last_ones(model: Model, make: Callable[..., Context]) -> N
     assert some.shape == (3, model.n_vocab)
     assert (some == all_rows[9:]).all()
     assert make().decode(text, n_rows=0).shape == (0, model.n_vocab)
-
-
-@pytest.mark.parametrize("n_past", [1, 40, 520])
-def test_exact_logits_are_bit_equal_whatever_the_batch_and_threads(
-    model: Model, make: Callable[..., Context], n_past: int
-) -> None:
-    """520: llama.cpp splits the attention of a single row by thread count from 512 cells on."""
-    text = tokens(model, n_past + 9)
-
-    def logits(n_threads: int, sizes: list[int]) -> Logits:
-        context = make(n_threads, n_ctx=600, exact=True)
-        context.decode(text[:n_past], n_rows=0) if n_past <= 512 else [
-            context.decode(text[:512], n_rows=0),
-            context.decode(text[512:n_past], n_rows=0),
-        ]
-        rows, at = [], n_past
-        for size in sizes:
-            rows.append(context.decode(text[at : at + size], n_rows=size).copy())
-            at += size
-        return np.concatenate(rows)
-
-    expected = logits(1, [9])
-    for sizes in ([1] * 9, [2, 1, 5, 1], [4, 5], [1, 8]):
-        assert (logits(1, sizes) == expected).all(), f"batches of {sizes}"
-        assert (on_own_thread(lambda: logits(2, sizes)) == expected).all(), f"batches of {sizes}, two threads"  # noqa: B023
 
 
 def test_the_full_context_can_be_used_and_no_more(model: Model, make: Callable[..., Context]) -> None:
