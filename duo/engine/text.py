@@ -27,12 +27,14 @@ class TextStream:
     def push(self, token: int) -> bytes:
         """The bytes that can be shown now. Sets `stopped` when a stop string is complete; it is not shown."""
         self._held += self._piece(token)
-        found = [self._held.find(stop) for stop in self._stops if stop in self._held]
-        if found:
-            self.stopped = True
-            self._held = self._held[: min(found)]
-            return self.finish()
-        n = min(_whole_characters(self._held), self._before_stop())
+        n = _whole_characters(self._held)
+        if self._stops:
+            found = [self._held.find(stop) for stop in self._stops if stop in self._held]
+            if found:
+                self.stopped = True
+                self._held = self._held[: min(found)]
+                return self.finish()
+            n = min(n, self._before_stop())
         shown, self._held = self._held[:n], self._held[n:]
         return shown
 
@@ -44,7 +46,7 @@ class TextStream:
     def _before_stop(self) -> int:
         """Number of bytes before the first place where a stop string may have begun."""
         held = self._held
-        longest = max(map(len, self._stops), default=1)
+        longest = max(map(len, self._stops))
         for start in range(max(0, len(held) - longest + 1), len(held)):
             if any(stop.startswith(held[start:]) for stop in self._stops):
                 return start
@@ -71,9 +73,10 @@ class Ending:
         """The text of each token, up to the one that ends it all. Sets `reason` then."""
         shown = []
         for token in tokens:
-            shown.append(b"" if self._is_end(token) else self._stream.push(token))
+            ends = not self._config.ignore_eos and self._is_end(token)
+            shown.append(b"" if ends else self._stream.push(token))
             self._n_tokens += 1
-            self.reason = self._reason(token)
+            self.reason = END_OF_TEXT if ends else self._reason()
             if self.reason:
                 shown[-1] += self._stream.finish()
                 break
@@ -83,9 +86,7 @@ class Ending:
         """What is still held back when something else ends the generation."""
         return self._stream.finish()
 
-    def _reason(self, token: int) -> str | None:
-        if self._is_end(token) and not self._config.ignore_eos:
-            return END_OF_TEXT
+    def _reason(self) -> str | None:
         if self._stream.stopped:
             return STOP_STRING
         return LIMIT if self.n_room == 0 else None
@@ -93,6 +94,8 @@ class Ending:
 
 def _whole_characters(data: bytes) -> int:
     """Length of `data` without an incomplete UTF-8 character at its end; bytes that are no UTF-8 count as whole."""
+    if data.isascii():
+        return len(data)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return len(data) - len(decoder.getstate()[0])

@@ -71,6 +71,7 @@ class Context(Handle):
         self.n_batch: int = llama_cpp.llama_n_ubatch(pointer)
         self.n_outputs_max = config.n_outputs_max
         self._threads = (config.n_threads, config.n_threads_batch)
+        self._arrays: dict[tuple[int, int], Logits] = {}
         self._batch = _Batch(self, self.n_batch)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
@@ -99,12 +100,14 @@ class Context(Handle):
         return self._logits(n_outputs)[n_outputs - n_rows :]
 
     def _logits(self, n_rows: int) -> Logits:
-        pointer = llama_cpp.llama_get_logits(self.pointer)
         if not n_rows:
             return np.empty((0, self.n_vocab), np.float32)
-        # np.ctypeslib.as_array builds a new type at every call, which takes as long as a small decode's sampling.
-        memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(pointer.contents))
-        return np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+        address = ctypes.addressof(llama_cpp.llama_get_logits(self.pointer).contents)
+        # The memory seldom moves, and making an array of it takes longer than finding the largest logit.
+        if (address, n_rows) not in self._arrays:
+            memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
+            self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+        return self._arrays[address, n_rows]
 
     def rollback(self, n_past: int) -> None:
         """Forget everything from position `n_past` on. Raises RollbackError if the cache cannot."""

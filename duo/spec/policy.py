@@ -103,6 +103,52 @@ class Calibration:
         self._all.add(float(accepted))
 
 
+class Rest:
+    """Whether the draft rests, because the target is faster alone.
+
+    Beside a draft the target may be slower than alone (they share the memory bus), so a rate that beats plain decoding
+    has to be shown, not assumed. The draft reads the prompt and then rests for a few steps, in which is learned what
+    the target does alone; and again whenever the two together have been slower than that. Every such rest is twice as
+    long as the last.
+    """
+
+    FIRST_STEPS = 5
+    TRIAL_STEPS = 24  # steps before the draft is judged
+    MARGIN = 0.97  # share of the rate alone that the two must reach; the measured rates are that noisy
+
+    def __init__(self) -> None:
+        self._alone_s = Mean()  # time per token while the draft rests
+        self._together_s = Mean(weight=1 / 32)
+        self._together_tokens = Mean(weight=1 / 32)
+        self._begun = False
+        self._alone = False  # the first step of a rest may share the machine with the draft's last token
+        self._left = self.FIRST_STEPS
+        self._next_steps = 32
+
+    @property
+    def resting(self) -> bool:
+        """Whether the draft rests now."""
+        return self._begun and self._left > 0
+
+    def step(self, n_candidates: int, n_tokens: int, seconds: float) -> None:
+        """The target verified `n_candidates` and wrote `n_tokens` in `seconds`."""
+        self._begun = True
+        if self._left:
+            if not n_candidates:
+                self._left -= 1
+                if self._alone:
+                    self._alone_s.add(seconds)
+                self._alone = True
+            return
+        self._together_s.add(seconds)
+        self._together_tokens.add(n_tokens)
+        alone = self._together_tokens.value * self._alone_s.value
+        if self._together_s.n >= self.TRIAL_STEPS and self.MARGIN * self._together_s.value > alone:
+            self._left, self._next_steps = self._next_steps, 2 * self._next_steps
+            self._alone = False
+            self._together_s, self._together_tokens = Mean(weight=1 / 32), Mean(weight=1 / 32)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Verify `n_verify` candidates now; or, if `wait_s` is not 0, wait so long for another and decide again."""
@@ -120,6 +166,7 @@ class Policy:
         self.n_ahead = n_ahead
         self.costs = CostModel()
         self.calibration = Calibration()
+        self.rest = Rest()
         self._tokens = Mean(weight=0.03)
         self._seconds = Mean(weight=0.03)
 
@@ -159,13 +206,14 @@ class Policy:
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         """Whether the draft should guess on after pending candidates of these `confidences`."""
-        if len(confidences) >= self.n_ahead:
+        if self.rest.resting or len(confidences) >= self.n_ahead:
             return False
         survival = math.prod(map(self.calibration.probability, confidences))
         return survival >= min(MIN_SURVIVAL, self.rate * self.costs.draft_s)
 
     def learn_step(self, n_candidates: int, n_tokens: int, decode_s: float, total_s: float) -> None:
         """The target verified `n_candidates` and wrote `n_tokens`, in `total_s` with all waits, `decode_s` without."""
+        self.rest.step(n_candidates, n_tokens, total_s)
         self.costs.add_target(n_candidates + 1, decode_s)
         self._tokens.add(n_tokens)
         self._seconds.add(total_s)

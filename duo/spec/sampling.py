@@ -23,12 +23,12 @@ class Greedy:
 
     def __init__(self, banned: Sequence[int] = ()) -> None:
         """`banned` tokens are never chosen."""
-        self._banned = np.array(banned, dtype=np.intp)
+        self._banned = np.array(sorted(banned), dtype=np.intp)
 
     def sample(self, logits: Logits, position: int) -> int:  # noqa: ARG002 - greedy choice has no randomness
         """The arg-max of logits `[n_vocab]`; overwrites the banned ones."""
         if self._banned.size:
-            logits[self._banned[self._banned < logits.size]] = -np.inf
+            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
         return int(logits.argmax())
 
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from duo.spec.policy import Calibration, CostModel, Decision, Mean, Policy
+from duo.spec.policy import Calibration, CostModel, Decision, Mean, Policy, Rest
 
 SURE, DOUBTFUL = 9.0, 0.0
 
@@ -13,7 +13,8 @@ def policy(target_s: dict[int, float], n_max: int = 8, draft_s: float = 0.005) -
     for n, seconds in target_s.items():
         for _ in range(3):
             made.costs.add_target(n, seconds)
-    made.learn_step(0, 1, target_s[1], target_s[1])
+    for _ in range(Rest.FIRST_STEPS):
+        made.learn_step(0, 1, target_s[1], target_s[1])
     made.learn_draft(draft_s)
     return made
 
@@ -101,3 +102,56 @@ def test_mean_weighs_the_first_values_alike() -> None:
     for value in (1, 2, 3):
         mean.add(value)
     assert mean.value == 2
+
+
+def begun() -> Rest:
+    """After the first rest, in which the target took 10 ms per token."""
+    rest = Rest()
+    for _ in range(Rest.FIRST_STEPS):
+        rest.step(0, 1, 0.010)
+    return rest
+
+
+def length_of(rest: Rest) -> int:
+    """How many steps it lasts from now on."""
+    n = 0
+    while rest.resting:
+        rest.step(0, 1, 0.010)
+        n += 1
+    return n
+
+
+def test_the_draft_reads_the_prompt_and_rests_to_let_the_target_be_measured() -> None:
+    rest = Rest()
+    assert not rest.resting, "before the first step"
+    rest.step(0, 1, 0.010)
+    assert rest.resting
+    rest.step(3, 2, 0.010)
+    assert length_of(rest) == Rest.FIRST_STEPS - 1, "a step with candidates left over tells nothing"
+
+
+def test_a_draft_that_pays_is_never_sent_to_rest() -> None:
+    rest = begun()
+    for _ in range(500):
+        rest.step(2, 2, 0.018)
+        assert not rest.resting
+
+
+def test_a_draft_that_slows_the_target_rests_longer_each_time() -> None:
+    rest, trials = begun(), 0
+    rests: list[int] = []
+    while len(rests) < 3:
+        rest.step(1, 1, 0.012)
+        trials += 1
+        if rest.resting:
+            rests.append(length_of(rest))
+    assert rests == [32, 64, 128]
+    assert trials == 3 * Rest.TRIAL_STEPS
+
+
+def test_a_resting_draft_does_not_draft_and_is_not_waited_for() -> None:
+    made = policy({1: 0.490, 2: 0.495}, draft_s=0.025)
+    assert made.may_draft([])
+    while not made.rest.resting:
+        made.learn_step(1, 1, 0.6, 0.6)
+    assert not made.may_draft([])
