@@ -8,7 +8,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # RPC is off by default, and pip's wheel cache does not ask how a wheel was built: see `ready` below.
-export CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
+override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
+export CMAKE_ARGS
 
 .PHONY: demo test check bench docs clean
 .DELETE_ON_ERROR:
@@ -26,7 +27,7 @@ check: $(VENV)/ready-dev
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/ready-dev
-	bash benchmarks/peers.sh
+	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.compare
 
 docs: $(VENV)/ready-dev

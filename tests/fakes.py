@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from duo.errors import DecodeAborted
+from duo.spec.policy import Decision, Policy
 from duo.spec.types import Logits
 
 N_VOCAB = 17
@@ -29,6 +30,16 @@ def text_after(prompt: Sequence[int], n: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+class Eager(Policy):
+    """Verifies whatever is ready and drafts whatever it may, so that nothing depends on how long things take."""
+
+    def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
+        return Decision(max(0, min(len(confidences), self.n_max, n_room - 1)))
+
+    def may_draft(self, confidences: Sequence[float]) -> bool:
+        return len(confidences) < self.n_ahead
+
+
 class FakeContext:
     """Decodes `choose(prefix)` with certainty. Refuses whatever llama.cpp would refuse.
 
@@ -42,7 +53,6 @@ class FakeContext:
         n_ctx: int = 1000,
         n_batch: int = 8,
         n_vocab: int = N_VOCAB,
-        n_outputs_max: int = 100,
     ) -> None:
         self.tokens: list[int] = []
         self.choose = choose
@@ -50,7 +60,6 @@ class FakeContext:
         self.n_ctx = n_ctx
         self.n_batch = n_batch
         self.n_vocab = n_vocab
-        self.n_outputs_max = n_outputs_max
         self.threads: set[int] = set()
         self.batches: list[int] = []
         self._busy = threading.Lock()

@@ -53,6 +53,8 @@ def is_demo(options: RunOptions) -> bool:
 def draft_config(options: RunOptions) -> DraftConfig:
     """How far to draft and verify. Raises UsageError."""
     n_max = AUTO_DRAFT if options.draft is None else options.draft
+    # They are verified in one batch, together with the last accepted token.
+    n_max = min(n_max, max(2, min(options.batch_size, options.ubatch_size)) - 1)
     n_ahead = 2 * n_max if options.draft_ahead is None else options.draft_ahead
     return DraftConfig(n_max, n_ahead)
 
@@ -69,12 +71,14 @@ def check_usage(options: RunOptions) -> None:
     context_config(options, threads(options, drafting=False), draft_config(options).n_max)
 
 
-def threads(options: RunOptions, *, drafting: bool) -> Threads:
+def threads(options: RunOptions, *, drafting: bool, draft_on_gpu: bool = False) -> Threads:
     """Who computes on how many threads. Raises UsageError."""
     cores = usable_cores()
     target, draft = options.threads or cores, 1
     if drafting:
-        target, draft = split_cores(options.threads, options.threads_draft, cores)
+        # A draft on the GPU needs a core only to feed it.
+        draft_threads = options.threads_draft or (1 if draft_on_gpu else None)
+        target, draft = split_cores(options.threads, draft_threads, cores)
     return Threads(
         target,
         options.threads_batch or target,
@@ -114,6 +118,9 @@ def _paths(options: RunOptions) -> tuple[Path, Path | None]:
         raise UsageError("-m and -hf both name the target: leave one out")
     if options.model_draft and options.hf_repo_draft:
         raise UsageError("-md and -hfd both name the draft: leave one out")
+    for path in (options.model, options.model_draft):
+        if path is not None:
+            check_gguf(path)  # before anything is fetched
     if is_demo(options):
         if options.model_draft or options.hf_repo_draft:
             raise UsageError("a draft without a target: name the target with -m or -hf")

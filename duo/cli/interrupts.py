@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,6 +29,8 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if interrupt.signal:
+            if sys.stderr.isatty():
+                os.write(2, b"\x1b[?25h")  # a progress bar may have hidden the cursor
             os._exit(128 + number)
         interrupt.signal = number
         stop()

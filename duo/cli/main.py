@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -27,6 +29,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     """
     if context.invoked_subcommand is not None:
         return
+    options = _prefer_typed(context, options)
     # Imported here so that --help and usage errors do not wait for llama.cpp.
     from duo.cli import about  # noqa: PLC0415
 
@@ -57,6 +60,17 @@ def main() -> None:
         _discard_stdout()
         status = 1
     sys.exit(status)
+
+
+def _prefer_typed(context: typer.Context, options: RunOptions) -> RunOptions:
+    """Where one option was typed and one that excludes it comes from the environment, the typed one is meant."""
+    for names in (("model", "hf_repo"), ("model_draft", "hf_repo_draft")):
+        given = [name for name in names if getattr(options, name) is not None]
+        inherited = [name for name in given if str(context.get_parameter_source(name)).endswith("ENVIRONMENT")]
+        if len(given) == 2 and len(inherited) == 1:
+            nothing: dict[str, Any] = {inherited[0]: None}
+            options = replace(options, **nothing)
+    return options
 
 
 def _run(options: RunOptions) -> int:

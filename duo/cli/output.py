@@ -115,11 +115,13 @@ def check_writable(path: Path | None, option: str) -> None:
     """Find out now whether a file can be written at the end. Raises UsageError."""
     if path is None:
         return
-    existed = path.exists()
     with blame(option, path, UsageError):
+        existed = path.exists()
+        if existed and not path.is_file():
+            return  # a pipe: opening it now would end its reader
         path.open("a").close()
-    if not existed:
-        path.unlink()
+        if not existed:
+            path.unlink()
 
 
 @contextmanager

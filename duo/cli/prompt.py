@@ -59,11 +59,15 @@ def _unescape(data: bytes) -> bytes:
     return _ESCAPE.sub(replace, data)
 
 
+def _read_stdin() -> bytes:
+    return sys.stdin.buffer.read() if sys.stdin is not None else b""  # None: closed by whoever started duo
+
+
 def _read_file(file: str, *, escape: bool) -> tuple[str, str]:
     """What a file, or standard input for -, is called, and its text."""
     name = "standard input" if file == "-" else file
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = _read_stdin() if file == "-" else Path(file).read_bytes()
     except FileNotFoundError:
         raise PromptError(f"{file}: no such file") from None
     except OSError as error:

@@ -32,9 +32,10 @@ from duo.engine.text import Ending, TextStream
 from duo.errors import PromptError, UsageError
 from duo.llama.memory import peak_bytes
 from duo.llama.model import Model
+from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 
-# Quantisations whose kernels give the same bits for two rows or more (measured: shared facts in docs/architecture.md).
+# Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 
 
@@ -50,7 +51,8 @@ def run(options: RunOptions) -> int:
     metrics = Metrics()
     target, draft = model_configs(options)
     with _load(target, draft) as pair:
-        shared = threads(options, drafting=pair.can_speculate)
+        draft_on_gpu = pair.draft is not None and pair.draft.on_gpu
+        shared = threads(options, drafting=pair.can_speculate, draft_on_gpu=draft_on_gpu)
         warn_of_threads(shared, drafting=pair.can_speculate)
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, pair, shared, text, metrics)
@@ -129,7 +131,7 @@ def _generation(options: RunOptions, pair: Pair, shared: Threads, text: str, met
         prompt=prompt,
         sampler=Greedy(target.end_tokens() if stop.ignore_eos else ()),
         ending=Ending(stop, TextStream(target.piece, stop.stop_strings), target.is_end),
-        config=drafting,
+        policy=Policy(drafting.n_max, drafting.n_ahead),
         metrics=metrics,
         cores=shared.cores,
         draft_cores=shared.draft_cores,
@@ -146,17 +148,23 @@ def _stream(generation: Generation, writer: TextWriter) -> int:
         if not metrics.steps:  # a long prompt is not worth waiting for
             generation.target.abort()
 
-    told = False
     with on_interrupt(stop) as interrupt, ExitStack() as bar:
         if len(generation.prompt) > generation.target.n_batch:
             show = bar.enter_context(progress_bar())
             generation.on_prompt = lambda n: show("reading the prompt", n, len(generation.prompt))
         with running:
+            told = False
             for step in running:
                 bar.close()
                 writer.step(step)
-                if metrics.draft_error and not told:
-                    told = True
-                    warn(f"the draft failed ({metrics.draft_error}): the target goes on alone")
+                told = told or _warn_of_dead_draft(metrics)
             writer.end()
+    if not told:
+        _warn_of_dead_draft(metrics)
     return interrupt.status
+
+
+def _warn_of_dead_draft(metrics: Metrics) -> bool:
+    if metrics.draft_error is not None:
+        warn(f"the draft failed ({metrics.draft_error}): the target goes on alone")
+    return metrics.draft_error is not None

@@ -38,9 +38,10 @@ def parse_range(text: str) -> frozenset[int]:
     low, dash, high = text.partition("-")
     if not dash or not (low + high).isdecimal():
         raise UsageError(f"a range of cores is written lo-hi, for example 0-3, not {text!r}")
-    first, last = int(low or 0), int(high) if high else max(_affinity())
-    cores = frozenset(range(first, last + 1))
-    if not cores or not cores <= _affinity():
+    allowed = _affinity()
+    first, last = int(low or 0), int(high) if high else max(allowed)
+    cores = frozenset(range(first, min(last, max(allowed) + 1) + 1))
+    if not cores or not cores <= allowed:
         raise UsageError(f"cores {text}: this process may use {_show(_affinity())}")
     return cores
 

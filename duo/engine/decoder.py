@@ -14,7 +14,6 @@ class Decoder(Protocol):
     n_ctx: int
     n_batch: int
     n_vocab: int
-    n_outputs_max: int
 
     @property
     def n_past(self) -> int:

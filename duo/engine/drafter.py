@@ -50,12 +50,10 @@ class Drafter:
         end = time.perf_counter()
         # A batch that catches up says nothing about the time that one token takes.
         draft_s = end - start if len(fresh) == 1 else None
+        # What is known of the text stays, whether or not this guess is refused: _reconcile looks what has changed.
         if self._queue.publish(self._epoch, position, token, margin, draft_s):
             self._tokens.append(token)
-        else:
-            # A refused guess is not part of the text: go on from what the target has accepted.
-            self._keep(self._n_seen)
-        self._metrics.drafted(start, end)
+        self._metrics.drafted(start, end, len(fresh))
         return True
 
     def _reconcile(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from duo.config import DraftConfig
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder
 from duo.engine.draft_thread import DraftThread
@@ -32,7 +31,7 @@ class Generation:
     prompt: Sequence[int]
     sampler: Sampler
     ending: Ending
-    config: DraftConfig
+    policy: Policy
     metrics: Metrics
     cores: frozenset[int] | None = None
     draft_cores: frozenset[int] | None = None
@@ -45,24 +44,28 @@ class Generation:
         if the target fails.
         """
         pin(self.cores)
-        policy = Policy(min(self.config.n_max, self.target.n_outputs_max - 1), self.config.n_ahead)
-        drafting = self.draft is not None and policy.n_max > 0
-        queue = CandidateQueue(Session(self.prompt, self.target.n_vocab), policy, drafting=drafting)
+        drafting = self.draft is not None and self.policy.n_max > 0
+        queue = CandidateQueue(Session(self.prompt, self.target.n_vocab), self.policy, drafting=drafting)
         with ExitStack() as stack:
             thread = stack.enter_context(self._draft_thread(queue)) if drafting else None
             steps = generate(self.target, queue, self.sampler, self.ending, self.metrics, self.on_prompt)
             try:
                 for step in steps:
-                    if thread is not None and thread.error is not None:
-                        self.metrics.draft_error = str(thread.error) or type(thread.error).__name__
+                    self._look_after(thread)
                     put(step)
                     if stop.is_set():
                         break
             except DecodeAborted:
                 pass  # by abort(), because of an interruption
+        self._look_after(thread)
         self.metrics.stop = self.ending.reason or INTERRUPTED
         if rest := self.ending.finish():
             put(Step((), 0, (rest,)))
+
+    def _look_after(self, thread: DraftThread | None) -> None:
+        """Take note if the draft has died."""
+        if thread is not None and thread.error is not None:
+            self.metrics.draft_error = str(thread.error) or type(thread.error).__name__
 
     def _draft_thread(self, queue: CandidateQueue) -> DraftThread:
         assert self.draft is not None

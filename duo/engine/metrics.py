@@ -38,16 +38,18 @@ class Metrics:
     # The draft thread's
     draft_events: list[Event] = field(default_factory=list)
 
-    def drafted(self, start: float, end: float) -> None:
-        """The draft thread: one token was drafted."""
-        self.draft_events.append(Event("draft", "draft", start, end, 1))
+    def drafted(self, start: float, end: float, n_tokens: int) -> None:
+        """The draft thread: one token was drafted, after `n_tokens` were decoded to that end."""
+        name = "draft" if n_tokens == 1 else "catch up"
+        self.draft_events.append(Event("draft", name, start, end, n_tokens))
 
-    def decoded(self, wait: float, start: float, end: float, n_candidates: int) -> None:
-        """The target thread: it waited from `wait` to `start` and decoded from `start` to `end`."""
-        if n_candidates or self.steps:
-            self.events.append(Event("target", "wait", wait, start, 0))
-        name = "decode" if self.steps else "prompt"
-        self.events.append(Event("target", name, start, end, n_candidates + 1))
+    def decoded(self, start: float, end: float, n_tokens: int) -> None:
+        """The target thread: it decoded `n_tokens` from `start` to `end`."""
+        self.events.append(Event("target", "decode" if self.steps else "prompt", start, end, n_tokens))
+
+    def waited(self, start: float, end: float) -> None:
+        """The target thread: it looked for candidates, and perhaps waited for them, from `start` to `end`."""
+        self.events.append(Event("target", "wait", start, end, 0))
 
     def stepped(self, n_candidates: int, n_accepted: int, n_tokens: int) -> None:
         """The target thread: the candidates of the last decode were verified, `n_tokens` go to the text."""
@@ -97,7 +99,7 @@ class Metrics:
             "accepted": n_accepted,
             "accept_rate": _rate(n_accepted, n_verified),
             "accept_rate_by_position": self._by_position(),
-            "ms_per_token": _mean_ms(self.draft_events),
+            "ms_per_token": _mean_ms([event for event in self.draft_events if event.name == "draft"]),
             "hidden": _rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
             "unused": _rate(n_drafted - n_accepted, n_drafted),
             "error": self.draft_error,

@@ -10,6 +10,7 @@ from types import TracebackType
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import PromptError, VocabularyError
 from duo.llama.context import Context, cache_bytes
+from duo.llama.devices import supports_gpu
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.llama.vocabulary import vocabulary_difference
@@ -116,7 +117,8 @@ def context_size(model: Model, config: ContextConfig, n_prompt: int, n_predict: 
 
 
 def _check_weights(configs: list[ModelConfig], warn: Warn) -> None:
-    sizes = [sum(part.stat().st_size for part in config.shards) for config in configs]
+    on_host = [config for config in configs if config.n_gpu_layers == 0 or not supports_gpu()]
+    sizes = [part.stat().st_size for config in on_host for part in config.shards]
     available = available_bytes()
     if available is not None and sum(sizes) > available:
         warn(

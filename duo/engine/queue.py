@@ -6,7 +6,7 @@ import math
 import threading
 import time
 
-from duo.spec.policy import Policy
+from duo.spec.policy import Policy, StepCost
 from duo.spec.session import Session
 from duo.spec.types import Candidates
 
@@ -56,16 +56,14 @@ class CandidateQueue:
                     return self._session.candidates(decision.n_verify)
                 next_s = self._next_s() if self._wait_for_candidate(decision.wait_s) else math.inf
 
-    def commit(self, tokens: tuple[int, ...]) -> None:
-        """Add the tokens that the target wrote."""
+    def commit(self, tokens: tuple[int, ...], cost: StepCost | None = None) -> None:
+        """Add the tokens that the target wrote, at this cost; None if it says nothing."""
         with self._changed:
             self._policy.learn_scores(self._session.commit(tokens))
+            if cost is not None:
+                self._policy.learn_step(len(tokens), cost)
+            # Only now: what was learned may be what the draft waits for.
             self._changed.notify_all()
-
-    def learn_step(self, n_candidates: int, n_tokens: int, decode_s: float, total_s: float) -> None:
-        """Tell the policy what a step took and brought: see Policy.learn_step."""
-        with self._changed:
-            self._policy.learn_step(n_candidates, n_tokens, decode_s, total_s)
 
     def _wait_for_candidate(self, seconds: float) -> bool:
         """Wait for one more candidate while there is a draft. False if none came."""

@@ -9,6 +9,7 @@ from duo.engine.decoder import Decoder
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import CONTEXT_FULL, LIMIT, Ending
+from duo.spec.policy import StepCost
 from duo.spec.sampling import Sampler
 from duo.spec.types import Step
 from duo.spec.verify import verify
@@ -41,18 +42,20 @@ def generate(
         logits = target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
         end = time.perf_counter()
         position = target.n_past - len(candidates)
-        metrics.decoded(began, start, end, len(candidates))
+        metrics.waited(began, start)
+        metrics.decoded(start, end, len(tokens) + len(candidates))
 
         acceptance = verify(logits, candidates, sampler, position)
         n_accepted = len(acceptance.accepted)
         target.rollback(position + n_accepted)
         text = ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(text)]
-        queue.commit(written)
-        if len(tokens) == 1:  # the first step may hold a prompt, which says nothing about later ones
-            queue.learn_step(len(candidates), len(written), end - start, time.perf_counter() - began)
+        n_accepted = min(n_accepted, len(written))
+        # The first step may hold a prompt, which says nothing about later ones.
+        cost = StepCost(len(candidates), end - start, time.perf_counter() - began) if len(tokens) == 1 else None
+        queue.commit(written, cost)
         metrics.stepped(len(candidates), n_accepted, len(written))
-        yield Step(written, min(n_accepted, len(written)), text)
+        yield Step(written, n_accepted, text)
 
 
 def _prefill(target: Decoder, queue: CandidateQueue, metrics: Metrics, on_prompt: Callable[[int], None]) -> None:
@@ -62,5 +65,5 @@ def _prefill(target: Decoder, queue: CandidateQueue, metrics: Metrics, on_prompt
     while len(prompt) - target.n_past > target.n_batch:
         start = time.perf_counter()
         target.decode(prompt[target.n_past : target.n_past + target.n_batch], n_rows=0)
-        metrics.decoded(start, start, time.perf_counter(), 0)
+        metrics.decoded(start, time.perf_counter(), target.n_batch)
         on_prompt(target.n_past)

@@ -69,7 +69,6 @@ class Context(Handle):
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is kept free for the second.
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
         self.n_batch: int = llama_cpp.llama_n_ubatch(pointer)
-        self.n_outputs_max = config.n_outputs_max
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
         self._batch = _Batch(self, self.n_batch)
@@ -102,7 +101,10 @@ class Context(Handle):
     def _logits(self, n_rows: int) -> Logits:
         if not n_rows:
             return np.empty((0, self.n_vocab), np.float32)
-        address = ctypes.addressof(llama_cpp.llama_get_logits(self.pointer).contents)
+        logits = llama_cpp.llama_get_logits(self.pointer)
+        if not logits:
+            raise DecodeError("llama.cpp returned no logits: is this a model that writes text?")
+        address = ctypes.addressof(logits.contents)
         # The memory seldom moves, and making an array of it takes longer than finding the largest logit.
         if (address, n_rows) not in self._arrays:
             memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
@@ -178,7 +180,7 @@ def _params(config: ContextConfig) -> Any:
     params.n_ctx = config.n_ctx
     # One size for both: a call is one batch, so that it can be aborted, shown and timed.
     params.n_batch = params.n_ubatch = max(2, min(config.n_ubatch, config.n_batch))
-    params.n_outputs_max = min(max(2, config.n_outputs_max), params.n_batch)
+    params.n_outputs_max = max(2, config.n_outputs_max)
     params.n_threads = config.n_threads
     params.n_threads_batch = config.n_threads_batch
     params.flash_attn_type = 1 if config.exact else _FLASH_ATTN[config.flash_attn]
@@ -196,10 +198,13 @@ def _cache_type(name: str) -> tuple[int, float]:
 
 
 def _check_memory(model: Model, config: ContextConfig) -> None:
-    """Raise MemoryLimitError if cache and logits need more than there is.
+    """Raise MemoryLimitError if cache and logits need more of the host's memory than there is.
 
     Linux grants memory that it does not have and kills the process when it is touched, so llama.cpp would not fail.
+    Of a device's memory it does say so itself.
     """
+    if model.on_gpu:
+        return
     needed = cache_bytes(model, config) + config.n_outputs_max * model.n_vocab * 4
     available = available_bytes()
     if available is not None and needed > available:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
 
 def available_bytes() -> int | None:
     """Memory that can still be had without swapping, in bytes; None where the system does not say."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     fields = dict(line.split(":", 1) for line in lines)
@@ -28,10 +31,12 @@ def peak_bytes() -> int | None:
 
 
 def _cgroup_room() -> list[int]:
-    """What a container's limit leaves, as a list of none or one."""
-    base = Path("/sys/fs/cgroup")
+    """What a container's limit (control groups, version 2) leaves, as a list of none or one."""
     try:
-        limit = int((base / "memory.max").read_text(encoding="ascii"))
-        return [limit - int((base / "memory.current").read_text(encoding="ascii"))]
-    except (OSError, ValueError):  # no limit reads as "max"
+        limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
+        used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
+        fields = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
+        # Files in the page cache count as used and go when memory is wanted.
+        return [limit - used + int(fields["active_file"]) + int(fields["inactive_file"])]
+    except (OSError, ValueError, KeyError):  # no limit reads as "max"
         return []

@@ -11,6 +11,7 @@ import llama_cpp
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
 from duo.llama import library
+from duo.llama.devices import supports_gpu
 from duo.llama.handle import Handle
 
 Progress = Callable[[float], bool]  # a share from 0 to 1; False stops the loading
@@ -23,6 +24,7 @@ class Model(Handle):
         """Load the file. Raises ModelError."""
         library.start()
         self.path = config.path
+        self.on_gpu = config.n_gpu_layers != 0 and supports_gpu()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = config.n_gpu_layers
         params.load_mode = _load_mode(config)

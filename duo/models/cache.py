@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -11,39 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duo.errors import UsageError
-
-if sys.platform == "win32":  # pragma: no cover
-    import errno
-    import msvcrt
-
-    def _try_lock(fd: int) -> bool:
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _wait_for_lock(fd: int) -> None:
-        while True:
-            try:
-                return msvcrt.locking(fd, msvcrt.LK_LOCK, 1)
-            except OSError as error:
-                if error.errno != errno.EDEADLK:  # what it says after ten seconds of trying
-                    raise
-
-else:
-    import fcntl
-
-    def _try_lock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _wait_for_lock(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-
 
 _WORK_PREFIX = "work-"
 
@@ -94,7 +62,9 @@ def work_folder(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Ite
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock on `path`; the system gives it back when the process ends, however it ends."""
     with path.open("ab") as file:
-        if not _try_lock(file.fileno()):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             on_wait()
-            _wait_for_lock(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from duo.config import DraftConfig, StopConfig
+from duo.config import StopConfig
 from duo.engine.drafter import Drafter
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import Ending, TextStream
-from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 from duo.spec.types import Step
-from tests.fakes import N_VOCAB, FakeContext
+from tests.fakes import N_VOCAB, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
 
@@ -26,7 +25,7 @@ def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int =
 
 
 def make_queue(n_max: int = 4, n_ahead: int = 6, *, drafting: bool = True) -> CandidateQueue:
-    return CandidateQueue(Session(PROMPT, N_VOCAB), Policy(n_max, n_ahead), drafting=drafting)
+    return CandidateQueue(Session(PROMPT, N_VOCAB), Eager(n_max, n_ahead), drafting=drafting)
 
 
 def make_drafter(draft: FakeContext, queue: CandidateQueue) -> Drafter:
@@ -36,7 +35,7 @@ def make_drafter(draft: FakeContext, queue: CandidateQueue) -> Drafter:
 def make_generation(
     target: FakeContext, draft: FakeContext | None, ending: Ending, n_max: int = 4, n_ahead: int = 6
 ) -> Generation:
-    return Generation(target, draft, PROMPT, Greedy(), ending, DraftConfig(n_max, n_ahead), Metrics())
+    return Generation(target, draft, PROMPT, Greedy(), ending, Eager(n_max, n_ahead), Metrics())
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:

@@ -96,6 +96,21 @@ def test_the_draft_catches_up_in_one_batch() -> None:
     assert draft.tokens == PROMPT + TEXT[:10]
 
 
+def test_a_rejection_during_a_draft_decode_costs_only_what_was_wrong() -> None:
+    queue = make_queue(n_ahead=9)
+    draft = FakeContext(n_batch=100)
+    drafter = make_drafter(draft, queue)
+    for _ in range(5):
+        drafter.step()
+    # While the sixth guess is made, the target accepts four and writes something else for the fifth.
+    draft.during = lambda: queue.commit((*TEXT[:4], (TEXT[4] + 1) % N_VOCAB))
+    drafter.step()
+    draft.during = lambda: None
+    drafter.step()
+    assert draft.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1]
+    assert draft.tokens == [*PROMPT, *TEXT[:4], (TEXT[4] + 1) % N_VOCAB]
+
+
 def test_a_draft_that_agrees_with_the_text_loses_nothing() -> None:
     queue = make_queue(n_ahead=9)
     draft = FakeContext()

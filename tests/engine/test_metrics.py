@@ -28,13 +28,14 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     clock = iter([1.0, 3.0, 5.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     made = Metrics(started=0.0, n_prompt=10)
-    made.decoded(0.0, 0.0, 1.0, 0)
+    made.decoded(0.0, 1.0, 10)
     made.stepped(0, 0, 1)
-    made.drafted(0.5, 1.5)
-    made.decoded(1.0, 2.0, 3.0, 3)
+    made.drafted(0.5, 1.5, 10)
+    made.waited(1.0, 2.0)
+    made.decoded(2.0, 3.0, 4)
     made.stepped(3, 2, 3)
-    made.drafted(2.0, 2.5)
-    made.decoded(3.0, 3.0, 5.0, 1)
+    made.drafted(2.0, 2.5, 1)
+    made.decoded(3.0, 5.0, 2)
     made.stepped(1, 0, 1)
     made.stop = "token limit"
     return made
@@ -57,7 +58,7 @@ def test_statistics(metrics: Metrics) -> None:
     assert (draft["drafted"], draft["verified"], draft["accepted"]) == (2, 4, 2)
     assert draft["accept_rate"] == 0.5
     assert draft["accept_rate_by_position"] == [0.5, 1.0, 0.0]
-    assert draft["ms_per_token"] == 750.0
+    assert draft["ms_per_token"] == 500.0, "reading the prompt says nothing of it"
     assert draft["hidden"] == pytest.approx(1.0 / 1.5), "0.5 s beside the prompt, 0.5 s beside a decode"
     assert draft["unused"] == 0.0
 

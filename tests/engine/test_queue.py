@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ import pytest
 
 from duo.engine.draft_thread import DraftThread
 from duo.engine.queue import CandidateQueue
-from duo.spec.policy import Decision, Policy
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.session import Session
 from duo.spec.types import Candidates
 from tests.engine.helpers import PROMPT, make_drafter, make_queue
@@ -44,12 +45,23 @@ T = TypeVar("T")
 def wakes(act: Callable[[], object], wait: Callable[[], T]) -> T:
     """What `wait` returns on another thread after `act`."""
     results: list[T] = []
-    thread = threading.Thread(target=lambda: results.append(wait()))
+    thread = threading.Thread(target=lambda: results.append(wait()), daemon=True)
     thread.start()
     act()
     thread.join(timeout=30)
     assert not thread.is_alive(), "the wake-up was lost"
     return results[0]
+
+
+def wakes_sleeper(queue: CandidateQueue, act: Callable[[], object], wait: Callable[[], T]) -> T:
+    """The same, with `act` only when the other thread sleeps."""
+
+    def act_late() -> None:
+        while not queue._changed._waiters:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        act()
+
+    return wakes(act_late, wait)
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -78,13 +90,13 @@ def test_the_target_is_woken_by_a_candidate() -> None:
 def test_the_draft_is_woken_by_close_when_it_is_far_ahead() -> None:
     queue = make_queue(n_ahead=1)
     queue.publish(0, len(PROMPT), 7, 9.0, None)
-    assert wakes(queue.close, queue.wait_for_room) is False
+    assert wakes_sleeper(queue, queue.close, queue.wait_for_room) is False
 
 
 def test_the_draft_is_woken_by_a_commit() -> None:
     queue = make_queue(n_ahead=1)
     queue.publish(0, len(PROMPT), 7, 9.0, None)
-    assert wakes(lambda: queue.commit((7,)), queue.wait_for_room) is True
+    assert wakes_sleeper(queue, lambda: queue.commit((7,)), queue.wait_for_room) is True
 
 
 def test_a_wait_in_vain_is_the_last() -> None:
@@ -100,6 +112,22 @@ def test_a_wait_in_vain_is_the_last() -> None:
     queue.publish(9, 0, 0, 0.0, draft_s=0.001)
     assert queue.take(100) == Candidates()
     assert decisions == [0.001, math.inf]
+
+
+def test_the_draft_is_woken_when_its_rest_ends() -> None:
+    """What the policy learns from a step may be what the draft waits for, not the tokens."""
+
+    class Resting(Policy):
+        rested = False
+
+        def may_draft(self, confidences: Sequence[float]) -> bool:
+            return self.rested
+
+        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+            self.rested = True
+
+    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Resting(4, 6), drafting=True)
+    assert wakes_sleeper(queue, lambda: queue.commit((7,), StepCost(0, 0.1, 0.1)), queue.wait_for_room) is True
 
 
 def test_nothing_is_waited_for_without_a_draft() -> None:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from duo.spec.policy import Calibration, CostModel, Decision, Mean, Policy, Rest
+from duo.spec.policy import Calibration, CostModel, Decision, Mean, Policy, Rest, StepCost
 
 SURE, DOUBTFUL = 9.0, 0.0
 
@@ -14,7 +14,7 @@ def policy(target_s: dict[int, float], n_max: int = 8, draft_s: float = 0.005) -
         for _ in range(3):
             made.costs.add_target(n, seconds)
     for _ in range(Rest.FIRST_STEPS):
-        made.learn_step(0, 1, target_s[1], target_s[1])
+        made.learn_step(1, StepCost(0, target_s[1], target_s[1]))
     made.learn_draft(draft_s)
     return made
 
@@ -153,5 +153,5 @@ def test_a_resting_draft_does_not_draft_and_is_not_waited_for() -> None:
     made = policy({1: 0.490, 2: 0.495}, draft_s=0.025)
     assert made.may_draft([])
     while not made.rest.resting:
-        made.learn_step(1, 1, 0.6, 0.6)
+        made.learn_step(1, StepCost(1, 0.6, 0.6))
     assert not made.may_draft([])
