@@ -113,8 +113,9 @@ class Rest:
     """
 
     FIRST_STEPS = 5
-    LONGEST = 128  # steps
-    TRIAL_STEPS = 24  # steps before the draft is judged
+    SECOND_STEPS = 64
+    LONGEST = 256  # steps
+    TRIAL_STEPS = 20  # steps before the draft is judged
     MARGIN = 0.93  # share of the rate alone that the two must reach; the measured rates are that noisy
 
     def __init__(self) -> None:
@@ -124,7 +125,7 @@ class Rest:
         self._begun = False
         self._alone = False  # the first step of a rest may share the machine with the draft's last token
         self._left = self.FIRST_STEPS
-        self._next_steps = 32
+        self._next_steps = self.SECOND_STEPS
 
     @property
     def resting(self) -> bool:
