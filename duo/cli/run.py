@@ -141,7 +141,15 @@ def _generation(options: RunOptions, pair: Pair, shared: Threads, text: str, met
 def _stream(generation: Generation, writer: TextWriter) -> int:
     """Write the text while it is generated. Returns the exit status. Raises BrokenPipeError or DecodeError."""
     metrics = generation.metrics
-    running = Background(generation.run, "duo-target")
+    stalls = 0
+
+    def on_stall() -> None:
+        nonlocal stalls
+        stalls += 1
+        if metrics.steps and stalls == 1:  # a long prompt has a progress bar
+            warn("no token for 30 seconds: the model is very slow or its device hangs; Ctrl-C stops")
+
+    running = Background(generation.run, "duo-target", on_stall)
 
     def stop() -> None:
         running.stop()

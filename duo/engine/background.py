@@ -19,8 +19,17 @@ class Background(Generic[T]):
     has ended when the block is left.
     """
 
-    def __init__(self, work: Callable[[Callable[[T], None], threading.Event], None], name: str) -> None:
+    def __init__(
+        self,
+        work: Callable[[Callable[[T], None], threading.Event], None],
+        name: str,
+        on_stall: Callable[[], None] = lambda: None,
+        stall_s: float = 30.0,
+    ) -> None:
+        """`on_stall` is called on the iterating thread whenever nothing has come for `stall_s` seconds."""
         self._work = work
+        self._on_stall = on_stall
+        self._stall_s = stall_s
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
@@ -41,7 +50,14 @@ class Background(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """What the work puts out, until it returns. Raises what the work raised."""
-        while (item := self._items.get()) is not None:
+        while True:
+            try:
+                item = self._items.get(timeout=self._stall_s)
+            except queue.Empty:
+                self._on_stall()
+                continue
+            if item is None:
+                break
             yield item
         if self._error is not None:
             raise self._error

@@ -31,6 +31,18 @@ def test_its_exception_comes_after_its_items() -> None:
             next(items)
 
 
+def test_a_stall_is_noticed_while_nothing_comes() -> None:
+    go_on = threading.Event()
+
+    def work(put: Callable[[int], None], stop: threading.Event) -> None:
+        go_on.wait(30)
+        put(1)
+
+    with Background(work, "test", on_stall=go_on.set, stall_s=0.01) as background:
+        assert list(background) == [1]
+    assert go_on.is_set()
+
+
 def test_leaving_early_stops_and_joins_the_work() -> None:
     ended = []
 
