@@ -64,6 +64,7 @@ class FakeContext:
         self.batches: list[int] = []
         self._busy = threading.Lock()
         self._aborted = False
+        self._cancelled = False
 
     @property
     def n_past(self) -> int:
@@ -80,7 +81,10 @@ class FakeContext:
                 raise DecodeAborted("aborted")
             self.threads.add(threading.get_ident())
             self.batches.append(len(tokens))
+            self._cancelled = False
             self.during()
+            if self._cancelled:
+                raise DecodeAborted("cancelled")
             self.tokens += tokens
             logits = np.zeros((n_rows, self.n_vocab), np.float32)
             for row in range(n_rows):
@@ -93,6 +97,9 @@ class FakeContext:
     def rollback(self, n_past: int) -> None:
         assert 0 <= n_past <= len(self.tokens), f"cannot roll back from {len(self.tokens)} to {n_past}"
         del self.tokens[n_past:]
+
+    def cancel(self) -> None:
+        self._cancelled = True
 
     def abort(self) -> None:
         self._aborted = True

@@ -76,7 +76,7 @@ class Unabortable:
         self._context = context
         self._before = before
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.rollback = context.rollback
+        self.rollback, self.cancel = context.rollback, context.cancel
 
     @property
     def n_past(self) -> int:

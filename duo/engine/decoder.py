@@ -9,7 +9,7 @@ from duo.spec.types import Logits
 
 
 class Decoder(Protocol):
-    """A model with a KV cache. One thread at a time calls it, abort() excepted."""
+    """A model with a KV cache. One thread at a time calls it, cancel() and abort() excepted."""
 
     n_ctx: int
     n_batch: int
@@ -26,6 +26,10 @@ class Decoder(Protocol):
 
     def rollback(self, n_past: int) -> None:
         """Forget everything from position `n_past` on."""
+        ...
+
+    def cancel(self) -> None:
+        """Make the present decode, if there is one, raise DecodeAborted."""
         ...
 
     def abort(self) -> None:

@@ -9,7 +9,6 @@ from types import TracebackType
 from duo.engine.cores import pin
 from duo.engine.drafter import Drafter
 from duo.engine.queue import CandidateQueue
-from duo.errors import DecodeAborted
 
 
 class DraftThread:
@@ -51,8 +50,6 @@ class DraftThread:
             pin(self._cores)
             while self._queue.wait_for_room() and self._drafter.step():
                 pass
-        except DecodeAborted:
-            pass
         except BaseException as error:  # carried to the caller
             self.error = error
         finally:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
+from duo.errors import DecodeAborted
 from duo.spec.sampling import Sampler, confidence
 
 
@@ -44,7 +45,10 @@ class Drafter:
         fresh = self._tokens[self._draft.n_past :]
         if position > self._draft.n_ctx or max(fresh) >= self._draft.n_vocab:
             return False
-        logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
+        try:
+            logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
+        except DecodeAborted:
+            return True  # the target has written something else: look again
         token = self._sampler.sample(logits, position)
         margin = confidence(logits, token)
         end = time.perf_counter()

@@ -45,7 +45,12 @@ class Generation:
         """
         pin(self.cores)
         drafting = self.draft is not None and self.policy.n_max > 0
-        queue = CandidateQueue(Session(self.prompt, self.target.n_vocab), self.policy, drafting=drafting)
+        queue = CandidateQueue(
+            Session(self.prompt, self.target.n_vocab),
+            self.policy,
+            drafting=drafting,
+            cancel=self.draft.cancel if self.draft is not None else lambda: None,
+        )
         with ExitStack() as stack:
             thread = stack.enter_context(self._draft_thread(queue)) if drafting else None
             steps = generate(self.target, queue, self.sampler, self.ending, self.metrics, self.on_prompt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 
 from duo.spec.policy import Policy, StepCost
 from duo.spec.session import Session
@@ -18,8 +19,14 @@ class CandidateQueue:
     holds the lock while a model computes.
     """
 
-    def __init__(self, session: Session, policy: Policy, *, drafting: bool) -> None:
-        """With `drafting` False there is no draft, and the target is never kept waiting."""
+    def __init__(
+        self, session: Session, policy: Policy, *, drafting: bool, cancel: Callable[[], None] = lambda: None
+    ) -> None:
+        """With `drafting` False there is no draft, and the target is never kept waiting.
+
+        `cancel` ends the draft's present decode when it has become useless.
+        """
+        self._cancel = cancel
         self._session = session
         self._policy = policy
         self._changed = threading.Condition(threading.Lock())
@@ -49,6 +56,8 @@ class CandidateQueue:
         the last.
         """
         with self._changed:
+            if not self._drafting and not self._session.n_pending:
+                return Candidates()
             next_s = self._next_s()
             while True:
                 decision = self._policy.decide(self._session.confidences(), n_room, next_s)
@@ -59,9 +68,14 @@ class CandidateQueue:
     def commit(self, tokens: tuple[int, ...], cost: StepCost | None = None) -> None:
         """Add the tokens that the target wrote, at this cost; None if it says nothing."""
         with self._changed:
-            self._policy.learn_scores(self._session.commit(tokens))
+            scores = self._session.commit(tokens)
+            if not self._drafting:
+                return
+            self._policy.learn_scores(scores)
             if cost is not None:
                 self._policy.learn_step(len(tokens), cost)
+            if self._draft_began is not None and self._draft_epoch != self._session.epoch:
+                self._cancel()
             # Only now: what was learned may be what the draft waits for.
             self._changed.notify_all()
 

@@ -63,6 +63,7 @@ class Context(Handle):
             reason = errors[0] if errors else "no reason given"
             raise ModelError(f"{model.path.name}: llama.cpp could not make a context: {reason}")
         super().__init__(pointer, llama_cpp.llama_free, parent=model)
+        self._aborted = False
         self.n_past = 0
         self.n_vocab = model.n_vocab
         self.exact = config.exact
@@ -89,6 +90,9 @@ class Context(Handle):
         if self.exact:
             tokens = [*tokens, tokens[-1]] if n == 1 else tokens
             n_outputs = max(2, n_rows) if n_rows else 0
+        self._abort_flag[0] = b"\0"
+        if self._aborted:  # looked at after the flag is cleared, and set before it is: no abort is lost
+            raise DecodeAborted("the context was told to stop")
         status = llama_cpp.llama_decode(self.pointer, self._batch.fill(tokens, self.n_past, n_outputs))
         if status:
             raise _decode_error(status, n, self.n_past, self.n_ctx)
@@ -144,9 +148,14 @@ class Context(Handle):
         """Set the threads for single tokens and for the prompt, from the next decode on."""
         llama_cpp.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
 
-    def abort(self) -> None:
-        """End the present decode, from any thread, and refuse later ones. Acts on the CPU only."""
+    def cancel(self) -> None:
+        """End the present decode, if there is one, from any thread. Acts on the CPU only."""
         self._abort_flag[0] = b"x"
+
+    def abort(self) -> None:
+        """End the present decode, from any thread, and refuse later ones."""
+        self._aborted = True
+        self.cancel()
 
 
 class _Batch:

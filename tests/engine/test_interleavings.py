@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.metrics import Metrics
+from duo.engine.queue import CandidateQueue
 from duo.engine.target import generate
 from duo.spec.sampling import Greedy
+from duo.spec.session import Session
 from tests.engine.helpers import PROMPT, make_drafter, make_ending, make_queue
-from tests.fakes import N_VOCAB, FakeContext, next_token, text_after
+from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 
 N = 30
 TEXT = text_after(PROMPT, N)
@@ -109,6 +111,22 @@ def test_a_rejection_during_a_draft_decode_costs_only_what_was_wrong() -> None:
     drafter.step()
     assert draft.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1]
     assert draft.tokens == [*PROMPT, *TEXT[:4], (TEXT[4] + 1) % N_VOCAB]
+
+
+def test_a_draft_decode_that_has_become_useless_is_cancelled() -> None:
+    draft = FakeContext(n_batch=100)
+    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Eager(4, 9), drafting=True, cancel=draft.cancel)
+    drafter = make_drafter(draft, queue)
+    drafter.step()
+    draft.during = lambda: queue.commit((TEXT[0],))
+    drafter.step()
+    assert draft.tokens == PROMPT + TEXT[:1], "right so far: not cancelled"
+    draft.during = lambda: queue.commit(((TEXT[1] + 1) % N_VOCAB,))
+    assert drafter.step()
+    assert draft.tokens == PROMPT + TEXT[:1]
+    draft.during = lambda: None
+    drafter.step()
+    assert draft.tokens == [*PROMPT, TEXT[0], (TEXT[1] + 1) % N_VOCAB]
 
 
 def test_a_draft_that_agrees_with_the_text_loses_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,11 +91,44 @@ def test_a_rollback_that_fails_raises(make: Callable[..., Context], monkeypatch:
         context.rollback(2)
 
 
-def test_abort_from_another_thread(model: Model, make: Callable[..., Context]) -> None:
-    context = make()
-    context.abort()
+def decode_until(context: Context, end: Callable[[], None], text: list[int]) -> None:
+    """Decode `text` again and again while another thread calls `end`, until a decode is ended by it."""
+    over = threading.Event()
+
+    def call() -> None:
+        while not over.wait(0.002):
+            end()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        for _ in range(100_000):
+            context.decode(text)
+            context.rollback(context.n_past - len(text))
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_cancel_and_abort_end_a_decode_from_another_thread(model: Model, make: Callable[..., Context]) -> None:
+    context, text = make(n_ctx=2048), tokens(model, 200)
     with pytest.raises(DecodeAborted):
-        context.decode(tokens(model, 50))
+        decode_until(context, context.cancel, text)
+    assert context.n_past == 0
+    context.decode(text[:1])
+    with pytest.raises(DecodeAborted):
+        decode_until(context, context.abort, text)
+    with pytest.raises(DecodeAborted):
+        context.decode(text[:1])
+
+
+def test_after_a_cancelled_decode_the_cache_is_as_before(model: Model, make: Callable[..., Context]) -> None:
+    context, other, text = make(exact=True), make(exact=True), tokens(model, 30)
+    context.decode(text[:20])
+    other.decode(text[:20])
+    with pytest.raises(DecodeAborted):
+        decode_until(context, context.cancel, text[20:29])
+    assert (context.decode(text[20:]) == other.decode(text[20:])).all()
 
 
 def test_close_is_idempotent_and_use_after_it_raises(demo_pair: tuple[Path, Path]) -> None:
