@@ -118,9 +118,6 @@ def _paths(options: RunOptions) -> tuple[Path, Path | None]:
         raise UsageError("-m and -hf both name the target: leave one out")
     if options.model_draft and options.hf_repo_draft:
         raise UsageError("-md and -hfd both name the draft: leave one out")
-    for path in (options.model, options.model_draft):
-        if path is not None:
-            check_gguf(path)  # before anything is fetched
     if is_demo(options):
         if options.model_draft or options.hf_repo_draft:
             raise UsageError("a draft without a target: name the target with -m or -hf")
@@ -128,6 +125,9 @@ def _paths(options: RunOptions) -> tuple[Path, Path | None]:
             target, draft = demo_pair(bar, offline=options.offline)
         say("duo: no model was named (-m, -hf): this is the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         return target, None if options.draft == 0 else draft
+    for path in (options.model, options.model_draft):
+        if path is not None:
+            check_gguf(path)  # before anything is fetched
     target = options.model or resolve_hub(options.hf_repo or "", options.offline)
     if options.draft == 0:
         return target, None

@@ -117,7 +117,7 @@ def check_writable(path: Path | None, option: str) -> None:
         return
     with blame(option, path, UsageError):
         existed = path.exists()
-        if existed and not path.is_file():
+        if existed and not path.is_file() and not path.is_dir():
             return  # a pipe: opening it now would end its reader
         path.open("a").close()
         if not existed:
