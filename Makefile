@@ -7,6 +7,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Other options of llama.cpp's build: make clean, then make CMAKE_ARGS=-DGGML_CUDA=on demo. pip's wheel cache does not
+# ask how a wheel was built, so these are built afresh.
+FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 # RPC is off by default, and pip's wheel cache does not ask how a wheel was built: see `ready` below.
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
@@ -37,7 +40,7 @@ $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing; the first time llama.cpp is compiled, which takes some minutes."
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet $(FRESH) --editable .
 	$(BIN)/python -c "import sys; from duo.llama.library import supports_rpc; sys.exit(not supports_rpc())" \
 	|| $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	   --no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep -i '^llama.cpp.python==')"

@@ -141,14 +141,17 @@ def test_the_text_is_the_targets_own(bench: Bench, kind: str) -> None:
             assert tokens == plain, f"{name}, {n_threads} threads"
             if name == "dies at once":
                 assert metrics.draft_error == "dead after 0 decodes"
-            elif name == "--draft 4" and len(plain) > N / 2:
-                assert metrics.statistics()["draft"]["verified"] > 0, f"{name} never took part"
 
 
-def test_the_drafts_guesses_are_used(bench: Bench) -> None:
-    """So that the identity above is not that of a draft that never took part."""
-    bench.hold(PROMPTS["code"])
-    # A target so slow that the draft is always ahead, however busy the machine is.
+@pytest.mark.parametrize("kind", ["code", "story", "german"])
+def test_the_text_is_the_same_when_guesses_are_surely_used(bench: Bench, kind: str) -> None:
+    """So that the identity above is not that of a draft that never took part, on however busy a machine."""
+    bench.hold(PROMPTS[kind])
+    plain, _ = bench.write(None, eager())
+    # A target so slow that the draft is always ahead.
     slow = Unabortable(bench.target, lambda: time.sleep(0.1))
-    _, metrics = run(bench.generation(slow, Unabortable(bench.draft), eager()))
-    assert metrics.statistics()["draft"]["accepted"] > N / 4
+    tokens, metrics = run(bench.generation(slow, Unabortable(bench.draft), eager()))
+    assert tokens == plain
+    statistics = metrics.statistics()["draft"]
+    assert statistics["accepted"] > 0
+    assert statistics["accepted"] < statistics["verified"], "and some were rejected"

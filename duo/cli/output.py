@@ -68,7 +68,7 @@ class TextWriter:
 
     def end(self) -> None:
         """Put what follows on a terminal on a line of its own."""
-        if sys.stdout.isatty() and self._last not in (b"", b"\n"):
+        if self._last not in (b"", b"\n") and (sys.stdout.isatty() or _streams_are_one()):
             say("")
 
     def _marked(self, step: Step) -> bytes:
@@ -84,6 +84,14 @@ class TextWriter:
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
         self._stream.flush()
+
+
+def _streams_are_one() -> bool:
+    """Whether stdout and stderr go to the same file, as with 2>&1."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def run(options: RunOptions) -> int:
     check_usage(options)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not is_demo(options):
-        raise UsageError("no prompt: give one with -p or -f")
+        raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
     metrics = Metrics()
     target, draft = model_configs(options)
     with _load(target, draft) as pair:
@@ -91,6 +91,7 @@ def _load(target: ModelConfig, draft: ModelConfig | None) -> Pair:
                 if not interrupt.signal:
                     raise
     if interrupt.signal:
+        say("duo: interrupted while loading")
         raise SystemExit(interrupt.status)
     return pair
 
@@ -102,6 +103,7 @@ def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
         system = read_argument(system, "-sys", escape=options.escape)
     if prompt is None:
         prompt, system = DEMO_QUESTION, system or DEMO_SYSTEM
+        say(f"duo: no prompt was given (-p, -f): {prompt}")
     elif not options.chat and system is None:
         return prompt
     messages = [{"role": "user", "content": prompt}]
