@@ -95,7 +95,7 @@ class ModelFile:
         return 2 * self.n_layers * n_ctx * self.n_kv_heads * self.head_size * KV_BYTES
 
     def as_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "size": self.size, "sha256": self.sha256[:16]}
+        return {"name": self.path.name, "size": self.size, "sha256": self.sha256[:16]}
 
 
 def read_model(path: Path) -> ModelFile:
