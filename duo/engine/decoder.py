@@ -37,11 +37,12 @@ class Decoder(Protocol):
         ...
 
 
-def decode_all(decoder: Decoder, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-    """Decode any number of tokens in batches of at most `n_batch`; logits after the last `n_rows` of them."""
-    last = max(0, len(tokens) - 1) // decoder.n_batch * decoder.n_batch
-    # The rows wanted must all come from one batch.
-    last = min(last, len(tokens) - n_rows)
+def decode_all(decoder: Decoder, tokens: Sequence[int]) -> Logits:
+    """Decode one token or more in batches of at most `n_batch`; logits `[1, n_vocab]` after the last.
+
+    Raises whatever the decode raises.
+    """
+    last = (len(tokens) - 1) // decoder.n_batch * decoder.n_batch
     for start in range(0, last, decoder.n_batch):
-        decoder.decode(tokens[start : min(start + decoder.n_batch, last)], n_rows=0)
-    return decoder.decode(tokens[last:], n_rows)
+        decoder.decode(tokens[start : start + decoder.n_batch], n_rows=0)
+    return decoder.decode(tokens[last:])
