@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 N_CTX = 2048
 SPECULATIVE_N_MAX = (2, 3, 5, 8)
+SPECULATIVE_P_MIN = (0.0, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Run:
     tokens: int
     tps: float
     text: str
+    foreseen_tps: float | None = None  # what the program's own simulation says
 
 
 class ParseError(Exception):
@@ -57,10 +60,10 @@ class Contestant:
 
     name: str
     program: str
-    threads: int
+    threads: int | None  # None: it chooses
     command: Callable[[Job], list[str]]
     parse: Callable[[Job, Output], Run]
-    draft_threads: int | None = None  # None: no draft
+    draft_threads: int | None = None  # None: no draft, or it chooses
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,9 +71,23 @@ def all_contestants(duo: list[str], peers: Path) -> list[Contestant]:
     """Every contestant; `duo` is the command that starts it, `peers` the folder with llama.cpp's programs."""
     found = [duo_plain(duo, 1), duo_pair(duo, 1, 1)]
     found += [completion(peers, 1), completion(peers, 2), cli(peers, 1), cli(peers, 2)]
-    for threads in ("1+1", "2"):
-        found += [speculative(peers, threads, n_max) for n_max in SPECULATIVE_N_MAX]
-    return found
+    return found + taking_turns(peers, ("1+1", "2"), p_mins=(0.0,))
+
+
+def taking_turns(
+    peers: Path, threads: Sequence[str], p_mins: Sequence[float] = SPECULATIVE_P_MIN
+) -> list[Contestant]:
+    """llama-speculative-simple in every combination of its settings."""
+    return [speculative(peers, *setting) for setting in product(threads, SPECULATIVE_N_MAX, p_mins)]
+
+
+def duo_alone(duo: list[str]) -> Contestant:
+    """duo with no flags but the models: it chooses everything else."""
+
+    def command(job: Job) -> list[str]:
+        return [*duo, *_common(job), "-md", str(job.draft), "--json", str(job.json_file)]
+
+    return Contestant("duo", "duo", None, command, parse_duo)
 
 
 def duo_plain(duo: list[str], threads: int) -> Contestant:
@@ -115,7 +132,7 @@ def cli(peers: Path, threads: int) -> Contestant:
     return Contestant(f"cli {threads}", "llama-cli", threads, command, parse_cli)
 
 
-def speculative(peers: Path, threads: str, n_max: int) -> Contestant:
+def speculative(peers: Path, threads: str, n_max: int, p_min: float) -> Contestant:
     """llama.cpp's taking turns; `threads` is "1+1" for one each or "2" for all to whoever's turn it is."""
     target, _, draft = threads.partition("+")
     draft = draft or target
@@ -123,16 +140,17 @@ def speculative(peers: Path, threads: str, n_max: int) -> Contestant:
     def command(job: Job) -> list[str]:
         flags = ["--temp", "0", "--no-escape", "-t", target, "-td", draft]
         drafting = ["-md", str(job.draft), "--spec-type", "draft-simple", "--spec-draft-n-max", str(n_max)]
+        drafting += ["--spec-draft-p-min", f"{p_min:g}"]
         return [str(peers / "llama-speculative-simple"), *_common(job), *flags, *drafting]
 
     return Contestant(
-        f"speculative {threads} n{n_max}",
+        f"speculative {threads} n{n_max}" + (f" p{p_min:g}" if p_min else ""),
         "llama-speculative-simple",
         int(target),
         command,
         parse_speculative,
         int(draft),
-        {"n_max": n_max},
+        {"n_max": n_max, "p_min": p_min},
     )
 
 
@@ -145,8 +163,10 @@ def parse_duo(job: Job, output: Output) -> Run:  # noqa: ARG001 (all parsers are
     """Read duo's --json; stdout is the text and nothing else."""
     if output.json_text is None:
         raise ParseError("duo wrote no --json file")
-    generation = json.loads(output.json_text)["generation"]
-    return Run(int(generation["tokens"]), float(generation["tokens_per_s"]), output.stdout.strip("\n"))
+    statistics = json.loads(output.json_text)
+    generation, policy = statistics["generation"], statistics.get("policy") or {}
+    text = output.stdout.strip("\n")
+    return Run(generation["tokens"], generation["tokens_per_s"], text, policy.get("predicted_tokens_per_s"))
 
 
 def parse_completion(job: Job, output: Output) -> Run:  # noqa: ARG001
@@ -176,7 +196,6 @@ def _search(pattern: str, text: str) -> re.Match[str]:
 
 
 def _after_prompt(job: Job, stdout: str) -> str:
-    _, prompt, text = stdout.partition(job.prompt)
-    if not prompt:
-        raise ParseError(f"the prompt is not in: {stdout[:500]}…")
-    return text.strip("\n")
+    """The text after the prompt; with TinyLlama's vocabulary a space follows every special token that is printed."""
+    prompt = _search(r"\s*".join(map(re.escape, job.prompt.split())), stdout)
+    return stdout[prompt.end() :].strip("\n")

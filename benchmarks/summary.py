@@ -41,6 +41,10 @@ class Bar:
             return None
         return self.figure <= self.required if self.at_most else self.figure >= self.required
 
+    def as_json(self) -> dict[str, Any]:
+        """All of it, and the verdict."""
+        return {**asdict(self), "passed": self.passed}
+
 
 def distinct_share(text: str) -> float:
     """Which share of the 4-grams of words and signs is distinct."""
@@ -82,15 +86,40 @@ class Results:
 
     def tps(self, contestant: str, prompt: str) -> float:
         """The median of its tokens/s on one prompt."""
-        return median(sample.run.tps for sample in self.samples(contestant, prompt))
+        return median(run.tps for run in self._runs(contestant, prompt))
+
+    def counting(self) -> list[str]:
+        """The prompts whose text does not loop."""
+        left_out = self.looping()
+        return [name for name in self.prompts if name not in left_out]
 
     def mean_tps(self, contestant: str) -> float | None:
         """The geometric mean over the prompts that do not loop; None if it was not measured."""
-        left_out = self.looping()
-        kept = [name for name in self.prompts if name not in left_out]
+        kept = self.counting()
         if not kept or not self.samples(contestant, kept[0]):
             return None
         return geometric_mean([self.tps(contestant, prompt) for prompt in kept])
+
+    def ratio(self, contestant: str, baseline: str) -> float | None:
+        """How many times as fast as the baseline it is by these means."""
+        own, other = self.mean_tps(contestant), self.mean_tps(baseline)
+        return own / other if own is not None and other is not None else None
+
+    def ratios(self, contestant: str, baseline: str) -> dict[str, float]:
+        """The same for each prompt, the looping ones too."""
+        return {prompt: self.tps(contestant, prompt) / self.tps(baseline, prompt) for prompt in self.prompts}
+
+    def foreseen(self, contestant: str) -> float | None:
+        """Measured over foreseen rate: the geometric mean over the prompts that do not loop of the medians."""
+        medians = [
+            median(found)
+            for prompt in self.counting()
+            if (found := [run.tps / run.foreseen_tps for run in self._runs(contestant, prompt) if run.foreseen_tps])
+        ]
+        return geometric_mean(medians) if medians else None
+
+    def _runs(self, contestant: str, prompt: str) -> list[Run]:
+        return [sample.run for sample in self.samples(contestant, prompt)]
 
     def first_byte_s(self, contestant: str) -> float | None:
         """From command to first text: the prompt with the longest median decides."""
@@ -111,28 +140,21 @@ class Results:
         found = {}
         for prompt in self.prompts:
             reference = self.reference_text(prompt)
-            places = [first_difference(s.run.text, reference) for s in self.samples(contestant, prompt)]
+            places = [first_difference(run.text, reference) for run in self._runs(contestant, prompt)]
             if parted := [place for place in places if place is not None]:
                 found[prompt] = min(parted)
         return found
 
-    def best_speculative(self) -> str | None:
-        """The fastest setting of llama-speculative-simple, by its mean."""
-        rates = {
-            contestant.name: rate
-            for contestant in self.contestants
-            if contestant.program == "llama-speculative-simple" and (rate := self.mean_tps(contestant.name)) is not None
-        }
-        return max(rates, key=rates.__getitem__, default=None)
+    def ranked(self, contestants: Sequence[Contestant]) -> list[Contestant]:
+        """Those of them that were measured, the fastest first, by their means."""
+        rates = [(rate, c) for c in contestants if (rate := self.mean_tps(c.name)) is not None]
+        return [contestant for _, contestant in sorted(rates, key=lambda found: found[0], reverse=True)]
 
     def bars(self, target: ModelFile, draft: ModelFile) -> list[Bar]:
         """The requirements, measured."""
-
-        def ratio(contestant: str, baseline: str | None) -> float | None:
-            own, other = self.mean_tps(contestant), self.mean_tps(baseline or "")
-            return own / other if own is not None and other is not None else None
-
-        plain, pair, best = "duo plain 1", "duo 1+1", self.best_speculative()
+        plain, pair, ratio = "duo plain 1", "duo 1+1", self.ratio
+        speculative = self.ranked([c for c in self.contestants if c.program == "llama-speculative-simple"])
+        best = speculative[0].name if speculative else "the best speculative"
         peak = self.peak_bytes(pair)
         needed = sum(model.size + model.kv_cache_bytes(N_CTX) for model in (target, draft))
         over_mb = (peak - needed) / 1e6 if peak is not None else None
@@ -140,15 +162,14 @@ class Results:
             Bar("duo without a draft, 1 thread", REFERENCE, ratio(plain, REFERENCE), 0.97),
             Bar("duo, one core each", REFERENCE, ratio(pair, REFERENCE), 1.08),
             Bar("duo, one core each", "completion 2", ratio(pair, "completion 2"), 0.82),
-            Bar("duo, one core each", best or "the best speculative", ratio(pair, best), 1.30),
+            Bar("duo, one core each", best, ratio(pair, best), 1.30),
             Bar("peak memory over files and caches, MB", None, over_mb, 250.0, at_most=True),
             Bar("command to first token, s", None, self.first_byte_s(pair), 1.5, at_most=True),
         ]
 
-    def as_json(self, bars: Sequence[Bar]) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Every figure behind the table."""
         return {
-            "bars": [{**asdict(bar), "passed": bar.passed} for bar in bars],
             "prompts": {
                 prompt: {
                     "distinct_4grams": round(distinct_share(self.reference_text(prompt)), 3),
@@ -174,6 +195,7 @@ class Results:
                     {
                         "tokens": sample.run.tokens,
                         "tokens_per_s": sample.run.tps,
+                        "foreseen_tokens_per_s": sample.run.foreseen_tps,
                         "wall_s": round(sample.cost.wall_s, 4),
                         "first_byte_s": sample.cost.first_byte_s,
                         "peak_bytes": sample.cost.peak_bytes,

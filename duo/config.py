@@ -70,6 +70,19 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadConfig:
+    """Threads of both models in each schedule, and the cores that they are pinned to."""
+
+    target: int  # alone, or in turns with the draft
+    target_batch: int  # for the prompt
+    draft: tuple[int, ...]  # in turns with the target: the fastest of these
+    beside: tuple[int, int]  # target and draft at the same time
+    cores: frozenset[int] | None = None
+    draft_cores: frozenset[int] | None = None
+    apart: bool = False  # the draft computes on a device of its own, so that reading the prompt takes no turns
+
+
+@dataclass(frozen=True, slots=True)
 class StopConfig:
     """When a generation ends."""
 

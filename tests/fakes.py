@@ -103,3 +103,9 @@ class FakeContext:
 
     def abort(self) -> None:
         self._aborted = True
+
+    def resume(self) -> None:
+        self._aborted = False
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        self.n_threads = n_threads

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from duo.cli.options import Layers, RunOptions
+from duo.cli.options import Layers, RunOptions, ScheduleChoice
 from duo.cli.output import progress_bar, say, warn
 from duo.cli.prompt import read_argument
-from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig
+from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig, ThreadConfig
 from duo.engine.cores import parse_range, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama.devices import supports_gpu
 from duo.models.demo import demo_pair
 from duo.models.hub import resolve_hub
 from duo.models.paths import check_gguf
+from duo.spec.schedule import ALL, Schedule
 
 AUTO_DRAFT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """Threads of the two models, and the cores that they are pinned to."""
-
-    target: int
-    target_batch: int
-    draft: int
-    cores: frozenset[int] | None
-    draft_cores: frozenset[int] | None
 
 
 def model_configs(options: RunOptions) -> tuple[ModelConfig, ModelConfig | None]:
@@ -68,36 +57,42 @@ def stop_config(options: RunOptions) -> StopConfig:
 def check_usage(options: RunOptions) -> None:
     """Find out what cannot be meant like this before anything is fetched or loaded. Raises UsageError."""
     stop_config(options)
-    context_config(options, threads(options, drafting=False), draft_config(options).n_max)
+    threads = thread_config(options, drafting=False, target_on_gpu=False, draft_on_gpu=False)
+    context_config(options, threads, draft_config(options).n_max)
 
 
-def threads(options: RunOptions, *, drafting: bool, draft_on_gpu: bool = False) -> Threads:
-    """Who computes on how many threads. Raises UsageError."""
+def schedules(options: RunOptions) -> tuple[Schedule, ...]:
+    """The schedules to choose from."""
+    return ALL if options.schedule is ScheduleChoice.AUTO else (Schedule(options.schedule.value),)
+
+
+def thread_config(options: RunOptions, *, drafting: bool, target_on_gpu: bool, draft_on_gpu: bool) -> ThreadConfig:
+    """Who computes on how many threads in which schedule. Raises UsageError."""
     cores = usable_cores()
-    target, draft = options.threads or cores, 1
-    if drafting:
-        # A draft on the GPU needs a core only to feed it.
-        draft_threads = options.threads_draft or (1 if draft_on_gpu else None)
-        target, draft = split_cores(options.threads, draft_threads, cores)
-    return Threads(
+    target = options.threads or cores
+    # A draft on the GPU needs a core only to feed it.
+    asked = options.threads_draft or (1 if draft_on_gpu else None)
+    return ThreadConfig(
         target,
         options.threads_batch or target,
-        draft,
-        parse_range(options.cpu_range) if options.cpu_range else None,
-        parse_range(options.cpu_range_draft) if options.cpu_range_draft else None,
+        draft=(asked,) if asked else (1, cores) if cores > 1 else (1,),
+        beside=split_cores(options.threads, asked, cores) if drafting else (target, 1),
+        cores=parse_range(options.cpu_range) if options.cpu_range else None,
+        draft_cores=parse_range(options.cpu_range_draft) if options.cpu_range_draft else None,
+        apart=target_on_gpu != draft_on_gpu,
     )
 
 
-def warn_of_threads(threads: Threads, *, drafting: bool) -> None:
+def warn_of_threads(threads: ThreadConfig, *, beside: bool) -> None:
     """Warn when more threads than cores are to compute at the same time."""
     cores = usable_cores()
-    asked = threads.target + threads.draft if drafting else threads.target
+    asked = max(threads.target, sum(threads.beside) if beside else 0)
     # A single core has to be shared whatever was asked for.
-    if asked > max(cores, 1 + drafting):
+    if asked > max(cores, 1 + beside):
         warn(f"{asked} threads on {cores} cores will slow each other down")
 
 
-def context_config(options: RunOptions, threads: Threads, n_max: int) -> ContextConfig:
+def context_config(options: RunOptions, threads: ThreadConfig, n_max: int) -> ContextConfig:
     """The target's context, its size not yet decided. Raises UsageError."""
     return ContextConfig(
         n_ctx=1,

@@ -13,6 +13,8 @@ import typer
 from duo.cli.command import takes
 from duo.cli.options import RunOptions
 from duo.cli.output import say
+from duo.cli.plan import PlanOptions, plan
+from duo.cli.tune_options import TuneOptions
 from duo.errors import DuoError
 
 EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
@@ -39,6 +41,22 @@ def duo(context: typer.Context, options: RunOptions) -> None:
         about.show_devices()
     else:
         raise typer.Exit(_run(options))
+
+
+@app.command("plan", add_help_option=False)
+@takes(PlanOptions)
+def plan_command(_: typer.Context, options: PlanOptions) -> None:
+    """Predict what a draft would bring, from figures alone: for hardware that is not here."""
+    raise typer.Exit(plan(options))
+
+
+@app.command("tune", add_help_option=False)
+@takes(TuneOptions)
+def tune_command(_: typer.Context, options: TuneOptions) -> None:
+    """Measure two models on this machine, say whether and how a draft helps, and keep it for later runs."""
+    from duo.cli.tune import tune  # noqa: PLC0415
+
+    raise typer.Exit(tune(options))
 
 
 def main() -> None:

@@ -74,6 +74,15 @@ class CacheType(str, Enum):
     IQ4_NL = "iq4_nl"
 
 
+class ScheduleChoice(str, Enum):
+    """How target and draft share the machine."""
+
+    AUTO = "auto"
+    ASYNC = "async"
+    SYNC = "sync"
+    OFF = "off"
+
+
 class Color(str, Enum):
     """Whether to mark tokens with colours."""
 
@@ -163,6 +172,18 @@ AheadOpt = Annotated[
     int | None,
     _option("--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
             help="Most tokens that the draft may be ahead of the target."),
+]  # fmt: skip
+ScheduleOpt = Annotated[
+    ScheduleChoice,
+    _option("--schedule", panel=DRAFTING,
+            help="async: both models at once, each with its own threads; sync: in turns, each with all threads; off: "
+            "the target alone; auto: whatever is fastest, found while it runs."),
+]  # fmt: skip
+ProfileOpt = Annotated[
+    bool,
+    _option("--profile/--no-profile", panel=DRAFTING,
+            help="Begin with what earlier runs and duo tune have learned about these models on this machine, and keep "
+            "what this run learns."),
 ]  # fmt: skip
 ExactOpt = Annotated[
     bool,
@@ -280,6 +301,8 @@ class RunOptions:
     ignore_eos: IgnoreEosOpt = False
     display_prompt: DisplayPromptOpt = False
     draft_ahead: AheadOpt = None
+    schedule: ScheduleOpt = ScheduleChoice.AUTO
+    profile: ProfileOpt = True
     exact: ExactOpt = False
     threads: ThreadsOpt = None
     threads_draft: ThreadsDraftOpt = None

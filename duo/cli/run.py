@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from typing import Any
 
 from duo.cli import report
 from duo.cli.configs import (
-    Threads,
     check_usage,
     context_config,
     draft_config,
     is_demo,
     model_configs,
+    schedules,
     stop_config,
-    threads,
+    thread_config,
     warn_of_threads,
 )
 from duo.cli.interrupts import on_interrupt
+from duo.cli.load import load
 from duo.cli.options import RunOptions
 from duo.cli.output import TextWriter, blame, check_writable, marks_tokens, progress_bar, say, send_log, warn
+from duo.cli.profile import find_profile, restore, tuned_threads
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
-from duo.config import ContextConfig, ModelConfig
+from duo.config import ContextConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
@@ -32,8 +33,10 @@ from duo.engine.text import Ending, TextStream
 from duo.errors import PromptError, UsageError
 from duo.llama.memory import peak_bytes
 from duo.llama.model import Model
+from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
+from duo.spec.schedule import Schedule
 
 # Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
@@ -50,50 +53,38 @@ def run(options: RunOptions) -> int:
         raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
     metrics = Metrics()
     target, draft = model_configs(options)
-    with _load(target, draft) as pair:
-        draft_on_gpu = pair.draft is not None and pair.draft.on_gpu
-        shared = threads(options, drafting=pair.can_speculate, draft_on_gpu=draft_on_gpu)
-        warn_of_threads(shared, drafting=pair.can_speculate)
+    with load(target, draft) as pair:
+        profile = find_profile(options, (target, draft)) if draft is not None and options.profile else None
+        kept = profile.load() if profile is not None else {}
+        threads = thread_config(
+            options,
+            drafting=pair.can_speculate,
+            target_on_gpu=pair.target.on_gpu,
+            draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
+        )
+        threads = tuned_threads(threads, options, kept)
+        warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
         text = _prompt_text(options, prompt, pair.target)
-        generation = _generation(options, pair, shared, text, metrics)
+        generation = _generation(options, pair, threads, text, metrics)
+        restore(generation.policy, kept)
         writer = TextWriter(marks=marks_tokens(options.color))
         if options.display_prompt:
             writer.prompt(text)
         status = _stream(generation, writer)
+        if profile is not None and generation.draft is not None:
+            _keep(profile, kept | {"policy": generation.policy.state()})
         statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
+        if generation.draft is not None:
+            statistics["policy"] = generation.policy.statistics()
         say(report.render(statistics))
         if options.json:
-            facts = report.facts(pair, asdict(shared), generation.target.n_ctx, asdict(options))
+            facts = report.facts(pair, asdict(threads), generation.target.n_ctx, asdict(options))
             with blame("--json", options.json):
                 report.write_json(options.json, statistics | facts)
         if options.trace:
             with blame("--trace", options.trace):
                 metrics.write_trace(options.trace)
     return status
-
-
-def _load(target: ModelConfig, draft: ModelConfig | None) -> Pair:
-    """Load the models on another thread, so that Ctrl-C is heard. Raises SystemExit after one."""
-    with progress_bar() as bar:
-
-        def work(put: Callable[[Pair], None], stop: threading.Event) -> None:
-            def progress(name: str, share: float) -> bool:
-                bar(f"loading {name}", share)
-                return not stop.is_set()
-
-            put(Pair.load(target, draft, progress, warn))
-
-        loading = Background(work, "duo-load")
-        with on_interrupt(loading.stop) as interrupt, loading:
-            try:
-                (pair,) = loading
-            except Exception:
-                if not interrupt.signal:
-                    raise
-    if interrupt.signal:
-        say("duo: interrupted while loading")
-        raise SystemExit(interrupt.status)
-    return pair
 
 
 def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
@@ -112,7 +103,14 @@ def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
     return target.apply_chat_template(messages)
 
 
-def _generation(options: RunOptions, pair: Pair, shared: Threads, text: str, metrics: Metrics) -> Generation:
+def _keep(profile: Profile, document: dict[str, Any]) -> None:
+    try:
+        profile.save(document)
+    except OSError as error:
+        warn(f"what was learned could not be kept in {profile.path}: {error.strerror} (--no-profile leaves it out)")
+
+
+def _generation(options: RunOptions, pair: Pair, threads: ThreadConfig, text: str, metrics: Metrics) -> Generation:
     """Tokenise the prompt and make contexts that hold it. Raises DuoError."""
     target = pair.target
     prompt = target.tokenize(text)
@@ -121,11 +119,13 @@ def _generation(options: RunOptions, pair: Pair, shared: Threads, text: str, met
     if options.exact and target.quantisation not in _EXACT:
         warn(f"--exact: {target.quantisation} is not bit-equal from five rows on; near-ties may still differ")
     drafting, stop = draft_config(options), stop_config(options)
-    config = context_config(options, shared, drafting.n_max)
+    config = context_config(options, threads, drafting.n_max)
     n_ctx = context_size(target, config, len(prompt), options.predict, options.ctx_size)
     # Exact decodes need one cell to spare.
     config = replace(config, n_ctx=n_ctx + options.exact)
-    draft_side = ContextConfig(n_ctx, shared.draft, shared.draft, n_batch=config.n_batch, n_ubatch=config.n_ubatch)
+    draft_side = ContextConfig(
+        n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
+    )
     context, draft_context = pair.contexts(config, draft_side, warn)
     return Generation(
         target=context,
@@ -133,10 +133,9 @@ def _generation(options: RunOptions, pair: Pair, shared: Threads, text: str, met
         prompt=prompt,
         sampler=Greedy(target.end_tokens() if stop.ignore_eos else ()),
         ending=Ending(stop, TextStream(target.piece, stop.stop_strings), target.is_end),
-        policy=Policy(drafting.n_max, drafting.n_ahead),
+        policy=Policy(drafting.n_max, drafting.n_ahead, schedules(options), threads.draft),
+        threads=threads,
         metrics=metrics,
-        cores=shared.cores,
-        draft_cores=shared.draft_cores,
     )
 
 
@@ -156,7 +155,7 @@ def _stream(generation: Generation, writer: TextWriter) -> int:
     def stop() -> None:
         running.stop()
         if not metrics.steps:  # a long prompt is not worth waiting for
-            generation.target.abort()
+            generation.abort()
 
     with on_interrupt(stop) as interrupt, ExitStack() as bar:
         if len(generation.prompt) > generation.target.n_batch:

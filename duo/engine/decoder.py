@@ -36,6 +36,14 @@ class Decoder(Protocol):
         """Make the present decode, and every later one, raise DecodeAborted."""
         ...
 
+    def resume(self) -> None:
+        """Take back an abort()."""
+        ...
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Set the threads for single tokens and for batches, from the next decode on."""
+        ...
+
 
 def decode_all(decoder: Decoder, tokens: Sequence[int]) -> Logits:
     """Decode one token or more in batches of at most `n_batch`; logits `[1, n_vocab]` after the last.

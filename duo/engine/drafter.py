@@ -8,7 +8,6 @@ from itertools import takewhile
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
-from duo.errors import DecodeAborted
 from duo.spec.sampling import Sampler, confidence
 
 
@@ -45,20 +44,37 @@ class Drafter:
         fresh = self._tokens[self._draft.n_past :]
         if position > self._draft.n_ctx or max(fresh) >= self._draft.n_vocab:
             return False
-        try:
-            logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
-        except DecodeAborted:
-            return True  # the target has written something else: look again
+        logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
         token = self._sampler.sample(logits, position)
         margin = confidence(logits, token)
         end = time.perf_counter()
-        # A batch that catches up says nothing about the time that one token takes.
-        draft_s = end - start if len(fresh) == 1 else None
         # What is known of the text stays, whether or not this guess is refused: _reconcile looks what has changed.
-        if self._queue.publish(self._epoch, position, token, margin, draft_s):
+        if self._queue.publish(self._epoch, position, (token, margin), len(fresh), end - start):
             self._tokens.append(token)
         self._metrics.drafted(start, end, len(fresh))
         return True
+
+    def probe(self, n_tokens: int) -> None:
+        """Read the last tokens of the text in one batch and tell the queue how well they would have been guessed.
+
+        At most `n_tokens`, without what stands before them, and of these the second half is judged. The draft's cache
+        is empty afterwards. Raises whatever the decode raises.
+        """
+        start = time.perf_counter()
+        text = self._queue.accepted_from(0)[-min(n_tokens, self._draft.n_batch, self._draft.n_ctx) - 1 :]
+        self._draft.rollback(0)
+        if max(text) >= self._draft.n_vocab:
+            return
+        n_judged = len(text) // 2
+        scores = []
+        rows = self._draft.decode(text[:-1], n_judged)[:, : self._n_vocab]
+        for i, (logits, right) in enumerate(zip(rows, text[-n_judged:], strict=True)):
+            token = self._sampler.sample(logits, i)
+            scores.append((confidence(logits, token), token == right))
+        self._draft.rollback(0)
+        end = time.perf_counter()
+        self._queue.learn_probe(scores, len(text) - 1, end - start)
+        self._metrics.drafted(start, end, len(text) - 1)
 
     def _reconcile(self) -> None:
         """Go back to the last token that agrees with the target's text, and take over what it wrote since."""

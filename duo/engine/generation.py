@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
+from duo.config import ThreadConfig
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder
-from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
+from duo.engine.drafting import Drafting
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.target import generate
@@ -32,9 +32,8 @@ class Generation:
     sampler: Sampler
     ending: Ending
     policy: Policy
+    threads: ThreadConfig
     metrics: Metrics
-    cores: frozenset[int] | None = None
-    draft_cores: frozenset[int] | None = None
     on_prompt: Callable[[int], None] = lambda _: None  # told how many tokens of a long prompt are done
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
@@ -43,36 +42,43 @@ class Generation:
         When the draft dies, `metrics.draft_error` says of what, and the text goes on without it. Raises DecodeError
         if the target fails.
         """
-        pin(self.cores)
-        drafting = self.draft is not None and self.policy.n_max > 0
+        pin(self.threads.cores)
+        self.policy.begin(len(self.prompt))
         queue = CandidateQueue(
             Session(self.prompt, self.target.n_vocab),
             self.policy,
-            drafting=drafting,
+            drafting=self.draft is not None,
             cancel=self.draft.cancel if self.draft is not None else lambda: None,
         )
-        with ExitStack() as stack:
-            thread = stack.enter_context(self._draft_thread(queue)) if drafting else None
-            steps = generate(self.target, queue, self.sampler, self.ending, self.metrics, self.on_prompt)
+        if self.draft is None:
+            self.policy.stop_drafting()
+        with Drafting(self.target, self.draft, self._drafter(queue), queue, self.threads) as drafting:
+            steps = generate(self.target, queue, drafting, self.sampler, self.ending, self.metrics, self.on_prompt)
             try:
                 for step in steps:
-                    self._look_after(thread)
+                    self._look_after(drafting)
                     put(step)
                     if stop.is_set():
                         break
             except DecodeAborted:
                 pass  # by abort(), because of an interruption
-        self._look_after(thread)
+        self._look_after(drafting)
         self.metrics.stop = self.ending.reason or INTERRUPTED
         if rest := self.ending.finish():
             put(Step((), 0, (rest,)))
 
-    def _look_after(self, thread: DraftThread | None) -> None:
-        """Take note if the draft has died."""
-        if thread is not None and thread.error is not None:
-            self.metrics.draft_error = str(thread.error) or type(thread.error).__name__
+    def abort(self) -> None:
+        """End the present decodes, from any thread or signal handler, and with them the generation."""
+        self.target.abort()
+        if self.draft is not None:
+            self.draft.abort()
 
-    def _draft_thread(self, queue: CandidateQueue) -> DraftThread:
-        assert self.draft is not None
-        drafter = Drafter(self.draft, queue, self.sampler, self.target.n_vocab, self.metrics)
-        return DraftThread(drafter, queue, self.draft.abort, self.draft_cores)
+    def _look_after(self, drafting: Drafting) -> None:
+        """Take note if the draft has died."""
+        if drafting.error is not None:
+            self.metrics.draft_error = str(drafting.error) or type(drafting.error).__name__
+
+    def _drafter(self, queue: CandidateQueue) -> Drafter | None:
+        if self.draft is None:
+            return None
+        return Drafter(self.draft, queue, self.sampler, self.target.n_vocab, self.metrics)

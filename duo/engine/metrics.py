@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from duo.spec.schedule import Schedule
 
 Interval = tuple[float, float]
 
@@ -22,6 +25,16 @@ class Event(NamedTuple):
     n: int  # tokens concerned
 
 
+class StepRecord(NamedTuple):
+    """One step of the target, which ended at `end`."""
+
+    end: float
+    n_candidates: int
+    n_accepted: int
+    n_tokens: int
+    schedule: Schedule
+
+
 @dataclass(slots=True)
 class Metrics:
     """Written by two threads, each to its own fields; read when both have ended."""
@@ -33,9 +46,9 @@ class Metrics:
 
     # The target thread's
     events: list[Event] = field(default_factory=list)
-    steps: list[tuple[float, int, int, int]] = field(default_factory=list)  # end, candidates, accepted, tokens
+    steps: list[StepRecord] = field(default_factory=list)
 
-    # The draft thread's
+    # The draft's, on whichever thread it computes
     draft_events: list[Event] = field(default_factory=list)
 
     def drafted(self, start: float, end: float, n_tokens: int) -> None:
@@ -51,18 +64,18 @@ class Metrics:
         """The target thread: it looked for candidates, and perhaps waited for them, from `start` to `end`."""
         self.events.append(Event("target", "wait", start, end, 0))
 
-    def stepped(self, n_candidates: int, n_accepted: int, n_tokens: int) -> None:
+    def stepped(self, n_candidates: int, n_accepted: int, n_tokens: int, schedule: Schedule) -> None:
         """The target thread: the candidates of the last decode were verified, `n_tokens` go to the text."""
-        self.steps.append((time.perf_counter(), n_candidates, n_accepted, n_tokens))
+        self.steps.append(StepRecord(time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule))
 
     def statistics(self) -> dict[str, Any]:
         """All figures, in JSON's types; None where there is nothing to say."""
         decodes = [event for event in self.events if event.name == "decode"]
-        first = self.steps[0][0] if self.steps else None
-        end = self.steps[-1][0] if self.steps else None
-        n_tokens = sum(n for _, _, _, n in self.steps)
+        first = self.steps[0].end if self.steps else None
+        end = self.steps[-1].end if self.steps else None
+        n_tokens = sum(step.n_tokens for step in self.steps)
         # As llama.cpp counts: the first step belongs to the prompt.
-        n_timed = n_tokens - (self.steps[0][3] if self.steps else 0)
+        n_timed = n_tokens - (self.steps[0].n_tokens if self.steps else 0)
         seconds = end - first if end is not None and first is not None else 0.0
         prompt_s = sum(event.end - event.start for event in self.events if event.name == "prompt")
         return {
@@ -80,6 +93,7 @@ class Metrics:
                 "tokens_per_decode": _rate(n_timed, len(decodes)),
                 "target_ms_per_decode": _mean_ms(decodes),
                 "waited_s": sum(event.end - event.start for event in self.events if event.name == "wait"),
+                "tokens_by_schedule": self._tokens_by_schedule(),
                 "stop": self.stop,
             },
             "draft": self._draft_statistics(),
@@ -89,8 +103,8 @@ class Metrics:
         if not self.draft_events and self.draft_error is None:
             return None
         n_drafted = len(self.draft_events)
-        n_verified = sum(k for _, k, _, _ in self.steps)
-        n_accepted = sum(n for _, _, n, _ in self.steps)
+        n_verified = sum(step.n_candidates for step in self.steps)
+        n_accepted = sum(step.n_accepted for step in self.steps)
         busy = [(event.start, event.end) for event in self.events if event.name != "wait"]
         drafting = [(event.start, event.end) for event in self.draft_events]
         return {
@@ -99,6 +113,7 @@ class Metrics:
             "accepted": n_accepted,
             "accept_rate": _rate(n_accepted, n_verified),
             "accept_rate_by_position": self._by_position(),
+            "decodes_by_candidates": self._decodes_by_candidates(),
             "ms_per_token": _mean_ms([event for event in self.draft_events if event.name == "draft"]),
             "hidden": _rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
             "unused": _rate(n_drafted - n_accepted, n_drafted),
@@ -107,10 +122,21 @@ class Metrics:
 
     def _by_position(self) -> list[float]:
         """Of the candidates verified at each position of a batch, the share that was accepted."""
-        longest = max((k for _, k, _, _ in self.steps), default=0)
-        verified = [sum(k > i for _, k, _, _ in self.steps) for i in range(longest)]
-        accepted = [sum(n > i for _, _, n, _ in self.steps) for i in range(longest)]
+        longest = max((step.n_candidates for step in self.steps), default=0)
+        verified = [sum(step.n_candidates > i for step in self.steps) for i in range(longest)]
+        accepted = [sum(step.n_accepted > i for step in self.steps) for i in range(longest)]
         return [a / v for a, v in zip(accepted, verified, strict=True)]
+
+    def _decodes_by_candidates(self) -> list[int]:
+        """How many decodes verified 0, 1, … candidates; the first step belongs to the prompt."""
+        sizes = Counter(step.n_candidates for step in self.steps[1:])
+        return [sizes[k] for k in range(max(sizes, default=-1) + 1)]
+
+    def _tokens_by_schedule(self) -> dict[str, int]:
+        tokens: Counter[str] = Counter()
+        for step in self.steps[1:]:
+            tokens[step.schedule.value] += step.n_tokens
+        return dict(tokens)
 
     def write_trace(self, path: Path) -> None:
         """Write all events as Chrome trace JSON (times in µs), which Perfetto opens. Raises OSError."""

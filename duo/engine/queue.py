@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Candidates
 
@@ -22,7 +23,7 @@ class CandidateQueue:
     def __init__(
         self, session: Session, policy: Policy, *, drafting: bool, cancel: Callable[[], None] = lambda: None
     ) -> None:
-        """With `drafting` False there is no draft, and the target is never kept waiting.
+        """With `drafting` False there is no draft.
 
         `cancel` ends the draft's present decode when it has become useless.
         """
@@ -31,15 +32,20 @@ class CandidateQueue:
         self._policy = policy
         self._changed = threading.Condition(threading.Lock())
         self._drafting = drafting
-        self._closed = False
-        self._draft_began: float | None = None  # when the token in the making was begun; None: none is
+        self._beside = False  # whether the draft works beside the target, on its own thread
+        self._draft_began: float | None = None  # when it began the token in the making; None: there is none
         self._draft_epoch = 0  # and in which epoch
 
-    def close(self) -> None:
-        """End the drafting and wake whoever waits. A second call does nothing."""
+    def begin_beside(self) -> None:
+        """From now on the draft works on its own thread."""
         with self._changed:
-            self._closed = True
-            self._drafting = False
+            self._beside = True
+            self._draft_began = None
+
+    def end_beside(self) -> None:
+        """Tell the draft's thread to end, and wake whoever waits. A second call does nothing."""
+        with self._changed:
+            self._beside = False
             self._changed.notify_all()
 
     # The target's side
@@ -49,6 +55,11 @@ class CandidateQueue:
         with self._changed:
             return self._session.accepted[position:]
 
+    def schedule(self) -> Schedule:
+        """The schedule to follow now."""
+        with self._changed:
+            return self._policy.schedule
+
     def take(self, n_room: int) -> Candidates:
         """The candidates to verify now, after waiting for more if the policy finds it worth while.
 
@@ -56,21 +67,24 @@ class CandidateQueue:
         the last.
         """
         with self._changed:
-            if not self._drafting and not self._session.n_pending:
-                return Candidates()
             next_s = self._next_s()
             while True:
                 decision = self._policy.decide(self._session.confidences(), n_room, next_s)
-                if not decision.wait_s:
+                if decision.wait_s is None:
                     return self._session.candidates(decision.n_verify)
                 next_s = self._next_s() if self._wait_for_candidate(decision.wait_s) else math.inf
+
+    def take_in_turn(self, n_room: int) -> Candidates | None:
+        """The candidates to verify now; None if the draft should make one more first, on the target's time."""
+        with self._changed:
+            next_s = self._policy.costs.draft_s if self._drafting else math.inf
+            decision = self._policy.decide(self._session.confidences(), n_room, next_s)
+            return self._session.candidates(decision.n_verify) if decision.wait_s is None else None
 
     def commit(self, tokens: tuple[int, ...], cost: StepCost | None = None) -> None:
         """Add the tokens that the target wrote, at this cost; None if it says nothing."""
         with self._changed:
             scores = self._session.commit(tokens)
-            if not self._drafting:
-                return
             self._policy.learn_scores(scores)
             if cost is not None:
                 self._policy.learn_step(len(tokens), cost)
@@ -82,7 +96,7 @@ class CandidateQueue:
     def _wait_for_candidate(self, seconds: float) -> bool:
         """Wait for one more candidate while there is a draft. False if none came."""
         n_pending, deadline = self._session.n_pending, time.perf_counter() + seconds
-        while self._drafting and self._session.n_pending == n_pending:
+        while self._beside and self._session.n_pending == n_pending:
             if not self._changed.wait(deadline - time.perf_counter()):
                 break
         return self._session.n_pending > n_pending
@@ -90,7 +104,7 @@ class CandidateQueue:
     def _next_s(self) -> float:
         """Seconds until the next candidate can be expected."""
         draft_s = self._policy.costs.draft_s
-        if not self._drafting or not draft_s or not self._policy.may_draft(self._session.confidences()):
+        if not self._beside or not draft_s or not self._policy.may_draft(self._session.confidences()):
             return math.inf
         if self._draft_began is None:
             return draft_s
@@ -100,13 +114,23 @@ class CandidateQueue:
         stale = self._draft_epoch != self._session.epoch
         return max(left_s, 0.1 * draft_s) + (draft_s if stale else 0.0)
 
+    def probe_due(self) -> bool:
+        """Whether the draft should be asked how it would guess: see Policy.probe_due."""
+        with self._changed:
+            return self._policy.probe_due()
+
+    def draft_threads(self) -> int:
+        """Threads for a draft that takes turns with the target."""
+        with self._changed:
+            return self._policy.n_draft_threads
+
     # The draft's side
 
     def wait_for_room(self) -> bool:
         """Sleep until the draft may guess on. False when the drafting has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._policy.may_draft(self._session.confidences()))
-            return not self._closed
+            self._changed.wait_for(lambda: not self._beside or self._policy.may_draft(self._session.confidences()))
+            return self._beside
 
     def begin(self, n_seen: int) -> tuple[int, list[int]]:
         """The draft begins a token: the epoch, and the accepted tokens from `n_seen` on."""
@@ -115,21 +139,26 @@ class CandidateQueue:
             self._draft_epoch = self._session.epoch
             return self._session.epoch, self._session.accepted[n_seen:]
 
-    def publish(self, epoch: int, position: int, token: int, confidence: float, draft_s: float | None) -> bool:
-        """Offer a guess that took `draft_s` seconds, None if it says nothing. False if it is of no use.
+    def publish(self, epoch: int, position: int, guess: tuple[int, float], n_tokens: int, seconds: float) -> bool:
+        """Offer a guess, a token and its confidence, for which `n_tokens` were decoded in `seconds`.
 
-        See Session.offer.
+        False if it is of no use: see Session.offer.
         """
         with self._changed:
             self._draft_began = None
-            if draft_s is not None:
-                self._policy.learn_draft(draft_s)
-            useful = self._session.offer(epoch, position, token, confidence)
+            self._policy.learn_draft(n_tokens, seconds)
+            useful = self._session.offer(epoch, position, *guess)
             self._changed.notify_all()
             return useful
+
+    def learn_probe(self, scores: list[tuple[float, bool]], n_tokens: int, seconds: float) -> None:
+        """The draft's guesses at a piece of text that it read in one batch: see Policy.learn_probe."""
+        with self._changed:
+            self._policy.learn_probe(scores, n_tokens, seconds)
 
     def stop_drafting(self) -> None:
         """Say that no more guesses will come."""
         with self._changed:
-            self._drafting = False
+            self._drafting = self._beside = False
+            self._policy.stop_drafting()
             self._changed.notify_all()

@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 
 from duo.engine.decoder import Decoder
+from duo.engine.drafting import Drafting
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import CONTEXT_FULL, LIMIT, Ending
 from duo.spec.policy import StepCost
 from duo.spec.sampling import Sampler
-from duo.spec.types import Step
+from duo.spec.types import Candidates, Step
 from duo.spec.verify import verify
 
 
 def generate(
     target: Decoder,
     queue: CandidateQueue,
+    drafting: Drafting,
     sampler: Sampler,
     ending: Ending,
     metrics: Metrics,
@@ -37,7 +39,8 @@ def generate(
             break
         n_room = min(n_context + 1, target.n_batch - len(tokens) + 1, ending.n_room or target.n_batch)
         began = time.perf_counter()
-        candidates = queue.take(n_room)
+        # While the prompt is read, with all threads, the draft does not work beside it.
+        candidates = drafting.candidates(n_room) if len(tokens) == 1 else Candidates()
         start = time.perf_counter()
         logits = target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
         end = time.perf_counter()
@@ -54,7 +57,7 @@ def generate(
         # The first step may hold a prompt, which says nothing about later ones.
         cost = StepCost(len(candidates), end - start, time.perf_counter() - began) if len(tokens) == 1 else None
         queue.commit(written, cost)
-        metrics.stepped(len(candidates), n_accepted, len(written))
+        metrics.stepped(len(candidates), n_accepted, len(written), drafting.schedule)
         yield Step(written, n_accepted, text)
 
 

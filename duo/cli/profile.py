@@ -1,0 +1,70 @@
+"""The profile of a run: found by its models, machine and options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from duo.cli.options import RunOptions
+from duo.config import ModelConfig, ThreadConfig
+from duo.engine.cores import usable_cores
+from duo.llama import library
+from duo.llama.devices import list_devices
+from duo.models.profiles import Profile
+from duo.spec.policy import Policy
+
+
+def find_profile(options: RunOptions, models: Sequence[ModelConfig]) -> Profile:
+    """The profile for these models, on this machine, with all options that change what a decode costs.
+
+    Raises UsageError if there is no config directory.
+    """
+    return Profile(
+        {
+            "models": [
+                {"name": model.path.name, "bytes": model.path.stat().st_size, "gpu_layers": model.n_gpu_layers}
+                for model in models
+            ],
+            "devices": [device.description for device in list_devices()],
+            "cores": usable_cores(),
+            "llama": library.versions()["llama-cpp-python"],
+            "options": [
+                options.threads,
+                options.threads_draft,
+                options.cpu_range,
+                options.cpu_range_draft,
+                options.flash_attn.value,
+                options.cache_type_k.value,
+                options.cache_type_v.value,
+                options.exact,
+            ],
+        }
+    )
+
+
+def tuned_threads(threads: ThreadConfig, options: RunOptions, kept: dict[str, Any]) -> ThreadConfig:
+    """The numbers of threads that `duo tune` found best, where the user asks for none."""
+    tuned = kept.get("threads")
+    if not tuned or options.threads or options.threads_draft:
+        return threads
+    target = int(tuned["target"])
+    return replace(
+        threads,
+        target=target,
+        target_batch=options.threads_batch or threads.target_batch,
+        draft=(int(tuned["draft"]),),
+        beside=(int(tuned["beside"][0]), int(tuned["beside"][1])),
+    )
+
+
+def restore(policy: Policy, kept: dict[str, Any]) -> None:
+    """Let `policy` begin with what was learned before. A damaged profile counts as none."""
+    if not (learned := kept.get("policy")):
+        return
+    fresh = Policy(policy.n_max, policy.n_ahead)
+    try:
+        fresh.restore(learned)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return
+    policy.restore(learned)

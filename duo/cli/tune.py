@@ -1,0 +1,186 @@
+"""`duo tune`: measures a pair on this machine and keeps what it finds for later runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+from duo.cli.configs import AUTO_DRAFT, model_configs
+from duo.cli.interrupts import on_interrupt
+from duo.cli.load import load
+from duo.cli.options import RunOptions
+from duo.cli.output import blame, progress_bar, say, send_log, warn
+from duo.cli.plan import gain_stops, predict, render
+from duo.cli.profile import find_profile
+from duo.cli.tune_options import TuneOptions
+from duo.config import ContextConfig
+from duo.engine.background import Background
+from duo.engine.cores import split_cores, usable_cores
+from duo.engine.measure import Measurements, Meter, Stopped
+from duo.engine.pair import Pair
+from duo.errors import UsageError
+from duo.spec import forecast
+from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
+from duo.spec.simulate import Machine
+
+_TEXTS = (
+    "The old lighthouse keeper had not seen a ship for three weeks. On the first clear morning he",
+    'def median(values):\n    """The middle of the sorted values; the mean of the two middle ones."""\n',
+    "Question: Why does bread rise in the oven, and what happens if it is left there too long?\nAnswer:",
+)
+_N_TEXT = 48  # tokens written after each of them
+_N_CTX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best numbers of threads, and what was measured with them."""
+
+    target: int
+    draft: int
+    beside: tuple[int, int]
+    machine: Machine
+
+
+def tune(options: TuneOptions) -> int:
+    """Measure, print and keep. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    run_options = RunOptions(**{field.name: getattr(options, field.name) for field in fields(options)})
+    target, draft = model_configs(run_options)
+    if draft is None:
+        raise UsageError("nothing to tune without a draft: name one with -md or -hfd")
+    profile = find_profile(run_options, (target, draft))
+    with load(target, draft) as pair:
+        if not pair.can_speculate:
+            say("One of these models cannot take tokens back, so that a draft is of no use: run it without -md.")
+            return 0
+        measured = _measure(options, pair)
+    if measured is None:
+        say("duo: interrupted: nothing was kept")
+        return 130
+    acceptance = sum(right for _, right in measured.scores) / len(measured.scores)
+    tuned = choose(measured, acceptance)
+    for line in (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, AUTO_DRAFT), ""):
+        print(line)  # noqa: T201 - this is what was asked for
+    for line in advise(tuned, acceptance):
+        print(line)  # noqa: T201
+    threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
+    with blame("the profile", profile.path):
+        profile.save({"policy": learned(measured, tuned).state(), "threads": threads})
+    print(f"This is kept in {profile.path}; duo begins with it (--no-profile leaves it out).")  # noqa: T201
+    return 0
+
+
+def choose(measured: Measurements, acceptance: float) -> Tuned:
+    """The numbers of threads with the best forecasts."""
+    n_draft = min(measured.draft, key=measured.draft.__getitem__)
+    draft_s = measured.draft[n_draft]
+
+    def rate_alone(n_threads: int) -> float:
+        return forecast.taking_turns(_curve(measured, n_threads), draft_s, acceptance).rate
+
+    def rate_beside(split: tuple[int, int]) -> float:
+        times, beside_draft_s = measured.beside[split]
+        return forecast.overlapped(list(times.values()), beside_draft_s, acceptance, 2 * AUTO_DRAFT).rate
+
+    n_target = max({n for n, _ in measured.target}, key=rate_alone)
+    split = max(measured.beside, key=rate_beside)
+    times, beside_draft_s = measured.beside[split]
+    machine = Machine(_curve(measured, n_target), draft_s, list(times.values()), beside_draft_s)
+    return Tuned(n_target, n_draft, split, machine)
+
+
+def learned(measured: Measurements, tuned: Tuned) -> Policy:
+    """A policy that knows what was measured."""
+    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, draft_threads=(tuned.draft,))
+    machine = tuned.machine
+    for costs, times in ((policy.alone, machine.target_s), (policy.beside, machine.beside_target_s)):
+        for n, seconds in enumerate(times, 1):
+            costs.add_target(n, seconds)
+    policy.alone.add_draft(machine.draft_s, tuned.draft)
+    policy.beside.add_draft(machine.beside_draft_s)
+    policy.learn_scores(measured.scores)
+    return policy
+
+
+def advise(tuned: Tuned, acceptance: float) -> list[str]:
+    """Whether and how a draft helps, in plain words, and the flags to use."""
+    machine = tuned.machine
+    rates = predict(machine, acceptance, AUTO_DRAFT)
+    best = max(rates, key=rates.__getitem__)
+    gain = rates[best] / rates[Schedule.OFF]
+    share = 100 * machine.draft_s / machine.target_s[0]
+    if gain < 1.02:
+        return [
+            f"This draft does not help here: one of its tokens takes {share:.0f} % of the target's time, "
+            f"{100 * acceptance:.0f} % are accepted.",
+            f"Flags: -t {tuned.target} --schedule off, or leave out -md",
+        ]
+    words = {Schedule.SYNC: "when the two take turns", Schedule.ASYNC: "when both run at the same time"}
+    flags = {
+        Schedule.SYNC: f"-t {tuned.target} -td {tuned.draft} --schedule sync",
+        Schedule.ASYNC: f"-t {tuned.beside[0]} -td {tuned.beside[1]} --schedule async",
+    }
+    return [
+        f"This draft helps here: about {gain:.2f} times as fast {words[best]}; {gain_stops(machine, acceptance)}.",
+        f"Flags: {flags[best]}; without them duo looks for the fastest way in every text",
+    ]
+
+
+def _describe(measured: Measurements, acceptance: float) -> list[str]:
+    sizes = (1, 2, 4, 5, 8, 16)
+    heading = f"{'ms for so many tokens at once':<36}" + "".join(f"{n:>8}" for n in sizes)
+    lines = [heading]
+    for n_threads in sorted({n for n, _ in measured.target}):
+        lines.append(_row(f"target, {_threads(n_threads)}", _curve(measured, n_threads), sizes))
+    for (target, draft), (times, _) in measured.beside.items():
+        lines.append(_row(f"target, {target}, draft beside it on {draft}", list(times.values()), sizes))
+    lines += [f"{'draft, ' + _threads(n):<36}{1000 * seconds:8.2f}" for n, seconds in sorted(measured.draft.items())]
+    for (target, draft), (_, seconds) in measured.beside.items():
+        lines.append(f"{f'draft, {draft}, target beside it on {target}':<36}{1000 * seconds:8.2f}")
+    return [*lines, f"{100 * acceptance:.0f} % of the draft's guesses were right"]
+
+
+def _row(name: str, times: list[float], sizes: tuple[int, ...]) -> str:
+    return f"{name:<36}" + "".join(f"{1000 * times[n - 1]:8.2f}" for n in sizes)
+
+
+def _threads(n: int) -> str:
+    return "1 thread" if n == 1 else f"{n} threads"
+
+
+def _curve(measured: Measurements, n_threads: int) -> list[float]:
+    return [seconds for (threads, _), seconds in sorted(measured.target.items()) if threads == n_threads]
+
+
+def _measure(options: TuneOptions, pair: Pair) -> Measurements | None:
+    """All measurements, made on another thread; None after Ctrl-C."""
+    config = ContextConfig(
+        _N_CTX, 1, 1, n_outputs_max=32, flash_attn=options.flash_attn.value, type_k=options.cache_type_k.value,
+        type_v=options.cache_type_v.value, exact=options.exact,
+    )  # fmt: skip
+    draft_config = replace(config, type_k="f16", type_v="f16", exact=False)
+    target, draft = pair.contexts(config, draft_config, warn)
+    if draft is None:
+        raise UsageError("the target cannot take tokens back: a draft is of no use")
+    texts = [pair.target.tokenize(text) for text in _TEXTS]
+    cores = usable_cores()
+
+    def work(put: Callable[[Measurements], None], stop: threading.Event) -> None:
+        try:
+            meter = Meter(target, draft, show, stop)
+            splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
+            counts = sorted({1, max(1, cores // 2), cores})
+            found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
+            for text in texts:
+                found.scores += meter.accept(text, _N_TEXT, cores)
+            put(found)
+        except Stopped:
+            pass
+
+    with progress_bar() as show:
+        measuring = Background(work, "duo-tune", stall_s=3600)
+        with on_interrupt(measuring.stop), measuring:
+            return next(iter(measuring), None)

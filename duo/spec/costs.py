@@ -1,0 +1,182 @@
+"""What decodes cost and how often guesses are right, learned while running."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+KEPT = 8  # what an earlier run has learned counts at most as so many values: machines and texts change
+
+
+class Mean:
+    """A running mean that forgets: the first values weigh the same, later ones at least `weight`."""
+
+    def __init__(self, weight: float = 0.1, value: float = 0.0, n: int = 0) -> None:
+        """It may begin with a `value` that counts as `n`."""
+        self._weight = weight
+        self.n = n
+        self.value = value
+
+    def add(self, value: float) -> None:
+        """Take one more value into account."""
+        self.n += 1
+        self.value += max(self._weight, 1 / self.n) * (value - self.value)
+
+
+class Time(Mean):
+    """A mean of times, in seconds, that one interruption cannot spoil."""
+
+    def add(self, value: float) -> None:
+        """Take one more value into account."""
+        if self.n == 1:
+            self.value = min(self.value, value)  # the better of the first two counts
+        super().add(value if self.n == 0 else min(value, 2 * self.value))
+
+
+class CostModel:
+    """What decodes cost, in seconds, in one condition: either model alone, or both at the same time."""
+
+    def __init__(self, other: CostModel | None = None) -> None:
+        """`other` is the other condition: what was not tried in this one is inferred from there."""
+        self._other = other
+        self._target: dict[int, Time] = {}
+        self._draft: dict[int, Time] = {}
+        self._curve: list[float] = []
+        if other is not None:
+            other._other = self
+
+    @property
+    def draft_s(self) -> float:
+        """Time for one draft token on the best number of threads; 0 while it is not known."""
+        known = self._draft or (self._other._draft if self._other else {})
+        return min((time.value for time in known.values()), default=0.0)
+
+    def draft_threads(self, choices: Sequence[int]) -> int:
+        """The number of threads to draft with: each choice is tried three times, then the fastest is taken."""
+        untried = [n for n in choices if n not in self._draft or self._draft[n].n < 3]
+        return untried[0] if untried else min(choices, key=lambda n: self._draft[n].value)
+
+    def add_draft(self, seconds: float, n_threads: int = 1) -> None:
+        """The draft decoded one token."""
+        self._draft.setdefault(n_threads, Time()).add(seconds)
+
+    def add_target(self, n: int, seconds: float) -> None:
+        """The target decoded a batch of `n` tokens."""
+        self._target.setdefault(n, Time()).add(seconds)
+        self._forget_curves()
+
+    def target_s(self, n: int) -> float:
+        """Time for a batch of `n` tokens; 0 while nothing is known."""
+        while len(self._curve) < n:
+            self._curve.append(self._guess(len(self._curve) + 1))
+        return self._curve[n - 1]
+
+    def _guess(self, n: int) -> float:
+        """The curve has steps, so nothing sure can be said of a size that was not tried.
+
+        If it was in the other condition, it is taken to differ as the others do. If not, it is taken to cost what the
+        next smaller one does: hope makes it be tried.
+        """
+        if n == 1:
+            return self._first()
+        if n in self._target:
+            return self._target[n].value
+        theirs = self._other._target if self._other else {}
+        return max(theirs[n].value * self._ratio(theirs) if n in theirs else 0.0, self.target_s(n - 1))
+
+    def _first(self) -> float:
+        """T(1). No other size is faster, so a measurement that was disturbed cannot make it look slow for ever."""
+        theirs = self._other._target if self._other else {}
+        known = [time.value for time in self._target.values()]
+        if 1 not in self._target and 1 in theirs:
+            known.append(theirs[1].value * self._ratio(theirs))
+        return min(known, default=0.0)
+
+    def _ratio(self, theirs: dict[int, Time]) -> float:
+        """How much slower the target is here than in the other condition."""
+        logs = [math.log(self._target[n].value / theirs[n].value) for n in self._target if n in theirs]
+        return math.exp(sum(logs) / len(logs)) if logs else 1.0
+
+    def curve(self, n: int) -> list[float]:
+        """T(1) to T(n), in seconds."""
+        self.target_s(n)
+        return self._curve[:n]
+
+    def target_ms(self) -> dict[str, float]:
+        """T(n) for each n that was measured here, in ms."""
+        return {str(n): 1000 * time.value for n, time in sorted(self._target.items())}
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, in JSON's types."""
+        return {
+            "target_s": {str(n): time.value for n, time in sorted(self._target.items())},
+            "draft_s": {str(n): time.value for n, time in sorted(self._draft.items())},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
+        for times, name in ((self._target, "target_s"), (self._draft, "draft_s")):
+            times.update({int(n): Time(value=_positive(value), n=KEPT) for n, value in state[name].items()})
+        self._forget_curves()
+
+    def _forget_curves(self) -> None:
+        self._curve.clear()
+        if self._other is not None:
+            self._other._curve.clear()
+
+
+class Calibration:
+    """a(c): how often candidates of confidence c (the gap between the draft's top two logits) are accepted."""
+
+    EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    PRIOR_WEIGHT = 4.0  # as if so many candidates had been seen in each bin
+    MEMORY = 0.98  # weight of what a bin has seen, each time it sees one more
+
+    def __init__(self) -> None:
+        # A guess for a small draft of the same family, with the gap in the middle of each bin.
+        middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
+        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7)
+
+    def _begin(self, shares: Iterable[float], mean: float) -> None:
+        self._accepted = [self.PRIOR_WEIGHT * share for share in shares]
+        self._seen = [self.PRIOR_WEIGHT] * len(self._accepted)
+        self._all = Mean(weight=0.03, value=mean, n=int(self.PRIOR_WEIGHT))
+
+    @property
+    def mean(self) -> float:
+        """How often a candidate of unknown confidence is accepted, if all before it are."""
+        return self._all.value
+
+    def probability(self, confidence: float) -> float:
+        """How often a candidate of this confidence is accepted, if all before it are."""
+        i = bisect_right(self.EDGES, confidence)
+        return self._accepted[i] / self._seen[i]
+
+    def add(self, confidence: float, accepted: bool) -> None:
+        """A candidate turned out right or wrong."""
+        i = bisect_right(self.EDGES, confidence)
+        self._seen[i] = self.MEMORY * self._seen[i] + 1
+        self._accepted[i] = self.MEMORY * self._accepted[i] + accepted
+        self._all.add(float(accepted))
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, in JSON's types."""
+        shares = [accepted / seen for accepted, seen in zip(self._accepted, self._seen, strict=True)]
+        return {"edges": list(self.EDGES), "accepted": shares, "mean": self.mean}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
+        shares = [float(share) for share in state["accepted"]]
+        if state["edges"] != list(self.EDGES) or len(shares) != len(self._seen):
+            raise ValueError("other bins")
+        if not all(0 <= share <= 1 for share in (*shares, state["mean"])):
+            raise ValueError("no share")
+        self._begin(shares, float(state["mean"]))
+
+
+def _positive(value: Any) -> float:
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"{value} is no time")
+    return float(value)

@@ -1,0 +1,163 @@
+"""Replays a Policy in virtual time: what a pair would do on hardware whose costs are known, measured here or not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import Schedule
+from duo.spec.session import Session
+
+Guesses = Iterator[tuple[float, bool]]  # confidence of a guess, and whether it is right if all before it are
+_RIGHT, _WRONG = 0, 1
+_ROOM = 1 << 30  # the text is never full
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What decodes cost, in seconds; `target_s[i]` is a batch of i+1 tokens. `beside`: while the other model runs."""
+
+    target_s: Sequence[float]
+    draft_s: float
+    beside_target_s: Sequence[float]
+    beside_draft_s: float
+    read_s: float = 0.0  # per token that the draft reads in a probe
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of a replay."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    n_verified: list[int] = field(default_factory=list)  # candidates of each step
+    waited_s: float = 0.0
+    tokens_in: dict[Schedule, int] = field(default_factory=lambda: dict.fromkeys(Schedule, 0))
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+def constant(acceptance: float, seed: int = 0) -> Guesses:
+    """Guesses that are all accepted with the same probability, if all before them are."""
+    dice = random.Random(seed)  # noqa: S311 - a simulation
+    while True:
+        yield 0.0, dice.random() < acceptance
+
+
+def drawn(scores: Sequence[tuple[float, bool]], seed: int = 0) -> Guesses:
+    """Guesses like those that were observed, in random order."""
+    dice = random.Random(seed)  # noqa: S311 - a simulation
+    while True:
+        yield dice.choice(scores)
+
+
+def replay(policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int) -> Replay:
+    """Write `n_tokens` with `policy` on `machine`, by a draft whose guesses are `guesses`."""
+    return _Replay(policy, machine, guesses).run(n_tokens)
+
+
+class _Replay:
+    """The two loops of duo.engine as one, with a clock of its own."""
+
+    def __init__(self, policy: Policy, machine: Machine, guesses: Guesses) -> None:
+        self._policy = policy
+        self._machine = machine
+        self._guesses = guesses
+        self._session = Session([_RIGHT], 2)
+        self._now = 0.0
+        self._done_at = math.inf  # when the draft, beside the target, has made its next token
+        self._position = 1  # of that token
+        self._on_track = True  # whether all pending guesses are right
+        self._result = Replay()
+        policy.begin(1)
+
+    def run(self, n_tokens: int) -> Replay:
+        """Write so many tokens."""
+        while self._result.tokens < n_tokens:
+            self._step()
+        self._result.seconds = self._now
+        return self._result
+
+    def _step(self) -> None:
+        began, schedule = self._now, self._policy.schedule
+        beside = schedule is Schedule.ASYNC
+        candidates = self._take(self._wait if beside else self._draft_one)
+        start = self._now
+        k = len(candidates)
+        self._advance(start + (self._machine.beside_target_s if beside else self._machine.target_s)[k])
+        accepted = next((i for i, token in enumerate(candidates) if token != _RIGHT), k)
+        epoch = self._session.epoch
+        self._policy.learn_scores(self._session.commit([_RIGHT] * (accepted + 1)))
+        self._policy.learn_step(accepted + 1, StepCost(k, self._now - start, self._now - began))
+        if self._session.epoch != epoch or not beside:
+            self._done_at, self._on_track = math.inf, True
+        if self._done_at == math.inf:
+            self._begin_token()
+        self._result.tokens += accepted + 1
+        self._result.tokens_in[schedule] += accepted + 1
+        self._result.n_verified.append(k)
+        self._result.waited_s += start - began
+
+    def _take(self, more: Callable[[float], bool]) -> tuple[int, ...]:
+        """The candidates to verify, after `more` has got those that the policy wants."""
+        if self._machine.read_s and self._policy.probe_due():
+            self._probe()
+        next_s = self._next_s()
+        while (decision := self._policy.decide(self._session.confidences(), _ROOM, next_s)).wait_s is not None:
+            next_s = self._next_s() if more(decision.wait_s) else math.inf
+        return self._session.candidates(decision.n_verify).tokens
+
+    def _next_s(self) -> float:
+        if self._policy.schedule is not Schedule.ASYNC:
+            return self._policy.costs.draft_s
+        return self._done_at - self._now if self._policy.costs.draft_s else math.inf
+
+    def _draft_one(self, _: float) -> bool:
+        """In turns: one token, on the target's time."""
+        self._now += self._machine.draft_s
+        self._policy.learn_draft(1, self._machine.draft_s)
+        self._position = len(self._session.accepted) + self._session.n_pending
+        self._offer()
+        return True
+
+    def _wait(self, seconds: float) -> bool:
+        """Beside: until the draft has published, at most `seconds`."""
+        n_pending, end = self._session.n_pending, self._now + seconds
+        self._advance(min(self._done_at, end))
+        return self._session.n_pending > n_pending
+
+    def _advance(self, end: float) -> None:
+        """Let the draft work until `end`."""
+        while self._done_at <= end:
+            self._now = self._done_at
+            self._policy.learn_draft(1, self._machine.beside_draft_s)
+            self._offer()
+            self._begin_token()
+        self._now = end
+
+    def _offer(self) -> None:
+        confidence, right = next(self._guesses)
+        self._on_track = self._on_track and right
+        token = _RIGHT if self._on_track else _WRONG
+        self._session.offer(self._session.epoch, self._position, token, confidence)
+        if self._position < len(self._session.accepted):
+            self._on_track = True  # too late: the draft goes on from what the target wrote
+        self._position += 1
+
+    def _begin_token(self) -> None:
+        """The draft begins a token, if it may."""
+        may = self._policy.may_draft(self._session.confidences())
+        self._position = len(self._session.accepted) + self._session.n_pending
+        self._done_at = self._now + self._machine.beside_draft_s if may else math.inf
+
+    def _probe(self) -> None:
+        n = self._policy.PROBE_TOKENS
+        seconds = n * self._machine.read_s
+        self._now += seconds
+        self._policy.learn_probe((next(self._guesses) for _ in range(n // 2)), n, seconds)
