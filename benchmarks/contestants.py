@@ -47,7 +47,7 @@ class Run:
     tokens: int
     tps: float
     text: str
-    foreseen_tps: float | None = None  # what the program's own simulation says
+    predicted_tps: float | None = None  # what the program's own simulation says
 
 
 class ParseError(Exception):
@@ -74,9 +74,7 @@ def all_contestants(duo: list[str], peers: Path) -> list[Contestant]:
     return found + taking_turns(peers, ("1+1", "2"), p_mins=(0.0,))
 
 
-def taking_turns(
-    peers: Path, threads: Sequence[str], p_mins: Sequence[float] = SPECULATIVE_P_MIN
-) -> list[Contestant]:
+def taking_turns(peers: Path, threads: Sequence[str], p_mins: Sequence[float] = SPECULATIVE_P_MIN) -> list[Contestant]:
     """llama-speculative-simple in every combination of its settings."""
     return [speculative(peers, *setting) for setting in product(threads, SPECULATIVE_N_MAX, p_mins)]
 
@@ -165,8 +163,8 @@ def parse_duo(job: Job, output: Output) -> Run:  # noqa: ARG001 (all parsers are
         raise ParseError("duo wrote no --json file")
     statistics = json.loads(output.json_text)
     generation, policy = statistics["generation"], statistics.get("policy") or {}
-    text = output.stdout.strip("\n")
-    return Run(generation["tokens"], generation["tokens_per_s"], text, policy.get("predicted_tokens_per_s"))
+    tokens, tps = int(generation["tokens"]), float(generation["tokens_per_s"])
+    return Run(tokens, tps, output.stdout.strip("\n"), policy.get("predicted_tokens_per_s"))
 
 
 def parse_completion(job: Job, output: Output) -> Run:  # noqa: ARG001

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -32,10 +33,10 @@ class Cost:
     peak_bytes: int
 
 
-def run_process(command: list[str], timeout_s: float = 600.0) -> Cost:
-    """Run a command to its end, reading both pipes as they fill."""
+def run_process(command: list[str], variables: Mapping[str, str], timeout_s: float = 600.0) -> Cost:
+    """Run a command to its end, reading both pipes as they fill; it does not outlive an interrupt."""
     # The options decide, not the caller's environment.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")} | dict(variables)
     start = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -46,6 +47,15 @@ def run_process(command: list[str], timeout_s: float = 600.0) -> Cost:
         env=environment,
         bufsize=0,
     )
+    try:
+        return _follow(process, start, timeout_s)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.wait()
+
+
+def _follow(process: subprocess.Popen[bytes], start: float, timeout_s: float) -> Cost:
     assert process.stdout is not None
     assert process.stderr is not None
     pipes: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}

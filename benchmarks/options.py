@@ -23,7 +23,7 @@ def parser(module: str, summary: str, n_tokens: int) -> argparse.ArgumentParser:
     add("--prompts", type=Path, nargs="+", metavar="FILE", help="instead of those in benchmarks/prompts")
     add("--duo", type=split, default=_duo_command(), metavar="COMMAND", help="how duo is started")
     add("--peers", type=Path, default=PEERS, metavar="DIR", help="llama.cpp's programs")
-    add("--json", type=Path, metavar="FILE", help="also write the JSON document here")
+    add("--json", type=Path, metavar="FILE", help="write the JSON document here")
     return found
 
 

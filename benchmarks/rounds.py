@@ -22,7 +22,7 @@ def measure(
     """Take all samples: every repetition asks each contestant once per prompt, each time in another order."""
     results = Results(contestants, [file.stem for file in prompt_files])
     n_round = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # for the profiles of duo too: it knows nothing from before
         for repetition in range(repetitions):
             for file in prompt_files:
                 job = Job(*models, file.resolve(), n_tokens, Path(folder) / "duo.json")
@@ -39,7 +39,7 @@ def _take_sample(contestant: Contestant, job: Job) -> Sample:
     """Run one contestant once."""
     command = contestant.command(job)
     job.json_file.unlink(missing_ok=True)
-    cost = run_process(command)
+    cost = run_process(command, {"DUO_CONFIG": str(job.json_file.parent)})
     if cost.status != 0:
         raise ParseError(f"{contestant.name} exited with {cost.status}: {' '.join(command)}\n{cost.stderr[-2000:]}")
     return Sample(_read_run(contestant, job, cost), cost)

@@ -109,12 +109,12 @@ class Results:
         """The same for each prompt, the looping ones too."""
         return {prompt: self.tps(contestant, prompt) / self.tps(baseline, prompt) for prompt in self.prompts}
 
-    def foreseen(self, contestant: str) -> float | None:
-        """Measured over foreseen rate: the geometric mean over the prompts that do not loop of the medians."""
+    def accuracy(self, contestant: str) -> float | None:
+        """Measured over predicted rate: the geometric mean over the prompts that do not loop of the medians."""
         medians = [
             median(found)
             for prompt in self.counting()
-            if (found := [run.tps / run.foreseen_tps for run in self._runs(contestant, prompt) if run.foreseen_tps])
+            if (found := [run.tps / run.predicted_tps for run in self._runs(contestant, prompt) if run.predicted_tps])
         ]
         return geometric_mean(medians) if medians else None
 
@@ -195,7 +195,7 @@ class Results:
                     {
                         "tokens": sample.run.tokens,
                         "tokens_per_s": sample.run.tps,
-                        "foreseen_tokens_per_s": sample.run.foreseen_tps,
+                        "predicted_tokens_per_s": sample.run.predicted_tps,
                         "wall_s": round(sample.cost.wall_s, 4),
                         "first_byte_s": sample.cost.first_byte_s,
                         "peak_bytes": sample.cost.peak_bytes,

@@ -16,7 +16,7 @@ from duo.models.hub import resolve_hub
 from duo.models.paths import check_gguf
 from duo.spec.schedule import ALL, Schedule
 
-AUTO_DRAFT = 8
+AUTO_DRAFT = 16
 
 
 def model_configs(options: RunOptions) -> tuple[ModelConfig, ModelConfig | None]:

@@ -37,6 +37,7 @@ from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
+from duo.spec.simulate import predict
 
 # Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
@@ -79,6 +80,8 @@ def run(options: RunOptions) -> int:
         say(report.render(statistics))
         if options.json:
             facts = report.facts(pair, asdict(threads), generation.target.n_ctx, asdict(options))
+            if "policy" in statistics:
+                statistics["policy"]["predicted_tokens_per_s"] = predict(generation.policy)
             with blame("--json", options.json):
                 report.write_json(options.json, statistics | facts)
         if options.trace:

@@ -7,7 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-KEPT = 8  # what an earlier run has learned counts at most as so many values: machines and texts change
+KEPT = 2  # what an earlier run has learned counts as so many values: machines and texts change
+HOPE = 0.95  # and is hoped to be better now, so that what is not used is tried again after some runs
 
 
 class Mean:
@@ -118,7 +119,7 @@ class CostModel:
     def restore(self, state: dict[str, Any]) -> None:
         """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
         for times, name in ((self._target, "target_s"), (self._draft, "draft_s")):
-            times.update({int(n): Time(value=_positive(value), n=KEPT) for n, value in state[name].items()})
+            times.update({int(n): Time(value=HOPE * _positive(value), n=KEPT) for n, value in state[name].items()})
         self._forget_curves()
 
     def _forget_curves(self) -> None:
@@ -133,6 +134,7 @@ class Calibration:
     EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
     PRIOR_WEIGHT = 4.0  # as if so many candidates had been seen in each bin
     MEMORY = 0.98  # weight of what a bin has seen, each time it sees one more
+    RECENT = 0.08  # weight of the last candidate in the mean that notices when the text changes
 
     def __init__(self) -> None:
         # A guess for a small draft of the same family, with the gap in the middle of each bin.
@@ -142,7 +144,8 @@ class Calibration:
     def _begin(self, shares: Iterable[float], mean: float) -> None:
         self._accepted = [self.PRIOR_WEIGHT * share for share in shares]
         self._seen = [self.PRIOR_WEIGHT] * len(self._accepted)
-        self._all = Mean(weight=0.03, value=mean, n=int(self.PRIOR_WEIGHT))
+        self._all = Mean(weight=0.01, value=mean, n=int(self.PRIOR_WEIGHT))
+        self._recent = Mean(weight=self.RECENT, value=mean, n=int(self.PRIOR_WEIGHT))
 
     @property
     def mean(self) -> float:
@@ -160,6 +163,18 @@ class Calibration:
         self._seen[i] = self.MEMORY * self._seen[i] + 1
         self._accepted[i] = self.MEMORY * self._accepted[i] + accepted
         self._all.add(float(accepted))
+        self._recent.add(float(accepted))
+        share = self._all.value
+        deviation = math.sqrt(self.RECENT / 2 * share * (1 - share))  # of the recent mean, if nothing has changed
+        if abs(self._recent.value - share) > 3 * deviation:
+            self._forget()
+
+    def _forget(self) -> None:
+        """The text has changed: what was seen before counts for little."""
+        self._all = Mean(weight=0.01, value=self._recent.value, n=round(1 / self.RECENT))
+        for i, seen in enumerate(self._seen):
+            self._accepted[i] *= min(1.0, self.PRIOR_WEIGHT / seen)
+            self._seen[i] = min(seen, self.PRIOR_WEIGHT)
 
     def state(self) -> dict[str, Any]:
         """What was learned, in JSON's types."""

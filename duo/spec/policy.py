@@ -15,6 +15,7 @@ long-run rate largest.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from duo.spec.schedule import ALL, Chooser, Schedule
 # The draft stops where its guesses survive less often than this: guessing on would only slow the target down, and
 # the draft could start again sooner after a rejection when it is idle. See benchmarks/NOTES.md.
 MIN_SURVIVAL = 0.05
+_HOPELESS = 0.02  # survival of a candidate that nobody waits for
 _MANY = 16  # tokens in a batch that tell what one of many costs
 
 
@@ -73,6 +75,7 @@ class Policy:
         self._n_text = 0
         self._unread = 0  # tokens of the text that the draft has not read
         self._unscored = 0  # tokens written since the draft's guesses were last compared with the text
+        self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as learn_scores() was told them
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with what came
 
     @property
@@ -140,6 +143,8 @@ class Policy:
                     break
             seconds = wait_s + target_s(k + 1)
             survival *= chances[k]
+            if survival < _HOPELESS and k > n_ready:
+                break
             lead_then = lead - k - 1 + (seconds / draft_s if draft_s and next_s < math.inf else 0.0)
             value = expected - rate * seconds + survival * worth_of(min(lead_then, self.n_ahead))
             if value > best_value:
@@ -197,6 +202,7 @@ class Policy:
         """Candidates of these confidences turned out right or wrong."""
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
+            self.scores.append((confidence, accepted))
             self._unscored = 0
 
     def statistics(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Chooser:
     is off, are paid from a budget: a fixed share of the time.
     """
 
-    HORIZON = 128  # tokens in which a change has to pay for itself
+    HORIZON = 128  # tokens in which a change has to pay for itself; more when the text is longer than that already
     MARGIN = 1.03  # by which a forecast has to be better: forecasts are that noisy
     BUDGET_SHARE = 0.015  # of the time may be lost to finding out
     TRIAL_TOKENS = 12
@@ -93,7 +93,7 @@ class Chooser:
     def _best(self, rates: Mapping[Schedule, float]) -> tuple[Schedule, float]:
         """The schedule with the best forecast, and the seconds that it gains over the present one."""
         best = max(self.allowed, key=lambda schedule: (rates[schedule], schedule is self.now))
-        return best, self.HORIZON * (1 / rates[self.now] - 1 / rates[best])
+        return best, max(self.HORIZON, self.n_tokens) * (1 / rates[self.now] - 1 / rates[best])
 
     def _try(self, rates: Mapping[Schedule, float]) -> None:
         stale = [s for s in self.allowed if self._step - self._left_at.get(s, 0) >= self._patience[s]]

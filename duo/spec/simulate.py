@@ -43,6 +43,19 @@ class Replay:
         return self.tokens / self.seconds
 
 
+def predict(policy: Policy, n_tokens: int = 2000) -> float | None:
+    """Tokens/s that a run should reach on what `policy` has learned in one; None if it has learned too little.
+
+    Long enough for what it costs to find out not to matter.
+    """
+    n = policy.n_max + 1
+    if not policy.scores or not policy.alone.draft_s or not policy.forecasts():
+        return None
+    curves = (policy.alone.curve(n), policy.alone.draft_s, policy.beside.curve(n), policy.beside.draft_s)
+    twin = Policy(policy.n_max, policy.n_ahead, policy.chooser.allowed)
+    return replay(twin, Machine(*curves), drawn(list(policy.scores)), n_tokens).rate
+
+
 def constant(acceptance: float, seed: int = 0) -> Guesses:
     """Guesses that are all accepted with the same probability, if all before them are."""
     dice = random.Random(seed)  # noqa: S311 - a simulation
