@@ -13,6 +13,8 @@ from duo.llama import library
 from duo.llama.devices import list_devices
 from duo.llama.model import Model
 
+_CHANGES_SHOWN = 5
+
 
 def facts(pair: Pair, threads: dict[str, Any], n_ctx: int, options: dict[str, Any]) -> dict[str, Any]:
     """What a run was made with, for --json."""
@@ -61,6 +63,8 @@ def render(statistics: dict[str, Any]) -> str:
     ]
     if draft:
         lines += _draft_lines(draft)
+    if policy := statistics.get("policy"):
+        lines += _policy_lines(policy, generation["tokens_by_schedule"])
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory      {statistics['memory']['peak_bytes'] / 1e6:.0f} MB at most")
     lines.append(f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}")
@@ -77,8 +81,30 @@ def _draft_lines(draft: dict[str, Any]) -> list[str]:
     ]
     if positions:
         lines.append(f"            accepted by position, %: {positions}")
+        sizes = ", ".join(f"{n} × {k}" for k, n in enumerate(draft["decodes_by_candidates"]) if n)
+        lines.append(f"            decodes × candidates verified: {sizes}")
     if draft["error"]:
         lines.append(f"            the draft failed: {draft['error']}")
+    return lines
+
+
+def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
+    """What was decided, why, and on what grounds."""
+    shares = ", ".join(f"{n} tokens {schedule}" for schedule, n in tokens.items())
+    forecasts = ", ".join(f"{schedule} {rate:.1f}" for schedule, rate in policy["forecast_tokens_per_s"].items())
+    changes = [f"{change['schedule']} at {change['tokens']} ({change['reason']})" for change in policy["changes"]]
+    more = len(changes) - _CHANGES_SHOWN
+    lines = [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"]
+    lines += [f"            {change}" for change in changes[:_CHANGES_SHOWN]]
+    lines += [f"            and {more} more changes"] if more > 0 else []
+    for name, words in (("alone", "alone or in turns"), ("beside", "side by side")):
+        times = policy["target_ms"][name]
+        sizes, milliseconds = ", ".join(times), ", ".join(f"{ms:.1f}" for ms in times.values())
+        if times:
+            lines.append(
+                f"learned     {words}: T({sizes}) = {milliseconds} ms, draft {policy['draft_ms'][name]:.1f} ms"
+            )
+    lines.append(f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s")
     return lines
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_PAUSE_S = 0.02  # between two looks: waking for every item would take a core from the work for a moment
 
 
 class Background(Generic[T]):
@@ -32,6 +33,7 @@ class Background(Generic[T]):
         self._stall_s = stall_s
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
         self._error: BaseException | None = None
 
@@ -59,6 +61,8 @@ class Background(Generic[T]):
             if item is None:
                 break
             yield item
+            if self._items.empty():
+                self._done.wait(_PAUSE_S)
         if self._error is not None:
             raise self._error
 
@@ -72,4 +76,5 @@ class Background(Generic[T]):
         except BaseException as error:  # carried to the iterating thread
             self._error = error
         finally:
+            self._done.set()
             self._items.put(None)

@@ -14,6 +14,8 @@ from duo.spec.sampling import Sampler, confidence
 class Drafter:
     """Continues the accepted tokens in its own context and publishes each guess at once.
 
+    When that context is full it reads the last half of it again, without what stood before.
+
     `_tokens` is what it believes the text to be: the accepted tokens as far as it has seen them, then its own
     guesses. The last of them has not been decoded yet.
     """
@@ -26,23 +28,27 @@ class Drafter:
         self._n_vocab = n_vocab
         self._metrics = metrics
         self._tokens: list[int] = []
+        self._first = 0  # the token that the cache begins with: a draft of a small context sees only the last ones
         self._n_seen = 0  # accepted tokens that _tokens begins with
         self._epoch = 0
 
     def step(self) -> bool:
         """Draft one token. False if it cannot, now or ever again in this text.
 
-        Its context is full, or the target has written a token that only its own, larger vocabulary has.
+        The target has then written a token that only its own, larger vocabulary has.
 
         Raises whatever the decode raises.
         """
         start = time.perf_counter()
         self._reconcile()
         position = len(self._tokens)
+        if position - self._first > self._draft.n_ctx:
+            self._first = position - max(1, self._draft.n_ctx // 2)
+            self._draft.rollback(0)
         # The last token's logits are wanted: if it was decoded before, it is decoded again.
-        self._draft.rollback(min(self._draft.n_past, position - 1))
-        fresh = self._tokens[self._draft.n_past :]
-        if position > self._draft.n_ctx or max(fresh) >= self._draft.n_vocab:
+        self._draft.rollback(min(self._draft.n_past, position - 1 - self._first))
+        fresh = self._tokens[self._first + self._draft.n_past :]
+        if max(fresh) >= self._draft.n_vocab:
             return False
         logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
         token = self._sampler.sample(logits, position)
@@ -55,26 +61,32 @@ class Drafter:
         return True
 
     def probe(self, n_tokens: int) -> None:
-        """Read the last tokens of the text in one batch and tell the queue how well they would have been guessed.
+        """Read what is new of the text in one batch and tell the queue how well it would have been guessed.
 
-        At most `n_tokens`, without what stands before them, and of these the second half is judged. The draft's cache
-        is empty afterwards. Raises whatever the decode raises.
+        If more than `n_tokens` are new, read only so many, without what stands before them, and judge the second half;
+        the draft then has to read all again before it can go on. Raises whatever the decode raises.
         """
         start = time.perf_counter()
-        text = self._queue.accepted_from(0)[-min(n_tokens, self._draft.n_batch, self._draft.n_ctx) - 1 :]
-        self._draft.rollback(0)
-        if max(text) >= self._draft.n_vocab:
+        self._reconcile()
+        self._keep(self._n_seen)
+        n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx)
+        whole = len(self._tokens) - self._first - self._draft.n_past <= n_read
+        if not whole:
+            self._draft.rollback(0)
+        text = self._tokens[self._first + self._draft.n_past :] if whole else self._tokens[-n_read:]
+        if len(text) < 2 or max(text) >= self._draft.n_vocab or self._draft.n_past + len(text) > self._draft.n_ctx:
             return
-        n_judged = len(text) // 2
+        n_judged = len(text) - 1 if whole else len(text) // 2
+        rows = self._draft.decode(text, n_judged + 1)[:-1, : self._n_vocab]
         scores = []
-        rows = self._draft.decode(text[:-1], n_judged)[:, : self._n_vocab]
-        for i, (logits, right) in enumerate(zip(rows, text[-n_judged:], strict=True)):
-            token = self._sampler.sample(logits, i)
+        for logits, right in zip(rows, text[-n_judged:], strict=True):
+            token = self._sampler.sample(logits, 0)
             scores.append((confidence(logits, token), token == right))
-        self._draft.rollback(0)
+        if not whole:
+            self._draft.rollback(0)
         end = time.perf_counter()
-        self._queue.learn_probe(scores, len(text) - 1, end - start)
-        self._metrics.drafted(start, end, len(text) - 1)
+        self._queue.learn_probe(scores, len(text), end - start, whole=whole)
+        self._metrics.drafted(start, end, len(text))
 
     def _reconcile(self) -> None:
         """Go back to the last token that agrees with the target's text, and take over what it wrote since."""
@@ -90,4 +102,4 @@ class Drafter:
     def _keep(self, n: int) -> None:
         """Forget all but the first `n` tokens."""
         del self._tokens[n:]
-        self._draft.rollback(min(self._draft.n_past, n))
+        self._draft.rollback(min(self._draft.n_past, max(0, n - self._first)))

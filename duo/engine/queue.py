@@ -151,10 +151,10 @@ class CandidateQueue:
             self._changed.notify_all()
             return useful
 
-    def learn_probe(self, scores: list[tuple[float, bool]], n_tokens: int, seconds: float) -> None:
+    def learn_probe(self, scores: list[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """The draft's guesses at a piece of text that it read in one batch: see Policy.learn_probe."""
         with self._changed:
-            self._policy.learn_probe(scores, n_tokens, seconds)
+            self._policy.learn_probe(scores, n_tokens, seconds, whole=whole)
 
     def stop_drafting(self) -> None:
         """Say that no more guesses will come."""

@@ -52,7 +52,7 @@ class Decision:
 class Policy:
     """Decides for one generation, and learns from it."""
 
-    PROBE_TOKENS = 64  # read by a draft that is off, to see how it would guess
+    PROBE_TOKENS = 64  # most that a draft reads at once to see how it would guess
 
     def __init__(
         self, n_max: int, n_ahead: int, schedules: Sequence[Schedule] = ALL, draft_threads: Sequence[int] = (1,)
@@ -160,9 +160,9 @@ class Policy:
 
     def probe_due(self) -> bool:
         """Whether the draft, which has not guessed for a while, should read the text to see how it would."""
-        if not self._drafts or self.schedule is Schedule.ASYNC or self._unscored < self.PROBE_TOKENS:
+        if not self._drafts or self.schedule is Schedule.ASYNC or self._unscored < _MANY:
             return False
-        return self.PROBE_TOKENS * self._read_s <= self.chooser.budget_s
+        return min(self._unread, self.PROBE_TOKENS) * self._read_s <= self.chooser.budget_s
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target wrote `n_tokens` at this cost."""
@@ -185,11 +185,13 @@ class Policy:
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
 
-    def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float) -> None:
-        """The draft read the last `n_tokens` of the text and nothing else; these are its guesses."""
+    def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
+        """The draft read `n_tokens`, all that it had not read if `whole`; these are its guesses."""
         self.learn_scores(scores)
-        self._read.add(seconds / n_tokens)
-        self._unread = self._n_text
+        if n_tokens >= _MANY:
+            self._read.add(seconds / n_tokens)
+        self._unread = 0 if whole else self._n_text
+        self._unscored = 0
         self.chooser.budget_s -= seconds
 
     def stop_drafting(self) -> None:

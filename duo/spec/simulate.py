@@ -86,6 +86,7 @@ class _Replay:
         self._now = 0.0
         self._done_at = math.inf  # when the draft, beside the target, has made its next token
         self._position = 1  # of that token
+        self._unread = 1  # tokens that the draft has not read
         self._on_track = True  # whether all pending guesses are right
         self._result = Replay()
         policy.begin(1)
@@ -112,6 +113,7 @@ class _Replay:
             self._done_at, self._on_track = math.inf, True
         if self._done_at == math.inf:
             self._begin_token()
+        self._unread = self._unread + accepted + 1 if self._policy.schedule is not Schedule.ASYNC else 0
         self._result.tokens += accepted + 1
         self._result.tokens_in[schedule] += accepted + 1
         self._result.n_verified.append(k)
@@ -132,7 +134,12 @@ class _Replay:
         return self._done_at - self._now if self._policy.costs.draft_s else math.inf
 
     def _draft_one(self, _: float) -> bool:
-        """In turns: one token, on the target's time."""
+        """In turns: one token, on the target's time, after what was not read yet."""
+        if self._unread > 1:
+            seconds = self._unread * self._machine.read_s
+            self._now += seconds
+            self._policy.learn_draft(self._unread, seconds)
+        self._unread = 0
         self._now += self._machine.draft_s
         self._policy.learn_draft(1, self._machine.draft_s)
         self._position = len(self._session.accepted) + self._session.n_pending
@@ -170,7 +177,10 @@ class _Replay:
         self._done_at = self._now + self._machine.beside_draft_s if may else math.inf
 
     def _probe(self) -> None:
-        n = self._policy.PROBE_TOKENS
+        n = min(self._policy.PROBE_TOKENS, self._unread)
         seconds = n * self._machine.read_s
         self._now += seconds
-        self._policy.learn_probe((next(self._guesses) for _ in range(n // 2)), n, seconds)
+        whole = n == self._unread
+        scores = [next(self._guesses) for _ in range(n if whole else n // 2)]
+        self._policy.learn_probe(scores, n, seconds, whole=whole)
+        self._unread = 0 if whole else len(self._session.accepted)
