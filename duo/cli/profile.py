@@ -44,18 +44,15 @@ def find_profile(options: RunOptions, models: Sequence[ModelConfig]) -> Profile:
 
 
 def tuned_threads(threads: ThreadConfig, options: RunOptions, kept: dict[str, Any]) -> ThreadConfig:
-    """The numbers of threads that `duo tune` found best, where the user asks for none."""
-    tuned = kept.get("threads")
-    if not tuned or options.threads or options.threads_draft:
+    """The numbers of threads that `duo tune` found best, where the user asks for none. Damaged ones count as none."""
+    if options.threads or options.threads_draft:
         return threads
-    target = int(tuned["target"])
-    return replace(
-        threads,
-        target=target,
-        target_batch=options.threads_batch or threads.target_batch,
-        draft=(int(tuned["draft"]),),
-        beside=(int(tuned["beside"][0]), int(tuned["beside"][1])),
-    )
+    try:
+        tuned = kept["threads"]
+        target, draft, beside = tuned["target"], tuned["draft"], tuned["beside"]
+        return replace(threads, target=int(target), draft=(int(draft),), beside=(int(beside[0]), int(beside[1])))
+    except (KeyError, TypeError, ValueError, IndexError):
+        return threads
 
 
 def restore(policy: Policy, kept: dict[str, Any]) -> None:

@@ -259,7 +259,7 @@ class Policy:
         if not self.rate:
             return
         tokens, seconds = self._window
-        if self.chooser.n_steps >= 2 * Chooser._REVIEW_STEPS and seconds:
+        if self.chooser.n_steps >= 2 * Chooser.REVIEW_STEPS and seconds:
             self._bias[self.schedule].add(min(max(tokens / seconds / self.rate, 0.5), 2.0))
         self._window = (0, 0.0)
         if rates := self.rates():

@@ -40,7 +40,7 @@ class Chooser:
     TRIAL_TOKENS = 12
     STALE_STEPS = 128  # until a schedule is tried again, the first time; then twice as long
     _FIRST_REVIEWS = (3, 6, 12)  # steps after a change, because much is learned in them
-    _REVIEW_STEPS = 16
+    REVIEW_STEPS = 16
 
     def __init__(self, allowed: Sequence[Schedule]) -> None:
         """Begins with the first of sync, async and off that is allowed: sync tells most about both models."""
@@ -69,7 +69,7 @@ class Chooser:
         self.budget_s += self.BUDGET_SHARE * seconds
         self._step += 1
         self.n_steps += 1
-        return self.n_steps in self._FIRST_REVIEWS or self.n_steps % self._REVIEW_STEPS == 0
+        return self.n_steps in self._FIRST_REVIEWS or self.n_steps % self.REVIEW_STEPS == 0
 
     def review(self, rates: Mapping[Schedule, float], entry_s: float) -> None:
         """Change to what `rates` (tokens/s) forecast to be best, or try what has not been tried for long.
