@@ -8,7 +8,7 @@ from duo.cli.options import Layers, RunOptions, ScheduleChoice
 from duo.cli.output import progress_bar, say, warn
 from duo.cli.prompt import read_argument
 from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig, ThreadConfig
-from duo.engine.cores import parse_range, split_cores, usable_cores
+from duo.engine.cores import allowed_cores, parse_range, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama.devices import supports_gpu
 from duo.models.demo import demo_pair
@@ -68,17 +68,20 @@ def schedules(options: RunOptions) -> tuple[Schedule, ...]:
 
 def thread_config(options: RunOptions, *, drafting: bool, target_on_gpu: bool, draft_on_gpu: bool) -> ThreadConfig:
     """Who computes on how many threads in which schedule. Raises UsageError."""
+    own = parse_range(options.cpu_range) if options.cpu_range else None
     cores = usable_cores()
-    target = options.threads or cores
+    target = options.threads or (min(cores, len(own)) if own else cores)
     # A draft on the GPU needs a core only to feed it.
     asked = options.threads_draft or (1 if draft_on_gpu else None)
+    # A target that has all cores for itself leaves the draft some when they run side by side.
+    beside = None if target >= cores and not options.threads_draft else target
     return ThreadConfig(
         target,
         options.threads_batch or target,
         draft=(asked,) if asked else (1, cores) if cores > 1 else (1,),
-        beside=split_cores(options.threads, asked, cores) if drafting else (target, 1),
-        cores=parse_range(options.cpu_range) if options.cpu_range else None,
-        draft_cores=parse_range(options.cpu_range_draft) if options.cpu_range_draft else None,
+        beside=split_cores(beside if options.threads or own else None, asked, cores) if drafting else (target, 1),
+        cores=own,
+        draft_cores=parse_range(options.cpu_range_draft) if options.cpu_range_draft else own and allowed_cores(),
         apart=target_on_gpu != draft_on_gpu,
     )
 

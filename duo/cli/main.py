@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -15,9 +15,11 @@ from duo.cli.options import RunOptions
 from duo.cli.output import say
 from duo.cli.plan import PlanOptions, plan
 from duo.cli.tune_options import TuneOptions
-from duo.errors import DuoError
+from duo.errors import DuoError, UsageError
 
 EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
+
+Options = TypeVar("Options", RunOptions, TuneOptions)
 
 app = typer.Typer(add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -30,6 +32,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     The text is the target's own, token for token; the draft changes only the speed.
     """
     if context.invoked_subcommand is not None:
+        _refuse_lost(context)
         return
     options = _prefer_typed(context, options)
     # Imported here so that --help and usage errors do not wait for llama.cpp.
@@ -52,11 +55,11 @@ def plan_command(_: typer.Context, options: PlanOptions) -> None:
 
 @app.command("tune", add_help_option=False)
 @takes(TuneOptions)
-def tune_command(_: typer.Context, options: TuneOptions) -> None:
+def tune_command(context: typer.Context, options: TuneOptions) -> None:
     """Measure two models on this machine, say whether and how a draft helps, and keep it for later runs."""
     from duo.cli.tune import tune  # noqa: PLC0415
 
-    raise typer.Exit(tune(options))
+    raise typer.Exit(tune(_prefer_typed(context, options)))
 
 
 def main() -> None:
@@ -80,7 +83,15 @@ def main() -> None:
     sys.exit(status)
 
 
-def _prefer_typed(context: typer.Context, options: RunOptions) -> RunOptions:
+def _refuse_lost(context: typer.Context) -> None:
+    """Options before a subcommand would go nowhere. Raises UsageError."""
+    typed = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    if typed:
+        command = context.invoked_subcommand
+        raise UsageError(f"options of `duo {command}` stand after `{command}`")
+
+
+def _prefer_typed(context: typer.Context, options: Options) -> Options:
     """Where one option was typed and one that excludes it comes from the environment, the typed one is meant."""
     for names in (("model", "hf_repo"), ("model_draft", "hf_repo_draft")):
         given = [name for name in names if getattr(options, name) is not None]

@@ -220,11 +220,17 @@ ThreadsBatchOpt = Annotated[
 ]  # fmt: skip
 CpuRangeOpt = Annotated[
     str | None,
-    _option("-Cr", "--cpu-range", panel=HARDWARE, metavar="LO-HI", help="Cores that the target's threads stay on."),
+    _option(
+        "-Cr",
+        "--cpu-range",
+        panel=HARDWARE,
+        metavar="LO-HI",
+        help="Cores that the target's threads stay on, and in turns the draft's.",
+    ),
 ]
 CpuRangeDraftOpt = Annotated[
     str | None,
-    _option("-Crd", "--cpu-range-draft", panel=HARDWARE, metavar="LO-HI", help="Cores for the draft's threads."),
+    _option("-Crd", "--cpu-range-draft", panel=HARDWARE, metavar="LO-HI", help="Cores for a draft beside the target."),
 ]
 
 ContextSizeOpt = Annotated[

@@ -85,35 +85,31 @@ def plan(options: PlanOptions) -> int:
     """Print predictions. Returns the exit status. Raises UsageError."""
     machine, acceptance = _figures(options)
     say(_given(machine, acceptance))
-    for line in render(machine, acceptance, options.draft):
+    rates = predict(machine, acceptance, options.draft)
+    for line in render(machine, acceptance, rates, options.draft):
         print(line)  # noqa: T201 - this is what was asked for
     return 0
 
 
-def render(machine: Machine, acceptance: float, n_max: int) -> list[str]:
-    """The predictions as lines of a table."""
-    rates = predict(machine, acceptance, n_max)
-    plain, turns = (
-        rates[Schedule.OFF],
-        forecast.taking_turns(machine.target_s[: n_max + 1], machine.draft_s, acceptance),
-    )
+def render(machine: Machine, acceptance: float, rates: dict[Schedule, float], n_max: int) -> list[str]:
+    """The predicted `rates` as lines of a table, with the settings that reach them."""
+    turns = forecast.taking_turns(machine.target_s[: n_max + 1], machine.draft_s, acceptance)
     beside = machine.beside_target_s[: n_max + 1], machine.beside_draft_s, acceptance
     both = forecast.overlapped(*beside, 2 * n_max)
-    settings = {
-        Schedule.OFF: "the target alone",
-        Schedule.SYNC: f"draft {turns.n_verify}, then verify" if turns.n_verify else "do not draft",
-        Schedule.ASYNC: f"wait for {both.n_wait}, verify up to {both.n_verify}",
-    }
-    names = {Schedule.OFF: "plain", Schedule.SYNC: "taking turns", Schedule.ASYNC: "overlapped"}
-    lines = [
-        f"{names[schedule]:<13}{rates[schedule]:8.2f} tokens/s  {rates[schedule] / plain:5.2f}×   {settings[schedule]}"
-        for schedule in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC)
+    rows = [
+        ("plain", rates[Schedule.OFF], "the target alone"),
+        (
+            "taking turns",
+            rates[Schedule.SYNC],
+            f"draft {turns.n_verify}, then verify" if turns.n_verify else "no drafts",
+        ),
+        ("overlapped", rates[Schedule.ASYNC], f"wait for {both.n_wait}, verify up to {both.n_verify}"),
+        ("limit", forecast.limit(*beside), "min(1/t_d, E/T(k+1))"),
     ]
-    limit = forecast.limit(*beside)
-    lines.append(f"{'limit':<13}{limit:8.2f} tokens/s  {limit / plain:5.2f}×   min(1/t_d, E/T(k+1))")
+    plain = rates[Schedule.OFF]
+    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / plain:5.2f}×   {words}" for name, rate, words in rows]
     best = max(rates, key=rates.__getitem__)
-    lines.append(f"best: --schedule {best.value}" + (f", {gain_stops(machine, acceptance)}" if best != "off" else ""))
-    return lines
+    return [*lines, f"best: --schedule {best.value}{gain_stops(machine, acceptance, best, n_max)}"]
 
 
 def predict(machine: Machine, acceptance: float, n_max: int) -> dict[Schedule, float]:
@@ -124,17 +120,18 @@ def predict(machine: Machine, acceptance: float, n_max: int) -> dict[Schedule, f
     }
 
 
-def gain_stops(machine: Machine, acceptance: float) -> str:
-    """The smallest --draft that is within a hundredth of the best."""
-    rates = [
-        max(
-            forecast.taking_turns(machine.target_s[: k + 1], machine.draft_s, acceptance).rate,
-            forecast.overlapped(machine.beside_target_s[: k + 1], machine.beside_draft_s, acceptance, 2 * k).rate,
-        )
-        for k in range(1, _LONGEST + 1)
-    ]
-    enough = next(k for k, rate in enumerate(rates, 1) if rate >= 0.99 * max(rates))
-    return f"the gain stops at --draft {enough}"
+def gain_stops(machine: Machine, acceptance: float, schedule: Schedule, n_max: int) -> str:
+    """The smallest --draft that is within a hundredth of the best in this schedule, in words."""
+    if schedule is Schedule.OFF:
+        return ""
+    sizes = range(1, n_max + 1)
+    if schedule is Schedule.SYNC:
+        rates = [forecast.taking_turns(machine.target_s[: k + 1], machine.draft_s, acceptance).rate for k in sizes]
+    else:
+        times, draft_s = machine.beside_target_s, machine.beside_draft_s
+        rates = [forecast.overlapped(times[: k + 1], draft_s, acceptance, 2 * k).rate for k in sizes]
+    enough = next(k for k, rate in zip(sizes, rates, strict=True) if rate >= 0.99 * max(rates))
+    return f"; the gain stops at --draft {enough}"
 
 
 def curve(times: Times) -> list[float]:
@@ -172,9 +169,12 @@ def _statistics(path: Path | None) -> tuple[Times, Times, float | None, float | 
         return {}, {}, None, None, None
     try:
         policy: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["policy"]
-        times, beside = ({int(n): float(ms) for n, ms in policy["target_ms"][at].items()} for at in ("alone", "beside"))
-        draft = policy["draft_ms"]
-        return times or beside, beside or times, draft["alone"], draft["beside"], policy["acceptance"]
+        curves = [policy["curve_ms"][condition] for condition in ("alone", "beside")]
+        draft = [policy["draft_ms"][condition] for condition in ("alone", "beside")]
+        if None in (*curves, *draft):
+            raise UsageError(f"--json {path}: this run has learned too little: it needs more tokens")
+        times, beside = (_checked({n: float(ms) for n, ms in enumerate(curve, 1)}) for curve in curves)
+        return times, beside, float(draft[0]), float(draft[1]), float(policy["acceptance"])
     except OSError as error:
         raise UsageError(f"--json {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -23,7 +23,11 @@ def find_profile(options: RunOptions, models: Sequence[ModelConfig]) -> Profile:
     return Profile(
         {
             "models": [
-                {"name": model.path.name, "bytes": model.path.stat().st_size, "gpu_layers": model.n_gpu_layers}
+                {
+                    "path": str(model.path.resolve()),
+                    "bytes": sum(part.stat().st_size for part in model.shards),
+                    "gpu_layers": model.n_gpu_layers,
+                }
                 for model in models
             ],
             "devices": [device.description for device in list_devices()],
@@ -49,10 +53,12 @@ def tuned_threads(threads: ThreadConfig, options: RunOptions, kept: dict[str, An
         return threads
     try:
         tuned = kept["threads"]
-        target, draft, beside = tuned["target"], tuned["draft"], tuned["beside"]
-        return replace(threads, target=int(target), draft=(int(draft),), beside=(int(beside[0]), int(beside[1])))
-    except (KeyError, TypeError, ValueError, IndexError):
+        target, draft, *beside = (int(n) for n in (tuned["target"], tuned["draft"], *tuned["beside"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
         return threads
+    if len(beside) != 2 or not all(1 <= n <= usable_cores() for n in (target, draft, *beside)):
+        return threads
+    return replace(threads, target=target, draft=(draft,), beside=(beside[0], beside[1]))
 
 
 def restore(policy: Policy, kept: dict[str, Any]) -> None:
@@ -62,6 +68,6 @@ def restore(policy: Policy, kept: dict[str, Any]) -> None:
     fresh = Policy(policy.n_max, policy.n_ahead)
     try:
         fresh.restore(learned)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return
     policy.restore(learned)

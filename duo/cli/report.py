@@ -101,9 +101,8 @@ def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
         times = policy["target_ms"][name]
         sizes, milliseconds = ", ".join(times), ", ".join(f"{ms:.1f}" for ms in times.values())
         if times:
-            lines.append(
-                f"learned     {words}: T({sizes}) = {milliseconds} ms, draft {policy['draft_ms'][name]:.1f} ms"
-            )
+            draft = _value(policy["draft_ms"][name], ".1f", " ms")
+            lines.append(f"learned     {words}: T({sizes}) = {milliseconds} ms, draft {draft}")
     lines.append(f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s")
     return lines
 

@@ -24,7 +24,7 @@ from duo.cli.options import RunOptions
 from duo.cli.output import TextWriter, blame, check_writable, marks_tokens, progress_bar, say, send_log, warn
 from duo.cli.profile import find_profile, restore, tuned_threads
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
-from duo.config import ContextConfig, ThreadConfig
+from duo.config import ContextConfig, ModelConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
@@ -55,7 +55,7 @@ def run(options: RunOptions) -> int:
     metrics = Metrics()
     target, draft = model_configs(options)
     with load(target, draft) as pair:
-        profile = find_profile(options, (target, draft)) if draft is not None and options.profile else None
+        profile = _profile(options, target, draft)
         kept = profile.load() if profile is not None else {}
         threads = thread_config(
             options,
@@ -104,6 +104,16 @@ def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
     if system:
         messages.insert(0, {"role": "system", "content": system})
     return target.apply_chat_template(messages)
+
+
+def _profile(options: RunOptions, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
+    if draft is None or not options.profile:
+        return None
+    try:
+        return find_profile(options, (target, draft))
+    except UsageError as error:
+        warn(f"{error}: what is learned is not kept")
+        return None
 
 
 def _keep(profile: Profile, document: dict[str, Any]) -> None:
@@ -157,8 +167,7 @@ def _stream(generation: Generation, writer: TextWriter) -> int:
 
     def stop() -> None:
         running.stop()
-        if not metrics.steps:  # a long prompt is not worth waiting for
-            generation.abort()
+        generation.interrupt()
 
     with on_interrupt(stop) as interrupt, ExitStack() as bar:
         if len(generation.prompt) > generation.target.n_batch:

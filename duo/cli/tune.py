@@ -57,18 +57,18 @@ def tune(options: TuneOptions) -> int:
             say("One of these models cannot take tokens back, so that a draft is of no use: run it without -md.")
             return 0
         measured = _measure(options, pair)
-    if measured is None:
+    if isinstance(measured, int):
         say("duo: interrupted: nothing was kept")
-        return 130
+        return measured
     acceptance = sum(right for _, right in measured.scores) / len(measured.scores)
     tuned = choose(measured, acceptance)
-    for line in (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, AUTO_DRAFT), ""):
-        print(line)  # noqa: T201 - this is what was asked for
-    for line in advise(tuned, acceptance):
-        print(line)  # noqa: T201
     threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
     with blame("the profile", profile.path):
         profile.save({"policy": learned(measured, tuned).state(), "threads": threads})
+    rates = predict(tuned.machine, acceptance, AUTO_DRAFT)
+    table = (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, rates, AUTO_DRAFT), "")
+    for line in (*table, *advise(tuned, acceptance, rates)):
+        print(line)  # noqa: T201 - this is what was asked for
     print(f"This is kept in {profile.path}; duo begins with it (--no-profile leaves it out).")  # noqa: T201
     return 0
 
@@ -105,10 +105,9 @@ def learned(measured: Measurements, tuned: Tuned) -> Policy:
     return policy
 
 
-def advise(tuned: Tuned, acceptance: float) -> list[str]:
+def advise(tuned: Tuned, acceptance: float, rates: dict[Schedule, float]) -> list[str]:
     """Whether and how a draft helps, in plain words, and the flags to use."""
     machine = tuned.machine
-    rates = predict(machine, acceptance, AUTO_DRAFT)
     best = max(rates, key=rates.__getitem__)
     gain = rates[best] / rates[Schedule.OFF]
     share = 100 * machine.draft_s / machine.target_s[0]
@@ -116,16 +115,15 @@ def advise(tuned: Tuned, acceptance: float) -> list[str]:
         return [
             f"This draft does not help here: one of its tokens takes {share:.0f} % of the target's time, "
             f"{100 * acceptance:.0f} % are accepted.",
-            f"Flags: -t {tuned.target} --schedule off, or leave out -md",
+            "Flags: --schedule off, or leave out -md",
         ]
     words = {Schedule.SYNC: "when the two take turns", Schedule.ASYNC: "when both run at the same time"}
-    flags = {
-        Schedule.SYNC: f"-t {tuned.target} -td {tuned.draft} --schedule sync",
-        Schedule.ASYNC: f"-t {tuned.beside[0]} -td {tuned.beside[1]} --schedule async",
-    }
+    threads = {Schedule.SYNC: (tuned.target, tuned.draft), Schedule.ASYNC: tuned.beside}
+    enough = gain_stops(machine, acceptance, best, AUTO_DRAFT)
     return [
-        f"This draft helps here: about {gain:.2f} times as fast {words[best]}; {gain_stops(machine, acceptance)}.",
-        f"Flags: {flags[best]}; without them duo looks for the fastest way in every text",
+        f"This draft helps here: about {gain:.2f} times as fast {words[best]}{enough}.",
+        f"Flags: --schedule {best.value} (with {threads[best][0]} and {threads[best][1]} threads, as kept); "
+        "without it duo looks for the fastest way in every text",
     ]
 
 
@@ -155,13 +153,13 @@ def _curve(measured: Measurements, n_threads: int) -> list[float]:
     return [seconds for (threads, _), seconds in sorted(measured.target.items()) if threads == n_threads]
 
 
-def _measure(options: TuneOptions, pair: Pair) -> Measurements | None:
-    """All measurements, made on another thread; None after Ctrl-C."""
+def _measure(options: TuneOptions, pair: Pair) -> Measurements | int:
+    """All measurements, made on another thread; the exit status after Ctrl-C."""
     config = ContextConfig(
         _N_CTX, 1, 1, n_outputs_max=32, flash_attn=options.flash_attn.value, type_k=options.cache_type_k.value,
         type_v=options.cache_type_v.value, exact=options.exact,
     )  # fmt: skip
-    draft_config = replace(config, type_k="f16", type_v="f16", exact=False)
+    draft_config = replace(config, type_k="f16", type_v="f16", exact=False, flash_attn="auto")
     target, draft = pair.contexts(config, draft_config, warn)
     if draft is None:
         raise UsageError("the target cannot take tokens back: a draft is of no use")
@@ -172,7 +170,7 @@ def _measure(options: TuneOptions, pair: Pair) -> Measurements | None:
         try:
             meter = Meter(target, draft, show, stop)
             splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
-            counts = sorted({1, max(1, cores // 2), cores})
+            counts = sorted({max(1, cores // 2), cores})
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
             for text in texts:
                 found.scores += meter.accept(text, _N_TEXT, cores)
@@ -182,5 +180,6 @@ def _measure(options: TuneOptions, pair: Pair) -> Measurements | None:
 
     with progress_bar() as show:
         measuring = Background(work, "duo-tune", stall_s=3600)
-        with on_interrupt(measuring.stop), measuring:
-            return next(iter(measuring), None)
+        with on_interrupt(measuring.stop) as interrupt, measuring:
+            found = next(iter(measuring), None)
+        return interrupt.status if found is None else found

@@ -46,8 +46,7 @@ class Background(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Ask the work to stop and wait for it."""
-        if not self._stop.is_set():
-            self._stop.set()
+        self._stop.set()
         self._thread.join()
 
     def __iter__(self) -> Iterator[T]:

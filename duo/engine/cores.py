@@ -13,7 +13,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 def usable_cores() -> int:
     """Physical cores that the affinity mask and the container's quota leave to this process, at least 1."""
-    cpus = _affinity()
+    cpus = allowed_cores()
     cores = {_siblings(cpu) for cpu in cpus}
     quota = _quota()
     return max(1, len(cores) if quota is None else min(len(cores), math.floor(quota)))
@@ -38,11 +38,11 @@ def parse_range(text: str) -> frozenset[int]:
     low, dash, high = text.partition("-")
     if not dash or not (low + high).isdecimal():
         raise UsageError(f"a range of cores is written lo-hi, for example 0-3, not {text!r}")
-    allowed = _affinity()
+    allowed = allowed_cores()
     first, last = int(low or 0), int(high) if high else max(allowed)
     cores = frozenset(range(first, min(last, max(allowed) + 1) + 1))
     if not cores or not cores <= allowed:
-        raise UsageError(f"cores {text}: this process may use {_show(_affinity())}")
+        raise UsageError(f"cores {text}: this process may use {_show(allowed_cores())}")
     return cores
 
 
@@ -52,7 +52,8 @@ def pin(cores: frozenset[int] | None) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _affinity() -> frozenset[int]:
+def allowed_cores() -> frozenset[int]:
+    """The logical processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

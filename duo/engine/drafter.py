@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import takewhile
 
 from duo.engine.decoder import Decoder, decode_all
@@ -64,29 +65,37 @@ class Drafter:
         """Read what is new of the text in one batch and tell the queue how well it would have been guessed.
 
         If more than `n_tokens` are new, read only so many, without what stands before them, and judge the second half;
-        the draft then has to read all again before it can go on. Raises whatever the decode raises.
+        the draft then has to read all again before it can go on. The prompt is not judged, and nothing is read while
+        the draft has guesses that are still to be judged. Raises whatever the decode raises.
         """
         start = time.perf_counter()
         self._reconcile()
-        self._keep(self._n_seen)
-        n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx)
-        whole = len(self._tokens) - self._first - self._draft.n_past <= n_read
-        if not whole:
-            self._draft.rollback(0)
-        text = self._tokens[self._first + self._draft.n_past :] if whole else self._tokens[-n_read:]
-        if len(text) < 2 or max(text) >= self._draft.n_vocab or self._draft.n_past + len(text) > self._draft.n_ctx:
-            return
-        n_judged = len(text) - 1 if whole else len(text) // 2
-        rows = self._draft.decode(text, n_judged + 1)[:-1, : self._n_vocab]
-        scores = []
-        for logits, right in zip(rows, text[-n_judged:], strict=True):
-            token = self._sampler.sample(logits, 0)
-            scores.append((confidence(logits, token), token == right))
-        if not whole:
-            self._draft.rollback(0)
+        n_text = len(self._tokens)
+        n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx, n_text)
+        whole = n_text - self._first - self._draft.n_past <= n_read and n_text - self._first <= self._draft.n_ctx
+        text = self._tokens[self._first + self._draft.n_past if whole else -n_read :]
+        n_judged = min(len(text) - 1 if whole else len(text) // 2, n_text - self._queue.n_prompt)
+        scores: list[tuple[float, bool]] = []
+        if n_text == self._n_seen and n_judged > 0 and max(text) < self._draft.n_vocab:
+            scores = self._judge(text, n_judged, keep=whole)
+        else:
+            text, whole = [], True
         end = time.perf_counter()
         self._queue.learn_probe(scores, len(text), end - start, whole=whole)
-        self._metrics.drafted(start, end, len(text))
+        self._metrics.probed(start, end, len(text))
+
+    def _judge(self, text: Sequence[int], n: int, *, keep: bool) -> list[tuple[float, bool]]:
+        """How the last `n` tokens of `text` would have been guessed; what was read stays in the cache if `keep`."""
+        if not keep:
+            self._draft.rollback(0)
+        rows = self._draft.decode(text, n + 1)[:-1, : self._n_vocab]
+        scores = []
+        for logits, right in zip(rows, text[-n:], strict=True):
+            token = self._sampler.sample(logits, 0)
+            scores.append((confidence(logits, token), token == right))
+        if not keep:
+            self._draft.rollback(0)
+        return scores
 
     def _reconcile(self) -> None:
         """Go back to the last token that agrees with the target's text, and take over what it wrote since."""
@@ -102,4 +111,7 @@ class Drafter:
     def _keep(self, n: int) -> None:
         """Forget all but the first `n` tokens."""
         del self._tokens[n:]
+        if n <= self._first:
+            self._first = max(0, n - self._draft.n_ctx // 2)
+            self._draft.rollback(0)
         self._draft.rollback(min(self._draft.n_past, max(0, n - self._first)))

@@ -43,11 +43,11 @@ class Generation:
         if the target fails.
         """
         pin(self.threads.cores)
-        self.policy.begin(len(self.prompt))
+        self.policy.begin(len(self.prompt), self.ending.n_room)
         queue = CandidateQueue(
             Session(self.prompt, self.target.n_vocab),
             self.policy,
-            drafting=self.draft is not None,
+            has_draft=self.draft is not None,
             cancel=self.draft.cancel if self.draft is not None else lambda: None,
         )
         if self.draft is None:
@@ -67,11 +67,12 @@ class Generation:
         if rest := self.ending.finish():
             put(Step((), 0, (rest,)))
 
-    def abort(self) -> None:
-        """End the present decodes, from any thread or signal handler, and with them the generation."""
-        self.target.abort()
+    def interrupt(self) -> None:
+        """Let the generation end soon, from any thread or signal handler: a long prompt is not read to its end."""
         if self.draft is not None:
             self.draft.abort()
+        if not self.metrics.steps:
+            self.target.abort()
 
     def _look_after(self, drafting: Drafting) -> None:
         """Take note if the draft has died."""

@@ -10,9 +10,10 @@ from itertools import product
 from statistics import median
 
 from duo.engine.decoder import Decoder, decode_all
+from duo.errors import DuoError
 from duo.spec.sampling import Greedy, confidence
 
-SIZES = tuple(range(1, 17))
+SIZES = tuple(range(1, 18))  # sixteen candidates and the token before them
 _DRAFT_TOKENS = 24
 _PROMPT = 32  # tokens in the cache while a decode is timed
 
@@ -97,12 +98,16 @@ class Meter:
     def _both(self, split: tuple[int, int]) -> tuple[dict[int, float], float]:
         """The times of both while the other one is busy too, each on a thread of its own."""
         draft_times: list[float] = []
+        failures: list[Exception] = []
         done = threading.Event()
         self._draft.set_threads(split[1], split[1])
 
         def draft() -> None:
-            while not done.is_set():
-                draft_times.append(self._time_of(self._draft, 1, 1))
+            try:
+                while not done.is_set():
+                    draft_times.append(self._time_of(self._draft, 1, 1))
+            except (Stopped, DuoError) as error:
+                failures.append(error)
 
         drafting = threading.Thread(target=draft, name="duo-draft")
         self._target.set_threads(split[0], split[0])
@@ -115,6 +120,8 @@ class Meter:
         finally:
             done.set()
             drafting.join()
+        if failures:
+            raise failures[0]
         return times, median(draft_times)
 
     def _time_of(self, decoder: Decoder, n: int, least: int = 3) -> float:

@@ -56,12 +56,16 @@ class Metrics:
         name = "draft" if n_tokens == 1 else "catch up"
         self.draft_events.append(Event("draft", name, start, end, n_tokens))
 
+    def probed(self, start: float, end: float, n_tokens: int) -> None:
+        """The draft read `n_tokens` to see how it would have guessed them."""
+        self.draft_events.append(Event("draft", "probe", start, end, n_tokens))
+
     def decoded(self, start: float, end: float, n_tokens: int) -> None:
         """The target thread: it decoded `n_tokens` from `start` to `end`."""
         self.events.append(Event("target", "decode" if self.steps else "prompt", start, end, n_tokens))
 
     def waited(self, start: float, end: float) -> None:
-        """The target thread: it looked for candidates, and perhaps waited for them, from `start` to `end`."""
+        """The target thread: it looked for candidates, and perhaps waited for the draft beside it."""
         self.events.append(Event("target", "wait", start, end, 0))
 
     def stepped(self, n_candidates: int, n_accepted: int, n_tokens: int, schedule: Schedule) -> None:
@@ -102,7 +106,7 @@ class Metrics:
     def _draft_statistics(self) -> dict[str, Any] | None:
         if not self.draft_events and self.draft_error is None:
             return None
-        n_drafted = len(self.draft_events)
+        n_drafted = sum(event.name != "probe" for event in self.draft_events)
         n_verified = sum(step.n_candidates for step in self.steps)
         n_accepted = sum(step.n_accepted for step in self.steps)
         busy = [(event.start, event.end) for event in self.events if event.name != "wait"]

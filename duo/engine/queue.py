@@ -21,17 +21,19 @@ class CandidateQueue:
     """
 
     def __init__(
-        self, session: Session, policy: Policy, *, drafting: bool, cancel: Callable[[], None] = lambda: None
+        self, session: Session, policy: Policy, *, has_draft: bool, cancel: Callable[[], None] = lambda: None
     ) -> None:
-        """With `drafting` False there is no draft.
+        """`has_draft` tells whether there is a draft at all.
 
         `cancel` ends the draft's present decode when it has become useless.
         """
         self._cancel = cancel
         self._session = session
         self._policy = policy
+        self._n_prompt = len(session.accepted)
         self._changed = threading.Condition(threading.Lock())
-        self._drafting = drafting
+        self._has_draft = has_draft
+        self._asked = (0, 0)  # accepted and pending tokens when the draft was last asked for one in turn
         self._beside = False  # whether the draft works beside the target, on its own thread
         self._draft_began: float | None = None  # when it began the token in the making; None: there is none
         self._draft_epoch = 0  # and in which epoch
@@ -55,6 +57,11 @@ class CandidateQueue:
         with self._changed:
             return self._session.accepted[position:]
 
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return self._n_prompt
+
     def schedule(self) -> Schedule:
         """The schedule to follow now."""
         with self._changed:
@@ -77,7 +84,10 @@ class CandidateQueue:
     def take_in_turn(self, n_room: int) -> Candidates | None:
         """The candidates to verify now; None if the draft should make one more first, on the target's time."""
         with self._changed:
-            next_s = self._policy.costs.draft_s if self._drafting else math.inf
+            state = len(self._session.accepted), self._session.n_pending
+            # A draft that was asked and brought nothing is not asked again.
+            next_s = self._policy.costs.draft_s if self._has_draft and state != self._asked else math.inf
+            self._asked = state
             decision = self._policy.decide(self._session.confidences(), n_room, next_s)
             return self._session.candidates(decision.n_verify) if decision.wait_s is None else None
 
@@ -146,7 +156,8 @@ class CandidateQueue:
         """
         with self._changed:
             self._draft_began = None
-            self._policy.learn_draft(n_tokens, seconds)
+            if self._beside == (self._policy.schedule is Schedule.ASYNC):  # not in the middle of a change
+                self._policy.learn_draft(n_tokens, seconds)
             useful = self._session.offer(epoch, position, *guess)
             self._changed.notify_all()
             return useful
@@ -154,11 +165,12 @@ class CandidateQueue:
     def learn_probe(self, scores: list[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """The draft's guesses at a piece of text that it read in one batch: see Policy.learn_probe."""
         with self._changed:
+            self._draft_began = None
             self._policy.learn_probe(scores, n_tokens, seconds, whole=whole)
 
     def stop_drafting(self) -> None:
         """Say that no more guesses will come."""
         with self._changed:
-            self._drafting = self._beside = False
+            self._has_draft = self._beside = False
             self._policy.stop_drafting()
             self._changed.notify_all()

@@ -12,6 +12,7 @@ from duo.engine.queue import CandidateQueue
 from duo.engine.text import CONTEXT_FULL, LIMIT, Ending
 from duo.spec.policy import StepCost
 from duo.spec.sampling import Sampler
+from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Step
 from duo.spec.verify import verify
 
@@ -45,7 +46,8 @@ def generate(
         logits = target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
         end = time.perf_counter()
         position = target.n_past - len(candidates)
-        metrics.waited(began, start)
+        if drafting.schedule is Schedule.ASYNC:  # in turns, it is the draft's time
+            metrics.waited(began, start)
         metrics.decoded(start, end, len(tokens) + len(candidates))
 
         acceptance = verify(logits, candidates, sampler, position)

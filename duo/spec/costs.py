@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 KEPT = 2  # what an earlier run has learned counts as so many values: machines and texts change
-HOPE = 0.95  # and is hoped to be better now, so that what is not used is tried again after some runs
+HOPE = 0.95  # what runs did not measure is hoped to be so much better for each of them, so that it is tried again,
+MOST_HOPE = 0.8  # but not more than this
+_FEW = 5  # values that are enough to believe
 
 
 class Mean:
@@ -44,6 +46,7 @@ class CostModel:
         self._other = other
         self._target: dict[int, Time] = {}
         self._draft: dict[int, Time] = {}
+        self._kept: dict[tuple[str, int], tuple[float, int]] = {}  # restored values, and how many runs they are old
         self._curve: list[float] = []
         if other is not None:
             other._other = self
@@ -89,6 +92,8 @@ class CostModel:
 
     def _first(self) -> float:
         """T(1). No other size is faster, so a measurement that was disturbed cannot make it look slow for ever."""
+        if 1 in self._target and self._target[1].n >= _FEW:
+            return self._target[1].value
         theirs = self._other._target if self._other else {}
         known = [time.value for time in self._target.values()]
         if 1 not in self._target and 1 in theirs:
@@ -106,21 +111,39 @@ class CostModel:
         return self._curve[:n]
 
     def target_ms(self) -> dict[str, float]:
-        """T(n) for each n that was measured here, in ms."""
-        return {str(n): 1000 * time.value for n, time in sorted(self._target.items())}
+        """T(n) for each n that was measured here, in this run, in ms."""
+        measured = [(n, time) for n, time in sorted(self._target.items()) if self._is_fresh("target_s", n, time)]
+        return {str(n): 1000 * time.value for n, time in measured}
 
     def state(self) -> dict[str, Any]:
-        """What was learned, in JSON's types."""
+        """What was learned, in JSON's types: of each number the time in seconds and how many runs it is old."""
         return {
-            "target_s": {str(n): time.value for n, time in sorted(self._target.items())},
-            "draft_s": {str(n): time.value for n, time in sorted(self._draft.items())},
+            name: {
+                str(n): [time.value, 0]
+                if self._is_fresh(name, n, time)
+                else [self._kept[name, n][0], self._kept[name, n][1] + 1]
+                for n, time in sorted(times.items())
+            }
+            for name, times in self._times()
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
-        for times, name in ((self._target, "target_s"), (self._draft, "draft_s")):
-            times.update({int(n): Time(value=HOPE * _positive(value), n=KEPT) for n, value in state[name].items()})
+        for name, times in self._times():
+            for key, (value, age) in state[name].items():
+                n, seconds = int(key), positive(value)
+                if n < 1 or not isinstance(age, int) or age < 0:
+                    raise ValueError(f"{key}: {age}")
+                self._kept[name, n] = seconds, age
+                times[n] = Time(value=max(MOST_HOPE, HOPE**age) * seconds, n=KEPT)
         self._forget_curves()
+
+    def _times(self) -> list[tuple[str, dict[int, Time]]]:
+        return [("target_s", self._target), ("draft_s", self._draft)]
+
+    def _is_fresh(self, name: str, n: int, time: Time) -> bool:
+        """Whether it was measured in this run."""
+        return (name, n) not in self._kept or time.n > KEPT
 
     def _forget_curves(self) -> None:
         self._curve.clear()
@@ -188,10 +211,14 @@ class Calibration:
             raise ValueError("other bins")
         if not all(0 <= share <= 1 for share in (*shares, state["mean"])):
             raise ValueError("no share")
-        self._begin(shares, float(state["mean"]))
+        # Texts differ: half of it is what would be guessed without.
+        prior = [accepted / seen for accepted, seen in zip(self._accepted, self._seen, strict=True)]
+        halves = [(share + guess) / 2 for share, guess in zip(shares, prior, strict=True)]
+        self._begin(halves, (float(state["mean"]) + self.mean) / 2)
 
 
-def _positive(value: Any) -> float:
+def positive(value: Any) -> float:
+    """`value`, if it can be a time or a ratio. Raises TypeError or ValueError."""
     if not 0 < float(value) < math.inf:
         raise ValueError(f"{value} is no time")
     return float(value)

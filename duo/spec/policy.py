@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duo.spec import forecast
-from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time
+from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time, positive
 from duo.spec.forecast import Forecast
 from duo.spec.schedule import ALL, Chooser, Schedule
 
@@ -30,6 +30,7 @@ from duo.spec.schedule import ALL, Chooser, Schedule
 MIN_SURVIVAL = 0.05
 _HOPELESS = 0.02  # survival of a candidate that nobody waits for
 _MANY = 16  # tokens in a batch that tell what one of many costs
+_SILENCE = 16  # tokens without a guess until the draft is asked how it would guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Decision:
 class Policy:
     """Decides for one generation, and learns from it."""
 
-    PROBE_TOKENS = 64  # most that a draft reads at once to see how it would guess
+    PROBE_TOKENS = 48  # most that a draft reads at once to see how it would guess
 
     def __init__(
         self, n_max: int, n_ahead: int, schedules: Sequence[Schedule] = ALL, draft_threads: Sequence[int] = (1,)
@@ -75,6 +76,7 @@ class Policy:
         self._n_text = 0
         self._unread = 0  # tokens of the text that the draft has not read
         self._unscored = 0  # tokens written since the draft's guesses were last compared with the text
+        self._scored = False  # whether that was in this step
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as learn_scores() was told them
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with what came
 
@@ -98,10 +100,10 @@ class Policy:
         """Threads for a draft that takes turns with the target."""
         return self.alone.draft_threads(self._draft_threads)
 
-    def begin(self, n_prompt: int) -> None:
-        """A text begins, with a prompt that the draft has not read."""
+    def begin(self, n_prompt: int, n_room: int | None = None) -> None:
+        """A text begins, with a prompt that the draft has not read, and room for `n_room` tokens (None: any number)."""
         self._n_text = self._unread = n_prompt
-        self.chooser.begin(self.rates(), self._entry_s())
+        self.chooser.begin(self.rates(), self._entry_s(), n_room)
         self._foresee()
 
     def forecasts(self) -> dict[Schedule, Forecast]:
@@ -160,7 +162,7 @@ class Policy:
 
     def probe_due(self) -> bool:
         """Whether the draft, which has not guessed for a while, should read the text to see how it would."""
-        if not self._drafts or self.schedule is Schedule.ASYNC or self._unscored < _MANY:
+        if not self._drafts or self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
             return False
         return min(self._unread, self.PROBE_TOKENS) * self._read_s <= self.chooser.budget_s
 
@@ -169,7 +171,8 @@ class Policy:
         self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
         self._n_text += n_tokens
         self._unread += n_tokens
-        self._unscored += n_tokens
+        self._unscored = 0 if self._scored else self._unscored + n_tokens
+        self._scored = False
         self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         review = self.chooser.step(n_tokens, cost.total_s)
         if review or not self.rate:
@@ -186,11 +189,12 @@ class Policy:
             self.alone.add_draft(seconds, self.n_draft_threads)
 
     def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
-        """The draft read `n_tokens`, all that it had not read if `whole`; these are its guesses."""
+        """The draft read `n_tokens`, all that it had not read if `whole`; these are its guesses. 0: it could not."""
         self.learn_scores(scores)
         if n_tokens >= _MANY:
             self._read.add(seconds / n_tokens)
-        self._unread = 0 if whole else self._n_text
+        if n_tokens:
+            self._unread = 0 if whole else self._n_text
         self._unscored = 0
         self.chooser.budget_s -= seconds
 
@@ -205,7 +209,7 @@ class Policy:
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
             self.scores.append((confidence, accepted))
-            self._unscored = 0
+            self._scored = True
 
     def statistics(self) -> dict[str, Any]:
         """What was learned and decided, in JSON's types; times in ms."""
@@ -219,8 +223,14 @@ class Policy:
             "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in self.rates().items()},
             "acceptance": self.calibration.mean,
             "target_ms": {name: costs.target_ms() for name, costs in self._conditions()},
-            "draft_ms": {name: 1000 * costs.draft_s for name, costs in self._conditions()},
+            "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in self._conditions()},
+            "curve_ms": {name: self._curve_ms(costs) for name, costs in self._conditions()},
         }
+
+    def _curve_ms(self, costs: CostModel) -> list[float] | None:
+        """T(1) to T(n_max + 1) in ms, inferred where they were not measured; None while nothing is known."""
+        curve = costs.curve(self.n_max + 1)
+        return [1000 * seconds for seconds in curve] if curve[0] else None
 
     def _conditions(self) -> list[tuple[str, CostModel]]:
         return [("alone", self.alone), ("beside", self.beside)]
@@ -241,9 +251,9 @@ class Policy:
         self.beside.restore(state["beside"])
         self.calibration.restore(state["acceptance"])
         if state["read_s"]:
-            self._read = Time(value=float(state["read_s"]), n=KEPT)
+            self._read = Time(value=positive(state["read_s"]), n=KEPT)
         for schedule in Schedule:
-            bias = float(state["bias"][schedule.value])
+            bias = positive(state["bias"][schedule.value])
             self._bias[schedule] = Mean(value=min(max(bias, 0.5), 2.0), n=4)
 
     @property

@@ -51,14 +51,20 @@ class Chooser:
         self.n_tokens = 0
         self.n_steps = 0  # since the last change
         self._on_trial = False
+        self._n_room: int | None = None
         self._step = 0
         self._left_at: dict[Schedule, int] = {}
         self._patience = dict.fromkeys(self.allowed, self.STALE_STEPS)
 
-    def begin(self, rates: Mapping[Schedule, float], entry_s: float) -> None:
-        """Start where an earlier run's `rates` say; drafting costs `entry_s` seconds before it begins."""
+    def begin(self, rates: Mapping[Schedule, float], entry_s: float, n_room: int | None) -> None:
+        """Start where an earlier run's `rates` say; drafting costs `entry_s` seconds before it begins.
+
+        The text has room for `n_room` tokens; None for any number.
+        """
+        self._n_room = n_room
         if rates:
-            self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(rates, key=rates.__getitem__)
+            self.budget_s = self.BUDGET_SHARE * self.HORIZON / rates[Schedule.OFF]
+            self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(self.allowed, key=rates.__getitem__)
             best, gain_s = self._best(rates)
             if gain_s > entry_s:
                 self.now = best
@@ -81,8 +87,8 @@ class Chooser:
         self._on_trial = False
         if rates[best] > margin * rates[self.now] and gain_s > (entry_s if self.now is Schedule.OFF else 0.0):
             self._change(best, f"{rates[best]:.1f} instead of {rates[self.now]:.1f} tokens/s forecast")
-        elif self.now is not Schedule.OFF:
-            self._try(rates)
+        else:
+            self._try(rates, entry_s if self.now is Schedule.OFF else 0.0)
 
     def give_up(self) -> None:
         """The draft is gone: only the target is left."""
@@ -93,15 +99,18 @@ class Chooser:
     def _best(self, rates: Mapping[Schedule, float]) -> tuple[Schedule, float]:
         """The schedule with the best forecast, and the seconds that it gains over the present one."""
         best = max(self.allowed, key=lambda schedule: (rates[schedule], schedule is self.now))
-        return best, max(self.HORIZON, self.n_tokens) * (1 / rates[self.now] - 1 / rates[best])
+        horizon = max(self.HORIZON, self.n_tokens)
+        if self._n_room is not None:
+            horizon = min(horizon, max(0, self._n_room - self.n_tokens))
+        return best, horizon * (1 / rates[self.now] - 1 / rates[best])
 
-    def _try(self, rates: Mapping[Schedule, float]) -> None:
+    def _try(self, rates: Mapping[Schedule, float], entry_s: float) -> None:
         stale = [s for s in self.allowed if self._step - self._left_at.get(s, 0) >= self._patience[s]]
         others = [schedule for schedule in stale if schedule is not self.now]
         if not others:
             return
         other = max(others, key=rates.__getitem__)
-        loss_s = self.TRIAL_TOKENS * max(0.0, 1 / rates[other] - 1 / rates[self.now])
+        loss_s = entry_s + self.TRIAL_TOKENS * max(0.0, 1 / rates[other] - 1 / rates[self.now])
         if loss_s <= self.budget_s:
             self.budget_s -= loss_s
             self._patience[other] *= 2
