@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +29,9 @@ def slowly(self, *arguments, **more):
     return decode(self, *arguments, **more)
 Context.decode = slowly
 """
+
+_CONFIGS = tempfile.TemporaryDirectory(prefix="duo-config-")
+_numbers = count()
 
 _SETTINGS = ("LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "TTY_", "COLUMNS", "LINES")
 
@@ -56,10 +61,18 @@ class Run:
 
 
 def environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment without anything that changes what duo does, then `more`."""
+    """The environment without anything that changes what duo does, then `more`.
+
+    Each has a config directory of its own, so that no run learns from another.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm-256color"} | (more or {})
+    own = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TERM": "xterm-256color",
+        "DUO_CONFIG": f"{_CONFIGS.name}/{next(_numbers)}",
+    }
+    return kept | own | (more or {})
 
 
 def models(target: Path, draft: Path | None = None) -> list[Argument]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 
+from duo.config import ThreadConfig
 from duo.errors import DecodeAborted
-from duo.spec.policy import Decision, Policy
+from duo.spec.policy import Decision, Policy, StepCost
+from duo.spec.schedule import ALL, Schedule
 from duo.spec.types import Logits
 
 N_VOCAB = 17
+
+# All different, so that it shows which of them was taken.
+THREADS = ThreadConfig(target=6, target_batch=8, draft=(4,), beside=(5, 1))
 
 
 def next_token(prefix: Sequence[int], salt: int = 0) -> int:
@@ -31,13 +39,55 @@ def text_after(prompt: Sequence[int], n: int) -> list[int]:
 
 
 class Eager(Policy):
-    """Verifies whatever is ready and drafts whatever it may, so that nothing depends on how long things take."""
+    """Verifies whatever is ready and drafts whatever it may, so that nothing depends on how long things take.
+
+    In turns it always has as many candidates made as can be verified.
+    """
+
+    def __init__(
+        self, n_max: int, n_ahead: int, schedule: Schedule = Schedule.ASYNC, draft_threads: Sequence[int] = (1,)
+    ) -> None:
+        super().__init__(n_max, n_ahead, (schedule,), draft_threads)
 
     def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
-        return Decision(max(0, min(len(confidences), self.n_max, n_room - 1)))
+        n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))
+        if self.schedule is Schedule.SYNC and len(confidences) < n and next_s < math.inf:
+            return Decision(0, 0.0)
+        return Decision(min(len(confidences), n))
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
-        return len(confidences) < self.n_ahead
+        return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead
+
+
+class Scripted(Eager):
+    """Follows a script: the schedule of each step, and whether to probe in each that is not async."""
+
+    def __init__(
+        self, n_max: int, n_ahead: int, schedules: Iterator[Schedule], probes: Iterator[bool] | None = None
+    ) -> None:
+        super().__init__(n_max, n_ahead)
+        self._script = schedules
+        self._probes = probes or iter(())
+        self._now = next(schedules)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._now if self._drafts else Schedule.OFF
+
+    def probe_due(self) -> bool:
+        """Never before there is a token and one to guess it from."""
+        return self._drafts and self.schedule is not Schedule.ASYNC and self._n_text > 1 and next(self._probes, False)
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        super().learn_step(n_tokens, cost)
+        self._now = next(self._script, self._now)
+
+
+def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:
+    """Changes the schedule at random, at every step, and probes now and then."""
+    dice = random.Random(seed)
+    schedules, probes = (dice.choice(ALL) for _ in repeat(0)), (dice.random() < 0.2 for _ in repeat(0))
+    return Scripted(n_max, n_ahead, schedules, probes)
 
 
 class FakeContext:
@@ -60,8 +110,10 @@ class FakeContext:
         self.n_ctx = n_ctx
         self.n_batch = n_batch
         self.n_vocab = n_vocab
-        self.threads: set[int] = set()
+        self.threads: set[int] = set()  # that have called decode
         self.batches: list[int] = []
+        self.teams: list[int] = []  # the number of threads that each batch was computed with; 0: as it was made
+        self._n_threads = (0, 0)
         self._busy = threading.Lock()
         self._aborted = False
         self._cancelled = False
@@ -73,6 +125,7 @@ class FakeContext:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         assert self._busy.acquire(blocking=False), "two threads in one context"
         try:
+            assert len(self.batches) < 5000, "this goes on for ever"
             assert 1 <= len(tokens) <= self.n_batch, f"a batch of {len(tokens)}"
             assert 0 <= n_rows <= len(tokens)
             assert len(self.tokens) + len(tokens) <= self.n_ctx, "the context is full"
@@ -81,6 +134,7 @@ class FakeContext:
                 raise DecodeAborted("aborted")
             self.threads.add(threading.get_ident())
             self.batches.append(len(tokens))
+            self.teams.append(self._n_threads[len(tokens) > 1])
             self._cancelled = False
             self.during()
             if self._cancelled:
@@ -102,10 +156,14 @@ class FakeContext:
         self._cancelled = True
 
     def abort(self) -> None:
-        self._aborted = True
+        self._aborted = self._cancelled = True
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted
 
     def resume(self) -> None:
         self._aborted = False
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        self.n_threads = n_threads
+        self._n_threads = (n_threads, n_threads_batch)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from duo.cli.configs import AUTO_DRAFT
-from duo.config import ContextConfig, ModelConfig, StopConfig
+from duo.config import ContextConfig, ModelConfig, StopConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.decoder import Decoder
 from duo.engine.generation import Generation
@@ -21,11 +22,15 @@ from duo.errors import DecodeError
 from duo.llama.context import Context
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
+from duo.spec.schedule import Schedule
 from duo.spec.types import Logits
-from tests.fakes import Eager, FakeContext
+from tests.fakes import Eager, FakeContext, restless
 from tests.prompts import PROMPTS
 
 N = 24
+
+ONE = ThreadConfig(1, 1, (1,), (1, 1))
+TWO = ThreadConfig(2, 2, (1, 2), (1, 1))
 
 
 class Bench:
@@ -34,7 +39,7 @@ class Bench:
     def __init__(self, pair: Pair) -> None:
         assert pair.draft is not None
         self.model = pair.target
-        config = ContextConfig(2304, 1, 1, n_outputs_max=17, exact=True)
+        config = ContextConfig(2304, 1, 1, n_outputs_max=Policy.PROBE_TOKENS, exact=True)
         self.target = Context(pair.target, config)
         self.twin = Context(pair.target, config)
         self.draft = Context(pair.draft, config)
@@ -45,16 +50,18 @@ class Bench:
         for context in (self.target, self.twin, self.draft):
             context.rollback(0)
 
-    def write(self, draft: Decoder | None, policy: Policy, n_threads: int = 1) -> tuple[list[int], Metrics]:
+    def write(self, draft: Decoder | None, policy: Policy, threads: ThreadConfig = ONE) -> tuple[list[int], Metrics]:
         """The tokens that follow the prompt."""
-        self.target.set_threads(n_threads, n_threads)
-        return run(self.generation(self.target, draft, policy))
+        return run(self.generation(self.target, draft, policy, threads))
 
-    def generation(self, target: Decoder, draft: Decoder | None, policy: Policy) -> Generation:
+    def generation(
+        self, target: Decoder, draft: Decoder | None, policy: Policy, threads: ThreadConfig = ONE
+    ) -> Generation:
         for context in (self.target, self.twin, self.draft):
             context.rollback(min(context.n_past, len(self.prompt) - 1))
+            context.set_threads(threads.target_batch, threads.target_batch)
         ending = Ending(StopConfig(N), TextStream(self.model.piece), self.model.is_end)
-        return Generation(target, draft, self.prompt, Greedy(), ending, policy, Metrics())
+        return Generation(target, draft, self.prompt, Greedy(), ending, policy, threads, Metrics())
 
 
 def run(generation: Generation) -> tuple[list[int], Metrics]:
@@ -69,14 +76,15 @@ def bench(demo_pair: tuple[Path, Path]) -> Iterator[Bench]:
         yield Bench(pair)
 
 
-class Unabortable:
-    """A context that outlives the draft thread, whose last act is to abort it."""
+class Before:
+    """A context that calls `before` in front of every decode."""
 
-    def __init__(self, context: Context, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, context: Context, before: Callable[[], None]) -> None:
         self._context = context
         self._before = before
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.rollback, self.cancel = context.rollback, context.cancel
+        self.rollback, self.set_threads = context.rollback, context.set_threads
+        self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 
     @property
     def n_past(self) -> int:
@@ -85,9 +93,6 @@ class Unabortable:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self._before()
         return self._context.decode(tokens, n_rows)
-
-    def abort(self) -> None:
-        """The decodes here are short."""
 
 
 def dies_at(n: int) -> Callable[[], None]:
@@ -100,28 +105,44 @@ def dies_at(n: int) -> Callable[[], None]:
     return check
 
 
-def eager() -> Policy:
-    return Eager(AUTO_DRAFT, 2 * AUTO_DRAFT)
+def eager(schedule: Schedule = Schedule.ASYNC) -> Policy:
+    return Eager(AUTO_DRAFT, 2 * AUTO_DRAFT, schedule)
+
+
+def real(*schedules: Schedule) -> Policy:
+    return Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, schedules or tuple(Schedule))
 
 
 def fake(choose: Callable[[Sequence[int]], int], n_vocab: int) -> FakeContext:
     return FakeContext(choose, n_ctx=2304, n_batch=512, n_vocab=n_vocab)
 
 
+def schedules(bench: Bench) -> dict[str, tuple[Decoder, Policy]]:
+    """A good draft in every schedule; most policies verify whatever is ready: much is accepted and much rejected."""
+    return {
+        "async": (bench.draft, eager()),
+        "sync": (bench.draft, eager(Schedule.SYNC)),
+        "off": (bench.draft, real(Schedule.OFF)),
+        "auto": (bench.draft, real()),
+        "changes at random": (bench.draft, restless(len(bench.prompt), 16, 32)),
+    }
+
+
 def cases(bench: Bench) -> dict[str, tuple[Decoder, Policy]]:
-    """Drafts, each with a policy: most verify whatever is ready, so that much is accepted and much rejected."""
+    """Other policies, and other drafts."""
     dice = random.Random(1)
     n_vocab = bench.model.n_vocab
-    good: Decoder = Unabortable(bench.draft)
     return {
-        **{f"--draft {n}": (good, Eager(n, 2 * n)) for n in (1, 4, 16)},
-        "--draft auto": (good, Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)),
+        **{f"async, --draft {n}": (bench.draft, Eager(n, 2 * n)) for n in (1, 4)},
+        "sync, --draft 4": (bench.draft, Eager(4, 8, Schedule.SYNC)),
+        "async, the real policy": (bench.draft, real(Schedule.ASYNC)),
+        "sync, the real policy": (bench.draft, real(Schedule.SYNC)),
         "random": (fake(lambda _: dice.randrange(n_vocab), n_vocab), eager()),
-        "constant": (fake(lambda _: 7, n_vocab), eager()),
-        "slow": (Unabortable(bench.draft, lambda: time.sleep(0.02)), eager()),
-        "dies at once": (Unabortable(bench.draft, dies_at(0)), eager()),
-        "dies later": (Unabortable(bench.draft, dies_at(9)), eager()),
-        "the target itself": (Unabortable(bench.twin), eager()),
+        "constant": (fake(lambda _: 7, n_vocab), eager(Schedule.SYNC)),
+        "slow": (Before(bench.draft, lambda: time.sleep(0.02)), eager()),
+        "dies at once": (Before(bench.draft, dies_at(0)), eager()),
+        "dies later": (Before(bench.draft, dies_at(9)), eager(Schedule.SYNC)),
+        "the target itself": (bench.twin, eager()),
     }
 
 
@@ -134,13 +155,21 @@ def test_the_text_is_the_targets_own(bench: Bench, kind: str) -> None:
         assert len(bench.prompt) == 1
     plain, _ = bench.write(None, eager())
     assert 0 < len(plain) <= N
-    for n_threads in (1, 2):
-        assert bench.write(None, eager(), n_threads)[0] == plain, f"plain, {n_threads} threads"
-        for name, (draft, policy) in cases(bench).items():
-            tokens, metrics = bench.write(draft, policy, n_threads)
-            assert tokens == plain, f"{name}, {n_threads} threads"
-            if name == "dies at once":
-                assert metrics.draft_error == "dead after 0 decodes"
+    assert bench.write(None, eager(), TWO)[0] == plain, "plain, 2 threads"
+    for threads in (ONE, TWO):
+        for name, (draft, policy) in schedules(bench).items():
+            assert bench.write(draft, policy, threads)[0] == plain, f"{name}, {threads.target} threads"
+
+
+@pytest.mark.parametrize("kind", sorted(PROMPTS)[::3])
+def test_no_draft_changes_the_text(bench: Bench, kind: str) -> None:
+    bench.hold(PROMPTS[kind])
+    plain, _ = bench.write(None, eager())
+    for name, (draft, policy) in cases(bench).items():
+        tokens, metrics = bench.write(draft, policy)
+        assert tokens == plain, name
+        if name == "dies at once":
+            assert metrics.draft_error == "dead after 0 decodes"
 
 
 @pytest.mark.parametrize("kind", ["code", "story", "german"])
@@ -149,9 +178,22 @@ def test_the_text_is_the_same_when_guesses_are_surely_used(bench: Bench, kind: s
     bench.hold(PROMPTS[kind])
     plain, _ = bench.write(None, eager())
     # A target so slow that the draft is always ahead.
-    slow = Unabortable(bench.target, lambda: time.sleep(0.1))
-    tokens, metrics = run(bench.generation(slow, Unabortable(bench.draft), eager()))
-    assert tokens == plain
-    statistics = metrics.statistics()["draft"]
-    assert statistics["accepted"] > 0
-    assert statistics["accepted"] < statistics["verified"], "and some were rejected"
+    slow = Before(bench.target, lambda: time.sleep(0.1))
+    for target, schedule in ((slow, Schedule.ASYNC), (bench.target, Schedule.SYNC)):
+        tokens, metrics = run(bench.generation(target, bench.draft, eager(schedule)))
+        assert tokens == plain
+        statistics = metrics.statistics()["draft"]
+        assert statistics["accepted"] > 0
+        assert statistics["accepted"] < statistics["verified"], "and some were rejected"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_text_is_the_same_whatever_the_schedule_of_each_step(bench: Bench, seed: int) -> None:
+    """Changes at random, at every step, of the schedule and with it of the threads; probes at random."""
+    bench.hold(PROMPTS[("code", "story", "german")[seed % 3]])
+    plain, _ = bench.write(None, eager())
+    for draft in (bench.draft, bench.twin):
+        tokens, metrics = bench.write(draft, restless(seed, 8, 16), replace(TWO, beside=(1 + seed % 2, 1)))
+        assert tokens == plain
+        assert metrics.draft_error is None
+        assert len({step.schedule for step in metrics.steps}) > 1

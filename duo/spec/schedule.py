@@ -36,6 +36,7 @@ class Chooser:
 
     HORIZON = 128  # tokens in which a change has to pay for itself; more when the text is longer than that already
     MARGIN = 1.03  # by which a forecast has to be better: forecasts are that noisy
+    CAUTION = 3  # what drafting costs before it begins has to be gained so many times: forecasts err
     BUDGET_SHARE = 0.015  # of the time may be lost to finding out
     TRIAL_TOKENS = 12
     STALE_STEPS = 128  # until a schedule is tried again, the first time; then twice as long
@@ -66,7 +67,7 @@ class Chooser:
             self.budget_s = self.BUDGET_SHARE * self.HORIZON / rates[Schedule.OFF]
             self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(self.allowed, key=rates.__getitem__)
             best, gain_s = self._best(rates)
-            if gain_s > entry_s:
+            if gain_s > self.CAUTION * entry_s:
                 self.now = best
 
     def step(self, n_tokens: int, seconds: float) -> bool:
@@ -85,10 +86,11 @@ class Chooser:
         best, gain_s = self._best(rates)
         margin = 1.0 if self._on_trial else self.MARGIN
         self._on_trial = False
-        if rates[best] > margin * rates[self.now] and gain_s > (entry_s if self.now is Schedule.OFF else 0.0):
+        entry_s = entry_s if self.now is Schedule.OFF else 0.0
+        if rates[best] > margin * rates[self.now] and gain_s > self.CAUTION * entry_s:
             self._change(best, f"{rates[best]:.1f} instead of {rates[self.now]:.1f} tokens/s forecast")
         else:
-            self._try(rates, entry_s if self.now is Schedule.OFF else 0.0)
+            self._try(rates, entry_s)
 
     def give_up(self) -> None:
         """The draft is gone: only the target is left."""

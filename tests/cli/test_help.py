@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+import pytest
+
 from tests.command import duo
 from tests.golden import HELP, README, help_text, with_help
 
 
-def test_the_help_text_is_current() -> None:
-    assert HELP.read_text(encoding="utf-8") == help_text()
+@pytest.mark.parametrize("command", HELP, ids=" ".join)
+def test_the_help_text_is_current(command: tuple[str, ...]) -> None:
+    assert HELP[command].read_text(encoding="utf-8") == help_text(*command)
 
 
 def test_the_readme_has_it() -> None:
     readme = README.read_text(encoding="utf-8")
     assert "<!-- help:start -->" in readme
-    assert readme == with_help(readme, HELP.read_text(encoding="utf-8"))
+    assert readme == with_help(readme, HELP[()].read_text(encoding="utf-8"))
 
 
 def test_a_readme_without_markers_gets_them_once() -> None:
@@ -34,16 +37,23 @@ def test_the_six_that_matter_come_first() -> None:
 
 
 def test_help_wins_over_everything_else() -> None:
-    for arguments in ("-h", "--help", "-m missing.gguf -p x --help", "--version --help"):
+    for arguments, usage in (
+        ("-h", "duo [OPTIONS]"),
+        ("--help", "duo [OPTIONS]"),
+        ("-m missing.gguf -p x --help", "duo [OPTIONS]"),
+        ("--version --help", "duo [OPTIONS]"),
+        ("plan --accept 7 -h", "duo plan [OPTIONS]"),
+        ("tune -m missing.gguf --help", "duo tune [OPTIONS]"),
+    ):
         run = duo(*arguments.split())
         assert (run.status, run.stderr) == (0, "")
-        assert "Usage: duo [OPTIONS]" in run.text
+        assert f"Usage: {usage}" in run.text
 
 
-def test_help_does_not_wait_for_llama_cpp() -> None:
+@pytest.mark.parametrize("arguments", ["--help", "plan --help", "tune --help", "-n x", "plan --accept 7", "tune --x"])
+def test_help_and_mistakes_do_not_wait_for_llama_cpp(arguments: str) -> None:
     check = "import atexit, sys; atexit.register(lambda: print('llama_cpp' in sys.modules, file=sys.stderr))"
-    assert duo("--help", before=check).stderr == "False\n"
-    assert duo("-n", "x", before=check).stderr.endswith("\nFalse\n")
+    assert duo(*arguments.split(), before=check).stderr.splitlines()[-1] == "False"
 
 
 def test_the_installed_command_is_this_one() -> None:

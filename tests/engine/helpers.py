@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from duo.config import StopConfig
+from duo.config import StopConfig, ThreadConfig
 from duo.engine.drafter import Drafter
+from duo.engine.drafting import Drafting
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import Ending, TextStream
+from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 from duo.spec.types import Step
-from tests.fakes import N_VOCAB, Eager, FakeContext
+from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
 
@@ -24,18 +26,44 @@ def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int =
     return Ending(StopConfig(n_predict, tuple(stops)), stream, lambda token: token == end_token)
 
 
-def make_queue(n_max: int = 4, n_ahead: int = 6, *, drafting: bool = True) -> CandidateQueue:
-    return CandidateQueue(Session(PROMPT, N_VOCAB), Eager(n_max, n_ahead), drafting=drafting)
+def make_queue(policy: Policy | None = None, *, has_draft: bool = True) -> CandidateQueue:
+    return CandidateQueue(Session(PROMPT, N_VOCAB), policy or Eager(4, 6), has_draft=has_draft)
+
+
+def far_ahead() -> CandidateQueue:
+    """A queue with all the candidates that the draft may make."""
+    queue = make_queue(Eager(4, 1))
+    queue.begin_beside()
+    queue.publish(0, len(PROMPT), (7, 9.0), 1, 0.001)
+    return queue
 
 
 def make_drafter(draft: FakeContext, queue: CandidateQueue) -> Drafter:
     return Drafter(draft, queue, Greedy(), N_VOCAB, Metrics())
 
 
+class Unthreaded(Drafting):
+    """Has no thread beside the target's: what the draft does there is the test's to say, with `drafter`."""
+
+    def __init__(self, target: FakeContext, draft: FakeContext, queue: CandidateQueue) -> None:
+        self.drafter = make_drafter(draft, queue)
+        super().__init__(target, draft, self.drafter, queue, THREADS)
+
+    def _begin_beside(self) -> None:
+        self._queue.begin_beside()
+
+    def _end_beside(self) -> None:
+        self._queue.end_beside()
+
+
 def make_generation(
-    target: FakeContext, draft: FakeContext | None, ending: Ending, n_max: int = 4, n_ahead: int = 6
+    target: FakeContext,
+    draft: FakeContext | None,
+    ending: Ending,
+    policy: Policy | None = None,
+    threads: ThreadConfig = THREADS,
 ) -> Generation:
-    return Generation(target, draft, PROMPT, Greedy(), ending, Eager(n_max, n_ahead), Metrics())
+    return Generation(target, draft, PROMPT, Greedy(), ending, policy or Eager(4, 6), threads, Metrics())
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:

@@ -27,7 +27,7 @@ def test_split(target: int | None, draft: int | None, n_cores: int, expected: tu
 
 
 def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "_affinity", lambda: frozenset(range(8)))
+    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(cores, "_siblings", lambda cpu: f"{cpu % 4},{cpu % 4 + 4}")
     monkeypatch.setattr(cores, "_quota", lambda: None)
     assert cores.usable_cores() == 4
@@ -35,14 +35,14 @@ def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 8), (2.5, 2), (0.5, 1), (99.0, 8)])
 def test_a_containers_quota_counts(monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int) -> None:
-    monkeypatch.setattr(cores, "_affinity", lambda: frozenset(range(8)))
+    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(cores, "_siblings", str)
     monkeypatch.setattr(cores, "_quota", lambda: quota)
     assert cores.usable_cores() == expected
 
 
 def test_ranges_are_read_as_llama_cpp_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "_affinity", lambda: frozenset(range(8)))
+    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
     assert cores.parse_range("2-4") == {2, 3, 4}
     assert cores.parse_range("6-") == {6, 7}
     assert cores.parse_range("-1") == {0, 1}
@@ -50,7 +50,7 @@ def test_ranges_are_read_as_llama_cpp_does(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("text", ["", "3", "a-b", "-", "3-1", "0-99", "1-2-3"])
 def test_other_ranges_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(cores, "_affinity", lambda: frozenset(range(8)))
+    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
     with pytest.raises(UsageError, match="cores"):
         cores.parse_range(text)
 

@@ -3,14 +3,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
 
 import pytest
 
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
-from duo.errors import DecodeError
+from duo.spec.policy import Policy
 from tests.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
-from tests.fakes import N_VOCAB, FakeContext, next_token, text_after
+from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -32,7 +31,7 @@ def nap() -> None:
 def test_with_threads_the_text_is_the_targets_own(n_max: int, salt: int, naps: str) -> None:
     target = FakeContext(during=nap if naps != "draft" else lambda: None, n_batch=32)
     draft = FakeContext(lambda prefix: next_token(prefix, salt), during=nap if naps != "target" else lambda: None)
-    generation = make_generation(target, draft, make_ending(N), n_max, n_ahead=8)
+    generation = make_generation(target, draft, make_ending(N), Eager(n_max, 8))
     assert run(generation) == TEXT
     assert target.threads == {threading.get_ident()}
     assert len(draft.threads) <= 1, "one thread, and none without candidates"
@@ -40,36 +39,31 @@ def test_with_threads_the_text_is_the_targets_own(n_max: int, salt: int, naps: s
     assert generation.metrics.stop == LIMIT
 
 
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("salt", [0, 1])
+def test_whatever_the_schedule_the_text_is_the_targets_own(seed: int, salt: int) -> None:
+    """It changes at random at every step, and the draft is probed at random."""
+    target = FakeContext(during=nap if seed % 2 else lambda: None, n_batch=32)
+    draft = FakeContext(lambda prefix: next_token(prefix, salt), during=nap if seed % 3 else lambda: None)
+    generation = make_generation(target, draft, make_ending(N), restless(seed))
+    assert run(generation) == TEXT
+    assert generation.metrics.draft_error is None
+    assert len({step.schedule for step in generation.metrics.steps}) > 1
+
+
+@pytest.mark.parametrize("salt", [0, 1])
+def test_with_the_real_policy_too(salt: int) -> None:
+    target = FakeContext(during=nap, n_batch=32, n_ctx=2000)
+    draft = FakeContext(lambda prefix: next_token(prefix, salt), n_ctx=2000)
+    generation = make_generation(target, draft, make_ending(1000), Policy(8, 16, draft_threads=(1, 2)))
+    assert run(generation) == text_after(PROMPT, 1000)
+    assert generation.metrics.draft_error is None
+
+
 def test_without_a_draft_every_batch_is_one_token() -> None:
     target = FakeContext()
     assert run(make_generation(target, None, make_ending(N))) == TEXT
     assert target.batches == [len(PROMPT), *[1] * (N - 1)]
-
-
-@pytest.mark.parametrize("dies_at", [0, 1, 7])
-def test_a_draft_that_dies_costs_nothing_but_its_help(dies_at: int) -> None:
-    countdown = [dies_at]
-
-    def die(prefix: Sequence[int]) -> int:
-        if not countdown[0]:
-            raise DecodeError("the draft is dead")
-        countdown[0] -= 1
-        return next_token(prefix)
-
-    generation = make_generation(FakeContext(during=nap), FakeContext(die), make_ending(N))
-    assert run(generation) == TEXT
-    assert generation.metrics.draft_error == "the draft is dead"
-    assert generation.metrics.statistics()["draft"]["error"] == "the draft is dead"
-
-
-def test_a_target_that_fails_raises_and_joins_the_draft() -> None:
-    def fail(prefix: Sequence[int]) -> int:
-        if len(prefix) > 10:
-            raise DecodeError("the target is dead")
-        return next_token(prefix)
-
-    with pytest.raises(DecodeError, match="the target is dead"):
-        run(make_generation(FakeContext(fail), FakeContext(), make_ending(N)))
 
 
 def test_stop_ends_it_after_the_present_step() -> None:
@@ -105,12 +99,6 @@ def test_a_full_context_ends_the_text(n_ctx: int, with_draft: bool) -> None:
     assert generation.metrics.stop == CONTEXT_FULL
 
 
-def test_a_draft_whose_context_is_full_leaves_the_target_alone() -> None:
-    generation = make_generation(FakeContext(), FakeContext(n_ctx=10), make_ending(N))
-    assert run(generation) == TEXT
-    assert generation.metrics.draft_error is None
-
-
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 @pytest.mark.parametrize("with_draft", [False, True])
 def test_never_more_tokens_than_asked_for(n: int, with_draft: bool) -> None:
@@ -122,7 +110,7 @@ def test_never_more_tokens_than_asked_for(n: int, with_draft: bool) -> None:
 
 def test_an_end_token_among_the_accepted_ends_the_text_there() -> None:
     end = TEXT[11]
-    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(end_token=end), n_max=8)
+    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(end_token=end), Eager(8, 8))
     assert run(generation) == TEXT[: TEXT.index(end) + 1]
     assert generation.metrics.stop == END_OF_TEXT
 
@@ -131,7 +119,7 @@ def test_a_stop_string_ends_the_text_before_it() -> None:
     letters = "".join(chr(97 + token) for token in TEXT)
     stop = letters[20:23]
     shown: list[bytes] = []
-    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(stops=[stop]), n_max=8)
+    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(stops=[stop]), Eager(8, 8))
     tokens = run(generation, lambda step: shown.extend(step.text))
     assert b"".join(shown).decode() == letters[: letters.index(stop)]
     assert tokens == TEXT[: letters.index(stop) + 3]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from duo.engine.metrics import Metrics, overlap
+from duo.spec.schedule import Schedule
 
 
 @pytest.mark.parametrize(
@@ -29,14 +30,14 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     made = Metrics(started=0.0, n_prompt=10)
     made.decoded(0.0, 1.0, 10)
-    made.stepped(0, 0, 1)
+    made.stepped(0, 0, 1, Schedule.OFF)
     made.drafted(0.5, 1.5, 10)
     made.waited(1.0, 2.0)
     made.decoded(2.0, 3.0, 4)
-    made.stepped(3, 2, 3)
+    made.stepped(3, 2, 3, Schedule.SYNC)
     made.drafted(2.0, 2.5, 1)
     made.decoded(3.0, 5.0, 2)
-    made.stepped(1, 0, 1)
+    made.stepped(1, 0, 1, Schedule.ASYNC)
     made.stop = "token limit"
     return made
 
@@ -53,11 +54,13 @@ def test_statistics(metrics: Metrics) -> None:
     assert generation["tokens_per_decode"] == 2.0
     assert generation["target_ms_per_decode"] == 1500.0
     assert generation["waited_s"] == 1.0
+    assert generation["tokens_by_schedule"] == {"sync": 3, "async": 1}, "without the prompt's"
     assert generation["stop"] == "token limit"
     draft = statistics["draft"]
     assert (draft["drafted"], draft["verified"], draft["accepted"]) == (2, 4, 2)
     assert draft["accept_rate"] == 0.5
     assert draft["accept_rate_by_position"] == [0.5, 1.0, 0.0]
+    assert draft["decodes_by_candidates"] == [0, 1, 0, 1], "the prompt's verified none"
     assert draft["ms_per_token"] == 500.0, "reading the prompt says nothing of it"
     assert draft["hidden"] == pytest.approx(1.0 / 1.5), "0.5 s beside the prompt, 0.5 s beside a decode"
     assert draft["unused"] == 0.0
@@ -67,6 +70,19 @@ def test_nothing_happened() -> None:
     statistics = Metrics().statistics()
     assert statistics["draft"] is None
     assert statistics["generation"]["tokens_per_s"] is None
+    assert statistics["generation"]["tokens_by_schedule"] == {}
+    json.dumps(statistics)
+
+
+def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
+    metrics = Metrics()
+    metrics.drafted(0.0, 1.0, 1)
+    steps = [(0, Schedule.OFF), (0, Schedule.OFF), (2, Schedule.SYNC), (5, Schedule.ASYNC), (2, Schedule.SYNC)]
+    for n_candidates, schedule in steps:
+        metrics.stepped(n_candidates, n_candidates, n_candidates + 1, schedule)
+    statistics = metrics.statistics()
+    assert statistics["generation"]["tokens_by_schedule"] == {"off": 1, "sync": 6, "async": 6}
+    assert statistics["draft"]["decodes_by_candidates"] == [1, 0, 2, 0, 0, 1]
     json.dumps(statistics)
 
 

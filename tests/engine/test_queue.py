@@ -6,19 +6,22 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TypeVar
 
 import pytest
 
-from duo.engine.draft_thread import DraftThread
 from duo.engine.queue import CandidateQueue
 from duo.spec.policy import Decision, Policy, StepCost
-from duo.spec.session import Session
+from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates
-from tests.engine.helpers import PROMPT, make_drafter, make_queue
-from tests.fakes import N_VOCAB, FakeContext
+from tests.engine.helpers import PROMPT, far_ahead, make_queue
+from tests.fakes import Eager, Scripted
 
 LONG = 3600.0
+
+
+BESIDE = (Schedule.ASYNC,)
 
 
 class Patient(Policy):
@@ -34,8 +37,13 @@ waiting = threading.Event()
 
 def patient_queue() -> CandidateQueue:
     waiting.clear()
-    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Patient(4, 6), drafting=True)
-    queue.publish(9, 0, 0, 0.0, draft_s=0.001)  # stale: only the time is learned
+    return timed(make_queue(Patient(4, 6, BESIDE)))
+
+
+def timed(queue: CandidateQueue, draft_s: float = 0.001) -> CandidateQueue:
+    """The queue with a draft beside the target that has made a token in `draft_s`, for a text that is gone."""
+    queue.begin_beside()
+    queue.publish(9, 0, (0, 0.0), 1, draft_s)
     return queue
 
 
@@ -65,7 +73,7 @@ def wakes_sleeper(queue: CandidateQueue, act: Callable[[], object], wait: Callab
 
 
 @pytest.mark.parametrize("late", [True, False])
-@pytest.mark.parametrize("event", ["close", "stop_drafting"])
+@pytest.mark.parametrize("event", ["end_beside", "stop_drafting"])
 def test_the_target_is_woken_when_the_drafting_ends(event: str, late: bool) -> None:
     queue = patient_queue()
 
@@ -82,20 +90,19 @@ def test_the_target_is_woken_by_a_candidate() -> None:
 
     def act() -> None:
         waiting.wait(30)
-        queue.publish(0, len(PROMPT), 7, 1.0, None)
+        queue.publish(0, len(PROMPT), (7, 1.0), 1, 0.001)
 
     assert wakes(act, lambda: queue.take(100)).tokens == (7,)
 
 
-def test_the_draft_is_woken_by_close_when_it_is_far_ahead() -> None:
-    queue = make_queue(n_ahead=1)
-    queue.publish(0, len(PROMPT), 7, 9.0, None)
-    assert wakes_sleeper(queue, queue.close, queue.wait_for_room) is False
+@pytest.mark.parametrize("event", ["end_beside", "stop_drafting"])
+def test_the_draft_is_woken_when_the_drafting_ends(event: str) -> None:
+    queue = far_ahead()
+    assert wakes_sleeper(queue, getattr(queue, event), queue.wait_for_room) is False
 
 
 def test_the_draft_is_woken_by_a_commit() -> None:
-    queue = make_queue(n_ahead=1)
-    queue.publish(0, len(PROMPT), 7, 9.0, None)
+    queue = far_ahead()
     assert wakes_sleeper(queue, lambda: queue.commit((7,)), queue.wait_for_room) is True
 
 
@@ -108,8 +115,7 @@ def test_a_wait_in_vain_is_the_last() -> None:
             decisions.append(next_s)
             return Decision(9) if next_s == math.inf else Decision(0, 0.001)
 
-    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Hopeful(4, 6), drafting=True)
-    queue.publish(9, 0, 0, 0.0, draft_s=0.001)
+    queue = timed(make_queue(Hopeful(4, 6, BESIDE)))
     assert queue.take(100) == Candidates()
     assert decisions == [0.001, math.inf]
 
@@ -126,49 +132,109 @@ def test_the_draft_is_woken_when_its_rest_ends() -> None:
         def learn_step(self, n_tokens: int, cost: StepCost) -> None:
             self.rested = True
 
-    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Resting(4, 6), drafting=True)
+    queue = make_queue(Resting(4, 6, BESIDE))
+    queue.begin_beside()
     assert wakes_sleeper(queue, lambda: queue.commit((7,), StepCost(0, 0.1, 0.1)), queue.wait_for_room) is True
 
 
-def test_nothing_is_waited_for_without_a_draft() -> None:
-    queue = make_queue(drafting=False)
+def test_nothing_is_waited_for_without_a_draft_beside_the_target() -> None:
+    queue = patient_queue()
+    queue.end_beside()
     assert len(queue.take(100)) == 0
+    assert len(make_queue(Patient(4, 6, BESIDE), has_draft=False).take(100)) == 0
 
 
-def test_the_draft_thread_is_dead_after_with_even_if_it_never_got_room() -> None:
-    queue = make_queue(n_ahead=1)
-    queue.publish(0, len(PROMPT), 7, 9.0, None)
-    draft = FakeContext()
-    with DraftThread(make_drafter(draft, queue), queue, draft.abort) as thread:
-        assert thread._thread.is_alive()
-        assert not thread._thread.daemon
-    assert not thread._thread.is_alive()
-    assert thread.error is None
+# When the next candidate can be expected
 
 
-def test_the_draft_thread_carries_its_exception() -> None:
-    queue = make_queue()
-    error = RuntimeError("gone")
-
-    def fail(_: object) -> int:
-        raise error
-
-    draft = FakeContext(fail)
-    with DraftThread(make_drafter(draft, queue), queue, draft.abort) as thread:
-        thread._thread.join(timeout=30)
-        assert thread.error is error
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the queue sees, to be set."""
+    now = [100.0]
+    monkeypatch.setattr("duo.engine.queue.time.perf_counter", lambda: now[0])
+    return now
 
 
-def test_a_draft_in_the_middle_of_a_decode_is_aborted_and_joined() -> None:
-    queue = make_queue()
-    draft = FakeContext()
-    inside, leave = threading.Event(), threading.Event()
+class Asked(Eager):
+    """Remembers what it was told of the next candidate."""
 
-    def stay() -> None:
-        inside.set()
-        leave.wait(30)
+    next_s = 0.0
 
-    draft.during = stay
-    with DraftThread(make_drafter(draft, queue), queue, leave.set) as thread:
-        inside.wait(30)
-    assert not thread._thread.is_alive()
+    def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
+        self.next_s = next_s
+        return Decision(0)
+
+
+def next_s(queue: CandidateQueue, asked: Asked) -> float:
+    queue.take(100)
+    return asked.next_s
+
+
+def test_the_next_candidate_is_expected_when_a_draft_token_takes_that_long(clock: list[float]) -> None:
+    asked = Asked(4, 6)
+    queue = timed(make_queue(asked), draft_s=8.0)
+    assert next_s(queue, asked) == 8.0, "none is in the making"
+    queue.begin(0)
+    for seconds, left in ((0.0, 8.0), (5.0, 3.0), (9.0, 0.8)):
+        clock[0] = 100.0 + seconds
+        assert next_s(queue, asked) == pytest.approx(left)
+    clock[0] = 117.0
+    assert next_s(queue, asked) == math.inf, "it has stalled"
+
+
+def test_a_stale_token_in_the_making_has_to_be_made_again(clock: list[float]) -> None:
+    asked = Asked(4, 6)
+    queue = timed(make_queue(asked), draft_s=8.0)
+    queue.publish(0, len(PROMPT), (7, 1.0), 1, 8.0)
+    queue.begin(0)
+    clock[0] += 5.0
+    queue.commit((3,))
+    assert next_s(queue, asked) == pytest.approx(3.0 + 8.0)
+
+
+def test_a_token_that_was_given_up_is_not_in_the_making(clock: list[float]) -> None:
+    asked = Asked(4, 6)
+    queue = timed(make_queue(asked), draft_s=8.0)
+    queue.begin(0)
+    clock[0] += 5.0
+    queue.end_beside()
+    assert next_s(queue, asked) == math.inf
+    queue.begin_beside()
+    assert next_s(queue, asked) == 8.0
+
+
+# In turns
+
+
+def test_in_turns_the_target_never_waits_and_is_told_what_to_verify() -> None:
+    queue = make_queue(Eager(2, 6, Schedule.SYNC))
+    assert queue.take_in_turn(100) is None
+    queue.publish(0, len(PROMPT), (7, 1.0), 1, 0.001)
+    assert queue.take_in_turn(100) is None
+    assert queue.take_in_turn(2) == Candidates((7,), (1.0,)), "there is room for no more"
+    queue.publish(0, len(PROMPT) + 1, (8, 2.0), 1, 0.001)
+    assert queue.take_in_turn(100) == Candidates((7, 8), (1.0, 2.0))
+
+
+def test_in_turns_a_candidate_takes_the_time_of_a_draft_token() -> None:
+    asked = Asked(4, 6, Schedule.SYNC)
+    queue = make_queue(asked)
+    queue.publish(9, 0, (0, 0.0), 1, 8.0)
+    queue.take_in_turn(100)
+    assert asked.next_s == 8.0
+    queue.stop_drafting()
+    assert queue.take_in_turn(100) == Candidates()
+    assert asked.next_s == math.inf
+
+
+def test_the_queue_asks_the_policy() -> None:
+    queue = make_queue(Scripted(4, 6, iter([Schedule.OFF, Schedule.SYNC]), repeat(True)))
+    assert queue.schedule() is Schedule.OFF
+    queue.commit((7,), StepCost(0, 0.1, 0.1))
+    assert queue.schedule() is Schedule.SYNC
+    queue.commit((7,), StepCost(0, 0.1, 0.1))
+    assert queue.probe_due()
+    queue.stop_drafting()
+    assert queue.schedule() is Schedule.OFF
+    assert not queue.probe_due()
+    assert make_queue(Eager(4, 6, draft_threads=(3,))).draft_threads() == 3

@@ -6,16 +6,20 @@ from pathlib import Path
 
 from tests.command import ROOT, duo
 
-HELP = Path(__file__).with_name("help.txt")
+HELP = {
+    (): Path(__file__).with_name("help.txt"),
+    ("plan",): Path(__file__).with_name("help-plan.txt"),
+    ("tune",): Path(__file__).with_name("help-tune.txt"),
+}
 README = ROOT / "README.md"
 
 _START, _END = "<!-- help:start -->", "<!-- help:end -->"
 _SECTION = f"\n## All options\n\n{_START}\n{_END}\n"
 
 
-def help_text() -> str:
-    """What `duo --help` says in a window 100 characters wide, without the blanks at the ends of lines."""
-    run = duo("--help", env={"COLUMNS": "100"})
+def help_text(*command: str) -> str:
+    """What `duo [command] --help` says in a window 100 characters wide, without the blanks at the ends of lines."""
+    run = duo(*command, "--help", env={"COLUMNS": "100"})
     assert (run.status, run.stderr) == (0, ""), run.stderr
     return "\n".join(line.rstrip() for line in run.text.strip().splitlines()) + "\n"
 

@@ -6,8 +6,9 @@ from tests.golden import HELP, README, help_text, with_help
 
 
 def main() -> None:
-    text = help_text()
-    HELP.write_text(text, encoding="utf-8")
+    for command, path in HELP.items():
+        path.write_text(help_text(*command), encoding="utf-8")
+    text = HELP[()].read_text(encoding="utf-8")
     README.write_text(with_help(README.read_text(encoding="utf-8"), text), encoding="utf-8")
 
 

@@ -1,17 +1,14 @@
-"""What the best fixed settings reach on a machine, exactly, and random machines to try a policy on."""
+"""What fixed settings reach on a machine, exactly, and a policy that follows them."""
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine
-
-N_MAX, N_AHEAD = 8, 16
+from tests.spec.machines import N_AHEAD, N_MAX
 
 
 def expected(acceptance: float, k: int) -> float:
@@ -22,9 +19,10 @@ def expected(acceptance: float, k: int) -> float:
 def turns_rate(machine: Machine, acceptance: float, k: int) -> float:
     """Tokens/s when the draft makes `k` tokens and the target verifies them, always (Leviathan et al. 2023).
 
-    The draft is not asked to read the last of them when all were accepted: the replay does not count that either.
+    When all were accepted the draft has to read the last of them too.
     """
-    return expected(acceptance, k) / (k * machine.draft_s + machine.target_s[k])
+    read_s = machine.read_s * acceptance**k if k else 0.0
+    return expected(acceptance, k) / (k * machine.draft_s + read_s + machine.target_s[k])
 
 
 def fixed_rate(machine: Machine, acceptance: float, k: int, wait: int, n_ahead: int = N_AHEAD) -> float:
@@ -86,41 +84,7 @@ class Fixed(Policy):
         return Decision(min(len(confidences), self._k))
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
-        return len(confidences) < self.n_ahead
+        return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """Nothing: what is fixed is not learned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A machine, and a draft of this acceptance."""
-
-    machine: Machine
-    acceptance: float
-
-
-def random_case(seed: int) -> Case:
-    """A cost curve that is flat, straight, with cliffs, with dips or just any; a draft that is fast, or slower than the target."""
-    dice = random.Random(seed)
-    kind = dice.choice(["flat", "linear", "cliff", "dip", "any"])
-    curve = [0.02]
-    for _ in range(N_MAX):
-        curve.append(max(curve[0], curve[-1] + curve[0] * _rise(kind, dice)))
-    slower = dice.uniform(1, 1.6)
-    beside = [seconds * slower * dice.uniform(0.95, 1.05) for seconds in curve]
-    draft_s = curve[0] * math.exp(dice.uniform(math.log(0.02), math.log(2)))
-    machine = Machine(curve, draft_s, beside, draft_s * dice.uniform(1, 1.6), draft_s / 4)
-    return Case(machine, dice.uniform(0, 0.95))
-
-
-def _rise(kind: str, dice: random.Random) -> float:
-    if kind == "flat":
-        return dice.uniform(0, 0.03)
-    if kind == "linear":
-        return dice.uniform(0.02, 0.3)
-    if kind == "cliff":
-        return dice.choice([0, 0, 0, dice.uniform(0.3, 1)])
-    if kind == "dip":
-        return dice.uniform(-0.3, 0.5)
-    return dice.uniform(0, 0.4) * dice.random()
