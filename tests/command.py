@@ -18,6 +18,13 @@ Argument = str | bytes | Path
 # One thread each, so that tests do not stand in each other's way.
 ONE_EACH = ("-t", "1", "-td", "1")
 
+# Code for `before`: there is one core, whatever the machine has.
+ONE_CORE = """
+import os
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+"""
+
 # Code for `before`: keeps the draft ahead, however busy the machine is.
 SLOW_TARGET = """
 import threading, time

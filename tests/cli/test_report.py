@@ -21,6 +21,7 @@ STATISTICS = {
         "tokens_per_decode",
         "target_ms_per_decode",
         "waited_s",
+        "tokens_by_schedule",
         "stop",
     },
     "draft": {
@@ -29,6 +30,7 @@ STATISTICS = {
         "accepted",
         "accept_rate",
         "accept_rate_by_position",
+        "decodes_by_candidates",
         "ms_per_token",
         "hidden",
         "unused",
@@ -36,10 +38,21 @@ STATISTICS = {
     },
     "memory": {"peak_bytes"},
 }
+POLICY = {
+    "schedule",
+    "changes",
+    "rate",
+    "forecast_tokens_per_s",
+    "predicted_tokens_per_s",
+    "acceptance",
+    "target_ms",
+    "draft_ms",
+    "curve_ms",
+}
 FACTS = {
     "versions": {"duo", "llama-cpp-python", "llama.cpp", "numpy"},
     "models": {"target", "draft"},
-    "threads": {"target", "target_batch", "draft", "cores", "draft_cores"},
+    "threads": {"target", "target_batch", "draft", "beside", "cores", "draft_cores", "apart"},
 }
 MODEL = {
     "path",
@@ -59,16 +72,16 @@ def drafted(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     target, draft = demo_pair
     folder = tmp_path_factory.mktemp("report")
     paths = ("--json", folder / "run.json", "--trace", folder / "run.trace")
-    options = ("-n", "16", "--exact", "--draft", "4", "-c", "300", "-Cr", "0-0", *ONE_EACH, *paths)
-    run = duo("-m", target, "-md", draft, "-p", "The capital of France is", *options, before=SLOW_TARGET)
+    options = ("-n", "16", "--exact", "--draft", "4", "--schedule", "async", "-c", "300", *ONE_EACH, *paths)
+    run = duo("-m", target, "-md", draft, "-p", "The capital of France is", *options, "-Cr", "0-0", before=SLOW_TARGET)
     assert (run.status, run.n_tokens) == (0, 16)
     return run.stderr, json.loads(paths[1].read_text()), json.loads(paths[3].read_text())
 
 
 def test_json_has_stable_names(drafted: tuple[str, Any, Any]) -> None:
     _, report, _ = drafted
-    assert set(report) == {*STATISTICS, *FACTS, "system", "devices", "context", "options"}
-    for name, keys in (STATISTICS | FACTS).items():
+    assert set(report) == {*STATISTICS, *FACTS, "policy", "system", "devices", "context", "options"}
+    for name, keys in (STATISTICS | FACTS | {"policy": POLICY}).items():
         assert set(report[name]) == keys
     for model in report["models"].values():
         assert set(model) == MODEL
@@ -85,10 +98,14 @@ def test_json_has_the_facts(drafted: tuple[str, Any, Any], demo_pair: tuple[Path
     assert target["vocabulary"] == 49152
     assert target["bytes"] > draft["bytes"]
     assert report["context"] == 300
-    assert report["threads"] == {"target": 1, "target_batch": 1, "draft": 1, "cores": [0], "draft_cores": None}
+    threads = report["threads"]
+    assert (threads["target"], threads["target_batch"], threads["draft"], threads["beside"]) == (1, 1, [1], [1, 1])
+    assert (threads["cores"], threads["apart"]) == ([0], False)
+    assert 0 in threads["draft_cores"]
     options = report["options"]
     assert (options["prompt"], options["predict"], options["draft"]) == ("The capital of France is", 16, 4)
     assert (options["flash_attn"], options["cache_type_k"], options["color"]) == ("auto", "f16", "auto")
+    assert (options["schedule"], options["profile"]) == ("async", True)
 
 
 def test_the_figures_fit_together(drafted: tuple[str, Any, Any]) -> None:
@@ -102,6 +119,9 @@ def test_the_figures_fit_together(drafted: tuple[str, Any, Any]) -> None:
     assert draft["accept_rate"] == pytest.approx(draft["accepted"] / draft["verified"])
     assert draft["unused"] == pytest.approx(1 - draft["accepted"] / draft["drafted"])
     assert 1 <= len(draft["accept_rate_by_position"]) <= 4
+    assert sum(draft["decodes_by_candidates"]) == generation["decodes"]
+    assert sum(k * n for k, n in enumerate(draft["decodes_by_candidates"])) == draft["verified"]
+    assert generation["tokens_by_schedule"] == {"async": 15}
     assert 0 <= draft["hidden"] <= 1
     assert draft["error"] is None
     for figures in (report["prompt"], generation):
@@ -112,8 +132,9 @@ def test_the_figures_fit_together(drafted: tuple[str, Any, Any]) -> None:
 
 def test_stderr_has_the_same_figures(drafted: tuple[str, Any, Any]) -> None:
     said, report, _ = drafted
-    generation, draft = report["generation"], report["draft"]
-    heads = ["prompt", "first token", "generated", "target", "draft", "", "", "memory", "tokens: 16 t"]
+    generation, draft, policy = report["generation"], report["draft"], report["policy"]
+    heads = ["prompt", "first token", "generated", "target", "draft", "", "", "", "schedule", "learned", ""]
+    heads += ["memory", "tokens: 16 t"]
     assert [line[:12].strip() for line in said.splitlines()] == heads
     for words in (
         "prompt      5 tokens in ",
@@ -125,6 +146,12 @@ def test_stderr_has_the_same_figures(drafted: tuple[str, Any, Any]) -> None:
         f"({100 * draft['accept_rate']:.1f} %); {100 * draft['unused']:.1f} % of the drafted never used",
         f"{draft['ms_per_token']:.2f} ms/token, {100 * draft['hidden']:.1f} % of it hidden",
         "accepted by position, %: " + " ".join(f"{100 * share:.0f}" for share in draft["accept_rate_by_position"]),
+        "decodes × candidates verified: "
+        + ", ".join(f"{n} × {k}" for k, n in enumerate(draft["decodes_by_candidates"]) if n),
+        "schedule    15 tokens async; forecast in tokens/s: ",
+        f"learned     side by side: T({', '.join(policy['target_ms']['beside'])}) = ",
+        f"draft {policy['draft_ms']['beside']:.1f} ms",
+        f"{100 * policy['acceptance']:.1f} % accepted, λ = {policy['rate']:.1f} tokens/s",
         f"memory      {report['memory']['peak_bytes'] / 1e6:.0f} MB",
     ):
         assert words in said
@@ -154,6 +181,7 @@ def test_a_plain_run_has_no_draft(tiny: Path, tmp_path: Path) -> None:
     report = json.loads(path.read_text())
     assert report["draft"] is report["models"]["draft"] is None
     assert set(report["generation"]) == STATISTICS["generation"]
+    assert "policy" not in report
     assert "draft " not in run.stderr.replace("for the draft", "")
 
 

@@ -1,0 +1,123 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import ALL, Schedule
+from duo.spec.simulate import Machine, constant, replay
+from tests.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
+from tests.spec.policies import FLAT, policy
+
+ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
+
+
+def test_only_the_time_of_single_tokens_is_taken_for_t_d() -> None:
+    for schedule in (ASYNC, SYNC):
+        made = policy(FLAT, 0.005, schedules=(schedule,))
+        made.learn_draft(5, 0.9)
+        made.learn_draft(500, 0.9)
+        assert made.costs.draft_s == 0.005
+
+
+def test_in_turns_the_draft_takes_the_number_of_threads_that_is_fastest() -> None:
+    made = Policy(8, N_AHEAD, (SYNC,), draft_threads=(2, 1))
+    for _ in range(20):
+        made.learn_draft(1, {1: 0.004, 2: 0.006}[made.n_draft_threads])
+    assert made.n_draft_threads == 1
+    assert made.costs.draft_s == pytest.approx(0.004)
+
+
+def test_a_forecast_that_does_not_come_true_is_corrected() -> None:
+    made = policy(FLAT, 0.005, 0.5)
+    for _ in range(160):
+        made.learn_step(1, StepCost(0, 0.010, 0.050))
+    assert made.rates()[ASYNC] < 0.8 * made.forecasts()[ASYNC].rate
+    assert made.rates()[OFF] == made.forecasts()[OFF].rate
+
+
+def test_nothing_is_forecast_before_both_models_were_measured() -> None:
+    made = Policy(8, N_AHEAD)
+    assert not made.forecasts()
+    assert not made.rates()
+    made.learn_step(1, StepCost(0, 0.01, 0.01))
+    assert made.forecasts() == {}
+    made.learn_draft(1, 0.005)
+    assert set(made.forecasts()) == set(ALL)
+
+
+def test_statistics_say_what_was_learned_and_decided_in_json() -> None:
+    made = Policy(8, N_AHEAD)
+    replay(made, APART, constant(0.8), 2000)
+    found = json.loads(json.dumps(made.statistics()))
+    assert found["schedule"] == made.schedule.value
+    assert found["target_ms"]["alone"]["1"] == pytest.approx(490)
+    assert found["draft_ms"] == pytest.approx({"alone": 25, "beside": 25})
+    assert found["acceptance"] == pytest.approx(0.8, abs=0.1)
+    assert found["rate"] == pytest.approx(5.5, rel=0.15)
+    assert set(found["forecast_tokens_per_s"]) == {"async", "sync", "off"}
+    assert {"tokens", "schedule", "reason"} == set(found["changes"][0])
+
+
+@pytest.mark.parametrize(("machine", "acceptance"), [(APART, 0.8), (TWO_CORES, 0.9), (FAST_DRAFT, 0.8)])
+def test_another_run_begins_with_what_was_learned(machine: Machine, acceptance: float) -> None:
+    first = Policy(8, N_AHEAD)
+    replay(first, machine, constant(acceptance), 3000)
+    second = Policy(8, N_AHEAD)
+    second.restore(json.loads(json.dumps(first.state())))
+    assert second.alone.target_s(1) == pytest.approx(first.alone.target_s(1))
+    assert second.beside.draft_s == pytest.approx(first.beside.draft_s)
+    assert second.calibration.mean == pytest.approx((first.calibration.mean + 0.7) / 2), "half of it: texts differ"
+    second.begin(10)
+    rates = first.rates()
+    assert second.schedule is max(rates, key=rates.__getitem__)
+    assert second.rate > 0
+
+
+def test_another_run_begins_without_a_draft_that_was_useless() -> None:
+    first, second = Policy(8, N_AHEAD), Policy(8, N_AHEAD)
+    replay(first, FAST_DRAFT, constant(0.0), 3000)
+    assert first.schedule is OFF
+    second.restore(first.state())
+    second.begin(10)
+    assert second.schedule is OFF
+
+
+def test_a_policy_that_has_learned_nothing_can_be_kept_too() -> None:
+    made = Policy(8, N_AHEAD)
+    made.restore(json.loads(json.dumps(Policy(8, N_AHEAD).state())))
+    assert made.forecasts() == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state.pop("alone"),
+        lambda state: state.pop("beside"),
+        lambda state: state.pop("acceptance"),
+        lambda state: state.pop("read_s"),
+        lambda state: state.pop("bias"),
+        lambda state: state["bias"].pop("sync"),
+        lambda state: state["bias"].update(sync=None),
+        lambda state: state["bias"].update(sync="much"),
+        lambda state: state.update(read_s="long"),
+        lambda state: state.update(beside=3),
+        lambda state: state["alone"]["target_s"].update({"1": -1}),
+        lambda state: state["acceptance"].update(mean=7),
+    ],
+)
+def test_a_damaged_state_is_refused(damage: Callable[[dict[str, Any]], Any]) -> None:
+    state = policy(FLAT).state()
+    damage(state)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Policy(8, N_AHEAD).restore(state)
+
+
+@pytest.mark.parametrize(("bias", "counts_as"), [(0.01, 0.5), (99.0, 2.0), (1.1, 1.1)])
+def test_a_correction_that_was_kept_is_held_within_bounds(bias: float, counts_as: float) -> None:
+    state = policy(FLAT).state()
+    state["bias"]["async"] = bias
+    made = Policy(8, N_AHEAD)
+    made.restore(state)
+    assert made.rates()[ASYNC] == pytest.approx(counts_as * made.forecasts()[ASYNC].rate)
