@@ -10,6 +10,8 @@ from typing import Any
 KEPT = 2  # what an earlier run has learned counts as so many values: machines and texts change
 HOPE = 0.95  # what runs did not measure is hoped to be so much better for each of them, so that it is tried again,
 MOST_HOPE = 0.8  # but not more than this
+TRUST = 0.1  # added to an acceptance that comes from another text
+MOST_SURE = 0.95
 _FEW = 5  # values that are enough to believe
 
 
@@ -211,10 +213,10 @@ class Calibration:
             raise ValueError("other bins")
         if not all(0 <= share <= 1 for share in (*shares, state["mean"])):
             raise ValueError("no share")
-        # Texts differ: half of it is what would be guessed without.
+        # Texts differ: half of it is what would be guessed without, and the best is hoped for until the text tells.
         prior = [accepted / seen for accepted, seen in zip(self._accepted, self._seen, strict=True)]
         halves = [(share + guess) / 2 for share, guess in zip(shares, prior, strict=True)]
-        self._begin(halves, (float(state["mean"]) + self.mean) / 2)
+        self._begin(halves, min(MOST_SURE, (float(state["mean"]) + self.mean) / 2 + TRUST))
 
 
 def positive(value: Any) -> float:

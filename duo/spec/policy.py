@@ -29,6 +29,7 @@ from duo.spec.schedule import ALL, Chooser, Schedule
 # the draft could start again sooner after a rejection when it is idle. See benchmarks/NOTES.md.
 MIN_SURVIVAL = 0.05
 _HOPELESS = 0.02  # survival of a candidate that nobody waits for
+_EXCELLENT = 0.95  # acceptance: where even this would not help, the draft is not asked how it would guess
 _MANY = 16  # tokens in a batch that tell what one of many costs
 _SILENCE = 16  # tokens without a guess until the draft is asked how it would guess
 
@@ -68,7 +69,7 @@ class Policy:
         self.beside = CostModel(self.alone)
         self.calibration = Calibration()
         self.chooser = Chooser(schedules if n_max else (Schedule.OFF,))
-        self._drafts = self.chooser.allowed != (Schedule.OFF,)
+        self._worth_asking = self.chooser.allowed != (Schedule.OFF,)  # whether a better draft would be used
         self._draft_threads = tuple(draft_threads)
         self._forecast = Forecast(0.0)
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
@@ -106,9 +107,9 @@ class Policy:
         self.chooser.begin(self.rates(), self._entry_s(), n_room)
         self._foresee()
 
-    def forecasts(self) -> dict[Schedule, Forecast]:
-        """What each schedule can reach; empty while the costs are not known."""
-        n, acceptance = self.n_max + 1, self.calibration.mean
+    def forecasts(self, acceptance: float | None = None) -> dict[Schedule, Forecast]:
+        """What each schedule can reach, by default with the present acceptance; empty while the costs are not known."""
+        n, acceptance = self.n_max + 1, self.calibration.mean if acceptance is None else acceptance
         alone, beside = self.alone.curve(n), self.beside.curve(n)
         if not alone[0] or (self.n_max and not self.beside.draft_s):
             return {}
@@ -162,7 +163,7 @@ class Policy:
 
     def probe_due(self) -> bool:
         """Whether the draft, which has not guessed for a while, should read the text to see how it would."""
-        if not self._drafts or self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
+        if not self._worth_asking or self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
             return False
         return min(self._unread, self.PROBE_TOKENS) * self._read_s <= self.chooser.budget_s
 
@@ -201,7 +202,7 @@ class Policy:
     def stop_drafting(self) -> None:
         """There is no draft any more."""
         self.chooser.give_up()
-        self._drafts = False
+        self._worth_asking = False
         self._foresee()
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
@@ -273,6 +274,9 @@ class Policy:
             self._bias[self.schedule].add(min(max(tokens / seconds / self.rate, 0.5), 2.0))
         self._window = (0, 0.0)
         if rates := self.rates():
+            best = self.forecasts(_EXCELLENT)
+            gain = max(best[schedule].rate for schedule in self.chooser.allowed) / best[Schedule.OFF].rate
+            self._worth_asking = gain > Chooser.MARGIN
             before = self.schedule
             self.chooser.review(rates, self._entry_s())
             if self.schedule is not before:

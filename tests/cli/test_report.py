@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from duo.cli.report import render
+from duo.spec.policy import Policy
 from tests.command import ONE_EACH, SLOW_TARGET, duo
 
 STATISTICS = {
@@ -196,3 +198,27 @@ def test_nothing_generated_is_nothing_divided(tiny: Path, tmp_path: Path) -> Non
 
 def test_one_token_has_no_rate(tiny: Path) -> None:
     assert duo("-m", tiny, "-p", "the cat", "-n", "1", "-t", "1").stderr.splitlines()[-1] == "tokens: 1 tps: 0.000"
+
+
+def test_of_many_changes_the_first_are_shown(drafted: tuple[str, Any, Any]) -> None:
+    _, report, _ = drafted
+    changes = [{"tokens": 10 * n, "schedule": "off", "reason": f"reason {n}"} for n in range(1, 9)]
+    for n_changes, last in ((0, None), (5, "off at 50 (reason 5)"), (8, "and 3 more changes")):
+        lines = render(report | {"policy": report["policy"] | {"changes": changes[:n_changes]}}).splitlines()
+        at = [line.split()[0] for line in lines].index("schedule")
+        shown = lines[at + 1 : at + 1 + min(n_changes, 6)]
+        assert [line.strip() for line in shown[:5]] == [
+            f"off at {10 * n} (reason {n})" for n in range(1, 1 + min(n_changes, 5))
+        ]
+        assert last is None or shown[-1].strip() == last
+        assert lines[at + 1 + len(shown)].startswith("learned ")
+
+
+def test_a_policy_that_has_learned_nothing_is_rendered(drafted: tuple[str, Any, Any]) -> None:
+    _, report, _ = drafted
+    nothing = {"alone": None, "beside": None}
+    policy = Policy(4, 8).statistics()
+    assert (policy["draft_ms"], policy["curve_ms"]) == (nothing, nothing)
+    said = render(report | {"policy": policy, "generation": report["generation"] | {"tokens_by_schedule": {}}})
+    assert "schedule    sync; forecast in tokens/s: -" in said
+    assert "learned" not in said

@@ -44,7 +44,7 @@ def _tokens(shown: bytes) -> list[Token]:
 
 
 def test_accepted_tokens_are_green_and_steps_alternate(demo_pair: tuple[Path, Path]) -> None:
-    arguments = _arguments(demo_pair)
+    arguments = [*_arguments(demo_pair), "--schedule", "async"]
     shown, said = _show(*arguments, before=SLOW_TARGET)
     tokens = _tokens(shown)
     assert b"".join(token.text for token in tokens) == duo(*arguments).stdout
@@ -74,7 +74,8 @@ def test_characters_are_never_torn_apart(demo_pair: tuple[Path, Path]) -> None:
 
 
 def test_color_always_in_a_pipe_is_as_on_a_terminal(demo_pair: tuple[Path, Path]) -> None:
-    run = duo(*_arguments(demo_pair), "--color", "always", before=SLOW_TARGET, env={"NO_COLOR": "1"})
+    arguments = (*_arguments(demo_pair), "--schedule", "async", "--color", "always")
+    run = duo(*arguments, before=SLOW_TARGET, env={"NO_COLOR": "1"})
     tokens = _tokens(run.stdout)
     assert {token.green for token in tokens} == {token.bold for token in tokens} == {True, False}
 

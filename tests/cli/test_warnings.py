@@ -67,7 +67,8 @@ def test_what_duo_chooses_needs_no_warning(tiny: Path, options: list[str]) -> No
     assert duo("-m", tiny, "-md", tiny, "-p", "the cat", "-n", "2", *options).warnings == []
 
 
-def test_a_draft_that_dies(demo_pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("schedule", ["async", "sync", "auto"])
+def test_a_draft_that_dies(demo_pair: tuple[Path, Path], schedule: str) -> None:
     target, draft = demo_pair
     dies = """
 from duo.engine.drafter import Drafter
@@ -75,12 +76,12 @@ step, n_steps = Drafter.step, 0
 def fail(self):
     global n_steps
     n_steps += 1
-    if n_steps > 3:
+    if n_steps > 2:
         raise ValueError("out of ink")
     return step(self)
 Drafter.step = fail
 """
-    arguments = ("-m", target, "-p", "The capital of France is", "-n", "16", "--exact", *ONE_EACH)
-    run = duo(*arguments, "-md", draft, before=dies)
+    arguments = ("-m", target, "-p", "The capital of France is", "-n", "32", "--exact", *ONE_EACH)
+    run = duo(*arguments, "-md", draft, "--schedule", schedule, before=dies)
     assert run.warnings == ["duo: warning: the draft failed (out of ink): the target goes on alone"]
-    assert (run.status, run.n_tokens, run.stdout) == (0, 16, duo(*arguments).stdout)
+    assert (run.status, run.n_tokens, run.stdout) == (0, 32, duo(*arguments).stdout)

@@ -60,6 +60,19 @@ def test_with_the_real_policy_too(salt: int) -> None:
     assert generation.metrics.draft_error is None
 
 
+@pytest.mark.parametrize(("n_predict", "n_room"), [(-1, None), (5, 5)])
+def test_the_policy_is_told_what_begins(n_predict: int, n_room: int | None) -> None:
+    told: list[tuple[int, int | None]] = []
+
+    class Told(Eager):
+        def begin(self, n_prompt: int, n_room: int | None = None) -> None:
+            told.append((n_prompt, n_room))
+            super().begin(n_prompt, n_room)
+
+    run(make_generation(FakeContext(n_ctx=20), FakeContext(), make_ending(n_predict), Told(4, 6)))
+    assert told == [(len(PROMPT), n_room)]
+
+
 def test_without_a_draft_every_batch_is_one_token() -> None:
     target = FakeContext()
     assert run(make_generation(target, None, make_ending(N))) == TEXT
@@ -81,10 +94,10 @@ def test_stop_ends_it_after_the_present_step() -> None:
     assert generation.metrics.stop == INTERRUPTED
 
 
-def test_abort_in_a_long_prompt_is_an_interruption() -> None:
+def test_an_interruption_in_a_long_prompt_is_heeded() -> None:
     target = FakeContext(n_batch=1)
-    target.during = target.abort
     generation = make_generation(target, FakeContext(), make_ending(N))
+    target.during = generation.interrupt
     assert run(generation) == []
     assert generation.metrics.stop == INTERRUPTED
 

@@ -86,6 +86,15 @@ def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
     json.dumps(statistics)
 
 
+def test_probes_are_no_drafts(metrics: Metrics) -> None:
+    before = metrics.statistics()["draft"]
+    metrics.probed(5.0, 5.5, 48)
+    draft = metrics.statistics()["draft"]
+    assert draft | {"hidden": 0} == before | {"hidden": 0}
+    assert draft["hidden"] < before["hidden"], "but they cost time"
+    assert ("draft", "probe", 5.0, 5.5, 48) in metrics.draft_events
+
+
 def test_the_trace_has_a_lane_for_each_model(metrics: Metrics, tmp_path: Path) -> None:
     metrics.write_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -227,6 +227,27 @@ def test_in_turns_a_candidate_takes_the_time_of_a_draft_token() -> None:
     assert asked.next_s == math.inf
 
 
+def test_in_turns_a_draft_that_brought_nothing_is_not_asked_again_in_this_step() -> None:
+    queue = make_queue(Eager(2, 6, Schedule.SYNC))
+    assert queue.take_in_turn(100) is None
+    queue.publish(0, len(PROMPT) + 5, (7, 1.0), 1, 0.001)  # of no use
+    assert queue.take_in_turn(100) == Candidates()
+    queue.commit((3,))
+    assert queue.take_in_turn(100) is None
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ASYNC, Schedule.SYNC])
+def test_a_token_made_in_the_middle_of_a_change_teaches_no_time(schedule: Schedule) -> None:
+    """It was made beside the target and ends in turns, or the other way round."""
+    policy = Eager(4, 6, schedule)
+    queue = make_queue(policy)
+    queue.begin_beside()
+    if schedule is Schedule.ASYNC:
+        queue.end_beside()
+    queue.publish(0, len(PROMPT), (7, 1.0), 1, 8.0)
+    assert (policy.alone.draft_s, policy.beside.draft_s) == (0.0, 0.0)
+
+
 def test_the_queue_asks_the_policy() -> None:
     queue = make_queue(Scripted(4, 6, iter([Schedule.OFF, Schedule.SYNC]), repeat(True)))
     assert queue.schedule() is Schedule.OFF
