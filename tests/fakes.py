@@ -65,22 +65,32 @@ class Scripted(Eager):
     def __init__(
         self, n_max: int, n_ahead: int, schedules: Iterator[Schedule], probes: Iterator[bool] | None = None
     ) -> None:
-        super().__init__(n_max, n_ahead)
         self._script = schedules
         self._probes = probes or iter(())
         self._now = next(schedules)
+        self._n_tokens = 0
+        super().__init__(n_max, n_ahead)
 
     @property
     def schedule(self) -> Schedule:
-        return self._now if self._drafts else Schedule.OFF
+        return self._now
+
+    def begin(self, n_prompt: int, n_room: int | None = None) -> None:
+        super().begin(n_prompt, n_room)
+        self._n_tokens = n_prompt
 
     def probe_due(self) -> bool:
         """Never before there is a token and one to guess it from."""
-        return self._drafts and self.schedule is not Schedule.ASYNC and self._n_text > 1 and next(self._probes, False)
+        return self._now is not Schedule.ASYNC and self._n_tokens > 1 and next(self._probes, False)
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         super().learn_step(n_tokens, cost)
+        self._n_tokens += n_tokens
         self._now = next(self._script, self._now)
+
+    def stop_drafting(self) -> None:
+        super().stop_drafting()
+        self._now, self._script, self._probes = Schedule.OFF, iter(()), iter(())
 
 
 def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:

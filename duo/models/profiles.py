@@ -54,5 +54,8 @@ class Profile:
         """Keep it, whole or not at all. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({"for": self._key, **document}, indent=1) + "\n", encoding="utf-8")
-        part.replace(self.path)
+        try:
+            part.write_text(json.dumps({"for": self._key, **document}, indent=1) + "\n", encoding="utf-8")
+            part.replace(self.path)
+        finally:
+            part.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ class Chooser:
         self._n_room: int | None = None
         self._step = 0
         self._left_at: dict[Schedule, int] = {}
-        self._patience = dict.fromkeys(self.allowed, self.STALE_STEPS)
+        self._patience = dict.fromkeys(Schedule, self.STALE_STEPS)
 
     def begin(self, rates: Mapping[Schedule, float], entry_s: float, n_room: int | None) -> None:
         """Start where an earlier run's `rates` say; drafting costs `entry_s` seconds before it begins.
@@ -64,7 +64,7 @@ class Chooser:
         """
         self._n_room = n_room
         if rates:
-            self.budget_s = self.BUDGET_SHARE * self.HORIZON / rates[Schedule.OFF]
+            self.budget_s = self.BUDGET_SHARE * self.HORIZON / max(rates.values())
             self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(self.allowed, key=rates.__getitem__)
             best, gain_s = self._best(rates)
             if gain_s > self.CAUTION * entry_s:

@@ -76,12 +76,12 @@ step, n_steps = Drafter.step, 0
 def fail(self):
     global n_steps
     n_steps += 1
-    if n_steps > 2:
+    if n_steps > 5:
         raise ValueError("out of ink")
     return step(self)
 Drafter.step = fail
 """
-    arguments = ("-m", target, "-p", "The capital of France is", "-n", "32", "--exact", *ONE_EACH)
+    arguments = ("-m", target, "-p", "The capital of France is", "-n", "28", "--exact", *ONE_EACH)
     run = duo(*arguments, "-md", draft, "--schedule", schedule, before=dies)
     assert run.warnings == ["duo: warning: the draft failed (out of ink): the target goes on alone"]
-    assert (run.status, run.n_tokens, run.stdout) == (0, 32, duo(*arguments).stdout)
+    assert (run.status, run.n_tokens, run.stdout) == (0, 28, duo(*arguments).stdout)

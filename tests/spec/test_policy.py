@@ -11,6 +11,7 @@ from tests.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
 from tests.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, policy, scores
 
 SURE, DOUBTFUL = 9.0, 0.0
+EASY = {1: 0.1, 2: 0.12, 3: 0.13}
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
 
@@ -162,9 +163,9 @@ def test_a_draft_that_has_ended_leaves_the_target_alone() -> None:
         assert not made.probe_due()
 
 
-def left_off(acceptance: float = 0.0) -> Policy:
-    """A policy that has left a draft of t_d = 10 ms off beside a target of 100 ms, with nothing in its budget."""
-    made = policy({1: 0.1, 2: 0.2, 3: 0.3}, 0.01, acceptance, schedules=ALL)
+def left_off(target_s: dict[int, float], acceptance: float = 0.0) -> Policy:
+    """A policy that has left off a draft of t_d = 10 ms, with nothing in its budget."""
+    made = policy(target_s, 0.01, acceptance, schedules=ALL)
     while made.schedule is not OFF:
         made.learn_step(1, StepCost(0, 0.1, 0.1))
     made.chooser.budget_s = 0.0
@@ -172,7 +173,7 @@ def left_off(acceptance: float = 0.0) -> Policy:
 
 
 def test_a_draft_that_is_off_is_probed_when_the_budget_allows_it() -> None:
-    made = left_off()
+    made = left_off(EASY)
     n_steps = 0
     while not made.probe_due():
         made.learn_step(1, StepCost(0, 0.1, 0.1))
@@ -183,8 +184,16 @@ def test_a_draft_that_is_off_is_probed_when_the_budget_allows_it() -> None:
     assert not made.probe_due(), "but not for nothing"
 
 
+def test_a_draft_that_could_not_help_at_its_best_is_not_probed() -> None:
+    made = left_off({n: 0.1 * n for n in range(1, 10)})
+    made.chooser.budget_s = 99.0
+    for _ in range(200):
+        made.learn_step(1, StepCost(0, 0.1, 0.1))
+        assert not made.probe_due()
+
+
 def test_probes_take_no_more_than_their_share_of_the_time() -> None:
-    made, probes_s = left_off(), 0.0
+    made, probes_s = left_off(EASY), 0.0
     for _ in range(5000):
         if made.probe_due():
             probes_s += 0.5
@@ -205,7 +214,7 @@ def test_a_draft_that_guesses_is_not_probed() -> None:
 
 
 def test_probes_that_find_the_draft_better_have_it_taken_up_again() -> None:
-    made = left_off()
+    made = left_off(EASY)
     while made.schedule is OFF and made.chooser.n_tokens < 2000:
         if made.probe_due():
             made.learn_probe(scores(0.95, 32), 64, 0.05, whole=True)

@@ -68,7 +68,6 @@ def test_another_run_begins_with_what_was_learned(machine: Machine, acceptance: 
     second.restore(json.loads(json.dumps(first.state())))
     assert second.alone.target_s(1) == pytest.approx(first.alone.target_s(1))
     assert second.beside.draft_s == pytest.approx(first.beside.draft_s)
-    assert second.calibration.mean == pytest.approx((first.calibration.mean + 0.7) / 2), "half of it: texts differ"
     second.begin(10)
     rates = first.rates()
     assert second.schedule is max(rates, key=rates.__getitem__)
