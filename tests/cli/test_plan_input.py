@@ -34,6 +34,12 @@ def statistics(tmp_path: Path, **figures: Any) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted here need not be exact."""
+    monkeypatch.setattr("duo.cli.plan._N_TOKENS", 1000)
+
+
 # The statistics of a run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from duo.cli.configs import AUTO_DRAFT
+from duo.cli.options import RunOptions
+from duo.cli.profile import restore, tuned_threads
 from duo.spec.policy import Policy
 from tests.command import ONE_CORE, ONE_EACH, Argument, Run, duo
+from tests.fakes import THREADS
 
 SHORT = ("-p", "the cat", "--ignore-eos")
 
@@ -124,46 +128,71 @@ def test_what_does_not_has_none(used: Home) -> None:
 # Damage
 
 
-_TIMES = {"target_s": {"1": [0.1, 0]}, "draft_s": {"1": [0.1, 0]}}
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
+def test_a_file_that_is_damaged_counts_as_none(used: Home, content: bytes) -> None:
+    used.profile.write_bytes(content)
+    run = used.run()
+    assert (run.status, run.warnings) == (0, [])
+    assert "sync" in used.report["generation"]["tokens_by_schedule"], "as without any profile"
+    assert set(json.loads(used.profile.read_text())) == {"for", "policy"}, "and whole again"
 
 
-def _policy(**figures: Any) -> dict[str, Any]:
-    return {"policy": learned(1e-4, 60.0) | figures}
+def test_figures_that_are_damaged_count_as_none(home: Home) -> None:
+    assert home.run(n=4, more=()).status == 0
+    usual = home.report["threads"]
+    home.change(policy=learned(1e-4, 60.0) | {"bias": {}}, threads={"target": 7, "draft": 1, "beside": [1]})
+    run = home.run(n=4, more=())
+    assert (run.status, run.warnings, run.n_tokens) == (0, [], 4)
+    assert "sync" in home.report["generation"]["tokens_by_schedule"], "as without any profile"
+    assert home.report["threads"] == usual
+    assert set(json.loads(home.profile.read_text())["policy"]) == set(learned(1.0, 1.0)), "and whole again"
 
 
 @pytest.mark.parametrize(
     "figures",
     [
-        {"policy": 7},
-        {"policy": []},
-        {"policy": "x"},
-        {"policy": {}},
-        {"policy": {"alone": _TIMES}},
-        _policy(alone=7),
-        _policy(alone={"target_s": {"1": 0.1}, "draft_s": {}}),
-        _policy(alone={"target_s": {"1": [-0.1, 0]}, "draft_s": {}}),
-        _policy(alone={"target_s": {"x": [0.1, 0]}, "draft_s": {}}),
-        _policy(alone={"target_s": {"1": [float("nan"), 0]}, "draft_s": {}}),
-        _policy(alone={"target_s": {"1": [10**400, 0]}, "draft_s": {}}),
-        _policy(acceptance={}),
-        _policy(acceptance={"edges": [], "accepted": [], "mean": 0.5}),
-        _policy(bias={"async": 1.0}),
-        _policy(bias={"async": "x", "sync": 1.0, "off": 1.0}),
-        _policy(read_s="x"),
-        _policy(read_s=float("inf")),
+        7,
+        [],
+        "x",
+        {},
+        {"alone": 7},
+        {"alone": {"target_s": {"1": 0.1}, "draft_s": {}}},
+        {"alone": {"target_s": {"1": [-0.1, 0]}, "draft_s": {}}},
+        {"alone": {"target_s": {"0": [0.1, 0]}, "draft_s": {}}},
+        {"alone": {"target_s": {"x": [0.1, 0]}, "draft_s": {}}},
+        {"alone": {"target_s": {"1": [math.nan, 0]}, "draft_s": {}}},
+        {"alone": {"target_s": {"1": [10**400, 0]}, "draft_s": {}}},
+        {"alone": {"target_s": {"1": [0.1, -1]}, "draft_s": {}}},
+        {"acceptance": {}},
+        {"acceptance": {"edges": [], "accepted": [], "mean": 0.5}},
+        {"bias": {"async": 1.0}},
+        {"bias": {"async": "x", "sync": 1.0, "off": 1.0}},
+        {"read_s": "x"},
+        {"read_s": math.inf},
+        {"read_s": -1.0},
     ],
 )
-def test_a_policy_that_is_damaged_counts_as_none(used: Home, figures: dict[str, Any]) -> None:
-    used.change(**figures)
-    run = used.run(n=4)
-    assert (run.status, run.warnings, run.n_tokens) == (0, [], 4)
-    assert "sync" in used.report["generation"]["tokens_by_schedule"], "as without any profile"
-    assert set(json.loads(used.profile.read_text())["policy"]) == set(learned(1.0, 1.0)), "and whole again"
+def test_a_policy_that_is_damaged_is_not_restored(figures: Any) -> None:
+    fresh, policy = Policy(4, 8), Policy(4, 8)
+    whole = learned(1e-4, 60.0)
+    restore(policy, {"policy": whole | figures if figures and isinstance(figures, dict) else figures})
+    assert policy.state() == fresh.state()
+    restore(policy, {"policy": whole})
+    assert policy.state() != fresh.state()
+
+
+@pytest.mark.parametrize("name", list(learned(1.0, 1.0)))
+def test_a_policy_of_which_something_is_missing_is_not_restored(name: str) -> None:
+    policy, part = Policy(4, 8), learned(1e-4, 60.0)
+    del part[name]
+    restore(policy, {"policy": part})
+    assert policy.state() == Policy(4, 8).state()
 
 
 @pytest.mark.parametrize(
     "threads",
     [
+        None,
         7,
         [],
         "x",
@@ -174,26 +203,22 @@ def test_a_policy_that_is_damaged_counts_as_none(used: Home, figures: dict[str, 
         {"target": 1, "draft": 1, "beside": [1]},
         {"target": 1, "draft": 1, "beside": 7},
         {"target": 1, "draft": 1, "beside": [10**9, 1]},
-        {"target": float("inf"), "draft": 1, "beside": [1, 1]},
-        {"target": float("nan"), "draft": 1, "beside": [1, 1]},
+        {"target": math.inf, "draft": 1, "beside": [1, 1]},
+        {"target": math.nan, "draft": 1, "beside": [1, 1]},
     ],
 )
-def test_threads_that_are_damaged_count_as_none(home: Home, threads: Any) -> None:
-    assert home.run(n=4, more=()).status == 0
-    usual = home.report["threads"]
-    home.change(threads=threads)
-    run = home.run(n=4, more=())
-    assert (run.status, run.warnings, run.n_tokens) == (0, [], 4)
-    assert home.report["threads"] == usual
+def test_threads_that_are_damaged_are_not_taken(threads: Any) -> None:
+    assert tuned_threads(THREADS, RunOptions(), {"threads": threads}) == THREADS
+    assert tuned_threads(THREADS, RunOptions(), {}) == THREADS
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
-def test_a_file_that_is_damaged_counts_as_none(used: Home, content: bytes) -> None:
-    used.profile.write_bytes(content)
-    run = used.run()
-    assert (run.status, run.warnings) == (0, [])
-    assert "sync" in used.report["generation"]["tokens_by_schedule"]
-    assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
+def test_tuned_threads_are_taken_where_the_user_asks_for_none() -> None:
+    kept = {"threads": {"target": 1, "draft": 1, "beside": [1, 1]}}
+    tuned = tuned_threads(THREADS, RunOptions(), kept)
+    assert (tuned.target, tuned.draft, tuned.beside) == (1, (1,), (1, 1))
+    assert tuned.target_batch == THREADS.target_batch
+    for options in (RunOptions(threads=2), RunOptions(threads_draft=2)):
+        assert tuned_threads(THREADS, options, kept) == THREADS
 
 
 # Places where nothing can be kept

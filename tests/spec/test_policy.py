@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duo.spec.policy import Decision, Policy, StepCost
@@ -93,6 +93,7 @@ def test_does_not_wait_for_a_candidate_after_a_hopeless_one() -> None:
 
 
 @pytest.mark.parametrize("schedule", ALL)
+@settings(deadline=None)
 @given(
     confidences=st.lists(st.floats(0, 20), max_size=N_AHEAD),
     n_room=st.integers(1, 20),
