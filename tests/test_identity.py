@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.cli.configs import AUTO_DRAFT
+from duo.cli.options import AUTO_DRAFT
 from duo.config import ContextConfig, ModelConfig, StopConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.decoder import Decoder

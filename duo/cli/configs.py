@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duo.cli.options import Layers, RunOptions, ScheduleChoice
+from duo.cli.options import AUTO_DRAFT, Layers, RunOptions, ScheduleChoice
 from duo.cli.output import progress_bar, say, warn
 from duo.cli.prompt import read_argument
 from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig, ThreadConfig
@@ -15,8 +15,6 @@ from duo.models.demo import demo_pair
 from duo.models.hub import resolve_hub
 from duo.models.paths import check_gguf
 from duo.spec.schedule import ALL, Schedule
-
-AUTO_DRAFT = 16
 
 
 def model_configs(options: RunOptions) -> tuple[ModelConfig, ModelConfig | None]:

@@ -11,6 +11,8 @@ import typer
 
 from duo.config import ALL_LAYERS
 
+AUTO_DRAFT = 16  # most candidates, if nothing else is asked for
+
 MAIN = "The six that matter first"
 MODELS = "Models"
 PROMPT = "Prompt and text"

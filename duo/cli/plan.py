@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from duo.cli.configs import AUTO_DRAFT
-from duo.cli.options import HelpOpt
+from duo.cli.options import AUTO_DRAFT, HelpOpt
 from duo.cli.output import say
 from duo.errors import UsageError
 from duo.spec import forecast
@@ -29,7 +28,10 @@ def parse_times(text: str) -> Times:
     """`490`, or `1:490,2:495,8:650`: ms for so many tokens at once. Raises UsageError."""
     try:
         pairs = [pair.split(":") if ":" in pair else ("1", pair) for pair in text.replace(" ", "").split(",")]
-        return _checked({int(n): float(ms) for n, ms in pairs})
+        times = {int(n): float(ms) for n, ms in pairs}
+        if len(times) < len(pairs):
+            raise ValueError("a size is given twice")
+        return _checked(times)
     except ValueError:
         raise UsageError(f"--target-ms takes 490 or 1:490,2:495,8:650, not {text!r}") from None
 
@@ -174,7 +176,10 @@ def _statistics(path: Path | None) -> tuple[Times, Times, float | None, float | 
         if None in (*curves, *draft):
             raise UsageError(f"--json {path}: this run has learned too little: it needs more tokens")
         times, beside = (_checked({n: float(ms) for n, ms in enumerate(curve, 1)}) for curve in curves)
-        return times, beside, float(draft[0]), float(draft[1]), float(policy["acceptance"])
+        figures = [float(figure) for figure in (*draft, policy["acceptance"])]
+        if min(figures[:2]) <= 0:
+            raise ValueError("no time")
+        return times, beside, figures[0], figures[1], figures[2]
     except OSError as error:
         raise UsageError(f"--json {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from duo.cli.configs import AUTO_DRAFT, model_configs
+from duo.cli.configs import model_configs
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
-from duo.cli.options import RunOptions
+from duo.cli.options import AUTO_DRAFT, RunOptions
 from duo.cli.output import blame, progress_bar, say, send_log, warn
 from duo.cli.plan import gain_stops, predict, render
 from duo.cli.profile import find_profile

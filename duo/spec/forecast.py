@@ -80,7 +80,8 @@ def overlapped(target_s: Sequence[float], draft_s: float, acceptance: float, n_a
     lead = np.arange(_GRID * (n_ahead + 1) + 1) / _GRID - 1
     k = np.arange(min(len(target_s), n_ahead + 1))
     expected = np.array(list(accumulate(acceptance**k)))
-    seconds = np.maximum(0, k - lead[:, None]) * draft_s + np.asarray(target_s)[k]
+    waited = np.where(k > 0, np.maximum(0, k - lead[:, None]), 0)
+    seconds = waited * draft_s + np.asarray(target_s)[k]
     # Where the lead lies after the step, between two states.
     next_lead = np.clip(np.minimum(lead[:, None] + seconds / draft_s, n_ahead) - (k + 1), -1, n_ahead)
     survival = np.minimum(np.where(next_lead < 0, acceptance**k, acceptance ** (k + 1)), SURE)

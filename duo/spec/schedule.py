@@ -67,7 +67,7 @@ class Chooser:
             self.budget_s = self.BUDGET_SHARE * self.HORIZON / max(rates.values())
             self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(self.allowed, key=rates.__getitem__)
             best, gain_s = self._best(rates)
-            if gain_s > self.CAUTION * entry_s:
+            if rates[best] > self.MARGIN * rates[self.now] and gain_s > self.CAUTION * entry_s:
                 self.now = best
 
     def step(self, n_tokens: int, seconds: float) -> bool:

@@ -53,7 +53,7 @@ def predict(policy: Policy, n_tokens: int = 2000) -> float | None:
         return None
     curves = (policy.alone.curve(n), policy.alone.draft_s, policy.beside.curve(n), policy.beside.draft_s)
     twin = Policy(policy.n_max, policy.n_ahead, policy.chooser.allowed)
-    return replay(twin, Machine(*curves), drawn(list(policy.scores)), n_tokens).rate
+    return replay(twin, Machine(*curves, policy._read_s), drawn(list(policy.scores)), n_tokens).rate
 
 
 def constant(acceptance: float, seed: int = 0) -> Guesses:
@@ -113,7 +113,10 @@ class _Replay:
             self._done_at, self._on_track = math.inf, True
         if self._done_at == math.inf:
             self._begin_token()
-        self._unread = self._unread + accepted + 1 if self._policy.schedule is not Schedule.ASYNC else 0
+        if schedule is Schedule.SYNC and k:
+            self._unread = 2 if accepted == k else 1
+        else:
+            self._unread = self._unread + accepted + 1 if schedule is not Schedule.ASYNC else 1
         self._result.tokens += accepted + 1
         self._result.tokens_in[schedule] += accepted + 1
         self._result.n_verified.append(k)
@@ -131,12 +134,14 @@ class _Replay:
     def _next_s(self) -> float:
         if self._policy.schedule is not Schedule.ASYNC:
             return self._policy.costs.draft_s
-        return self._done_at - self._now if self._policy.costs.draft_s else math.inf
+        late = self._position < len(self._session.accepted)
+        draft_s = self._policy.costs.draft_s
+        return self._done_at - self._now + late * draft_s if draft_s else math.inf
 
     def _draft_one(self, _: float) -> bool:
         """In turns: one token, on the target's time, after what was not read yet."""
         if self._unread > 1:
-            seconds = self._unread * self._machine.read_s
+            seconds = (self._unread - 1) * self._machine.read_s
             self._now += seconds
             self._policy.learn_draft(self._unread, seconds)
         self._unread = 0
@@ -150,6 +155,8 @@ class _Replay:
         """Beside: until the draft has published, at most `seconds`."""
         n_pending, end = self._session.n_pending, self._now + seconds
         self._advance(min(self._done_at, end))
+        if self._session.n_pending == n_pending and self._done_at <= end:
+            self._advance(self._done_at)  # a late one came before
         return self._session.n_pending > n_pending
 
     def _advance(self, end: float) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from duo.cli.configs import AUTO_DRAFT
+from duo.cli.options import AUTO_DRAFT
 from duo.cli.plan import predict, render
 from duo.cli.tune import Tuned, advise, choose, learned
 from duo.engine.measure import SIZES, Measurements

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from duo.cli.configs import AUTO_DRAFT
-from duo.cli.options import RunOptions
+from duo.cli.options import AUTO_DRAFT, RunOptions
 from duo.cli.profile import restore, tuned_threads
 from duo.spec.policy import Policy
 from tests.command import ONE_CORE, ONE_EACH, Argument, Run, duo
