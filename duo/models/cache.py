@@ -21,17 +21,26 @@ def cache_dir() -> Path:
 
     Raises UsageError for a $DUO_CACHE that is no absolute path, and when there is no home directory.
     """
-    if own := os.environ.get("DUO_CACHE"):
-        if not Path(own).is_absolute():
-            raise UsageError(f"DUO_CACHE must be an absolute path, not {own}")
-        return Path(own)
-    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if shared.is_absolute():  # a relative one is to be ignored, says the XDG specification
-        return shared / "duo"
+    if named := named_folder("DUO_CACHE", "XDG_CACHE_HOME"):
+        return named
     try:
         return _system_cache_dir()
     except RuntimeError as error:
         raise UsageError("there is no home directory to keep models in: set DUO_CACHE") from error
+
+
+def named_folder(own: str, shared: str) -> Path | None:
+    """The folder that the environment variable `own` names, or duo's in the one that `shared` does; None without both.
+
+    Raises UsageError if `own` is no absolute path.
+    """
+    if folder := os.environ.get(own):
+        if not Path(folder).is_absolute():
+            raise UsageError(f"{own} must be an absolute path, not {folder}")
+        return Path(folder)
+    common = Path(os.environ.get(shared, ""))
+    # A relative one is to be ignored, says the XDG specification.
+    return common / "duo" if common.is_absolute() else None
 
 
 def _system_cache_dir() -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from duo.errors import UsageError
+from duo.models.cache import named_folder
 
 _VERSION = 1
 
@@ -19,13 +20,8 @@ def config_dir() -> Path:
 
     Raises UsageError for a $DUO_CONFIG that is no absolute path, and when there is no home directory.
     """
-    if own := os.environ.get("DUO_CONFIG"):
-        if not Path(own).is_absolute():
-            raise UsageError(f"DUO_CONFIG must be an absolute path, not {own}")
-        return Path(own)
-    shared = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    if shared.is_absolute():  # a relative one is to be ignored, says the XDG specification
-        return shared / "duo"
+    if named := named_folder("DUO_CONFIG", "XDG_CONFIG_HOME"):
+        return named
     try:
         home = Path.home()
     except RuntimeError as error:
