@@ -7,11 +7,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 
 from duo.config import ThreadConfig
 from duo.errors import DecodeAborted
+from duo.spec.forecast import Forecast
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.types import Logits
@@ -54,6 +56,9 @@ class Eager(Policy):
         if self.schedule is Schedule.SYNC and len(confidences) < n and next_s < math.inf:
             return Decision(0, 0.0)
         return Decision(min(len(confidences), n))
+
+    def forecasts(self, *_: Any, **__: Any) -> dict[Schedule, Forecast]:
+        return {}
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead

@@ -98,8 +98,8 @@ class CostModel:
             return self._target[1].value
         theirs = self._other._target if self._other else {}
         known = [time.value for time in self._target.values()]
-        if 1 not in self._target and 1 in theirs:
-            known.append(theirs[1].value * self._ratio(theirs))
+        if 1 not in self._target and theirs:
+            known.append(min(time.value for time in theirs.values()) * self._ratio(theirs))
         return min(known, default=0.0)
 
     def _ratio(self, theirs: dict[int, Time]) -> float:

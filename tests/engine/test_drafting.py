@@ -233,6 +233,14 @@ def test_a_draft_that_dies_costs_nothing_but_its_help(schedule: Schedule, n: int
     assert generation.metrics.steps[-1].schedule is OFF
 
 
+def test_a_draft_that_dies_during_the_last_decode() -> None:
+    target, policy = FakeContext(), Eager(4, 60)
+    target.during = lambda: until(lambda: len(target.batches) == 1 or policy.schedule is OFF)
+    generation = make_generation(target, FakeContext(dying(0)), make_ending(2), policy)
+    assert run(generation) == TEXT[:2]
+    assert generation.metrics.draft_error == "the draft is dead"
+
+
 def test_a_draft_that_dies_when_it_is_probed() -> None:
     draft = FakeContext(dying(0))
     policy = scripted(OFF, probes=[False] * 5 + [True] * N)
@@ -282,14 +290,3 @@ def test_an_interruption_while_the_draft_computes_in_turns_is_heeded() -> None:
     assert len(tokens) == 6
     assert generation.metrics.stop == INTERRUPTED
     assert generation.metrics.draft_error is None
-
-
-@pytest.mark.parametrize("schedule", Schedule)
-def test_a_target_that_fails_ends_it_in_every_schedule(schedule: Schedule) -> None:
-    def fail(prefix: Sequence[int]) -> int:
-        if len(prefix) > 10:
-            raise DecodeError("the target is dead")
-        return next_token(prefix)
-
-    with pytest.raises(DecodeError, match="the target is dead"):
-        run(make_generation(FakeContext(fail), FakeContext(), make_ending(N), Eager(4, 6, schedule)))

@@ -3,11 +3,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
+from duo.errors import DecodeError
 from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
 from tests.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 
@@ -77,6 +80,17 @@ def test_without_a_draft_every_batch_is_one_token() -> None:
     target = FakeContext()
     assert run(make_generation(target, None, make_ending(N))) == TEXT
     assert target.batches == [len(PROMPT), *[1] * (N - 1)]
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_a_target_that_fails_ends_it_in_every_schedule(schedule: Schedule) -> None:
+    def fail(prefix: Sequence[int]) -> int:
+        if len(prefix) > 10:
+            raise DecodeError("the target is dead")
+        return next_token(prefix)
+
+    with pytest.raises(DecodeError, match="the target is dead"):
+        run(make_generation(FakeContext(fail), FakeContext(), make_ending(N), Eager(4, 6, schedule)))
 
 
 def test_stop_ends_it_after_the_present_step() -> None:

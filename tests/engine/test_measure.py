@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -57,6 +58,8 @@ class Pair:
 
     def _pass(self, model: FakeContext, once: float, each: float) -> None:
         self._clock.now += (once + each * model.batches[-1]) / max(1, model.teams[-1])
+        if threading.current_thread().name == "duo-draft":
+            time.sleep(0.001)  # it has all the time in the world: let the others on
 
     def measure(self) -> Measurements:
         return self.meter.measure([1, 2], [1, 4], [(1, 1), (2, 1)], n_text=1)
@@ -153,6 +156,24 @@ def test_it_stops_when_asked_in_every_phase(clock: Clock, phase: str, monkeypatc
     pair.meter = Meter(pair.target, pair.draft, progress, pair.stop)
     with pytest.raises(Stopped):
         _ = pair.measure(), pair.meter.accept(TEXT, 10, 1)
+    assert failed == []
+
+
+def test_a_draft_that_hears_of_it_first_stops_quietly(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    pair = Pair(clock)
+    usual = pair.target.during
+
+    def during() -> None:
+        usual()
+        if draft_threads():
+            pair.stop.set()
+            draft_threads()[0].join(30)
+
+    pair.target.during = during
+    with pytest.raises(Stopped):
+        pair.measure()
     assert failed == []
 
 

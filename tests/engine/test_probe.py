@@ -113,6 +113,7 @@ def test_a_probe_while_guesses_are_pending_does_no_harm() -> None:
     for _ in range(2):
         probed.drafter.step()
     probed.drafter.probe(64)
+    assert probed.scores == [], "they will tell soon enough"
     probed.drafter.step()
     assert probed.queue.take(100).tokens == tuple(TEXT[4:7])
 
