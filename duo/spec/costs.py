@@ -11,7 +11,7 @@ KEPT = 2  # what an earlier run has learned counts as so many values: machines a
 HOPE = 0.95  # what runs did not measure is hoped to be so much better for each of them, so that it is tried again,
 MOST_HOPE = 0.8  # but not more than this
 TRUST = 0.1  # added to an acceptance that comes from another text
-MOST_SURE = 0.95
+MOST_SLOWER = 1.5  # a time that is longer than the mean so many times counts as so many times the mean
 _FEW = 5  # values that are enough to believe
 
 
@@ -35,9 +35,12 @@ class Time(Mean):
 
     def add(self, value: float) -> None:
         """Take one more value into account."""
-        if self.n == 1:
-            self.value = min(self.value, value)  # the better of the first two counts
-        super().add(value if self.n == 0 else min(value, 2 * self.value))
+        if self.n == 0:
+            super().add(value)
+        elif self.n == 1:  # the better of the first two counts: nothing but the work makes a decode fast
+            self.n, self.value = 2, min(self.value, value)
+        else:
+            super().add(min(value, MOST_SLOWER * self.value))
 
 
 class CostModel:
@@ -216,7 +219,7 @@ class Calibration:
         # Texts differ: half of it is what would be guessed without, and the best is hoped for until the text tells.
         prior = [accepted / seen for accepted, seen in zip(self._accepted, self._seen, strict=True)]
         halves = [(share + guess) / 2 for share, guess in zip(shares, prior, strict=True)]
-        self._begin(halves, min(MOST_SURE, (float(state["mean"]) + self.mean) / 2 + TRUST))
+        self._begin(halves, min(1.0, (float(state["mean"]) + self.mean) / 2 + TRUST))
 
 
 def positive(value: Any) -> float:

@@ -78,6 +78,7 @@ class Policy:
         self._unread = 0  # tokens of the text that the draft has not read
         self._unscored = 0  # tokens written since the draft's guesses were last compared with the text
         self._scored = False  # whether that was in this step
+        self._told = False  # whether it ever was
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as learn_scores() was told them
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with what came
 
@@ -210,7 +211,7 @@ class Policy:
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
             self.scores.append((confidence, accepted))
-            self._scored = True
+            self._scored = self._told = True
 
     def statistics(self) -> dict[str, Any]:
         """What was learned and decided, in JSON's types; times in ms."""
@@ -278,7 +279,7 @@ class Policy:
             gain = max(best[schedule].rate for schedule in self.chooser.allowed) / best[Schedule.OFF].rate
             self._worth_asking = gain > Chooser.MARGIN
             before = self.schedule
-            self.chooser.review(rates, self._entry_s())
+            self.chooser.review(rates, self._entry_s(), told=self._told)
             if self.schedule is not before:
                 self._foresee()
 

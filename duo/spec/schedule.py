@@ -36,6 +36,7 @@ class Chooser:
 
     HORIZON = 128  # tokens in which a change has to pay for itself; more when the text is longer than that already
     MARGIN = 1.03  # by which a forecast has to be better: forecasts are that noisy
+    FIRST_MARGIN = 1.1  # the same before a text has told anything: acceptance is no more than hoped for
     CAUTION = 3  # what drafting costs before it begins has to be gained so many times: forecasts err
     BUDGET_SHARE = 0.015  # of the time may be lost to finding out
     TRIAL_TOKENS = 12
@@ -67,7 +68,7 @@ class Chooser:
             self.budget_s = self.BUDGET_SHARE * self.HORIZON / max(rates.values())
             self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(self.allowed, key=rates.__getitem__)
             best, gain_s = self._best(rates)
-            if rates[best] > self.MARGIN * rates[self.now] and gain_s > self.CAUTION * entry_s:
+            if rates[best] > self.FIRST_MARGIN * rates[self.now] and gain_s > self.CAUTION * entry_s:
                 self.now = best
 
     def step(self, n_tokens: int, seconds: float) -> bool:
@@ -78,13 +79,14 @@ class Chooser:
         self.n_steps += 1
         return self.n_steps in self._FIRST_REVIEWS or self.n_steps % self.REVIEW_STEPS == 0
 
-    def review(self, rates: Mapping[Schedule, float], entry_s: float) -> None:
+    def review(self, rates: Mapping[Schedule, float], entry_s: float, *, told: bool = True) -> None:
         """Change to what `rates` (tokens/s) forecast to be best, or try what has not been tried for long.
 
-        `entry_s` is what it costs to take up drafting from here, in seconds.
+        `entry_s` is what it costs to take up drafting from here, in seconds. `told`: whether this text has told how
+        often the draft is right.
         """
         best, gain_s = self._best(rates)
-        margin = 1.0 if self._on_trial else self.MARGIN
+        margin = 1.0 if self._on_trial else self.MARGIN if told else self.FIRST_MARGIN
         self._on_trial = False
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
         if rates[best] > margin * rates[self.now] and gain_s > self.CAUTION * entry_s:

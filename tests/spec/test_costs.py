@@ -33,6 +33,14 @@ def test_a_mean_may_begin_with_a_value_that_counts_as_several() -> None:
     assert running.value == 2
 
 
+@pytest.mark.parametrize("times", [(0.01, 0.022), (0.022, 0.01)])
+def test_of_two_times_the_better_counts(times: tuple[float, float]) -> None:
+    time = Time()
+    for seconds in times:
+        time.add(seconds)
+    assert time.value == 0.01
+
+
 @pytest.mark.parametrize("interrupted", [0, 1, 5])
 def test_one_interruption_does_not_spoil_a_time(interrupted: int) -> None:
     time = Time()
@@ -162,6 +170,7 @@ def test_another_run_begins_with_what_was_learned() -> None:
     restored = another_run(costs)
     assert restored.curve(4) == pytest.approx([0.010] * 3 + [0.016])
     assert restored.draft_s == pytest.approx(0.005)
+    restored.add_target(4, 0.030)
     restored.add_target(4, 0.030)
     assert restored.target_s(4) > 0.020, "what is measured now soon outweighs it"
 

@@ -52,6 +52,16 @@ def test_begins_with_what_an_earlier_run_says(best: Schedule) -> None:
     assert following(best).now is best
 
 
+@pytest.mark.parametrize(("told", "followed"), [(False, OFF), (True, ASYNC)])
+def test_what_is_only_hoped_for_has_to_be_worth_more(told: bool, followed: Schedule) -> None:
+    """Five percent: enough once the text has told how often the draft is right, not before."""
+    chooser = Chooser(ALL)
+    chooser.begin(rates(beside=10.5), 0.0, None)
+    assert chooser.now is OFF
+    chooser.review(rates(beside=10.5), 0.0, told=told)
+    assert chooser.now is followed
+
+
 @pytest.mark.parametrize(("entry_s", "first"), [(0.99 * SAVED_S / 3, ASYNC), (1.01 * SAVED_S / 3, OFF)])
 def test_begins_with_the_draft_only_if_it_saves_three_times_what_reading_the_prompt_costs(
     entry_s: float, first: Schedule
