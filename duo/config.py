@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,54 @@ class DraftConfig:
             raise UsageError(f"--draft must be at least 0, not {self.n_max}")
         if self.n_max and self.n_ahead < 1:
             raise UsageError(f"--draft-ahead must be at least 1, not {self.n_ahead}")
+
+
+SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How a token is chosen: llama.cpp's samplers, with its defaults except for the temperature."""
+
+    temp: float = 0.0  # 0: always the most likely token
+    top_k: int = 40  # 0: off
+    top_p: float = 0.95  # 1: off
+    min_p: float = 0.05  # 0: off
+    typical: float = 1.0  # 1: off
+    repeat_penalty: float = 1.0  # 1: off
+    repeat_last_n: int = 64  # 0: no penalties
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token and what is added to its logit
+    samplers: tuple[str, ...] = SAMPLERS  # in this order, of those that SAMPLERS names
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        for option, value in (("--top-k", self.top_k), ("--repeat-last-n", self.repeat_last_n)):
+            if value < 0:
+                raise UsageError(f"{option} must be 0 or more, not {value}")
+        if not 0 <= self.temp < math.inf:
+            raise UsageError(f"--temp must be 0 or more, not {self.temp:g}")
+        for option, share in (("--top-p", self.top_p), ("--min-p", self.min_p), ("--typical", self.typical)):
+            if not 0 <= share <= 1:
+                raise UsageError(f"{option} must be between 0 and 1, not {share:g}")
+        if not 0 < self.repeat_penalty < math.inf:
+            raise UsageError(f"--repeat-penalty must be greater than 0, not {self.repeat_penalty:g}")
+        for option, penalty in (
+            ("--presence-penalty", self.presence_penalty),
+            ("--frequency-penalty", self.frequency_penalty),
+        ):
+            if not math.isfinite(penalty):
+                raise UsageError(f"{option} must be a number, not {penalty:g}")
+        if unknown := [name for name in self.samplers if name not in SAMPLERS]:
+            raise UsageError(f"no sampler {unknown[0]!r} (there are {', '.join(SAMPLERS)})")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing can keep the most likely token from being chosen."""
+        penalised = self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return not (self.temp or self.logit_bias or penalised or self.typical < 1)
 
 
 @dataclass(frozen=True, slots=True)

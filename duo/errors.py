@@ -9,6 +9,7 @@ DuoError                  exit status 1
 ├── DownloadError         a model could not be fetched
 ├── DecodeError           llama.cpp refused a batch
 │   ├── DecodeAborted     it was told to stop
+│   ├── GrammarError      the grammar leaves nothing to write
 │   └── RollbackError     the KV cache did not give up its last tokens
 └── ClosedError           a model or context was used after close()
 """
@@ -54,6 +55,10 @@ class DecodeError(DuoError):
 
 class DecodeAborted(DecodeError):
     """A decode ended early because it was told to."""
+
+
+class GrammarError(DecodeError):
+    """The grammar and the other options leave no token that the text could go on with."""
 
 
 class RollbackError(DecodeError):

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from duo.models.demo import demo_pair as _demo_pair
+
+# No test asserts on elapsed time: a busy machine is no fault of the code's.
+settings.register_profile("duo", deadline=None)
+settings.load_profile("duo")
 
 
 @pytest.fixture(scope="session")

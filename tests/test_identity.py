@@ -24,6 +24,7 @@ from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Logits
+from duo.spec.verify import Matching
 from tests.fakes import Eager, FakeContext, restless
 from tests.prompts import PROMPTS
 
@@ -61,7 +62,7 @@ class Bench:
             context.rollback(min(context.n_past, len(self.prompt) - 1))
             context.set_threads(threads.target_batch, threads.target_batch)
         ending = Ending(StopConfig(N), TextStream(self.model.piece), self.model.is_end)
-        return Generation(target, draft, self.prompt, Greedy(), ending, policy, threads, Metrics())
+        return Generation(target, draft, self.prompt, Matching(Greedy()), Greedy(), ending, policy, threads, Metrics())
 
 
 def run(generation: Generation) -> tuple[list[int], Metrics]:

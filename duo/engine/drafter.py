@@ -9,7 +9,7 @@ from itertools import takewhile
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
-from duo.spec.sampling import Sampler, confidence
+from duo.spec.sampling import Guesser
 
 
 class Drafter:
@@ -21,11 +21,11 @@ class Drafter:
     guesses. The last of them has not been decoded yet.
     """
 
-    def __init__(self, draft: Decoder, queue: CandidateQueue, sampler: Sampler, n_vocab: int, metrics: Metrics) -> None:
+    def __init__(self, draft: Decoder, queue: CandidateQueue, guesser: Guesser, n_vocab: int, metrics: Metrics) -> None:
         """`n_vocab` is the target's: guesses beyond it are cut."""
         self._draft = draft
         self._queue = queue
-        self._sampler = sampler
+        self._guesser = guesser
         self._n_vocab = n_vocab
         self._metrics = metrics
         self._tokens: list[int] = []
@@ -52,12 +52,11 @@ class Drafter:
         if max(fresh) >= self._draft.n_vocab:
             return False
         logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
-        token = self._sampler.sample(logits, position)
-        margin = confidence(logits, token)
+        guess = self._guesser.guess(logits, position, self._recent(position))
         end = time.perf_counter()
         # What is known of the text stays, whether or not this guess is refused: _reconcile looks what has changed.
-        if self._queue.publish(self._epoch, position, (token, margin), len(fresh), end - start):
-            self._tokens.append(token)
+        if self._queue.publish(self._epoch, position, guess, len(fresh), end - start):
+            self._tokens.append(guess.token)
         self._metrics.drafted(start, end, len(fresh))
         return True
 
@@ -90,12 +89,16 @@ class Drafter:
             self._draft.rollback(0)
         rows = self._draft.decode(text, n + 1)[:-1, : self._n_vocab]
         scores = []
-        for logits, right in zip(rows, text[-n:], strict=True):
-            token = self._sampler.sample(logits, 0)
-            scores.append((confidence(logits, token), token == right))
+        for position, logits in enumerate(rows, len(self._tokens) - n):
+            guess = self._guesser.judge(logits, position, self._recent(position))
+            scores.append((guess.confidence, guess.token == self._tokens[position]))
         if not keep:
             self._draft.rollback(0)
         return scores
+
+    def _recent(self, position: int) -> Sequence[int]:
+        n = self._guesser.n_recent
+        return self._tokens[max(0, position - n) : position] if n else ()
 
     def _reconcile(self) -> None:
         """Go back to the last token that agrees with the target's text, and take over what it wrote since."""

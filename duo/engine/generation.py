@@ -17,9 +17,10 @@ from duo.engine.target import generate
 from duo.engine.text import INTERRUPTED, Ending
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy
-from duo.spec.sampling import Sampler
+from duo.spec.sampling import Guesser
 from duo.spec.session import Session
 from duo.spec.types import Step
+from duo.spec.verify import Verifier
 
 
 @dataclass(slots=True)
@@ -29,7 +30,8 @@ class Generation:
     target: Decoder
     draft: Decoder | None
     prompt: Sequence[int]
-    sampler: Sampler
+    verifier: Verifier
+    guesser: Guesser
     ending: Ending
     policy: Policy
     threads: ThreadConfig
@@ -45,7 +47,7 @@ class Generation:
         pin(self.threads.cores)
         self.policy.begin(len(self.prompt), self.ending.n_room)
         queue = CandidateQueue(
-            Session(self.prompt, self.target.n_vocab),
+            Session(self.prompt, self.target.n_vocab, judges_all=not self.policy.in_order),
             self.policy,
             has_draft=self.draft is not None,
             cancel=self.draft.cancel if self.draft is not None else lambda: None,
@@ -53,7 +55,7 @@ class Generation:
         if self.draft is None:
             self.policy.stop_drafting()
         with Drafting(self.target, self.draft, self._drafter(queue), queue, self.threads) as drafting:
-            steps = generate(self.target, queue, drafting, self.sampler, self.ending, self.metrics, self.on_prompt)
+            steps = generate(self.target, queue, drafting, self.verifier, self.ending, self.metrics, self.on_prompt)
             try:
                 for step in steps:
                     self._look_after(drafting)
@@ -82,4 +84,4 @@ class Generation:
     def _drafter(self, queue: CandidateQueue) -> Drafter | None:
         if self.draft is None:
             return None
-        return Drafter(self.draft, queue, self.sampler, self.target.n_vocab, self.metrics)
+        return Drafter(self.draft, queue, self.guesser, self.target.n_vocab, self.metrics)

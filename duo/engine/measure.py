@@ -11,7 +11,7 @@ from statistics import median
 
 from duo.engine.decoder import Decoder, decode_all
 from duo.errors import DuoError
-from duo.spec.sampling import Greedy, confidence
+from duo.spec.sampling import Greedy
 
 SIZES = tuple(range(1, 18))  # sixteen candidates and the token before them
 _DRAFT_TOKENS = 24
@@ -88,8 +88,8 @@ class Meter:
         scores = []
         for right in tokens[len(prompt) :]:
             n_vocab = min(guesses.shape[1], self._target.n_vocab)
-            guess = sampler.sample(guesses[0, :n_vocab], 0)
-            scores.append((confidence(guesses[0, :n_vocab], guess), guess == right))
+            guess = sampler.guess(guesses[0, :n_vocab], 0)
+            scores.append((guess.confidence, guess.token == right))
             if right >= self._draft.n_vocab:
                 break
             guesses = self._draft.decode([right])

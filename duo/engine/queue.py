@@ -10,7 +10,7 @@ from collections.abc import Callable
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Candidates
+from duo.spec.types import Candidates, Guess
 
 
 class CandidateQueue:
@@ -92,9 +92,9 @@ class CandidateQueue:
             return self._session.candidates(decision.n_verify) if decision.wait_s is None else None
 
     def commit(self, tokens: tuple[int, ...], cost: StepCost | None = None) -> None:
-        """Add the tokens that the target wrote, at this cost; None if it says nothing."""
+        """Add the tokens that the target wrote, at this cost; None if it says nothing, and nothing was verified."""
         with self._changed:
-            scores = self._session.commit(tokens)
+            scores = self._session.commit(tokens, cost.n_candidates if cost is not None else 0)
             self._policy.learn_scores(scores)
             if cost is not None:
                 self._policy.learn_step(len(tokens), cost)
@@ -149,8 +149,8 @@ class CandidateQueue:
             self._draft_epoch = self._session.epoch
             return self._session.epoch, self._session.accepted[n_seen:]
 
-    def publish(self, epoch: int, position: int, guess: tuple[int, float], n_tokens: int, seconds: float) -> bool:
-        """Offer a guess, a token and its confidence, for which `n_tokens` were decoded in `seconds`.
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        """Offer a guess, for which `n_tokens` were decoded in `seconds`.
 
         False if it is of no use: see Session.offer.
         """
@@ -158,7 +158,7 @@ class CandidateQueue:
             self._draft_began = None
             if self._beside == (self._policy.schedule is Schedule.ASYNC):  # not in the middle of a change
                 self._policy.learn_draft(n_tokens, seconds)
-            useful = self._session.offer(epoch, position, *guess)
+            useful = self._session.offer(epoch, position, guess)
             self._changed.notify_all()
             return useful
 

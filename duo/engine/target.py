@@ -11,17 +11,16 @@ from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import CONTEXT_FULL, LIMIT, Ending
 from duo.spec.policy import StepCost
-from duo.spec.sampling import Sampler
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Step
-from duo.spec.verify import verify
+from duo.spec.verify import Verifier
 
 
 def generate(
     target: Decoder,
     queue: CandidateQueue,
     drafting: Drafting,
-    sampler: Sampler,
+    verifier: Verifier,
     ending: Ending,
     metrics: Metrics,
     on_prompt: Callable[[int], None] = lambda _: None,
@@ -50,7 +49,8 @@ def generate(
             metrics.waited(began, start)
         metrics.decoded(start, end, len(tokens) + len(candidates))
 
-        acceptance = verify(logits, candidates, sampler, position)
+        recent = queue.accepted_from(max(0, position - verifier.n_recent)) if verifier.n_recent else ()
+        acceptance = verifier.verify(logits, candidates, position, recent)
         n_accepted = len(acceptance.accepted)
         target.rollback(position + n_accepted)
         text = ending.push(acceptance.tokens)

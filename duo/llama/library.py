@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +68,22 @@ def collect_errors() -> Iterator[list[str]]:
         yield errors
     finally:
         _log.errors = None
+
+
+@contextmanager
+def capture_stderr() -> Iterator[list[str]]:
+    """Collect the lines that C code writes to standard error itself, past its log, while nothing else runs."""
+    lines: list[str] = []
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            lines += file.read().decode("utf-8", "replace").splitlines()
 
 
 def supports_rpc() -> bool:

@@ -35,14 +35,15 @@ class Model(Handle):
         if not pointer:
             raise ModelError(f"{config.path}: {_load_failure(errors)}")
         super().__init__(pointer, llama_cpp.llama_model_free)
-        if llama_cpp.llama_vocab_type(self._vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+        if llama_cpp.llama_vocab_type(self.vocabulary) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
             self.close()
             raise ModelError(f"{config.path}: this GGUF has no vocabulary")
-        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
         self._pieces: dict[int, bytes] = {}
 
     @property
-    def _vocab(self) -> Any:
+    def vocabulary(self) -> Any:
+        """llama.cpp's pointer to the vocabulary."""
         return llama_cpp.llama_model_get_vocab(self.pointer)
 
     # What it is
@@ -117,40 +118,40 @@ class Model(Handle):
     @property
     def vocab_type(self) -> int:
         """llama.h, enum llama_vocab_type."""
-        return int(llama_cpp.llama_vocab_type(self._vocab))
+        return int(llama_cpp.llama_vocab_type(self.vocabulary))
 
     @property
     def bos(self) -> int:
         """The token that begins a text; -1 if there is none."""
-        return int(llama_cpp.llama_vocab_bos(self._vocab))
+        return int(llama_cpp.llama_vocab_bos(self.vocabulary))
 
     @property
     def eos(self) -> int:
         """The token that ends a text; -1 if there is none."""
-        return int(llama_cpp.llama_vocab_eos(self._vocab))
+        return int(llama_cpp.llama_vocab_eos(self.vocabulary))
 
     @property
     def adds_bos(self) -> bool:
         """Whether the vocabulary asks for BOS before a text."""
-        return bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
+        return bool(llama_cpp.llama_vocab_get_add_bos(self.vocabulary))
 
     @property
     def adds_eos(self) -> bool:
         """Whether the vocabulary asks for EOS after a text."""
-        return bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
+        return bool(llama_cpp.llama_vocab_get_add_eos(self.vocabulary))
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
-        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+        return bool(llama_cpp.llama_vocab_is_eog(self.vocabulary, token))
 
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
-        vocab, is_end = self._vocab, llama_cpp.llama_vocab_is_eog
+        vocab, is_end = self.vocabulary, llama_cpp.llama_vocab_is_eog
         return [token for token in range(self.n_vocab) if is_end(vocab, token)]
 
     def token_texts(self, n: int) -> list[bytes]:
         """The vocabulary's own spelling of the first `n` tokens."""
-        vocab, text = self._vocab, llama_cpp.llama_vocab_get_text
+        vocab, text = self.vocabulary, llama_cpp.llama_vocab_get_text
         return [text(vocab, token) for token in range(n)]
 
     def tokenize(self, text: str) -> list[int]:
@@ -170,7 +171,7 @@ class Model(Handle):
         size = len(data) + 2
         while True:
             buffer = (llama_cpp.llama_token * size)()
-            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_bos, True)
+            n = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), buffer, size, add_bos, True)
             if n >= 0:
                 return list(buffer[:n])
             if -n <= size:
@@ -192,7 +193,7 @@ class Model(Handle):
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            n = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, size, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             size = -n

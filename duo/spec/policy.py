@@ -57,12 +57,20 @@ class Policy:
     PROBE_TOKENS = 48  # most that a draft reads at once to see how it would guess
 
     def __init__(
-        self, n_max: int, n_ahead: int, schedules: Sequence[Schedule] = ALL, draft_threads: Sequence[int] = (1,)
+        self,
+        n_max: int,
+        n_ahead: int,
+        schedules: Sequence[Schedule] = ALL,
+        draft_threads: Sequence[int] = (1,),
+        *,
+        in_order: bool = False,
     ) -> None:
         """At most `n_max` candidates in a batch; the draft at most `n_ahead` tokens ahead.
 
         It chooses among `schedules`, and among `draft_threads` for a draft that takes turns with the target.
+        `in_order`: nothing that comes after a candidate may keep it from being verified, as rejection sampling demands.
         """
+        self.in_order = in_order
         self.n_max = n_max
         self.n_ahead = n_ahead
         self.alone = CostModel()
@@ -133,6 +141,8 @@ class Policy:
         rate, draft_s, mean = self.rate, self.costs.draft_s, self.calibration.mean
         if self.schedule is Schedule.OFF or not rate or n_max <= 0:
             return Decision(0)
+        if self.in_order:
+            return self._decide_in_order(confidences, n_max, next_s)
         n_ready, worth_of, target_s = len(confidences), self._forecast.worth_of, self.costs.target_s
         # The draft's lead, the part of a token that it has in the making included.
         lead = n_ready + (1 - next_s / draft_s if draft_s and next_s < math.inf else 0.0)
@@ -154,6 +164,35 @@ class Policy:
             if value > best_value:
                 best, best_value = k, value
         return Decision(best) if best <= n_ready else Decision(0, next_s + draft_s)
+
+    def _decide_in_order(self, confidences: Sequence[float], n_max: int, next_s: float) -> Decision:
+        """Take one candidate after the other, as long as it or those that may follow it are worth their time.
+
+        The confidences of later ones depend on the token that an earlier one is: none of them is looked at before the
+        earlier one is taken, nor is how many there are. Those to come are taken to be as good as the mean.
+        """
+        target_s, rate, mean = self.costs.target_s, self.rate, self.calibration.mean
+        k, survival, expected = 0, 1.0, 1.0
+
+        def best_after(chance: float, first_s: float, each_s: float) -> float:
+            """The best value of a batch longer than `k`, the next candidate of which is accepted with `chance`."""
+            best, alive, tokens = -math.inf, survival, expected
+            for n in range(k + 1, n_max + 1):
+                alive *= chance if n == k + 1 else mean
+                tokens += alive
+                best = max(best, tokens - rate * (first_s + (n - k - 1) * each_s + target_s(n + 1)))
+            return best
+
+        for confidence in confidences[:n_max]:
+            chance = self.calibration.probability(confidence)
+            if best_after(chance, 0.0, 0.0) <= expected - rate * target_s(k + 1):
+                return Decision(k)
+            survival *= chance
+            expected += survival
+            k += 1
+        if next_s < math.inf and best_after(mean, next_s, self.costs.draft_s) > expected - rate * target_s(k + 1):
+            return Decision(0, next_s + self.costs.draft_s)
+        return Decision(k)
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         """Whether the draft should guess on, beside the target, after pending candidates of these `confidences`."""

@@ -1,44 +1,180 @@
-"""From logits to a token."""
+"""From logits to a token, for the target and for the draft that guesses it.
+
+Above temperature 0 the token is the arg-max of log p + Gumbel noise, and the noise is a function of the seed, the
+position and the token id (duo/spec/noise.py). That is an exact sample of p, and the text becomes a function of the seed
+and the target alone. The draft, which knows the seed, takes the arg-max of its own log q + the same noise: *coupled
+sampling*, which guesses even the random choice whenever the two distributions are alike (Gumbel-max coupling; as
+drafter-invariant speculative decoding in Daliri, Musco and Suresh 2024, "Coupling without Communication and
+Drafter-Invariant Speculative Decoding").
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from duo.spec.types import Logits
+from duo.config import SamplingConfig
+from duo.errors import GrammarError
+from duo.spec import filters
+from duo.spec.filters import Tokens
+from duo.spec.noise import Purpose, gumbel
+from duo.spec.types import Distribution, Floats, Guess, Logits, TokenIds
+
+NOTHING_LEFT = "the grammar allows no token that the other options leave"
+_SURE = 50.0  # confidence where there is nothing else to choose
 
 
 class Sampler(Protocol):
     """Chooses a token. The choice depends on nothing but its arguments, so draft and target can share it."""
 
-    def sample(self, logits: Logits, position: int) -> int:
-        """The token for `position`, from logits `[n_vocab]`, which it may overwrite."""
+    n_recent: int  # how many tokens before a position the choice depends on
+
+    def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
+        """The token for `position`, from logits `[n_vocab]`, which it may overwrite.
+
+        `recent` are the last `n_recent` tokens before it, or all if there are fewer.
+        """
+        ...
+
+
+class Guesser(Protocol):
+    """Chooses what the draft proposes."""
+
+    n_recent: int
+
+    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+        """The draft's token for `position`, from its logits; see Sampler.sample."""
+        ...
+
+    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+        """What stands for its guess where the text is there already, and is only compared with it."""
         ...
 
 
 class Greedy:
     """Always the most likely token; of equals the one with the lowest id."""
 
+    n_recent = 0
+
     def __init__(self, banned: Sequence[int] = ()) -> None:
         """`banned` tokens are never chosen."""
         self._banned = np.array(sorted(banned), dtype=np.intp)
 
-    def sample(self, logits: Logits, position: int) -> int:  # noqa: ARG002 - greedy choice has no randomness
+    def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:  # noqa: ARG002 - no randomness
         """The arg-max of logits `[n_vocab]`; overwrites the banned ones."""
         if self._banned.size:
             logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
-        return int(logits.argmax())
+        return _best(logits)
+
+    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+        """The same, and how far it is ahead of the second."""
+        token = self.sample(logits, position, recent)
+        return Guess(token, confidence(logits, token))
+
+    judge = guess
 
 
-def confidence(logits: Logits, token: int) -> float:
-    """The gap between `token`'s logit in `[n_vocab]` and the best of the others.
+class Coupled:
+    """The arg-max of the filtered logits plus noise that draft and target share; without noise at temperature 0."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        self._seed = config.seed
+        self._noisy = config.temp > 0
+        self._chain = Chain(config)
+        self.n_recent = self._chain.n_recent
+
+    def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
+        """See Sampler. Does not change the logits."""
+        ids, scores = self._scores(logits, position, recent)
+        return int(ids[_best(scores)])
+
+    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+        """The same, and how far its score is ahead of the second."""
+        ids, scores = self._scores(logits, position, recent)
+        best = _best(scores)
+        return Guess(int(ids[best]), confidence(scores, best))
+
+    judge = guess
+
+    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Tokens:
+        ids, left = self._chain(logits, recent)
+        return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if self._noisy else left
+
+
+class Chain:
+    """What a SamplingConfig does to logits before one of them is chosen."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        """Filters that do nothing are left out."""
+        penalised = config.repeat_last_n and (
+            config.repeat_penalty != 1 or config.frequency_penalty or config.presence_penalty
+        )
+        self.n_recent = config.repeat_last_n if penalised and "penalties" in config.samplers else 0
+        self._penalties = partial(
+            filters.penalties,
+            repeat=config.repeat_penalty,
+            frequency=config.frequency_penalty,
+            presence=config.presence_penalty,
+        )
+        steps: dict[str, Callable[[TokenIds, Logits], Tokens] | None] = {
+            "penalties": None,  # needs to know the text
+            "top_k": partial(filters.top_k, k=config.top_k),
+            "typ_p": partial(filters.typical, p=config.typical),
+            "top_p": partial(filters.top_p, p=config.top_p),
+            "min_p": partial(filters.min_p, p=config.min_p),
+            "temperature": partial(filters.temperature, value=config.temp or 1.0),
+        }
+        self._bias = config.logit_bias
+        self._steps = [steps[name] for name in config.samplers]
+        self._ids: dict[int, TokenIds] = {}
+
+    def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
+        """The tokens of logits `[n_vocab]` that are left, and their logits over the temperature, all finite or -inf."""
+        ids = self._ids.setdefault(len(logits), np.arange(len(logits)))
+        if self._bias:
+            ids, logits = filters.bias(ids, logits, self._bias)
+        for step in self._steps:
+            if step is not None:
+                ids, logits = step(ids, logits)
+            elif self.n_recent and recent:
+                ids, logits = self._penalties(ids, logits, recent)
+        return ids, logits
+
+    def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
+        """What is left as probabilities. Raises GrammarError if nothing is."""
+        ids, left = self(logits, recent)
+        if left.max() == -np.inf:
+            raise GrammarError(NOTHING_LEFT)
+        return Distribution(ids, softmax(left))
+
+
+def _best(scores: Logits) -> int:
+    """The index of the largest of `[n]` scores. Raises GrammarError if there is nothing to choose from."""
+    best = int(scores.argmax())
+    if scores[best] == -np.inf:
+        raise GrammarError(NOTHING_LEFT)
+    return best
+
+
+def softmax(logits: Logits) -> Floats:
+    """Probabilities `[n]` float64 of logits `[n]`."""
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    probabilities: Floats = weights / weights.sum()
+    return probabilities
+
+
+def confidence(scores: Logits, best: int) -> float:
+    """The gap between the score of index `best` in `[n]` and the best of the others.
 
     It ranks guesses as well as a probability does, and costs no sum over the vocabulary.
     """
-    own = logits[token]
-    logits[token] = -np.inf
-    gap = own - logits.max()
-    logits[token] = own
-    return float(gap)
+    if len(scores) == 1:
+        return _SURE
+    own = scores[best]
+    scores[best] = -np.inf
+    gap = own - scores.max()
+    scores[best] = own
+    return min(float(gap), _SURE)

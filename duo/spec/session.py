@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from duo.spec.types import Candidates
+from duo.spec.types import Candidates, Guess
 
 
 class Session:
@@ -16,11 +16,13 @@ class Session:
     `epoch` counts the times that the target contradicted them: a guess made in an earlier epoch is stale.
     """
 
-    def __init__(self, prompt: Sequence[int], n_vocab: int) -> None:
+    def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
+        """`judges_all`: whether a guess that was not verified is right or wrong by what the target wrote instead."""
         self.accepted = list(prompt)
         self.epoch = 0
         self._n_vocab = n_vocab
-        self._pending: deque[tuple[int, float]] = deque()
+        self._judges_all = judges_all
+        self._pending: deque[Guess] = deque()
         self._late: list[tuple[float, bool]] = []
 
     @property
@@ -30,44 +32,46 @@ class Session:
 
     def confidences(self) -> list[float]:
         """Confidence of each pending candidate."""
-        return [confidence for _, confidence in self._pending]
+        return [guess.confidence for guess in self._pending]
 
     def candidates(self, k: int) -> Candidates:
         """The first `k` pending candidates. They stay pending."""
-        chain = list(islice(self._pending, k))
-        return Candidates(tuple(token for token, _ in chain), tuple(confidence for _, confidence in chain))
+        return Candidates(tuple(islice(self._pending, k)))
 
-    def offer(self, epoch: int, position: int, token: int, confidence: float) -> bool:
+    def offer(self, epoch: int, position: int, guess: Guess) -> bool:
         """Take the draft's guess for `position`. False if it is of no use and the draft should look again.
 
         Dropped are a guess of an earlier epoch, one that leaves a gap, one beyond the target's vocabulary, and one
         for a position where the target has already written something else. A guess that comes late but right is
         of no use either, yet the draft is on the right way: True.
         """
-        if epoch != self.epoch or not 0 <= token < self._n_vocab:
+        if epoch != self.epoch or not 0 <= guess.token < self._n_vocab:
             return False
         if position < len(self.accepted):
-            right = self.accepted[position] == token
-            self._late.append((confidence, right))
+            right = self.accepted[position] == guess.token
+            if self._judges_all:
+                self._late.append((guess.confidence, right))
             return right
         if position != len(self.accepted) + len(self._pending):
             return False
-        self._pending.append((token, confidence))
+        self._pending.append(guess)
         return True
 
-    def commit(self, tokens: Sequence[int]) -> list[tuple[float, bool]]:
+    def commit(self, tokens: Sequence[int], n_verified: int = 0) -> list[tuple[float, bool]]:
         """Add what the target wrote. Where it contradicts the pending candidates they go, and a new epoch begins.
 
-        Returns the confidence of every candidate, verified or not, that is now known to be right or wrong.
+        The first `n_verified` of the candidates were verified. Returns the confidence of every candidate that is now
+        known to be right or wrong.
         """
         scores, self._late = self._late, []
-        for token in tokens:
+        for i, token in enumerate(tokens):
             self.accepted.append(token)
             if not self._pending:
                 continue
-            guess, confidence = self._pending.popleft()
-            scores.append((confidence, guess == token))
-            if guess != token:
+            guess = self._pending.popleft()
+            if self._judges_all or i < n_verified:
+                scores.append((guess.confidence, guess.token == token))
+            if guess.token != token:
                 self._pending.clear()
                 self.epoch += 1
         return scores

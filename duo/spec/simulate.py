@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
+from duo.spec.types import Guess
 
 Guesses = Iterator[tuple[float, bool]]  # confidence of a guess, and whether it is right if all before it are
 _RIGHT, _WRONG = 0, 1
@@ -172,7 +173,7 @@ class _Replay:
         confidence, right = next(self._guesses)
         self._on_track = self._on_track and right
         token = _RIGHT if self._on_track else _WRONG
-        self._session.offer(self._session.epoch, self._position, token, confidence)
+        self._session.offer(self._session.epoch, self._position, Guess(token, confidence))
         if self._position < len(self._session.accepted):
             self._on_track = True  # too late: the draft goes on from what the target wrote
         self._position += 1

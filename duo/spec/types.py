@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Logits = npt.NDArray[np.float32]
+Logits = npt.NDArray[np.floating[Any]]
+Floats = npt.NDArray[np.float64]
+TokenIds = npt.NDArray[np.int64]
+
+
+class Distribution(NamedTuple):
+    """Probabilities `[n]` of tokens ids `[n]`, ascending; they sum to one, and all other tokens have none."""
+
+    ids: TokenIds
+    probabilities: Floats
+
+    def of(self, token: int) -> float:
+        """The probability of one token."""
+        i = int(self.ids.searchsorted(token))
+        return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+
+
+class Guess(NamedTuple):
+    """A token that the draft proposes.
+
+    `confidence` ranks guesses: the gap between the best score and the second, of whatever the guess maximises.
+    `distribution` is what it was drawn from, if its verification needs to know.
+    """
+
+    token: int
+    confidence: float
+    distribution: Distribution | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """A chain of guesses that follows the accepted tokens: the parent of each is the one before it."""
 
-    tokens: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()  # gap between the draft's top two logits, one per token
+    guesses: tuple[Guess, ...] = ()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The token of each."""
+        return tuple(guess.token for guess in self.guesses)
 
     def __len__(self) -> int:
         """Number of candidates."""
-        return len(self.tokens)
+        return len(self.guesses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from duo.engine.text import Ending, TextStream
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
-from duo.spec.types import Step
+from duo.spec.types import Guess, Step
+from duo.spec.verify import Matching
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
@@ -34,7 +35,7 @@ def far_ahead() -> CandidateQueue:
     """A queue with all the candidates that the draft may make."""
     queue = make_queue(Eager(4, 1))
     queue.begin_beside()
-    queue.publish(0, len(PROMPT), (7, 9.0), 1, 0.001)
+    queue.publish(0, len(PROMPT), Guess(7, 9.0), 1, 0.001)
     return queue
 
 
@@ -63,7 +64,8 @@ def make_generation(
     policy: Policy | None = None,
     threads: ThreadConfig = THREADS,
 ) -> Generation:
-    return Generation(target, draft, PROMPT, Greedy(), ending, policy or Eager(4, 6), threads, Metrics())
+    greedy, policy = Greedy(), policy or Eager(4, 6)
+    return Generation(target, draft, PROMPT, Matching(greedy), greedy, ending, policy, threads, Metrics())
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:

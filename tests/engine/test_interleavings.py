@@ -16,6 +16,7 @@ from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Step
+from duo.spec.verify import Matching
 from tests.engine.helpers import PROMPT, Unthreaded, make_drafter, make_ending, make_queue
 from tests.fakes import N_VOCAB, Eager, FakeContext, Scripted, next_token, text_after
 
@@ -41,7 +42,7 @@ def generating(
 ) -> tuple[Unthreaded, Iterator[Step]]:
     """The draft's side, to be moved by hand, and the target's."""
     drafting = Unthreaded(target, draft, queue)
-    return drafting, generate(target, queue, drafting, Greedy(), make_ending(N), metrics or Metrics())
+    return drafting, generate(target, queue, drafting, Matching(Greedy()), make_ending(N), metrics or Metrics())
 
 
 @pytest.mark.parametrize("name", DRAFTS)

@@ -14,7 +14,7 @@ import pytest
 from duo.engine.queue import CandidateQueue
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates
+from duo.spec.types import Candidates, Guess
 from tests.engine.helpers import PROMPT, far_ahead, make_queue
 from tests.fakes import Eager, Scripted
 
@@ -43,7 +43,7 @@ def patient_queue() -> CandidateQueue:
 def timed(queue: CandidateQueue, draft_s: float = 0.001) -> CandidateQueue:
     """The queue with a draft beside the target that has made a token in `draft_s`, for a text that is gone."""
     queue.begin_beside()
-    queue.publish(9, 0, (0, 0.0), 1, draft_s)
+    queue.publish(9, 0, Guess(0, 0.0), 1, draft_s)
     return queue
 
 
@@ -90,7 +90,7 @@ def test_the_target_is_woken_by_a_candidate() -> None:
 
     def act() -> None:
         waiting.wait(30)
-        queue.publish(0, len(PROMPT), (7, 1.0), 1, 0.001)
+        queue.publish(0, len(PROMPT), Guess(7, 1.0), 1, 0.001)
 
     assert wakes(act, lambda: queue.take(100)).tokens == (7,)
 
@@ -185,7 +185,7 @@ def test_the_next_candidate_is_expected_when_a_draft_token_takes_that_long(clock
 def test_a_stale_token_in_the_making_has_to_be_made_again(clock: list[float]) -> None:
     asked = Asked(4, 6)
     queue = timed(make_queue(asked), draft_s=8.0)
-    queue.publish(0, len(PROMPT), (7, 1.0), 1, 8.0)
+    queue.publish(0, len(PROMPT), Guess(7, 1.0), 1, 8.0)
     queue.begin(0)
     clock[0] += 5.0
     queue.commit((3,))
@@ -209,17 +209,17 @@ def test_a_token_that_was_given_up_is_not_in_the_making(clock: list[float]) -> N
 def test_in_turns_the_target_never_waits_and_is_told_what_to_verify() -> None:
     queue = make_queue(Eager(2, 6, Schedule.SYNC))
     assert queue.take_in_turn(100) is None
-    queue.publish(0, len(PROMPT), (7, 1.0), 1, 0.001)
+    queue.publish(0, len(PROMPT), Guess(7, 1.0), 1, 0.001)
     assert queue.take_in_turn(100) is None
-    assert queue.take_in_turn(2) == Candidates((7,), (1.0,)), "there is room for no more"
-    queue.publish(0, len(PROMPT) + 1, (8, 2.0), 1, 0.001)
-    assert queue.take_in_turn(100) == Candidates((7, 8), (1.0, 2.0))
+    assert queue.take_in_turn(2) == Candidates((Guess(7, 1.0),)), "there is room for no more"
+    queue.publish(0, len(PROMPT) + 1, Guess(8, 2.0), 1, 0.001)
+    assert queue.take_in_turn(100) == Candidates((Guess(7, 1.0), Guess(8, 2.0)))
 
 
 def test_in_turns_a_candidate_takes_the_time_of_a_draft_token() -> None:
     asked = Asked(4, 6, Schedule.SYNC)
     queue = make_queue(asked)
-    queue.publish(9, 0, (0, 0.0), 1, 8.0)
+    queue.publish(9, 0, Guess(0, 0.0), 1, 8.0)
     queue.take_in_turn(100)
     assert asked.next_s == 8.0
     queue.stop_drafting()
@@ -230,7 +230,7 @@ def test_in_turns_a_candidate_takes_the_time_of_a_draft_token() -> None:
 def test_in_turns_a_draft_that_brought_nothing_is_not_asked_again_in_this_step() -> None:
     queue = make_queue(Eager(2, 6, Schedule.SYNC))
     assert queue.take_in_turn(100) is None
-    queue.publish(0, len(PROMPT) + 5, (7, 1.0), 1, 0.001)  # of no use
+    queue.publish(0, len(PROMPT) + 5, Guess(7, 1.0), 1, 0.001)  # of no use
     assert queue.take_in_turn(100) == Candidates()
     queue.commit((3,))
     assert queue.take_in_turn(100) is None
@@ -244,7 +244,7 @@ def test_a_token_made_in_the_middle_of_a_change_teaches_no_time(schedule: Schedu
     queue.begin_beside()
     if schedule is Schedule.ASYNC:
         queue.end_beside()
-    queue.publish(0, len(PROMPT), (7, 1.0), 1, 8.0)
+    queue.publish(0, len(PROMPT), Guess(7, 1.0), 1, 8.0)
     assert (policy.alone.draft_s, policy.beside.draft_s) == (0.0, 0.0)
 
 

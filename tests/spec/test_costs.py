@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.costs import HOPE, MOST_HOPE, CostModel, Mean, Time
@@ -104,7 +104,6 @@ def test_a_measurement_in_one_condition_is_seen_in_the_other_at_once() -> None:
     assert beside.target_s(2) == pytest.approx(0.022)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6), st.floats(0.001, 1.0)), min_size=1, max_size=4))
 def test_no_size_is_faster_than_one_token_while_that_was_seldom_measured(
     measurements: list[tuple[bool, int, float]],

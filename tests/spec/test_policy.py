@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.policy import Decision, Policy, StepCost
@@ -92,8 +92,39 @@ def test_does_not_wait_for_a_candidate_after_a_hopeless_one() -> None:
     assert made.decide([DOUBTFUL], 100, 0.025) == Decision(0)
 
 
+def chosen(made: Policy, confidences: list[float], in_order: bool) -> int:
+    """How many of these candidates are verified if no other will come."""
+    made.in_order = in_order
+    return made.decide(confidences, 100, math.inf).n_verify
+
+
+LOOKING_BACK = policy(CLIFF, 0.002, 0.6)
+LOOKING_BACK.learn_scores([*scores(0.05, 200, 0.1), *scores(0.95, 200, 10.0)])
+ASSORTED = st.lists(st.sampled_from([0.1, 1.0, 10.0]), max_size=6)
+
+
+@given(before=ASSORTED, first=ASSORTED, second=ASSORTED)
+def test_in_order_nothing_that_comes_later_decides_on_a_candidate(
+    before: list[float], first: list[float], second: list[float]
+) -> None:
+    taken = [min(chosen(LOOKING_BACK, before + after, in_order=True), len(before)) for after in (first, second)]
+    assert taken[0] == taken[1]
+
+
+def test_otherwise_it_does() -> None:
+    """Two cost as much as five: one that is in doubt is taken along if those after it are good, and not for itself."""
+    assert chosen(LOOKING_BACK, [1.0], in_order=False) == 0
+    assert chosen(LOOKING_BACK, [1.0, 10.0, 10.0, 10.0], in_order=False) == 4
+
+
+def test_in_order_candidates_are_taken_as_long_as_they_are_worth_it() -> None:
+    assert chosen(LOOKING_BACK, [10.0, 10.0, 10.0, 10.0, 0.1, 10.0], in_order=True) == 4
+    assert chosen(LOOKING_BACK, [0.1, 10.0, 10.0], in_order=True) == 0
+    LOOKING_BACK.in_order = True
+    assert LOOKING_BACK.decide([10.0], 100, 0.0005).wait_s is not None, "another is worth waiting for"
+
+
 @pytest.mark.parametrize("schedule", ALL)
-@settings(deadline=None)
 @given(
     confidences=st.lists(st.floats(0, 20), max_size=N_AHEAD),
     n_room=st.integers(1, 20),

@@ -2,23 +2,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.session import Session
+from duo.spec.types import Guess
 
 
 def test_candidates_follow_the_accepted_tokens() -> None:
     session = Session([1, 2], n_vocab=10)
-    assert session.offer(0, 2, 3, 0.5)
-    assert session.offer(0, 3, 4, 0.25)
+    assert session.offer(0, 2, Guess(3, 0.5))
+    assert session.offer(0, 3, Guess(4, 0.25))
     candidates = session.candidates(5)
     assert candidates.tokens == (3, 4)
-    assert candidates.confidences == (0.5, 0.25)
+    assert session.confidences() == [0.5, 0.25]
     assert session.candidates(1).tokens == (3,)
     assert session.n_pending == 2
 
 
 def test_a_confirmed_candidate_leaves_and_the_rest_stays() -> None:
     session = Session([1], n_vocab=10)
-    session.offer(0, 1, 5, 0.1)
-    session.offer(0, 2, 6, 0.2)
+    session.offer(0, 1, Guess(5, 0.1))
+    session.offer(0, 2, Guess(6, 0.2))
     assert session.commit([5]) == [(0.1, True)]
     assert session.epoch == 0
     assert session.candidates(9).tokens == (6,)
@@ -27,7 +28,7 @@ def test_a_confirmed_candidate_leaves_and_the_rest_stays() -> None:
 def test_a_contradiction_drops_all_and_begins_an_epoch() -> None:
     session = Session([1], n_vocab=10)
     for position, token in enumerate([5, 6, 7], 1):
-        session.offer(0, position, token, float(position))
+        session.offer(0, position, Guess(token, float(position)))
     # Every candidate up to the wrong one is scored, verified or not; those after it stood on a wrong premise.
     assert session.commit([5, 9]) == [(1.0, True), (2.0, False)]
     assert session.epoch == 1
@@ -37,21 +38,21 @@ def test_a_contradiction_drops_all_and_begins_an_epoch() -> None:
 
 def test_stale_and_useless_guesses_are_dropped() -> None:
     session = Session([1], n_vocab=10)
-    session.offer(0, 1, 5, 0.0)
+    session.offer(0, 1, Guess(5, 0.0))
     session.commit([6])
-    assert not session.offer(0, 2, 3, 0.0), "an earlier epoch"
-    assert not session.offer(1, 3, 3, 0.0), "a gap"
-    assert not session.offer(1, 2, 10, 0.0), "beyond the vocabulary"
-    assert not session.offer(1, 2, -1, 0.0), "no token"
-    assert not session.offer(1, 1, 5, 0.0), "the target wrote something else there"
+    assert not session.offer(0, 2, Guess(3, 0.0)), "an earlier epoch"
+    assert not session.offer(1, 3, Guess(3, 0.0)), "a gap"
+    assert not session.offer(1, 2, Guess(10, 0.0)), "beyond the vocabulary"
+    assert not session.offer(1, 2, Guess(-1, 0.0)), "no token"
+    assert not session.offer(1, 1, Guess(5, 0.0)), "the target wrote something else there"
     assert session.n_pending == 0
 
 
 def test_a_late_guess_is_scored_and_not_kept() -> None:
     session = Session([1], n_vocab=10)
     session.commit([6])
-    assert session.offer(0, 1, 6, 0.7)
-    assert not session.offer(0, 1, 5, 0.3)
+    assert session.offer(0, 1, Guess(6, 0.7))
+    assert not session.offer(0, 1, Guess(5, 0.3))
     assert session.n_pending == 0
     assert session.commit([2]) == [(0.7, True), (0.3, False)]
 
@@ -64,7 +65,7 @@ def test_whatever_is_offered_the_text_is_what_was_committed(data: st.DataObject)
     for _ in range(data.draw(st.integers(0, 40))):
         if data.draw(st.booleans()):
             position = len(text) + data.draw(st.integers(-2, 4))
-            session.offer(data.draw(st.integers(0, 3)), max(0, position), data.draw(st.integers(-1, 3)), 0.0)
+            session.offer(data.draw(st.integers(0, 3)), max(0, position), Guess(data.draw(st.integers(-1, 3)), 0.0))
         else:
             k = data.draw(st.integers(0, 3))
             candidates = session.candidates(k).tokens

@@ -1,15 +1,21 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from duo.spec.sampling import Greedy, confidence
-from duo.spec.types import Candidates, Logits
-from duo.spec.verify import verify
+from duo.spec.types import Candidates, Guess, Logits
+from duo.spec.verify import Matching
 
 
 def rows(*choices: int) -> Logits:
     logits = np.zeros((len(choices), 8), np.float32)
     logits[range(len(choices)), choices] = 1.0
     return logits
+
+
+def chain(*tokens: int) -> Candidates:
+    return Candidates(tuple(Guess(token, 0.0) for token in tokens))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +32,7 @@ def rows(*choices: int) -> Logits:
 def test_accepts_up_to_the_first_difference(
     target: tuple[int, ...], guesses: tuple[int, ...], accepted: tuple[int, ...], own: int
 ) -> None:
-    acceptance = verify(rows(*target), Candidates(guesses, (0.0,) * len(guesses)), Greedy(), position=10)
+    acceptance = Matching(Greedy()).verify(rows(*target), chain(*guesses), position=10)
     assert acceptance.accepted == accepted
     assert acceptance.token == own
     assert acceptance.tokens == (*accepted, own)
@@ -36,11 +42,11 @@ def test_rows_after_a_rejection_are_not_sampled() -> None:
     asked = []
 
     class Recorder(Greedy):
-        def sample(self, logits: Logits, position: int) -> int:
+        def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
             asked.append(position)
             return super().sample(logits, position)
 
-    verify(rows(1, 2, 3, 4), Candidates((1, 7, 3), (0.0,) * 3), Recorder(), position=10)
+    Matching(Recorder()).verify(rows(1, 2, 3, 4), chain(1, 7, 3), position=10)
     assert asked == [10, 11]
 
 

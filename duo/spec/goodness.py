@@ -1,0 +1,60 @@
+"""Goodness of fit: whether what was drawn comes from the distribution that it should."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from duo.spec.types import Floats, TokenIds
+
+LEAST = 5.0  # draws that a cell must be expected to get
+
+
+def chi_square(counts: TokenIds, probabilities: Floats) -> float:
+    """How likely `counts` `[n]`, or worse ones, are if they were drawn from `probabilities` `[n]`: Pearson's test.
+
+    Cells that are expected to get fewer than LEAST draws are put together. 0 if something was drawn that cannot be.
+    """
+    if counts[probabilities <= 0].any():
+        return 0.0
+    expected = probabilities * counts.sum()
+    order = np.argsort(-expected, kind="stable")
+    expected, observed = expected[order], counts[order].astype(np.float64)
+    n = int(np.count_nonzero(expected >= LEAST))
+    while n and expected[n:].sum() < LEAST and n < len(expected):
+        n -= 1  # the rest would not make a cell of its own
+    cells = np.append(expected[:n], expected[n:].sum()), np.append(observed[:n], observed[n:].sum())
+    used = cells[0] > 0
+    deviation = float((((cells[1] - cells[0]) ** 2)[used] / cells[0][used]).sum())
+    return chi_square_tail(deviation, int(np.count_nonzero(used)) - 1)
+
+
+def chi_square_tail(value: float, n_free: int) -> float:
+    """The probability that a chi-square number of `n_free` degrees of freedom is larger (Wilson and Hilferty 1931)."""
+    if n_free < 1:
+        return 1.0
+    part = 2 / (9 * n_free)
+    return math.erfc(((value / n_free) ** (1 / 3) - 1 + part) / math.sqrt(2 * part)) / 2
+
+
+def total_variation(counts: TokenIds, probabilities: Floats) -> float:
+    """Half the sum of all differences between the shares of `counts` `[n]` and `probabilities` `[n]`."""
+    return float(np.abs(counts / counts.sum() - probabilities).sum() / 2)
+
+
+def variation_bound(probabilities: Floats, n: int, doubt: float = 1e-6) -> float:
+    """What the total variation of `n` draws from `probabilities` exceeds with a probability of at most `doubt`.
+
+    Its mean is at most half the sum of the cells' standard deviations, and one draw moves it by at most 1/n (McDiarmid
+    1989).
+    """
+    mean = np.sqrt(probabilities * (1 - probabilities) / n).sum() / 2
+    return float(mean + math.sqrt(math.log(1 / doubt) / (2 * n)))
+
+
+def false_discoveries(p_values: list[float], rate: float) -> list[int]:
+    """Which of the tests fail, so that at most `rate` of those are false alarms (Benjamini and Hochberg 1995)."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    passed = [rank for rank, i in enumerate(order, 1) if p_values[i] <= rate * rank / len(p_values)]
+    return sorted(order[: max(passed, default=0)])

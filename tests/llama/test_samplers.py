@@ -1,0 +1,91 @@
+"""duo's filters against llama.cpp's own samplers, on the same logits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from duo.config import SamplingConfig
+from duo.spec import filters
+from duo.spec.sampling import Chain
+from duo.spec.types import Logits, TokenIds
+
+TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+def random_logits(seed: int, n: int) -> Logits:
+    dice = np.random.default_rng(seed)
+    return (dice.standard_normal(n) * dice.uniform(1, 5)).astype(np.float32)
+
+
+def apply(samplers: list[Any], logits: Logits) -> dict[int, float]:
+    """The tokens that llama.cpp's samplers leave, and their logits."""
+    data = np.zeros(len(logits), TOKEN)
+    data["id"], data["logit"] = np.arange(len(logits)), logits
+    array = llama_cpp.llama_token_data_array(data.ctypes.data_as(llama_cpp.llama_token_data_p), len(logits), -1, False)
+    for sampler in samplers:
+        llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
+        llama_cpp.llama_sampler_free(sampler)
+    left = data[: array.size]
+    return dict(zip(left["id"].tolist(), left["logit"].tolist(), strict=True))
+
+
+CASES: list[tuple[Callable[[], Any], Callable[[TokenIds, Logits], filters.Tokens]]] = [
+    *((partial(llama_cpp.llama_sampler_init_top_k, k), partial(filters.top_k, k=k)) for k in (0, 1, 40, 300)),
+    *((partial(llama_cpp.llama_sampler_init_top_p, p, 0), partial(filters.top_p, p=p)) for p in (0.0, 0.3, 0.95, 1.0)),
+    *((partial(llama_cpp.llama_sampler_init_min_p, p, 0), partial(filters.min_p, p=p)) for p in (0.0, 0.05, 0.5, 1.0)),
+    *((partial(llama_cpp.llama_sampler_init_typical, p, 0), partial(filters.typical, p=p)) for p in (0.2, 0.9, 1.0)),
+    (partial(llama_cpp.llama_sampler_init_temp, 0.7), partial(filters.temperature, value=0.7)),
+]
+
+
+@pytest.mark.parametrize("n", [3, 700, 5000, 50_001])
+@pytest.mark.parametrize(("theirs", "ours"), CASES, ids=str)
+def test_a_filter_leaves_what_llama_cpp_leaves(
+    theirs: Callable[[], Any], ours: Callable[[TokenIds, Logits], filters.Tokens], n: int
+) -> None:
+    for seed in range(4):
+        logits = random_logits(seed, n)
+        expected = apply([theirs()], logits)
+        ids, left = ours(np.arange(n), logits.copy())
+        assert (np.diff(ids) > 0).all()
+        # llama.cpp sums in 32 bits, so that the last token of a set may be another.
+        assert len(set(ids.tolist()) ^ set(expected)) <= len(expected) * 1e-3
+        for token, logit in zip(ids.tolist(), left, strict=True):
+            assert logit == pytest.approx(expected.get(token, logit), rel=1e-5)
+
+
+def test_penalties_are_llama_cpps() -> None:
+    n, text = 500, [3, 3, 7, 499, 3, 7, 2]
+    logits = random_logits(1, n)
+    sampler = llama_cpp.llama_sampler_init_penalties(n, 5, 1.3, 0.2, 0.4)
+    for token in text:
+        llama_cpp.llama_sampler_accept(sampler, token)
+    expected = apply([sampler], logits)
+    _, left = filters.penalties(np.arange(n), logits, text[-5:], repeat=1.3, frequency=0.2, presence=0.4)
+    assert left == pytest.approx(np.array([expected[i] for i in range(n)]), rel=1e-6)
+    assert (logits == random_logits(1, n)).all(), "the logits themselves stay"
+
+
+def test_the_whole_chain_with_its_defaults() -> None:
+    for seed in range(20):
+        logits = random_logits(seed, 20_000)
+        expected = apply(
+            [
+                llama_cpp.llama_sampler_init_top_k(40),
+                llama_cpp.llama_sampler_init_top_p(0.95, 0),
+                llama_cpp.llama_sampler_init_min_p(0.05, 0),
+                llama_cpp.llama_sampler_init_temp(0.8),
+            ],
+            logits,
+        )
+        found = Chain(SamplingConfig(temp=0.8)).distribution(logits, ())
+        assert found.ids.tolist() == sorted(expected)
+        weights = np.exp(np.array([expected[token] for token in found.ids.tolist()]))
+        assert found.probabilities == pytest.approx(weights / weights.sum(), rel=1e-4)
