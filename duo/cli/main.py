@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from duo.cli.check_options import CheckOptions
 from duo.cli.command import takes
 from duo.cli.options import RunOptions
 from duo.cli.output import say
@@ -19,7 +20,7 @@ from duo.errors import DuoError, UsageError
 
 EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
 
-Options = TypeVar("Options", RunOptions, TuneOptions)
+Options = TypeVar("Options", RunOptions, TuneOptions, CheckOptions)
 
 app = typer.Typer(add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -60,6 +61,15 @@ def tune_command(context: typer.Context, options: TuneOptions) -> None:
     from duo.cli.tune import tune  # noqa: PLC0415
 
     raise typer.Exit(tune(_prefer_typed(context, options)))
+
+
+@app.command("check", add_help_option=False)
+@takes(CheckOptions)
+def check_command(context: typer.Context, options: CheckOptions) -> None:
+    """Find out whether a draft changes what the target writes: the same texts with it and without."""
+    from duo.cli.check import check  # noqa: PLC0415
+
+    raise typer.Exit(check(_prefer_typed(context, options)))
 
 
 def main() -> None:

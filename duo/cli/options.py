@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from duo.config import ALL_LAYERS
+from duo.cli import sampling_options as sample
+from duo.cli.declare import option
+from duo.config import ALL_LAYERS, SAMPLERS, SamplingConfig
 
 AUTO_DRAFT = 16  # most candidates, if nothing else is asked for
 
@@ -99,130 +101,126 @@ def _show_help(context: typer.Context, value: bool) -> None:
         raise typer.Exit
 
 
-def _option(*names: str, panel: str, help: str, env: str | list[str] | None = None, **more: Any) -> Any:  # noqa: A002
-    return typer.Option(*names, rich_help_panel=panel, help=help, envvar=env, show_envvar=False, **more)
-
-
 ModelOpt = Annotated[
     Path | None,
-    _option("-m", "--model", panel=MAIN, metavar="GGUF", env="LLAMA_ARG_MODEL",
+    option("-m", "--model", panel=MAIN, metavar="GGUF", env="LLAMA_ARG_MODEL",
             help="The target: the model whose text you want. Without it, a small demo pair."),
 ]  # fmt: skip
 DraftModelOpt = Annotated[
     Path | None,
-    _option("-md", "--model-draft", "--spec-draft-model", panel=MAIN, metavar="GGUF",
+    option("-md", "--model-draft", "--spec-draft-model", panel=MAIN, metavar="GGUF",
             env=["LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"],
             help="The draft: a small model with the same vocabulary. Without it, plain decoding."),
 ]  # fmt: skip
-PromptOpt = Annotated[str | None, _option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="The prompt.")]
+PromptOpt = Annotated[str | None, option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="The prompt.")]
 FileOpt = Annotated[
-    str | None, _option("-f", "--file", panel=MAIN, metavar="FILE", help="A file with the prompt; - is stdin.")
+    str | None, option("-f", "--file", panel=MAIN, metavar="FILE", help="A file with the prompt; - is stdin.")
 ]
 PredictOpt = Annotated[
     int,
-    _option("-n", "--predict", "--n-predict", panel=MAIN, metavar="N", env="LLAMA_ARG_N_PREDICT",
+    option("-n", "--predict", "--n-predict", panel=MAIN, metavar="N", env="LLAMA_ARG_N_PREDICT",
             help="Most tokens to generate; -1 is to the end."),
 ]  # fmt: skip
 DraftOpt = Annotated[
     int | None,
-    _option("--draft", "--draft-max", "--draft-n", "--spec-draft-n-max", panel=MAIN, metavar="N|auto",
+    option("--draft", "--draft-max", "--draft-n", "--spec-draft-n-max", panel=MAIN, metavar="N|auto",
             parser=parse_auto, env=["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"], show_default="auto",
             help="Most candidates verified at once; 0 turns drafting off."),
 ]  # fmt: skip
 
 HfOpt = Annotated[
     str | None,
-    _option("-hf", "-hfr", "--hf-repo", panel=MODELS, metavar="USER/REPO[:QUANT]", env="LLAMA_ARG_HF_REPO",
+    option("-hf", "-hfr", "--hf-repo", panel=MODELS, metavar="USER/REPO[:QUANT]", env="LLAMA_ARG_HF_REPO",
             help="The target from Hugging Face (default quantisation Q4_K_M)."),
 ]  # fmt: skip
 HfDraftOpt = Annotated[
     str | None,
-    _option("-hfd", "-hfrd", "--hf-repo-draft", panel=MODELS, metavar="USER/REPO[:QUANT]",
+    option("-hfd", "-hfrd", "--hf-repo-draft", panel=MODELS, metavar="USER/REPO[:QUANT]",
             env="LLAMA_ARG_SPEC_DRAFT_HF_REPO", help="The draft from Hugging Face."),
 ]  # fmt: skip
 OfflineOpt = Annotated[
-    bool, _option("--offline", panel=MODELS, env="LLAMA_ARG_OFFLINE", help="Use only what has been fetched before.")
+    bool, option("--offline", panel=MODELS, env="LLAMA_ARG_OFFLINE", help="Use only what has been fetched before.")
 ]
 MlockOpt = Annotated[
-    bool, _option("--mlock", panel=MODELS, env="LLAMA_ARG_MLOCK", help="Keep the weights in memory, never swapped.")
+    bool, option("--mlock", panel=MODELS, env="LLAMA_ARG_MLOCK", help="Keep the weights in memory, never swapped.")
 ]
 MmapOpt = Annotated[
     bool,
-    _option("--mmap/--no-mmap", panel=MODELS, env="LLAMA_ARG_MMAP",
+    option("--mmap/--no-mmap", panel=MODELS, env="LLAMA_ARG_MMAP",
             help="Map the weights from the file, or read them all at the start."),
 ]  # fmt: skip
 
-ChatOpt = Annotated[bool, _option("--chat", panel=PROMPT, help="Put the prompt into the model's own chat template.")]
+ChatOpt = Annotated[bool, option("--chat", panel=PROMPT, help="Put the prompt into the model's own chat template.")]
 SystemOpt = Annotated[
     str | None,
-    _option("-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="A system prompt; implies --chat."),
+    option("-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="A system prompt; implies --chat."),
 ]
 EscapeOpt = Annotated[
     bool,
-    _option("--escape/--no-escape", "-e", panel=PROMPT, help=r"Read \n, \t, \", \\ and \xHH in prompts as escapes."),
+    option("--escape/--no-escape", "-e", panel=PROMPT, help=r"Read \n, \t, \", \\ and \xHH in prompts as escapes."),
 ]
-IgnoreEosOpt = Annotated[bool, _option("--ignore-eos", panel=PROMPT, help="Never let the model end its text.")]
+IgnoreEosOpt = Annotated[bool, option("--ignore-eos", panel=PROMPT, help="Never let the model end its text.")]
 ReversePromptOpt = Annotated[
     list[str] | None,
-    _option("-r", "--reverse-prompt", panel=PROMPT, metavar="TEXT", help="Stop before this text; may be repeated."),
+    option("-r", "--reverse-prompt", panel=PROMPT, metavar="TEXT", help="Stop before this text; may be repeated."),
 ]
 DisplayPromptOpt = Annotated[
-    bool, _option("--display-prompt/--no-display-prompt", panel=PROMPT, help="Write the prompt before the text.")
+    bool, option("--display-prompt/--no-display-prompt", panel=PROMPT, help="Write the prompt before the text.")
 ]
 
 AheadOpt = Annotated[
     int | None,
-    _option("--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
+    option("--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
             help="Most tokens that the draft may be ahead of the target."),
 ]  # fmt: skip
 ScheduleOpt = Annotated[
     ScheduleChoice,
-    _option("--schedule", panel=DRAFTING,
+    option("--schedule", panel=DRAFTING,
             help="async: both models at once, each with its own threads; sync: in turns, each with all threads; off: "
             "the target alone; auto: whatever is fastest, found while it runs."),
 ]  # fmt: skip
 ProfileOpt = Annotated[
     bool,
-    _option("--profile/--no-profile", panel=DRAFTING,
+    option("--profile/--no-profile", panel=DRAFTING,
             help="Begin with what earlier runs and duo tune have learned about these models on this machine, and keep "
             "what this run learns."),
 ]  # fmt: skip
 ExactOpt = Annotated[
     bool,
-    _option("--exact", panel=DRAFTING,
+    option("--exact", panel=DRAFTING,
             help="Bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0), so that "
             "even near-ties come out the same; single tokens cost as much as two."),
 ]  # fmt: skip
 
 LayersOpt = Annotated[
     Layers,
-    _option("-ngl", "--gpu-layers", "--n-gpu-layers", panel=HARDWARE, metavar="N|all|auto", parser=parse_layers,
+    option("-ngl", "--gpu-layers", "--n-gpu-layers", panel=HARDWARE, metavar="N|all|auto", parser=parse_layers,
             show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the target on the GPU."),
 ]  # fmt: skip
 LayersDraftOpt = Annotated[
     Layers,
-    _option("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", panel=HARDWARE, metavar="N|all|auto",
+    option("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", panel=HARDWARE, metavar="N|all|auto",
             parser=parse_layers, show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
             help="Layers of the draft on the GPU."),
 ]  # fmt: skip
 ThreadsOpt = Annotated[
     int | None,
-    _option("-t", "--threads", panel=HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
+    option("-t", "--threads", panel=HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
             help="Threads of the target."),
 ]  # fmt: skip
 ThreadsDraftOpt = Annotated[
     int | None,
-    _option("-td", "--threads-draft", panel=HARDWARE, metavar="N", min=1, show_default="auto",
+    option("-td", "--threads-draft", panel=HARDWARE, metavar="N", min=1, show_default="auto",
             help="Threads of the draft. With -t, together at most the cores there are."),
 ]  # fmt: skip
 ThreadsBatchOpt = Annotated[
     int | None,
-    _option("-tb", "--threads-batch", panel=HARDWARE, metavar="N", min=1, show_default="as -t",
+    option("-tb", "--threads-batch", panel=HARDWARE, metavar="N", min=1, show_default="as -t",
             help="Threads of the target for the prompt."),
 ]  # fmt: skip
 CpuRangeOpt = Annotated[
     str | None,
-    _option(
+    option(
         "-Cr",
         "--cpu-range",
         panel=HARDWARE,
@@ -232,59 +230,63 @@ CpuRangeOpt = Annotated[
 ]
 CpuRangeDraftOpt = Annotated[
     str | None,
-    _option("-Crd", "--cpu-range-draft", panel=HARDWARE, metavar="LO-HI", help="Cores for a draft beside the target."),
+    option("-Crd", "--cpu-range-draft", panel=HARDWARE, metavar="LO-HI", help="Cores for a draft beside the target."),
 ]
 
 ContextSizeOpt = Annotated[
     int,
-    _option("-c", "--ctx-size", panel=CONTEXT, metavar="N", min=0, env="LLAMA_ARG_CTX_SIZE",
+    option("-c", "--ctx-size", panel=CONTEXT, metavar="N", min=0, env="LLAMA_ARG_CTX_SIZE",
             help="Context in tokens; 0 is what prompt and -n need."),
 ]  # fmt: skip
 BatchOpt = Annotated[
     int,
-    _option("-b", "--batch-size", panel=CONTEXT, metavar="N", min=1, env="LLAMA_ARG_BATCH",
+    option("-b", "--batch-size", panel=CONTEXT, metavar="N", min=1, env="LLAMA_ARG_BATCH",
             help="Most tokens of the prompt decoded in one call."),
 ]  # fmt: skip
 UbatchOpt = Annotated[
     int,
-    _option("-ub", "--ubatch-size", panel=CONTEXT, metavar="N", min=1, env="LLAMA_ARG_UBATCH",
+    option("-ub", "--ubatch-size", panel=CONTEXT, metavar="N", min=1, env="LLAMA_ARG_UBATCH",
             help="Most tokens computed at once."),
 ]  # fmt: skip
 FlashAttnOpt = Annotated[
     Switch,
-    _option("-fa", "--flash-attn", panel=CONTEXT, env="LLAMA_ARG_FLASH_ATTN", help="Flash attention."),
+    option("-fa", "--flash-attn", panel=CONTEXT, env="LLAMA_ARG_FLASH_ATTN", help="Flash attention."),
 ]
 CacheTypeKOpt = Annotated[
-    CacheType, _option("-ctk", "--cache-type-k", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_K",
+    CacheType, option("-ctk", "--cache-type-k", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_K",
                  help="Type of the target's K cache."),
 ]  # fmt: skip
 CacheTypeVOpt = Annotated[
-    CacheType, _option("-ctv", "--cache-type-v", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_V",
+    CacheType, option("-ctv", "--cache-type-v", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_V",
                  help="Type of the target's V cache."),
 ]  # fmt: skip
 
 ColorOpt = Annotated[
     Color,
-    _option("--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold."),
+    option("--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold."),
 ]
-JsonOpt = Annotated[Path | None, _option("--json", panel=OUTPUT, metavar="FILE", help="Write all statistics as JSON.")]
+JsonOpt = Annotated[Path | None, option("--json", panel=OUTPUT, metavar="FILE", help="Write all statistics as JSON.")]
 TraceOpt = Annotated[
     Path | None,
-    _option("--trace", panel=OUTPUT, metavar="FILE", help="Write what both models did when, as Chrome trace JSON."),
+    option("--trace", panel=OUTPUT, metavar="FILE", help="Write what both models did when, as Chrome trace JSON."),
 ]
-VerboseOpt = Annotated[bool, _option("-v", "--verbose", panel=OUTPUT, help="Show llama.cpp's log on stderr.")]
+VerboseOpt = Annotated[bool, option("-v", "--verbose", panel=OUTPUT, help="Show llama.cpp's log on stderr.")]
 LogFileOpt = Annotated[
     Path | None,
-    _option("--log-file", panel=OUTPUT, metavar="FILE", env="LLAMA_ARG_LOG_FILE", help="Write llama.cpp's log here."),
+    option("--log-file", panel=OUTPUT, metavar="FILE", env="LLAMA_ARG_LOG_FILE", help="Write llama.cpp's log here."),
 ]
 # Typer would show its own --help before everything else.
 HelpOpt = Annotated[
-    bool, _option("-h", "--help", panel=OUTPUT, help="Show this and leave.", is_eager=True, callback=_show_help)
+    bool, option("-h", "--help", panel=OUTPUT, help="Show this and leave.", is_eager=True, callback=_show_help)
 ]
-VersionOpt = Annotated[bool, _option("--version", panel=OUTPUT, help="Show versions and leave.", is_eager=True)]
+VersionOpt = Annotated[bool, option("--version", panel=OUTPUT, help="Show versions and leave.", is_eager=True)]
 ListDevicesOpt = Annotated[
-    bool, _option("--list-devices", panel=OUTPUT, help="Show the devices of this build and leave.", is_eager=True)
+    bool, option("--list-devices", panel=OUTPUT, help="Show the devices of this build and leave.", is_eager=True)
 ]
+
+
+SAMPLING_DEFAULTS = SamplingConfig()
+DEFAULT_SAMPLERS = ";".join(SAMPLERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,23 @@ class RunOptions:
     reverse_prompt: ReversePromptOpt = None
     ignore_eos: IgnoreEosOpt = False
     display_prompt: DisplayPromptOpt = False
+    temp: sample.TempOpt = SAMPLING_DEFAULTS.temp
+    seed: sample.SeedOpt = sample.RANDOM_SEED
+    top_k: sample.TopKOpt = SAMPLING_DEFAULTS.top_k
+    top_p: sample.TopPOpt = SAMPLING_DEFAULTS.top_p
+    min_p: sample.MinPOpt = SAMPLING_DEFAULTS.min_p
+    typical: sample.TypicalOpt = SAMPLING_DEFAULTS.typical
+    repeat_penalty: sample.RepeatPenaltyOpt = SAMPLING_DEFAULTS.repeat_penalty
+    repeat_last_n: sample.RepeatLastNOpt = SAMPLING_DEFAULTS.repeat_last_n
+    presence_penalty: sample.PresenceOpt = SAMPLING_DEFAULTS.presence_penalty
+    frequency_penalty: sample.FrequencyOpt = SAMPLING_DEFAULTS.frequency_penalty
+    logit_bias: sample.BiasOpt = None
+    samplers: sample.SamplersOpt = DEFAULT_SAMPLERS
+    grammar: sample.GrammarOpt = None
+    grammar_file: sample.GrammarFileOpt = None
+    json_schema: sample.SchemaOpt = None
+    json_schema_file: sample.SchemaFileOpt = None
+    verify: sample.VerifyOpt = sample.VerifyChoice.COUPLED
     draft_ahead: AheadOpt = None
     schedule: ScheduleOpt = ScheduleChoice.AUTO
     profile: ProfileOpt = True

@@ -25,7 +25,7 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | No
     if text is not None and file is not None:
         raise UsageError("-p and -f both give a prompt: leave one out")
     if file is not None:
-        name, prompt = _read_file(file, escape=escape)
+        name, prompt = read_file(file, escape=escape)
     elif text is not None:
         name, prompt = "the prompt", read_argument(text, "the prompt", escape=escape)
     else:
@@ -63,8 +63,8 @@ def _read_stdin() -> bytes:
     return sys.stdin.buffer.read() if sys.stdin is not None else b""  # None: closed by whoever started duo
 
 
-def _read_file(file: str, *, escape: bool) -> tuple[str, str]:
-    """What a file, or standard input for -, is called, and its text."""
+def read_file(file: str, *, escape: bool) -> tuple[str, str]:
+    """What a file, or standard input for -, is called, and its text. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:
         data = _read_stdin() if file == "-" else Path(file).read_bytes()

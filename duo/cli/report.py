@@ -61,6 +61,10 @@ def render(statistics: dict[str, Any]) -> str:
         f"{_value(generation['tokens_per_decode'], '.2f')} tokens each, "
         f"waited {generation['waited_s']:.2f} s for the draft",
     ]
+    if (sampling := statistics["sampling"])["temperature"]:
+        lines.append(
+            f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['verify']}"
+        )
     if draft:
         lines += _draft_lines(draft)
     if policy := statistics.get("policy"):

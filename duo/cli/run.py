@@ -24,7 +24,8 @@ from duo.cli.options import RunOptions
 from duo.cli.output import TextWriter, blame, check_writable, marks_tokens, progress_bar, say, send_log, warn
 from duo.cli.profile import find_profile, restore, tuned_threads
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
-from duo.config import ContextConfig, ModelConfig, ThreadConfig
+from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config
+from duo.config import ContextConfig, ModelConfig, SamplingConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
@@ -35,7 +36,6 @@ from duo.llama.memory import peak_bytes
 from duo.llama.model import Model
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
-from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import predict
 
@@ -49,6 +49,8 @@ def run(options: RunOptions) -> int:
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
     check_usage(options)
+    check_grammar(options)
+    sampling = sampling_config(options)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not is_demo(options):
         raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
@@ -66,7 +68,7 @@ def run(options: RunOptions) -> int:
         threads = tuned_threads(threads, options, kept)
         warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
         text = _prompt_text(options, prompt, pair.target)
-        generation = _generation(options, pair, threads, text, metrics)
+        generation = _generation(options, sampling, pair, threads, text, metrics)
         restore(generation.policy, kept)
         writer = TextWriter(marks=marks_tokens(options.color))
         if options.display_prompt:
@@ -75,6 +77,7 @@ def run(options: RunOptions) -> int:
         if profile is not None and generation.draft is not None:
             _keep(profile, kept | {"policy": generation.policy.state()})
         statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
+        statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "verify": options.verify.value}
         if generation.draft is not None:
             statistics["policy"] = generation.policy.statistics()
         say(report.render(statistics))
@@ -123,7 +126,9 @@ def _keep(profile: Profile, document: dict[str, Any]) -> None:
         warn(f"what was learned could not be kept in {profile.path}: {error.strerror} (--no-profile leaves it out)")
 
 
-def _generation(options: RunOptions, pair: Pair, threads: ThreadConfig, text: str, metrics: Metrics) -> Generation:
+def _generation(
+    options: RunOptions, sampling: SamplingConfig, pair: Pair, threads: ThreadConfig, text: str, metrics: Metrics
+) -> Generation:
     """Tokenise the prompt and make contexts that hold it. Raises DuoError."""
     target = pair.target
     prompt = target.tokenize(text)
@@ -132,6 +137,7 @@ def _generation(options: RunOptions, pair: Pair, threads: ThreadConfig, text: st
     if options.exact and target.quantisation not in _EXACT:
         warn(f"--exact: {target.quantisation} is not bit-equal from five rows on; near-ties may still differ")
     drafting, stop = draft_config(options), stop_config(options)
+    verifier, guesser = choosing(options, sampling, target)
     config = context_config(options, threads, drafting.n_max)
     n_ctx = context_size(target, config, len(prompt), options.predict, options.ctx_size)
     # Exact decodes need one cell to spare.
@@ -144,9 +150,12 @@ def _generation(options: RunOptions, pair: Pair, threads: ThreadConfig, text: st
         target=context,
         draft=draft_context,
         prompt=prompt,
-        sampler=Greedy(target.end_tokens() if stop.ignore_eos else ()),
+        verifier=verifier,
+        guesser=guesser,
         ending=Ending(stop, TextStream(target.piece, stop.stop_strings), target.is_end),
-        policy=Policy(drafting.n_max, drafting.n_ahead, schedules(options), threads.draft),
+        policy=Policy(
+            drafting.n_max, drafting.n_ahead, schedules(options), threads.draft, in_order=is_in_order(options, sampling)
+        ),
         threads=threads,
         metrics=metrics,
     )

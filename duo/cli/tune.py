@@ -13,6 +13,7 @@ from duo.cli.options import AUTO_DRAFT, RunOptions
 from duo.cli.output import blame, progress_bar, say, send_log, warn
 from duo.cli.plan import gain_stops, predict, render
 from duo.cli.profile import find_profile
+from duo.cli.prompts import PROMPTS
 from duo.cli.tune_options import TuneOptions
 from duo.config import ContextConfig
 from duo.engine.background import Background
@@ -25,11 +26,7 @@ from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine
 
-_TEXTS = (
-    "The old lighthouse keeper had not seen a ship for three weeks. On the first clear morning he",
-    'def median(values):\n    """The middle of the sorted values; the mean of the two middle ones."""\n',
-    "Question: Why does bread rise in the oven, and what happens if it is left there too long?\nAnswer:",
-)
+_N_TEXTS = 3
 _N_TEXT = 48  # tokens written after each of them
 _N_CTX = 256
 
@@ -166,7 +163,7 @@ def _measure(options: TuneOptions, pair: Pair) -> Measurements | int:
     target, draft = pair.contexts(config, draft_config, warn)
     if draft is None:
         raise UsageError("the target cannot take tokens back: a draft is of no use")
-    texts = [pair.target.tokenize(text) for text in _TEXTS]
+    texts = [pair.target.tokenize(text) for text in PROMPTS[:_N_TEXTS]]
     cores = usable_cores()
 
     def work(put: Callable[[Measurements], None], stop: threading.Event) -> None:

@@ -10,6 +10,7 @@ HELP = {
     (): Path(__file__).with_name("help.txt"),
     ("plan",): Path(__file__).with_name("help-plan.txt"),
     ("tune",): Path(__file__).with_name("help-tune.txt"),
+    ("check",): Path(__file__).with_name("help-check.txt"),
 }
 README = ROOT / "README.md"
 

@@ -1,0 +1,183 @@
+"""`duo check`: whether the draft changes what the target writes, on the user's own models."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+from duo.cli.check_options import CheckOptions
+from duo.cli.configs import context_config, draft_config, model_configs, schedules, thread_config
+from duo.cli.interrupts import on_interrupt
+from duo.cli.load import load
+from duo.cli.options import RunOptions
+from duo.cli.output import progress_bar, say, send_log, warn
+from duo.cli.prompts import PROMPTS
+from duo.cli.sampling import choosing, is_in_order, sampling_config
+from duo.config import ContextConfig, SamplingConfig, StopConfig
+from duo.engine.background import Background
+from duo.engine.check import Checker, Comparison, Difference, Drawn
+from duo.engine.pair import Pair
+from duo.engine.text import Ending, TextStream
+from duo.errors import PromptError, UsageError
+from duo.llama.model import Model
+from duo.spec.policy import Policy
+from duo.spec.sampling import Chain
+
+_TEMPERATURE = 0.8  # for --distribution, if none was given: at 0 there is nothing to draw
+_DOUBT = 1e-6  # an honest test fails so often
+_N_CTX = 2048
+
+Result = Comparison | Drawn
+Work = Callable[[Callable[[Result], None], threading.Event], None]
+
+
+def check(options: CheckOptions) -> int:
+    """Compare or draw, and print a verdict. Returns 0, or 1 if the draft changes the text. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    if options.distribution and options.temp <= 0:
+        options = replace(options, temp=_TEMPERATURE)
+        say(f"duo: --distribution at temperature {_TEMPERATURE:g} (--temp)")
+    shared = {field.name for field in fields(RunOptions)}
+    given = {field.name: getattr(options, field.name) for field in fields(options) if field.name in shared}
+    run_options = RunOptions(**given)
+    sampling = sampling_config(run_options)
+    if is_in_order(run_options, sampling) and not options.distribution:
+        raise UsageError("rejection sampling writes another text with a draft: check it with --distribution")
+    target, draft = model_configs(run_options)
+    if draft is None:
+        raise UsageError("nothing to check without a draft: name one with -md or -hfd")
+    with load(target, draft) as pair, progress_bar() as show:
+        prompts = [pair.target.tokenize(text) for text in options.prompts or PROMPTS]
+        _check_lengths(prompts, options.predict)
+        work = _work(options, run_options, sampling, pair, prompts, show)
+        checking = Background(work, "duo-check", stall_s=3600)
+        with on_interrupt(checking.stop) as interrupt, checking:
+            found = []
+            for result in checking:
+                if interrupt.signal:
+                    break
+                found.append(result)
+                print(f"prompt {len(found)}: {_describe(result, pair.target)}", flush=True)  # noqa: T201 - asked for
+    if interrupt.signal:
+        return interrupt.status
+    status, verdict = judge(found)
+    print(verdict)  # noqa: T201
+    return status
+
+
+def judge(found: Sequence[Result]) -> tuple[int, str]:
+    """The exit status and what it means, in plain words."""
+    drawn = [result for result in found if isinstance(result, Drawn)]
+    if drawn:
+        bad = sum(not _is_honest(result) for result in drawn)
+        if bad:
+            return 1, f"The draft changes the distribution after {bad} of {len(drawn)} prompts: please report this."
+        return 0, "The tokens come as often as the target says: the draft changes nothing but the speed."
+    differences = [result.difference for result in found if isinstance(result, Comparison) and result.difference]
+    wrong = [difference for difference in differences if not difference.is_near_tie]
+    if wrong:
+        return 1, f"{len(wrong)} of {len(found)} texts differ where they must not: please report this."
+    if differences:
+        return 0, (
+            f"{len(differences)} of {len(found)} texts differ, each from a near-tie on: the target's own scores for "
+            "the two tokens differ by less than they do between a batch of one row and one of several. With --exact "
+            "even these come out the same."
+        )
+    return 0, f"All {len(found)} texts are identical: the draft changes nothing but the speed."
+
+
+def _is_honest(drawn: Drawn) -> bool:
+    return drawn.variation <= drawn.bound and drawn.p_value >= _DOUBT
+
+
+def _check_lengths(prompts: Sequence[Sequence[int]], n_predict: int) -> None:
+    longest = max(map(len, prompts))
+    if not all(prompts):
+        raise PromptError("a prompt has no tokens")
+    if longest + n_predict > _N_CTX:
+        raise PromptError(f"a prompt of {longest} tokens and {n_predict} more do not fit {_N_CTX}: take a smaller -n")
+
+
+def _work(
+    options: CheckOptions,
+    run_options: RunOptions,
+    sampling: SamplingConfig,
+    pair: Pair,
+    prompts: Sequence[Sequence[int]],
+    show: Callable[[str, float], None],
+) -> Work:
+    threads = thread_config(
+        run_options,
+        drafting=True,
+        target_on_gpu=pair.target.on_gpu,
+        draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
+    )
+    drafting = draft_config(run_options)
+    n_ctx = min(pair.target.n_ctx_train, _N_CTX)
+    config = replace(context_config(run_options, threads, drafting.n_max), n_ctx=n_ctx + options.exact)
+    draft_side = ContextConfig(
+        n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
+    )
+    context, draft_context = pair.contexts(config, draft_side, warn)
+    if draft_context is None:
+        raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: nothing to check")
+    in_order = is_in_order(run_options, sampling)
+
+    def make_ending(n: int | None) -> Ending:
+        stop = StopConfig(n or options.predict, ignore_eos=n is not None)
+        return Ending(stop, TextStream(pair.target.piece), pair.target.is_end)
+
+    def work(put: Callable[[Result], None], stop: threading.Event) -> None:
+        def choose(seed: int):  # type: ignore[no-untyped-def]
+            return choosing(run_options, replace(sampling, seed=seed), pair.target)
+
+        checker = Checker(context, draft_context, threads, choose, make_ending, stop)
+        chain = Chain(sampling)
+        for i, prompt in enumerate(prompts):
+            if stop.is_set():
+                return
+            if options.distribution:
+                seeds = range(sampling.seed, sampling.seed + options.draws)
+                name = f"drawing after prompt {i + 1}"
+                put(
+                    checker.draw(
+                        prompt,
+                        seeds,
+                        lambda row, text: chain.distribution(row, text[-chain.n_recent :] if chain.n_recent else ()),
+                        lambda n, name=name: show(name, n / options.draws),  # type: ignore[misc]
+                    )
+                )
+            else:
+                show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
+                policy = Policy(
+                    drafting.n_max, drafting.n_ahead, schedules(run_options), threads.draft, in_order=in_order
+                )
+                put(checker.compare(prompt, sampling.seed + i, policy, 1 / (sampling.temp or 1.0)))
+
+    return work
+
+
+def _describe(result: Result, target: Model) -> str:
+    if isinstance(result, Drawn):
+        n = sum(result.counts.values())
+        return (
+            f"{n} draws, {result.n_verified} with a candidate, {100 * result.n_accepted / n:.0f} % of them accepted; "
+            f"total variation {result.variation:.4f} (at most {result.bound:.4f} if all is well), "
+            f"chi-square p = {result.p_value:.2g}"
+        )
+    if result.difference is None:
+        return f"identical, {result.n_tokens} tokens, {result.n_accepted} of them the draft's guesses"
+    return _difference(result.difference, target)
+
+
+def _difference(difference: Difference, target: Model) -> str:
+    words = [
+        "the end" if token < 0 else repr(target.piece(token).decode("utf-8", "replace"))
+        for token in (difference.alone, difference.drafted)
+    ]
+    kind = "a near-tie" if difference.is_near_tie else "no near-tie"
+    return (
+        f"differs from token {difference.index + 1} on: {words[0]} without the draft, {words[1]} with it; the two best "
+        f"are {difference.gap:.4f} apart, batches of one row and of several differ by {difference.kernels:.4f}: {kind}"
+    )
