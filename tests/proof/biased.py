@@ -1,0 +1,103 @@
+"""Verifiers that are wrong by a little: the proof has to find each of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from duo.config import SamplingConfig
+from duo.spec.noise import Purpose, gumbel, uniform, uniforms
+from duo.spec.sampling import Coupled
+from duo.spec.types import Acceptance, Candidates, Distribution, Guess, Logits
+from duo.spec.verify import Matching, Rejection, Verifier, draw, residual
+
+
+class Generous(Rejection):
+    """Accepts one candidate in fifty whatever the coin says."""
+
+    def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
+        if uniform(self._seed + 1, Purpose.COIN, position) < 0.02:
+            return guess.token
+        return super()._judge(target, guess, position)
+
+
+class Unnormalised(Rejection):
+    """Where the residual does not reach, it takes the target's most likely token."""
+
+    def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
+        token = super()._judge(target, guess, position)
+        if token == guess.token:
+            return token
+        assert guess.distribution is not None
+        reaches = np.minimum(target.probabilities, guess.distribution.probabilities).sum()
+        if uniform(self._seed + 1, Purpose.COIN, position) < reaches:
+            return int(target.ids[target.probabilities.argmax()])
+        return token
+
+
+class ResidualOfDraw(Rejection):
+    """Draws the residual with the noise of the draft's draw."""
+
+    def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
+        token = super()._judge(target, guess, position)
+        if token == guess.token or guess.distribution is None:
+            return token
+        return draw(residual(target, guess.distribution), self._seed, Purpose.DRAFT, position)
+
+
+class CoinOfDraw(Rejection):
+    """Takes for a coin the number that drew the candidate."""
+
+    def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
+        assert guess.distribution is not None
+        coin = uniforms(self._seed, Purpose.DRAFT, position, np.array([guess.token]))[0]
+        if coin * guess.distribution.of(guess.token) < target.of(guess.token):
+            return guess.token
+        return draw(residual(target, guess.distribution), self._seed, Purpose.RESIDUAL, position)
+
+
+class BonusOfDraw(Rejection):
+    """Draws the bonus with the noise that drew the candidate before it."""
+
+    def _settle(self, logits: Logits, guess: Guess | None, position: int, before: Sequence[int]) -> int:
+        if guess is not None:
+            return super()._settle(logits, guess, position, before)
+        return draw(self._chain.distribution(logits, ()), self._seed, Purpose.DRAFT, position - 1)
+
+
+class Choosy(Rejection):
+    """Leaves out a candidate that was an unlikely draw, and all after it."""
+
+    def verify(
+        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
+    ) -> Acceptance:
+        likely = [
+            guess.distribution is not None and guess.distribution.of(guess.token) > 0.2 for guess in candidates.guesses
+        ]
+        n = likely.index(False) if False in likely else len(likely)
+        return super().verify(target_logits, Candidates(candidates.guesses[:n]), position, recent)
+
+
+class FarSighted(Rejection):
+    """Leaves out a candidate if the draft was in doubt about the next."""
+
+    def verify(
+        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
+    ) -> Acceptance:
+        sure = [guess.confidence > 0.5 for guess in candidates.guesses[1:]]
+        n = sure.index(False) if False in sure else len(candidates)
+        return super().verify(target_logits, Candidates(candidates.guesses[:n]), position, recent)
+
+
+class Halved(Coupled):
+    """Uses the same noise at two positions in a row."""
+
+    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> tuple[np.ndarray, Logits]:
+        ids, left = self._chain(logits, recent)
+        return ids, left + gumbel(self._seed, Purpose.OWN, position // 2, ids)
+
+
+def halved(config: SamplingConfig) -> Verifier:
+    """Coupled, with the same noise at two positions."""
+    return Matching(Halved(config))

@@ -1,0 +1,202 @@
+"""The whole loop over the model: drafter, queue, policy and verifier, with threads or without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from duo.config import SamplingConfig, StopConfig, ThreadConfig
+from duo.engine.drafter import Drafter
+from duo.engine.drafting import Drafting
+from duo.engine.generation import Generation
+from duo.engine.metrics import Metrics
+from duo.engine.queue import CandidateQueue
+from duo.engine.target import generate
+from duo.engine.text import Ending, TextStream
+from duo.spec.filters import Tokens
+from duo.spec.goodness import chi_square, chi_square_tail
+from duo.spec.policy import Policy, StepCost
+from duo.spec.sampling import Chain, Coupled, Guesser
+from duo.spec.schedule import Schedule
+from duo.spec.session import Session
+from duo.spec.types import Logits
+from duo.spec.verify import Matching, Proposer, Rejection, Verifier
+from tests.fakes import Eager, restless
+from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances, idle_then_busy
+
+PROMPT = [0, 0, 0]
+THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), beside=(1, 1))
+
+
+class Priced(Policy):
+    """The real policy, told that drafts are cheap and how long everything takes, so that it always has reasons."""
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        seconds = self.target_s(cost.n_candidates)
+        super().learn_step(n_tokens, StepCost(cost.n_candidates, seconds, seconds))
+
+    def learn_draft(self, n_tokens: int, seconds: float) -> None:
+        super().learn_draft(n_tokens, 1e-6 * n_tokens)
+
+    @staticmethod
+    def target_s(n_candidates: int) -> float:
+        return 1e-3 + 2e-5 * n_candidates**2
+
+
+class Stepped(Priced):
+    """Where one candidate costs as much as four: whether the first is worth it depends on those that follow."""
+
+    @staticmethod
+    def target_s(n_candidates: int) -> float:
+        return 1.8e-3 if n_candidates else 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to write."""
+
+    verify: str  # coupled or rejection
+    draft: str  # of DRAFTS, or absent
+    schedule: str  # async, sync or restless
+    config: SamplingConfig
+    eager: bool = False  # verify whatever is ready, instead of what the policy finds best
+    threads: bool = False
+    n_sequences: int = 50_000
+    verifier: Callable[[SamplingConfig], Verifier] | None = None  # instead of the right one
+    guesser: Callable[[SamplingConfig], Guesser] | None = None
+    policy: type[Policy] = Priced
+
+    def __str__(self) -> str:
+        config = self.config
+        changed = {key: value for key, value in config_changes(config).items() if key != "seed"}
+        ways = [way for way, there in (("eager", self.eager), ("threads", self.threads)) if there]
+        return " ".join([self.verify, self.draft, self.schedule, *ways, str(changed)])
+
+
+def config_changes(config: SamplingConfig) -> dict[str, object]:
+    plain = SamplingConfig()
+    return {name: getattr(config, name) for name in config.__slots__ if getattr(config, name) != getattr(plain, name)}
+
+
+class Looked(Chain):
+    """The same chain, which computes each of the model's few rows once: filters have their own tests."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        super().__init__(config)
+        self._found: dict[tuple[bytes, tuple[int, ...]], Tokens] = {}
+
+    def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
+        key = logits.tobytes(), tuple(recent)
+        if key not in self._found:
+            self._found[key] = super().__call__(logits, recent)
+        ids, left = self._found[key]
+        return ids, left.copy()
+
+
+def remember(*choosers: object) -> None:
+    for chooser in choosers:
+        for value in (chooser, *vars(chooser).values()):
+            if isinstance(getattr(value, "_chain", None), Chain):
+                value._chain.__class__ = Looked
+                value._chain._found = {}
+
+
+def p_value(case: Case) -> float:
+    """How likely the texts of a case, or worse ones, are if each is the target's own."""
+    text, n_verified = write(case)
+    assert case.draft not in DRAFTS or n_verified > len(text) / 20, f"{n_verified} candidates verified: {case}"
+    return fit(text, chances(case.config))
+
+
+def fit(text: Sequence[int], expected: np.ndarray) -> float:
+    """The same for one text, given the chance of each sequence after each token."""
+    tokens = np.array(text[: len(text) // LENGTH * LENGTH]).reshape(-1, LENGTH)
+    before = np.concatenate(([PROMPT[-1]], tokens[:-1, -1]))
+    index = (tokens * N_VOCAB ** np.arange(LENGTH - 1, -1, -1)).sum(axis=1)
+    counts = np.zeros((N_VOCAB, len(SEQUENCES)), np.int64)
+    np.add.at(counts, (before, index), 1)
+    if (expected == expected[0]).all():  # what was before makes no difference
+        return chi_square(counts.sum(axis=0), expected[0])
+    # Fisher's way to join independent tests: -2 log p is a chi-square number of two degrees of freedom.
+    parts = [chi_square(counts[i], expected[i]) for i in range(N_VOCAB) if counts[i].sum() > 1000]
+    return chi_square_tail(-2 * sum(np.log(max(p, 1e-300)) for p in parts), 2 * len(parts))
+
+
+def write(case: Case) -> tuple[list[int], int]:
+    """The text that a case writes, and the number of candidates that were verified."""
+    config, n_tokens = case.config, LENGTH * case.n_sequences
+    coupled = Coupled(config)
+    rejection = case.verify == "rejection"
+    verifier: Verifier = Rejection(config) if rejection else Matching(coupled)
+    guesser: Guesser = Proposer(config) if rejection else coupled
+    if case.verifier is not None:
+        verifier = case.verifier(config)
+    if case.guesser is not None:
+        guesser = case.guesser(config)
+    remember(verifier, guesser)
+    ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b""), lambda _: False)
+    target = TableContext(TARGET)
+    draft = TableContext(DRAFTS[case.draft]) if case.draft in DRAFTS else None
+    policy = make_policy(case)
+    metrics = Metrics()
+    if case.threads or draft is None:
+        text = _with_threads(Generation(target, draft, PROMPT, verifier, guesser, ending, policy, THREADS, metrics))
+    else:
+        text = _without_threads(target, draft, verifier, guesser, ending, policy, metrics)
+    return text, sum(step.n_candidates for step in metrics.steps)
+
+
+def make_policy(case: Case) -> Policy:
+    in_order = case.verify == "rejection"
+    if case.schedule == "restless":
+        policy: Policy = restless(case.config.seed)
+    elif case.eager:
+        policy = Eager(4, 6, Schedule(case.schedule))
+    else:
+        policy = case.policy(4, 6, (Schedule(case.schedule),), in_order=in_order)
+    policy.in_order = in_order
+    return policy
+
+
+def _with_threads(generation: Generation) -> list[int]:
+    tokens: list[int] = []
+    generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
+    assert generation.metrics.draft_error is None
+    return tokens
+
+
+class Unthreaded(Drafting):
+    """Has no thread beside the target's: the draft moves in the middle of the target's decodes."""
+
+    def _begin_beside(self) -> None:
+        self._queue.begin_beside()
+
+    def _end_beside(self) -> None:
+        self._queue.end_beside()
+
+
+def _without_threads(
+    target: TableContext,
+    draft: TableContext,
+    verifier: Verifier,
+    guesser: Guesser,
+    ending: Ending,
+    policy: Policy,
+    metrics: Metrics,
+) -> list[int]:
+    policy.begin(len(PROMPT), ending.n_room)
+    session = Session(PROMPT, N_VOCAB, judges_all=not policy.in_order)
+    queue = CandidateQueue(session, policy, has_draft=True)
+    drafter = Drafter(draft, queue, guesser, N_VOCAB, metrics)
+
+    def draft_one() -> None:
+        if policy.schedule is Schedule.ASYNC and policy.may_draft(session.confidences()):
+            drafter.step()
+
+    target.during = idle_then_busy(5, draft_one)
+    with Unthreaded(target, draft, drafter, queue, THREADS) as drafting:
+        steps = generate(target, queue, drafting, verifier, ending, metrics)
+        return [token for step in steps for token in step.tokens]

@@ -1,0 +1,105 @@
+"""A model of five tokens that forgets everything after each third one, so that a text is many short texts in a row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from duo.config import SamplingConfig
+from duo.errors import DecodeAborted
+from duo.spec.sampling import Chain
+from duo.spec.types import Floats, Logits
+
+N_VOCAB = 5
+LENGTH = 3
+SEQUENCES = list(product(range(N_VOCAB), repeat=LENGTH))
+Table = dict[tuple[int, ...], Logits]
+
+
+def random_table(seed: int, spread: float = 1.5) -> Table:
+    """Logits after every beginning of a sequence."""
+    dice = np.random.default_rng(seed)
+    prefixes = [prefix for n in range(LENGTH) for prefix in product(range(N_VOCAB), repeat=n)]
+    return {prefix: (spread * dice.standard_normal(N_VOCAB)).astype(np.float32) for prefix in prefixes}
+
+
+TARGET = random_table(1)
+
+# What each kind of draft thinks of the same beginnings.
+DRAFTS: dict[str, Table] = {
+    "identical": TARGET,
+    "good": {prefix: logits + 0.4 * random_table(2, 1.0)[prefix] for prefix, logits in TARGET.items()},
+    "bad": random_table(3),
+    "adversarial": {prefix: -logits for prefix, logits in TARGET.items()},
+}
+
+
+def chances(config: SamplingConfig, table: Table = TARGET) -> Floats:
+    """The exact probability of each of SEQUENCES after each last token of the one before: `[N_VOCAB, 125]`."""
+    chain, found = Chain(config), np.zeros((N_VOCAB, len(SEQUENCES)))
+    for before, (i, sequence) in product(range(N_VOCAB), enumerate(SEQUENCES)):
+        chance = 1.0
+        for n, token in enumerate(sequence):
+            text = (before, *sequence[:n])
+            recent = text[-chain.n_recent :] if chain.n_recent else ()
+            chance *= chain.distribution(table[sequence[:n]], recent).of(token)
+        found[before, i] = chance
+    return found
+
+
+class TableContext:
+    """A Decoder that looks its logits up. `during` is called in the middle of every decode."""
+
+    n_ctx = 1 << 30
+    n_batch = 64
+    n_vocab = N_VOCAB
+
+    def __init__(self, table: Table, during: Callable[[], object] = lambda: None) -> None:
+        self.during = during
+        self._table = table
+        self._tokens: list[int] = []
+        self._aborted = False
+
+    @property
+    def n_past(self) -> int:
+        return len(self._tokens)
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        if self._aborted:
+            raise DecodeAborted("aborted")
+        self.during()
+        text = self._tokens
+        text += tokens
+        rows = np.empty((n_rows, N_VOCAB), np.float32)
+        for i, n in enumerate(range(len(text) - n_rows + 1, len(text) + 1)):
+            rows[i] = self._table[tuple(text[n - n % LENGTH : n])]
+        return rows
+
+    def rollback(self, n_past: int) -> None:
+        del self._tokens[n_past:]
+
+    def cancel(self) -> None:
+        """It is too fast to be cancelled."""
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def resume(self) -> None:
+        self._aborted = False
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """It has none."""
+
+
+def idle_then_busy(seed: int, act: Callable[[], object]) -> Callable[[], None]:
+    """Calls `act` none to three times, at random."""
+    dice = random.Random(seed)
+
+    def during() -> None:
+        for _ in range(dice.randrange(4)):
+            act()
+
+    return during
