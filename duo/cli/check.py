@@ -10,10 +10,12 @@ from duo.cli.check_options import CheckOptions
 from duo.cli.configs import context_config, draft_config, model_configs, schedules, thread_config
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
-from duo.cli.options import RunOptions
+from duo.cli.options import RunOptions, ScheduleChoice
 from duo.cli.output import progress_bar, say, send_log, warn
+from duo.cli.prompt import read_argument
 from duo.cli.prompts import PROMPTS
 from duo.cli.sampling import choosing, is_in_order, sampling_config
+from duo.cli.sampling_options import RANDOM_SEED
 from duo.config import ContextConfig, SamplingConfig, StopConfig
 from duo.engine.background import Background
 from duo.engine.check import Checker, Comparison, Difference, Drawn
@@ -23,6 +25,7 @@ from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 from duo.spec.policy import Policy
 from duo.spec.sampling import Chain
+from duo.spec.schedule import Schedule
 
 _TEMPERATURE = 0.8  # for --distribution, if none was given: at 0 there is nothing to draw
 _DOUBT = 1e-6  # an honest test fails so often
@@ -44,12 +47,16 @@ def check(options: CheckOptions) -> int:
     sampling = sampling_config(run_options)
     if is_in_order(run_options, sampling) and not options.distribution:
         raise UsageError("rejection sampling writes another text with a draft: check it with --distribution")
+    if options.schedule is ScheduleChoice.OFF or options.draft == 0:
+        raise UsageError("nothing to check where nothing is drafted: leave out --schedule off and --draft 0")
+    if options.seed == RANDOM_SEED:
+        say(f"duo: seed {sampling.seed}")
     target, draft = model_configs(run_options)
     if draft is None:
         raise UsageError("nothing to check without a draft: name one with -md or -hfd")
     with load(target, draft) as pair, progress_bar() as show:
-        prompts = [pair.target.tokenize(text) for text in options.prompts or PROMPTS]
-        _check_lengths(prompts, options.predict)
+        texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
+        prompts = [pair.target.tokenize(text) for text in texts or PROMPTS]
         work = _work(options, run_options, sampling, pair, prompts, show)
         checking = Background(work, "duo-check", stall_s=3600)
         with on_interrupt(checking.stop) as interrupt, checking:
@@ -74,6 +81,8 @@ def judge(found: Sequence[Result]) -> tuple[int, str]:
         if bad:
             return 1, f"The draft changes the distribution after {bad} of {len(drawn)} prompts: please report this."
         return 0, "The tokens come as often as the target says: the draft changes nothing but the speed."
+    if not sum(result.n_verified for result in found if isinstance(result, Comparison)):
+        return 1, "No candidate was verified, so nothing was checked: force it with --schedule sync."
     differences = [result.difference for result in found if isinstance(result, Comparison) and result.difference]
     wrong = [difference for difference in differences if not difference.is_near_tie]
     if wrong:
@@ -81,22 +90,23 @@ def judge(found: Sequence[Result]) -> tuple[int, str]:
     if differences:
         return 0, (
             f"{len(differences)} of {len(found)} texts differ, each from a near-tie on: the target's own scores for "
-            "the two tokens differ by less than they do between a batch of one row and one of several. With --exact "
-            "even these come out the same."
+            "the two tokens differ by less than they do between batches of one row and of several. With --exact even "
+            "these come out the same (F32, F16, Q4_0, Q4_1, Q8_0)."
         )
     return 0, f"All {len(found)} texts are identical: the draft changes nothing but the speed."
 
 
 def _is_honest(drawn: Drawn) -> bool:
-    return drawn.variation <= drawn.bound and drawn.p_value >= _DOUBT
+    n_draws = sum(drawn.counts.values())
+    return drawn.n_verified == n_draws and drawn.variation <= drawn.bound and drawn.p_value >= _DOUBT
 
 
-def _check_lengths(prompts: Sequence[Sequence[int]], n_predict: int) -> None:
+def _check_lengths(prompts: Sequence[Sequence[int]], n_predict: int, n_ctx: int) -> None:
     longest = max(map(len, prompts))
     if not all(prompts):
         raise PromptError("a prompt has no tokens")
-    if longest + n_predict > _N_CTX:
-        raise PromptError(f"a prompt of {longest} tokens and {n_predict} more do not fit {_N_CTX}: take a smaller -n")
+    if longest + n_predict > n_ctx:
+        raise PromptError(f"a prompt of {longest} tokens and {n_predict} more do not fit {n_ctx}: take a smaller -n")
 
 
 def _work(
@@ -114,7 +124,8 @@ def _work(
         draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
     )
     drafting = draft_config(run_options)
-    n_ctx = min(pair.target.n_ctx_train, _N_CTX)
+    n_ctx = min([_N_CTX, *(model.n_ctx_train for model in (pair.target, pair.draft) if model is not None)])
+    _check_lengths(prompts, options.predict, n_ctx)
     config = replace(context_config(run_options, threads, drafting.n_max), n_ctx=n_ctx + options.exact)
     draft_side = ContextConfig(
         n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
@@ -123,6 +134,8 @@ def _work(
     if draft_context is None:
         raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: nothing to check")
     in_order = is_in_order(run_options, sampling)
+    # Where the draft does not pay, the target alone would be chosen, and nothing checked.
+    choices = [schedule for schedule in schedules(run_options) if schedule is not Schedule.OFF]
 
     def make_ending(n: int | None) -> Ending:
         stop = StopConfig(n or options.predict, ignore_eos=n is not None)
@@ -150,9 +163,7 @@ def _work(
                 )
             else:
                 show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
-                policy = Policy(
-                    drafting.n_max, drafting.n_ahead, schedules(run_options), threads.draft, in_order=in_order
-                )
+                policy = Policy(drafting.n_max, drafting.n_ahead, choices, threads.draft, in_order=in_order)
                 put(checker.compare(prompt, sampling.seed + i, policy, 1 / (sampling.temp or 1.0)))
 
     return work

@@ -99,7 +99,10 @@ def progress_bar(*, unit_bytes: bool = False) -> Iterator[ProgressBar]:
     """A bar on stderr that vanishes when it is done; nothing where stderr is no terminal."""
     amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount)
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+    # What is printed meanwhile goes above the bar only where both are on the same terminal.
+    shared = sys.stdout.isatty()
+    hidden = not stderr.is_terminal
+    with Progress(*columns, console=stderr, transient=True, disable=hidden, redirect_stdout=shared) as progress:
         yield ProgressBar(progress)
 
 

@@ -12,6 +12,7 @@ from duo.engine.cores import usable_cores
 from duo.llama import library
 from duo.llama.devices import list_devices
 from duo.models.profiles import Profile
+from duo.spec.costs import Calibration
 from duo.spec.policy import Policy
 
 
@@ -61,10 +62,23 @@ def tuned_threads(threads: ThreadConfig, options: RunOptions, kept: dict[str, An
     return replace(threads, target=target, draft=(draft,), beside=(beside[0], beside[1]))
 
 
-def restore(policy: Policy, kept: dict[str, Any]) -> None:
+def remembered(policy: Policy, kept: dict[str, Any], mode: str) -> dict[str, Any]:
+    """`kept` with what `policy` has learned. How often guesses are right is kept for each `mode` of sampling."""
+    state = policy.state()
+    return kept | {"policy": state, "acceptance": _acceptance(kept) | {mode: state["acceptance"]}}
+
+
+def _acceptance(kept: dict[str, Any]) -> dict[str, Any]:
+    found = kept.get("acceptance")
+    return found if isinstance(found, dict) else {}
+
+
+def restore(policy: Policy, kept: dict[str, Any], mode: str) -> None:
     """Let `policy` begin with what was learned before. A damaged profile counts as none."""
     if not (learned := kept.get("policy")):
         return
+    if isinstance(learned, dict) and "acceptance" in kept:
+        learned = learned | {"acceptance": _acceptance(kept).get(mode) or Calibration().state()}
     fresh = Policy(policy.n_max, policy.n_ahead)
     try:
         fresh.restore(learned)

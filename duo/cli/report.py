@@ -63,7 +63,7 @@ def render(statistics: dict[str, Any]) -> str:
     ]
     if (sampling := statistics["sampling"])["temperature"]:
         lines.append(
-            f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['verify']}"
+            f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['mode']}"
         )
     if draft:
         lines += _draft_lines(draft)

@@ -22,9 +22,9 @@ from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
 from duo.cli.options import RunOptions
 from duo.cli.output import TextWriter, blame, check_writable, marks_tokens, progress_bar, say, send_log, warn
-from duo.cli.profile import find_profile, restore, tuned_threads
+from duo.cli.profile import find_profile, remembered, restore, tuned_threads
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
-from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config
+from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config, sampling_mode
 from duo.config import ContextConfig, ModelConfig, SamplingConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
@@ -69,15 +69,16 @@ def run(options: RunOptions) -> int:
         warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, sampling, pair, threads, text, metrics)
-        restore(generation.policy, kept)
+        mode = sampling_mode(options, sampling)
+        restore(generation.policy, kept, mode)
         writer = TextWriter(marks=marks_tokens(options.color))
         if options.display_prompt:
             writer.prompt(text)
         status = _stream(generation, writer)
         if profile is not None and generation.draft is not None:
-            _keep(profile, kept | {"policy": generation.policy.state()})
+            _keep(profile, remembered(generation.policy, kept, mode))
         statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
-        statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "verify": options.verify.value}
+        statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": mode}
         if generation.draft is not None:
             statistics["policy"] = generation.policy.statistics()
         say(report.render(statistics))

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from duo.cli.options import RunOptions
-from duo.cli.prompt import read_file
+from duo.cli.output import warn
+from duo.cli.prompt import read_argument, read_file
 from duo.cli.sampling_options import RANDOM_SEED, VerifyChoice, parse_bias
-from duo.config import SAMPLERS, SamplingConfig
+from duo.config import SamplingConfig
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
@@ -27,7 +28,7 @@ _NOT_HERE = ("dry", "xtc", "top_n_sigma", "infill", "adaptive_p")
 def sampling_config(options: RunOptions) -> SamplingConfig:
     """What is asked for; a seed of -1 becomes a random one. Raises UsageError."""
     return SamplingConfig(
-        temp=max(0.0, options.temp),  # as llama.cpp does
+        temp=0.0 if options.temp < 0 else options.temp,  # as llama.cpp does
         top_k=max(0, options.top_k),
         top_p=options.top_p,
         min_p=options.min_p,
@@ -56,6 +57,13 @@ def is_in_order(options: RunOptions, config: SamplingConfig) -> bool:
     return options.verify is VerifyChoice.REJECTION and config.temp > 0
 
 
+def sampling_mode(options: RunOptions, config: SamplingConfig) -> str:
+    """How tokens are chosen: greedy, coupled or rejection."""
+    if not config.temp:
+        return "greedy"
+    return VerifyChoice.REJECTION.value if is_in_order(options, config) else VerifyChoice.COUPLED.value
+
+
 def choosing(options: RunOptions, config: SamplingConfig, target: Model) -> tuple[Verifier, Guesser]:
     """Who chooses the target's tokens and who the draft's. Raises UsageError or PromptError."""
     for token, _ in config.logit_bias:
@@ -74,7 +82,8 @@ def choosing(options: RunOptions, config: SamplingConfig, target: Model) -> tupl
 
 
 def _constraint(options: RunOptions, target: Model) -> Constraint | None:
-    grammar, schema = options.grammar, options.json_schema
+    given = (("--grammar", options.grammar), ("-j", options.json_schema))
+    grammar, schema = (text and read_argument(text, name, escape=False) for name, text in given)
     if options.grammar_file is not None:
         grammar = read_file(options.grammar_file, escape=False)[1]
     if options.json_schema_file is not None:
@@ -88,5 +97,6 @@ def _sampler_names(text: str) -> Iterable[str]:
     for part in filter(None, (part.strip().lower() for part in text.split(";"))):
         name = _ALIASES.get(part, part)
         if name.replace("-", "_") in _NOT_HERE:
-            raise UsageError(f"the sampler {part} is llama.cpp's and not duo's (there are {', '.join(SAMPLERS)})")
-        yield name
+            warn(f"--samplers: duo has no {part}; it is left out")
+        else:
+            yield name

@@ -7,9 +7,8 @@ import re
 from enum import Enum
 from typing import Annotated
 
-import typer
-
 from duo.cli.declare import option
+from duo.errors import UsageError
 
 SAMPLING = "Sampling"
 RANDOM_SEED = -1
@@ -22,17 +21,15 @@ class VerifyChoice(str, Enum):
     REJECTION = "rejection"
 
 
-def parse_bias(value: str | tuple[int, float]) -> tuple[int, float]:
-    """--logit-bias: a token id, a sign and a number, such as 15043+1 or 15043-inf."""
-    if isinstance(value, tuple):
-        return value
+def parse_bias(value: str) -> tuple[int, float]:
+    """--logit-bias: a token id, a sign and a number, such as 15043+1 or 15043-inf. Raises UsageError."""
     match = re.fullmatch(r"(\d+)([+-])(.+)", value.strip())
     try:
         bias = float(match[2] + match[3]) if match else math.nan
     except ValueError:
         bias = math.nan
     if match is None or math.isnan(bias) or bias == math.inf:
-        raise typer.BadParameter(f"{value!r} is no TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf")
+        raise UsageError(f"--logit-bias: {value!r} is no TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf")
     return int(match[1]), bias
 
 
@@ -44,7 +41,8 @@ TempOpt = Annotated[
 SeedOpt = Annotated[
     int,
     option("-s", "--seed", panel=SAMPLING, metavar="N", min=RANDOM_SEED,
-               help="Same seed, same text, with any draft or none; -1 takes a new one and says which."),
+               help="Same seed, same text, with any draft or none (near-ties: see --exact); -1 takes a new one, which "
+               "the statistics name. Not with --verify rejection."),
 ]  # fmt: skip
 TopKOpt = Annotated[
     int, option("--top-k", panel=SAMPLING, metavar="N", env="LLAMA_ARG_TOP_K", help="The N most likely; 0 is off.")
@@ -85,7 +83,7 @@ FrequencyOpt = Annotated[
 ]  # fmt: skip
 BiasOpt = Annotated[
     list[str] | None,
-    option("-l", "--logit-bias", panel=SAMPLING, metavar="ID(+/-)X", parser=parse_bias,
+    option("-l", "--logit-bias", panel=SAMPLING, metavar="ID(+/-)X",
                help="Add X to a token's logit, such as 15043-inf; may be repeated."),
 ]  # fmt: skip
 SamplersOpt = Annotated[str, option("--samplers", panel=SAMPLING, metavar="A;B;…", help="Which, and in which order.")]
@@ -104,7 +102,7 @@ GrammarFileOpt = Annotated[
 SchemaOpt = Annotated[
     str | None,
     option("-j", "--json-schema", panel=SAMPLING, metavar="JSON",
-               help="The text is JSON of this schema; {} is any JSON."),
+               help="The text is JSON of this schema; {} is any object."),
 ]  # fmt: skip
 SchemaFileOpt = Annotated[
     str | None, option("-jf", "--json-schema-file", panel=SAMPLING, metavar="FILE", help="The same from a file.")

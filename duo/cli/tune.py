@@ -12,7 +12,7 @@ from duo.cli.load import load
 from duo.cli.options import AUTO_DRAFT, RunOptions
 from duo.cli.output import blame, progress_bar, say, send_log, warn
 from duo.cli.plan import gain_stops, predict, render
-from duo.cli.profile import find_profile
+from duo.cli.profile import find_profile, remembered
 from duo.cli.prompts import PROMPTS
 from duo.cli.tune_options import TuneOptions
 from duo.config import ContextConfig
@@ -61,7 +61,7 @@ def tune(options: TuneOptions) -> int:
     tuned = choose(measured, acceptance)
     threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
     with blame("the profile", profile.path):
-        profile.save({"policy": learned(measured, tuned).state(), "threads": threads})
+        profile.save(remembered(learned(measured, tuned), {"threads": threads}, "greedy"))
     rates = predict(tuned.machine, acceptance, AUTO_DRAFT)
     table = (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, rates, AUTO_DRAFT), "")
     for line in (*table, *advise(tuned, acceptance, rates)):

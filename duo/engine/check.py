@@ -14,6 +14,7 @@ from duo.engine.decoder import Decoder, decode_all
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
 from duo.engine.text import Ending
+from duo.errors import DecodeError
 from duo.spec.goodness import chi_square, total_variation, variation_bound
 from duo.spec.policy import Decision, Policy
 from duo.spec.sampling import Guesser
@@ -34,12 +35,13 @@ class Difference:
     alone: int  # what the target wrote there without a draft; -1: its text had ended
     drafted: int  # and with one
     gap: float  # between its two best scores there
-    kernels: float  # by which scores differ there between a batch of one row and one of several
+    kernels: float  # by which scores differ there between batches of one row and of several
+    flips: bool  # whether the target alone writes something else there in batches of several rows
 
     @property
     def is_near_tie(self) -> bool:
-        """Whether the gap is small enough for the size of a batch to decide."""
-        return self.gap <= 2 * self.kernels
+        """Whether the size of a batch decides: on a gap that is small enough, or on who is left by a filter."""
+        return self.flips or self.gap <= 2 * self.kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Comparison:
     """One text, written with a draft and without."""
 
     n_tokens: int
+    n_verified: int
     n_accepted: int
     difference: Difference | None
 
@@ -123,12 +126,13 @@ class Checker:
             (i for i, pair in enumerate(zip(alone, drafted, strict=False)) if pair[0] != pair[1]),
             min(len(alone), len(drafted)),
         )
-        accepted = sum(step.n_accepted for step in metrics.steps)
-        if n_same == len(alone) == len(drafted):
-            return Comparison(len(alone), accepted, None)
-        gap, kernels = self._margin([*prompt, *alone[:n_same]], seed)
-        first = [text[n_same] if n_same < len(text) else -1 for text in (alone, drafted)]
-        return Comparison(len(alone), accepted, Difference(n_same, first[0], first[1], gap, kernels * scale))
+        verified, accepted = (sum(getattr(step, n) for step in metrics.steps) for n in ("n_candidates", "n_accepted"))
+        difference = None
+        if not n_same == len(alone) == len(drafted):
+            gap, kernels, flips = self._margin([*prompt, *alone[:n_same]], seed)
+            first = [text[n_same] if n_same < len(text) else -1 for text in (alone, drafted)]
+            difference = Difference(n_same, first[0], first[1], gap, kernels * scale, flips)
+        return Comparison(len(alone), verified, accepted, difference)
 
     def draw(
         self,
@@ -183,17 +187,21 @@ class Checker:
                 enough.set()
 
         generation.run(take, enough)
+        if metrics.draft_error is not None:
+            raise DecodeError(f"the draft failed ({metrics.draft_error}): nothing can be checked")
         return tokens
 
-    def _margin(self, text: Sequence[int], seed: int) -> tuple[float, float]:
-        """The gap between the two best scores after `text`, and how far logits differ by the rows of a batch."""
+    def _margin(self, text: Sequence[int], seed: int) -> tuple[float, float, bool]:
+        """The gap between the two best scores after `text`, how far logits differ by the rows of the batches in which
+        it is read, and whether the choice does.
+        """
         _, guesser = self._choosing(seed)
-        rows = []
-        for n in (1, min(_SEVERAL, len(text))):
-            self._target.rollback(0)
-            if len(text) > n:
-                decode_all(self._target, text[:-n])
-            rows.append(self._target.decode(text[-n:])[0].copy())
         recent = text[-guesser.n_recent :] if guesser.n_recent else ()
-        gap = guesser.guess(rows[0].copy(), len(text), recent).confidence
-        return gap, float(np.abs(rows[0] - rows[1]).max())
+        rows = []
+        for n in (1, _SEVERAL):
+            self._target.rollback(0)
+            for start in range(0, len(text), n):
+                row = self._target.decode(text[start : start + n])[0]
+            rows.append(row.copy())
+        one, several = (guesser.judge(row.copy(), len(text), recent) for row in rows)
+        return one.confidence, float(np.abs(rows[0] - rows[1]).max()), one.token != several.token

@@ -14,8 +14,8 @@ from duo.engine.drafting import Drafting
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.target import generate
-from duo.engine.text import INTERRUPTED, Ending
-from duo.errors import DecodeAborted
+from duo.engine.text import GRAMMAR_END, INTERRUPTED, Ending
+from duo.errors import DecodeAborted, GrammarError
 from duo.spec.policy import Policy
 from duo.spec.sampling import Guesser
 from duo.spec.session import Session
@@ -64,6 +64,8 @@ class Generation:
                         break
             except DecodeAborted:
                 pass  # by abort(), because of an interruption
+            except GrammarError:
+                self.ending.reason = GRAMMAR_END
         self._look_after(drafting)
         self.metrics.stop = self.ending.reason or INTERRUPTED
         if rest := self.ending.finish():

@@ -12,6 +12,7 @@ LIMIT = "token limit"
 STOP_STRING = "stop string"
 CONTEXT_FULL = "context full"
 INTERRUPTED = "interrupted"
+GRAMMAR_END = "the grammar allows nothing more"
 
 
 class TextStream:

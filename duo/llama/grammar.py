@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
-from duo.errors import UsageError
+from duo.errors import GrammarError, UsageError
 from duo.llama import library
 from duo.llama.handle import Handle
 from duo.llama.model import Model
@@ -26,6 +26,8 @@ class Grammar(Handle):
 
     def __init__(self, model: Model, text: str) -> None:
         """`text` is GBNF with a rule `root`. Raises UsageError if it is none."""
+        if not text.strip() or "\0" in text:  # which llama.cpp would take for no grammar, or for the end of it
+            raise UsageError("the grammar cannot be used: it is empty or holds a NUL")
         with library.collect_errors() as errors, library.capture_stderr() as lines:
             pointer = llama_cpp.llama_sampler_init_grammar(model.vocabulary, text.encode(), b"root")
         if not pointer:
@@ -34,6 +36,7 @@ class Grammar(Handle):
         super().__init__(pointer, llama_cpp.llama_sampler_free, parent=model)
         self._one = np.zeros(1, _TOKEN)
         self._all = np.zeros(model.n_vocab, _TOKEN)
+        self._ids = np.arange(model.n_vocab)
 
     def allows(self, token: int) -> bool:
         """Whether the text may go on with `token`."""
@@ -42,9 +45,14 @@ class Grammar(Handle):
         return bool(self._one["logit"][0] == 0.0)
 
     def mask(self, logits: Logits) -> Logits:
-        """A copy of logits `[n_vocab]` with -inf for all tokens that it may not go on with. Takes milliseconds."""
-        self._all["id"], self._all["logit"] = np.arange(len(logits)), logits
+        """A copy of logits `[n_vocab]` with -inf for all tokens that it may not go on with. Takes milliseconds.
+
+        Raises GrammarError if there is no other.
+        """
+        self._all["id"], self._all["logit"] = self._ids, logits
         self._apply(self._all)
+        if self._all["logit"].max() == -np.inf:
+            raise GrammarError("the grammar allows no token at all")
         masked: Logits = self._all["logit"].copy()
         return masked
 

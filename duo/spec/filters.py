@@ -104,7 +104,7 @@ def typical(ids: TokenIds, logits: Logits, p: float) -> Tokens:
 
 def temperature(ids: TokenIds, logits: Logits, value: float) -> Tokens:
     """Logits over `value`, as float64."""
-    return ids, logits / np.float64(value)
+    return ids, logits.astype(np.float64) / value
 
 
 def _largest(logits: Logits, k: int) -> TokenIds:

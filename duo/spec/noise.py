@@ -35,8 +35,8 @@ def uniforms(seed: int, purpose: Purpose, position: int, ids: TokenIds) -> Float
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_FIRST)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
     mixed ^= mixed >> np.uint64(31)
-    # In the middle of its interval, so that no logarithm is infinite.
-    numbers: Floats = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    # Without 0, so that no logarithm is infinite; 1 does not come.
+    numbers: Floats = np.maximum(mixed >> np.uint64(11), np.uint64(1)).astype(np.float64) * 2.0**-53
     return numbers
 
 

@@ -132,10 +132,17 @@ class Chain:
         self._ids: dict[int, TokenIds] = {}
 
     def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
-        """The tokens of logits `[n_vocab]` that are left, and their logits over the temperature, all finite or -inf."""
-        ids = self._ids.setdefault(len(logits), np.arange(len(logits)))
+        """The tokens of logits `[n_vocab]` that are left, and their logits over the temperature.
+
+        Raises GrammarError if none is.
+        """
+        if len(logits) not in self._ids:
+            self._ids[len(logits)] = np.arange(len(logits))
+        ids = self._ids[len(logits)]
         if self._bias:
             ids, logits = filters.bias(ids, logits, self._bias)
+            if logits.max() == -np.inf:
+                raise GrammarError(NOTHING_LEFT)
         for step in self._steps:
             if step is not None:
                 ids, logits = step(ids, logits)

@@ -8,14 +8,15 @@ probability min(1, p(x)/q(x)).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from duo.config import SamplingConfig
+from duo.errors import GrammarError
 from duo.spec.noise import Purpose, gumbel, uniform
-from duo.spec.sampling import Chain, Coupled, Sampler, confidence
+from duo.spec.sampling import Chain, Sampler, confidence, softmax
 from duo.spec.types import Acceptance, Candidates, Distribution, Floats, Guess, Logits
 
 
@@ -51,6 +52,24 @@ class Verifier(Protocol):
         ...
 
 
+def left_to_right(tokens: tuple[int, ...], settle: Callable[[int], int]) -> Acceptance:
+    """Settle one position after the other, up to the first whose token is not the candidate's.
+
+    Where the constraint leaves nothing, the text ends with what is settled before; only if that is nothing at all is
+    the GrammarError raised.
+    """
+    for i in range(len(tokens) + 1):
+        try:
+            token = settle(i)
+        except GrammarError:
+            if not i:
+                raise
+            return Acceptance(tokens[: i - 1], tokens[i - 1])
+        if i == len(tokens) or token != tokens[i]:
+            break
+    return Acceptance(tokens[:i], token)
+
+
 class Matching:
     """Accepts the candidates that equal the target's own choice, so that the text is what it would write alone."""
 
@@ -64,12 +83,7 @@ class Matching:
     ) -> Acceptance:
         """See Verifier."""
         tokens = candidates.tokens
-        for i, candidate in enumerate(tokens):
-            token = self._choose(target_logits[i], position + i, (*recent, *tokens[:i]))
-            if token != candidate:
-                return Acceptance(tokens[:i], token)
-        token = self._choose(target_logits[len(tokens)], position + len(tokens), (*recent, *tokens))
-        return Acceptance(tokens, token)
+        return left_to_right(tokens, lambda i: self._choose(target_logits[i], position + i, (*recent, *tokens[:i])))
 
     def _choose(self, logits: Logits, position: int, before: Sequence[int]) -> int:
         """The target's token. Only if the constraint refuses it are all others looked at, which takes long."""
@@ -102,12 +116,10 @@ class Rejection:
     ) -> Acceptance:
         """See Verifier. Every candidate carries the distribution that it was drawn from."""
         tokens = candidates.tokens
-        for i, guess in enumerate(candidates.guesses):
-            token = self._settle(target_logits[i], guess, position + i, (*recent, *tokens[:i]))
-            if token != guess.token:
-                return Acceptance(tokens[:i], token)
-        token = self._settle(target_logits[len(tokens)], None, position + len(tokens), (*recent, *tokens))
-        return Acceptance(tokens, token)
+        guesses = (*candidates.guesses, None)
+        return left_to_right(
+            tokens, lambda i: self._settle(target_logits[i], guesses[i], position + i, (*recent, *tokens[:i]))
+        )
 
     def _settle(self, logits: Logits, guess: Guess | None, position: int, before: Sequence[int]) -> int:
         """The text's token at `position`: the guess, if it stays."""
@@ -138,7 +150,6 @@ class Proposer:
     def __init__(self, config: SamplingConfig) -> None:
         self._seed = config.seed
         self._chain = Chain(config)
-        self._coupled = Coupled(config)
         self.n_recent = self._chain.n_recent
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
@@ -146,14 +157,13 @@ class Proposer:
         ids, left = self._chain(logits, recent)
         sure = confidence(left, int(left.argmax()))
         scores = left + gumbel(self._seed, Purpose.DRAFT, position, ids)
-        weights = np.exp(left - left.max())
-        return Guess(int(ids[scores.argmax()]), sure, Distribution(ids, weights / weights.sum()))
+        return Guess(int(ids[scores.argmax()]), sure, Distribution(ids, softmax(left)))
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """What coupled sampling would guess: it is right about as often as a drawn token is accepted."""
-        _, left = self._chain(logits, recent)
+        ids, left = self._chain(logits, recent)
         sure = confidence(left, int(left.argmax()))
-        return Guess(self._coupled.sample(logits, position, recent), sure)
+        return Guess(int(ids[(left + gumbel(self._seed, Purpose.OWN, position, ids)).argmax()]), sure)
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:

@@ -48,7 +48,6 @@ needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no 
         (["--logit-bias", "12"], "'12' is no TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf"),
         (["-l", "x+1"], "'x+1' is no TOKEN_ID(+/-)BIAS"),
         (["-l", "12+much"], "'12+much' is no TOKEN_ID(+/-)BIAS"),
-        (["--samplers", "top_k;dry"], "the sampler dry is llama.cpp's and not duo's"),
         (["--samplers", "top_q"], "no sampler 'top_q' (there are penalties, top_k"),
         (["--grammar", 'root ::= "a"', "-j", "{}"], "--grammar and -j each say what the text must be"),
         (["--verify", "hope"], "'hope' is not one of 'coupled', 'rejection'"),

@@ -17,6 +17,12 @@ def wrong(self, logits, candidates, position, recent=()):
     return Acceptance(candidates.tokens, found.token) if candidates else found
 verify.Matching.verify = wrong
 """
+DYING = """
+from duo.engine.drafter import Drafter
+def step(self):
+    raise RuntimeError("a wire came loose")
+Drafter.step = step
+"""
 GENEROUS = """
 from duo.spec import verify
 verify.Rejection._judge = lambda self, target, guess, position: guess.token
@@ -64,8 +70,19 @@ def test_the_distribution_of_a_generous_verifier_is_found_out(tiny: Path, tmp_pa
     assert "The draft changes the distribution after 1 of 1 prompts" in wrong.text
 
 
+def test_a_draft_that_dies_is_no_proof(tiny: Path) -> None:
+    for more in ((), ("--distribution",)):
+        run = duo("check", *models(tiny, tiny), *ONE_EACH, "--schedule", "sync", *more, before=DYING)
+        assert run.status == 1
+        assert "the draft failed (a wire came loose): nothing can be checked" in run.stderr
+
+
 def test_what_cannot_be_checked(tiny: Path, recurrent: Path) -> None:
     assert_refused(duo("check", "-m", tiny), "nothing to check without a draft: name one with -md or -hfd", status=2)
+    run = duo("check", *models(tiny, tiny), "--schedule", "off")
+    assert_refused(run, "nothing to check where nothing is drafted: leave out --schedule off and --draft 0", status=2)
+    run = duo("check", *models(tiny, tiny), "-n", "5000")
+    assert_refused(run, "take a smaller -n", status=1)
     rejection = ("--verify", "rejection", "--temp", "1")
     run = duo("check", *models(tiny, tiny), *rejection)
     assert_refused(run, "rejection sampling writes another text with a draft: check it with --distribution", status=2)

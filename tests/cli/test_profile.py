@@ -127,13 +127,13 @@ def test_what_does_not_has_none(used: Home) -> None:
 # Damage
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7, "acceptance": 7}'])
 def test_a_file_that_is_damaged_counts_as_none(used: Home, content: bytes) -> None:
     used.profile.write_bytes(content)
     run = used.run()
     assert (run.status, run.warnings) == (0, [])
     assert "sync" in used.report["generation"]["tokens_by_schedule"], "as without any profile"
-    assert set(json.loads(used.profile.read_text())) == {"for", "policy"}, "and whole again"
+    assert set(json.loads(used.profile.read_text())) == {"for", "policy", "acceptance"}, "and whole again"
 
 
 def test_figures_that_are_damaged_count_as_none(home: Home) -> None:
@@ -174,9 +174,9 @@ def test_figures_that_are_damaged_count_as_none(home: Home) -> None:
 def test_a_policy_that_is_damaged_is_not_restored(figures: Any) -> None:
     fresh, policy = Policy(4, 8), Policy(4, 8)
     whole = learned(1e-4, 60.0)
-    restore(policy, {"policy": whole | figures if figures and isinstance(figures, dict) else figures})
+    restore(policy, {"policy": whole | figures if figures and isinstance(figures, dict) else figures}, "greedy")
     assert policy.state() == fresh.state()
-    restore(policy, {"policy": whole})
+    restore(policy, {"policy": whole}, "greedy")
     assert policy.state() != fresh.state()
 
 
@@ -184,7 +184,7 @@ def test_a_policy_that_is_damaged_is_not_restored(figures: Any) -> None:
 def test_a_policy_of_which_something_is_missing_is_not_restored(name: str) -> None:
     policy, part = Policy(4, 8), learned(1e-4, 60.0)
     del part[name]
-    restore(policy, {"policy": part})
+    restore(policy, {"policy": part}, "greedy")
     assert policy.state() == Policy(4, 8).state()
 
 

@@ -82,7 +82,7 @@ def drafted(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 
 def test_json_has_stable_names(drafted: tuple[str, Any, Any]) -> None:
     _, report, _ = drafted
-    assert set(report) == {*STATISTICS, *FACTS, "policy", "system", "devices", "context", "options"}
+    assert set(report) == {*STATISTICS, *FACTS, "policy", "sampling", "system", "devices", "context", "options"}
     for name, keys in (STATISTICS | FACTS | {"policy": POLICY}).items():
         assert set(report[name]) == keys
     for model in report["models"].values():

@@ -129,12 +129,53 @@ def test_json_of_a_schema_always_parses(demo_pair: tuple[Path, Path], tmp_path: 
     [
         (("--grammar", "root := nonsense"), "the grammar cannot be used: "),
         (("--grammar", 'line ::= "a"'), "the grammar cannot be used: "),
+        (("--grammar", " "), "the grammar cannot be used: it is empty"),
         (("-j", "{"), "-j is no JSON: "),
         (("-j", '{"type": "nonsense"}'), "-j is no JSON schema that can be used: "),
     ],
 )
 def test_a_grammar_that_is_none(tiny: Path, arguments: tuple[str, ...], said: str) -> None:
     assert_refused(duo("-m", tiny, "-p", "the", "-n", "1", *arguments), said, status=2)
+
+
+def test_a_text_whose_grammar_is_at_its_end_is_kept(demo_pair: tuple[Path, Path]) -> None:
+    """The model may not end its text, and the grammar allows no more: with a draft the same is written as without."""
+    target, draft = demo_pair
+    arguments = ("-m", target, "-p", "The war ended on", "-n", "40", *ONE_EACH, "--grammar", DATE, "--exact")
+    alone = duo(*arguments, "--ignore-eos")
+    assert (alone.status, len(alone.text)) == (0, len("01.01.1900"))
+    assert "stopped: the grammar allows nothing more" in alone.stderr
+    assert duo(*arguments, "--ignore-eos", "-md", draft, "--schedule", "sync", "--draft", "6").text == alone.text
+
+
+def test_bytes_that_are_no_text(tiny: Path) -> None:
+    run = duo("-m", tiny, "-p", "the", "-n", "1", "--grammar", b'root ::= "\xff"')
+    assert_refused(run, "--grammar is not valid UTF-8: byte 0xff", status=1)
+
+
+def test_samplers_that_only_llama_cpp_has_are_left_out(tiny: Path) -> None:
+    theirs = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
+    run = duo("-m", tiny, *PROMPT, "--samplers", theirs, "--temp", "0.9", "-s", "1")
+    assert run.stdout == text("-m", tiny, "--temp", "0.9", "-s", "1")
+    assert [line.split("duo has no ")[1].split(";")[0] for line in run.warnings] == ["dry", "top_n_sigma", "xtc"]
+
+
+def test_the_report_is_json_that_anybody_can_read(tiny: Path, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    text("-m", tiny, "-l", "5-inf", "--json", report)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    json.loads(report.read_text(), parse_constant=refuse)
+
+
+def test_what_each_way_of_sampling_learns_is_kept_apart(tiny: Path, tmp_path: Path) -> None:
+    env = {"DUO_CONFIG": str(tmp_path)}
+    for more in ((), ("--temp", "0.8"), ("--temp", "0.8", "--verify", "rejection")):
+        assert duo(*models(tiny, tiny), *PROMPT, *more, env=env).status == 0
+    (profile,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert set(json.loads(profile.read_text())["acceptance"]) == {"greedy", "coupled", "rejection"}
 
 
 def test_a_grammar_file_that_is_not_there(tiny: Path, tmp_path: Path) -> None:

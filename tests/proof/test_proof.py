@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from duo.config import SamplingConfig
-from duo.spec.goodness import false_discoveries
 from duo.spec.sampling import softmax
 from tests.proof import biased
+from tests.proof.discoveries import false_discoveries
 from tests.proof.loop import Case, Stepped, p_value, write
 from tests.proof.model import DRAFTS, TARGET
 

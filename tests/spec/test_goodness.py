@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from duo.spec.goodness import chi_square, chi_square_tail, false_discoveries, total_variation, variation_bound
+from duo.spec.goodness import chi_square, chi_square_tail, total_variation, variation_bound
+from tests.proof.discoveries import false_discoveries
 
 FOUR = np.array([0.4, 0.3, 0.2, 0.1])
 

@@ -154,6 +154,32 @@ def test_a_constraint_is_asked_about_the_chosen_token_only_and_told_what_is_writ
     assert (only.accepted, only.n_masks) == ([2, 4, 0, 2, odd.token], 1)
 
 
+class Until(Only):
+    """Lets the text go on until it has so many tokens."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self._n = n
+
+    def allows(self, token: int) -> bool:
+        return len(self.accepted) < self._n
+
+    def mask(self, logits: Logits) -> Logits:
+        raise GrammarError("no more")
+
+
+@pytest.mark.parametrize("way", ["matching", "rejection"])
+def test_what_was_settled_before_a_constraint_leaves_nothing_is_kept(way: str) -> None:
+    for n in (1, 2, 3):
+        until = Until(n)
+        verifier = Matching(Coupled(OPEN), until) if way == "matching" else Rejection(OPEN, until)
+        found = verifier.verify(rows(2, 4, 0, 1), Candidates((point(2, 2), point(4, 4), point(0, 0))), 10)
+        assert found.tokens == (2, 4, 0)[:n]
+        assert len(found.accepted) == n - 1
+        with pytest.raises(GrammarError):
+            verifier.verify(rows(5), Candidates(), 10 + n)
+
+
 def test_a_constraint_that_leaves_nothing_is_an_error() -> None:
     odd = replace(OPEN, logit_bias=((0, -np.inf), (2, -np.inf), (4, -np.inf)))
     for way in (Matching(Coupled(odd), Only()), Rejection(odd, Only()), Matching(Greedy([0, 2, 4]), Only())):
