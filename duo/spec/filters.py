@@ -15,7 +15,7 @@ from duo.spec.types import Logits, TokenIds
 
 Tokens = tuple[TokenIds, Logits]
 
-_BLOCK = 128  # logits that share a maximum when the largest are looked for
+_ROWS = 128  # logits that share a maximum when the largest are looked for
 _FEW = 1024  # tokens that are simply sorted
 _FIRST_TRY = 256  # the most likely tokens among which top-p looks first
 
@@ -115,11 +115,15 @@ def _largest(logits: Logits, k: int) -> TokenIds:
 def _at_least(logits: Logits, k: int) -> TokenIds | None:
     """Where `[n]` logits are that may be among the `k` largest; None if that is not worth finding out.
 
-    The k-th largest of the maxima of blocks is a bound: at least k logits reach it.
+    As rows of a table, so that the maxima of its columns are found by comparing whole rows. The k-th largest maximum is
+    a bound that at least k logits reach, and only columns whose maximum does hold any.
     """
-    n = len(logits) // _BLOCK * _BLOCK
-    n_blocks = n // _BLOCK
-    if n_blocks < 2 * k:
+    n_columns = len(logits) // _ROWS
+    if n_columns < 2 * k:
         return None
-    maxima = logits[:n].reshape(n_blocks, _BLOCK).max(axis=1)
-    return np.flatnonzero(logits >= np.partition(maxima, n_blocks - k)[n_blocks - k])
+    table, rest = logits[: _ROWS * n_columns].reshape(_ROWS, n_columns), logits[_ROWS * n_columns :]
+    maxima = table.max(axis=0)
+    bound = np.partition(maxima, n_columns - k)[n_columns - k]
+    columns = np.flatnonzero(maxima >= bound)
+    row, column = np.nonzero(table[:, columns] >= bound)
+    return np.concatenate((row * n_columns + columns[column], _ROWS * n_columns + np.flatnonzero(rest >= bound)))
