@@ -34,6 +34,7 @@ bench: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.hostile
 
 pairs: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh

@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(bench: Bench, tempe
         prompt = bench.model.tokenize(PROMPTS[name])
 
         def compare(prompt: list[int] = prompt, seed: int = seed) -> Comparison:
-            return checker.compare(prompt, seed, Policy(6, 12, (Schedule.SYNC,)))
+            return checker.compare(prompt, seed, Policy(6, 12, (Schedule.SYNC,), (2,)))
 
         found = on_own_thread(compare)
         texts.append((name, seed, found.difference))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from duo.cli.check_options import CheckOptions
-from duo.cli.configs import context_config, draft_config, model_configs, schedules, thread_config
+from duo.cli.configs import context_config, draft_config, model_configs, schedules, thread_config, warn_of_inexact
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
 from duo.cli.options import RunOptions, ScheduleChoice
@@ -133,6 +133,8 @@ def _work(
     context, draft_context = pair.contexts(config, draft_side, warn)
     if draft_context is None:
         raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: nothing to check")
+    if options.exact:
+        warn_of_inexact(pair.target)
     in_order = is_in_order(run_options, sampling)
     # Where the draft does not pay, the target alone would be chosen, and nothing checked.
     choices = [schedule for schedule in schedules(run_options) if schedule is not Schedule.OFF]

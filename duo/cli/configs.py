@@ -11,10 +11,14 @@ from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig, Thre
 from duo.engine.cores import allowed_cores, parse_range, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama.devices import supports_gpu
+from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.models.hub import resolve_hub
 from duo.models.paths import check_gguf
 from duo.spec.schedule import ALL, Schedule
+
+# Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
+_EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 
 
 def model_configs(options: RunOptions) -> tuple[ModelConfig, ModelConfig | None]:
@@ -91,6 +95,12 @@ def warn_of_threads(threads: ThreadConfig, *, beside: bool) -> None:
     # A single core has to be shared whatever was asked for.
     if asked > max(cores, 1 + beside):
         warn(f"{asked} threads on {cores} cores will slow each other down")
+
+
+def warn_of_inexact(target: Model) -> None:
+    """Warn if --exact cannot keep its promise for this quantisation."""
+    if target.quantisation not in _EXACT:
+        warn(f"--exact: {target.quantisation} is not bit-equal from five rows on; near-ties may still differ")
 
 
 def context_config(options: RunOptions, threads: ThreadConfig, n_max: int) -> ContextConfig:

@@ -16,6 +16,7 @@ from duo.cli.configs import (
     schedules,
     stop_config,
     thread_config,
+    warn_of_inexact,
     warn_of_threads,
 )
 from duo.cli.interrupts import on_interrupt
@@ -38,9 +39,6 @@ from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import predict
-
-# Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
-_EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 
 
 def run(options: RunOptions) -> int:
@@ -135,8 +133,8 @@ def _generation(
     prompt = target.tokenize(text)
     if not prompt:
         raise PromptError("the prompt has no tokens")
-    if options.exact and target.quantisation not in _EXACT:
-        warn(f"--exact: {target.quantisation} is not bit-equal from five rows on; near-ties may still differ")
+    if options.exact:
+        warn_of_inexact(target)
     drafting, stop = draft_config(options), stop_config(options)
     verifier, guesser = choosing(options, sampling, target)
     config = context_config(options, threads, drafting.n_max)

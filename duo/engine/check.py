@@ -88,8 +88,8 @@ class Drawn:
 class Insisting(Policy):
     """Has the draft make one candidate for every step, and verifies it, whether that pays or not."""
 
-    def __init__(self) -> None:
-        super().__init__(1, 1, (Schedule.SYNC,), in_order=True)
+    def __init__(self, draft_threads: Sequence[int]) -> None:
+        super().__init__(1, 1, (Schedule.SYNC,), draft_threads, in_order=True)
 
     def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
         """One, if there is room."""
@@ -157,7 +157,7 @@ class Checker:
                 break
             progress(n)
             metrics = Metrics()
-            counts[self._write(prompt, seed, Insisting(), metrics, last)[0]] += 1
+            counts[self._write(prompt, seed, Insisting(self._threads.draft), metrics, last)[0]] += 1
             n_verified += metrics.steps[0].n_candidates > 0
             n_accepted += metrics.steps[0].n_accepted
         return Drawn(dict(counts), n_verified, n_accepted, distribution(row, prompt))
