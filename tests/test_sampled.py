@@ -37,12 +37,12 @@ class Bench:
         self.model, self.draft = pair.target, pair.draft
 
     def checker(self, choosing: Callable[[int], tuple[Verifier, Guesser]], *, exact: bool) -> Checker:
-        config = ContextConfig(512, 2, 2, n_outputs_max=Policy.PROBE_TOKENS, exact=exact)
+        config = ContextConfig(512, 1, 1, n_outputs_max=Policy.PROBE_TOKENS, exact=exact)
 
         def make_ending(n: int | None) -> Ending:
             return Ending(StopConfig(n or N_TOKENS), TextStream(self.model.piece), self.model.is_end)
 
-        threads = ThreadConfig(2, 2, (2,), (1, 1))
+        threads = ThreadConfig(1, 1, (1,), (1, 1))
         contexts = Context(self.model, config), Context(self.draft, config)
         return Checker(*contexts, threads, choosing, make_ending, threading.Event())
 
@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(bench: Bench, tempe
         prompt = bench.model.tokenize(PROMPTS[name])
 
         def compare(prompt: list[int] = prompt, seed: int = seed) -> Comparison:
-            return checker.compare(prompt, seed, Policy(6, 12, (Schedule.SYNC,), (2,)))
+            return checker.compare(prompt, seed, Policy(6, 12, (Schedule.SYNC,)))
 
         found = on_own_thread(compare)
         texts.append((name, seed, found.difference))
