@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from duo.models.demo import demo_pair as _demo_pair
+
+# A shell that runs the tests in the background has Ctrl-C ignored, and every duo that they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts on elapsed time: a busy machine is no fault of the code's.
 settings.register_profile("duo", deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 
 from duo.cli.check_options import CheckOptions
 from duo.cli.configs import context_config, draft_config, model_configs, schedules, thread_config, warn_of_inexact
@@ -16,16 +17,19 @@ from duo.cli.prompt import read_argument
 from duo.cli.prompts import PROMPTS
 from duo.cli.sampling import choosing, is_in_order, sampling_config
 from duo.cli.sampling_options import RANDOM_SEED
-from duo.config import ContextConfig, SamplingConfig, StopConfig
+from duo.config import ContextConfig, DraftConfig, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.check import Checker, Comparison, Difference, Drawn
 from duo.engine.pair import Pair
 from duo.engine.text import Ending, TextStream
 from duo.errors import PromptError, UsageError
+from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.policy import Policy
-from duo.spec.sampling import Chain
+from duo.spec.sampling import Chain, Guesser
 from duo.spec.schedule import Schedule
+from duo.spec.types import Distribution, Logits
+from duo.spec.verify import Verifier
 
 _TEMPERATURE = 0.8  # for --distribution, if none was given: at 0 there is nothing to draw
 _DOUBT = 1e-6  # an honest test fails so often
@@ -124,51 +128,65 @@ def _work(
         draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
     )
     drafting = draft_config(run_options)
-    n_ctx = min([_N_CTX, *(model.n_ctx_train for model in (pair.target, pair.draft) if model is not None)])
-    _check_lengths(prompts, options.predict, n_ctx)
-    config = replace(context_config(run_options, threads, drafting.n_max), n_ctx=n_ctx + options.exact)
-    draft_side = ContextConfig(
-        n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
-    )
-    context, draft_context = pair.contexts(config, draft_side, warn)
-    if draft_context is None:
-        raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: nothing to check")
-    if options.exact:
-        warn_of_inexact(pair.target)
+    _check_lengths(prompts, options.predict, _n_ctx(pair))
+    context, draft_context = _contexts(run_options, threads, drafting, pair)
     in_order = is_in_order(run_options, sampling)
     # Where the draft does not pay, the target alone would be chosen, and nothing checked.
     choices = [schedule for schedule in schedules(run_options) if schedule is not Schedule.OFF]
+
+    chain = Chain(sampling)
+
+    def chances(row: Logits, text: Sequence[int]) -> Distribution:
+        return chain.distribution(row, text[-chain.n_recent :] if chain.n_recent else ())
 
     def make_ending(n: int | None) -> Ending:
         stop = StopConfig(n or options.predict, ignore_eos=n is not None)
         return Ending(stop, TextStream(pair.target.piece), pair.target.is_end)
 
     def work(put: Callable[[Result], None], stop: threading.Event) -> None:
-        def choose(seed: int):  # type: ignore[no-untyped-def]
+        def choose(seed: int) -> tuple[Verifier, Guesser]:
             return choosing(run_options, replace(sampling, seed=seed), pair.target)
 
         checker = Checker(context, draft_context, threads, choose, make_ending, stop)
-        chain = Chain(sampling)
         for i, prompt in enumerate(prompts):
             if stop.is_set():
                 return
             if options.distribution:
                 seeds = range(sampling.seed, sampling.seed + options.draws)
                 name = f"drawing after prompt {i + 1}"
-                put(
-                    checker.draw(
-                        prompt,
-                        seeds,
-                        lambda row, text: chain.distribution(row, text[-chain.n_recent :] if chain.n_recent else ()),
-                        lambda n, name=name: show(name, n / options.draws),  # type: ignore[misc]
-                    )
-                )
+                put(checker.draw(prompt, seeds, chances, partial(_show_draws, show, name, options.draws)))
             else:
                 show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
                 policy = Policy(drafting.n_max, drafting.n_ahead, choices, threads.draft, in_order=in_order)
                 put(checker.compare(prompt, sampling.seed + i, policy, 1 / (sampling.temp or 1.0)))
 
     return work
+
+
+def _n_ctx(pair: Pair) -> int:
+    return min([_N_CTX, *(model.n_ctx_train for model in (pair.target, pair.draft) if model is not None)])
+
+
+def _contexts(options: RunOptions, threads: ThreadConfig, drafting: DraftConfig, pair: Pair) -> tuple[Context, Context]:
+    config = replace(context_config(options, threads, drafting.n_max), n_ctx=_n_ctx(pair) + options.exact)
+    draft_side = ContextConfig(
+        _n_ctx(pair) + drafting.n_ahead,
+        1,
+        threads.target,
+        config.n_batch,
+        config.n_ubatch,
+        n_outputs_max=Policy.PROBE_TOKENS,
+    )
+    context, draft_context = pair.contexts(config, draft_side, warn)
+    if draft_context is None:
+        raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: nothing to check")
+    if options.exact:
+        warn_of_inexact(pair.target)
+    return context, draft_context
+
+
+def _show_draws(show: Callable[[str, float], None], name: str, n_draws: int, n: int) -> None:
+    show(name, n / n_draws)
 
 
 def _describe(result: Result, target: Model) -> str:
