@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Protocol
 
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter
-from duo.engine.queue import CandidateQueue
 from duo.errors import DecodeAborted
+
+
+class Room(Protocol):
+    """Where a draft's thread learns when to work: a CandidateQueue, or a Mirror of one on another machine."""
+
+    def begin_beside(self) -> None:
+        """From now on the draft works on its own thread."""
+        ...
+
+    def end_beside(self) -> None:
+        """Tell the draft's thread to end."""
+        ...
+
+    def wait_for_room(self) -> bool:
+        """Sleep until the draft may guess on. False when the drafting has ended."""
+        ...
+
+    def stop_drafting(self) -> None:
+        """Say that no more guesses will come."""
+        ...
 
 
 class DraftThread:
@@ -19,9 +39,7 @@ class DraftThread:
     of is in `error`; the target goes on without it.
     """
 
-    def __init__(
-        self, drafter: Drafter, queue: CandidateQueue, draft: Decoder, cores: frozenset[int] | None = None
-    ) -> None:
+    def __init__(self, drafter: Drafter, queue: Room, draft: Decoder, cores: frozenset[int] | None = None) -> None:
         """`draft` is the drafter's context; `cores` is where the thread may run."""
         self._drafter = drafter
         self._queue = queue

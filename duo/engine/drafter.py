@@ -5,23 +5,46 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Protocol
 
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue
 from duo.spec.sampling import Guesser
+from duo.spec.types import Guess
+
+
+class TargetSide(Protocol):
+    """What a draft knows of its target: a CandidateQueue, or a Mirror of one on another machine."""
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt."""
+        ...
+
+    def begin(self, n_seen: int) -> tuple[int, list[int]]:
+        """The draft begins a token: the epoch, and the accepted tokens from `n_seen` on."""
+        ...
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        """Offer a guess, for which `n_tokens` were decoded in `seconds`. False: look again how the text goes on."""
+        ...
+
+    def learn_probe(self, scores: list[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
+        """The draft's guesses at a piece of text that it read in one batch: see Policy.learn_probe."""
+        ...
 
 
 class Drafter:
     """Continues the accepted tokens in its own context and publishes each guess at once.
 
-    When that context is full it reads the last half of it again, without what stood before.
+    What is in that context already is taken to be the beginning of the text. When it is full the last half of it is
+    read again, without what stood before.
 
     `_tokens` is what it believes the text to be: the accepted tokens as far as it has seen them, then its own
     guesses. The last of them has not been decoded yet.
     """
 
-    def __init__(self, draft: Decoder, queue: CandidateQueue, guesser: Guesser, n_vocab: int, metrics: Metrics) -> None:
+    def __init__(self, draft: Decoder, queue: TargetSide, guesser: Guesser, n_vocab: int, metrics: Metrics) -> None:
         """`n_vocab` is the target's: guesses beyond it are cut."""
         self._draft = draft
         self._queue = queue
@@ -32,6 +55,11 @@ class Drafter:
         self._first = 0  # the token that the cache begins with: a draft of a small context sees only the last ones
         self._n_seen = 0  # accepted tokens that _tokens begins with
         self._epoch = 0
+
+    @property
+    def cached(self) -> list[int]:
+        """The tokens in the draft's cache; none if it does not hold the beginning of the text."""
+        return self._tokens[: self._draft.n_past] if not self._first else []
 
     def step(self) -> bool:
         """Draft one token. False if it cannot, now or ever again in this text.

@@ -10,7 +10,8 @@ from duo.config import ThreadConfig
 from duo.engine.decoder import Decoder
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
-from duo.engine.queue import CandidateQueue
+from duo.engine.helpers import Helpers
+from duo.engine.queue import CandidateQueue, Helper
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -23,6 +24,8 @@ class Drafting:
     Called on the target's thread. In turns that thread drives both models, and while they do the draft has no thread
     of its own: two idle teams of OpenMP threads on the same cores would slow each other down. Leaving `with` ends the
     draft's thread.
+
+    A draft on another machine goes before the local one for as long as it is there. Each has a policy of its own.
     """
 
     def __init__(
@@ -32,13 +35,17 @@ class Drafting:
         drafter: Drafter | None,
         queue: CandidateQueue,
         threads: ThreadConfig,
+        helpers: Helpers | None = None,
     ) -> None:
-        """`drafter` drives `draft`; both None: there is no draft."""
+        """`drafter` drives `draft`; both None: there is no local draft."""
         self._target = target
         self._draft = draft
         self._drafter = drafter
         self._queue = queue
         self._threads = threads
+        self._local_policy = self.policy = queue.policy  # of the last draft that there was
+        self._helpers = helpers
+        self._helper: Helper | None = None
         self._schedule: Schedule | None = None  # that the threads were set for
         self._thread: DraftThread | None = None
         self._running = ExitStack()
@@ -46,7 +53,8 @@ class Drafting:
 
     def __enter__(self) -> Drafting:
         """Begin to draft before the prompt is read if that is in nobody's way."""
-        if self._threads.apart and self._queue.schedule() is Schedule.ASYNC:
+        self._look_for_helper()
+        if self._helper is None and self._threads.apart and self._queue.schedule() is Schedule.ASYNC:
             self._begin_beside()
         return self
 
@@ -54,6 +62,7 @@ class Drafting:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End the drafting."""
+        self._dismiss()
         self._end_beside()
 
     @property
@@ -65,6 +74,7 @@ class Drafting:
         """The candidates to verify now; the text has room for `n_room` tokens."""
         if self._thread is not None and self._thread.error is not None:
             self.error = self._thread.error
+        self._look_for_helper()
         schedule = self._queue.schedule()
         if schedule is not self._schedule:
             self._follow(schedule)
@@ -79,13 +89,36 @@ class Drafting:
     def _follow(self, schedule: Schedule) -> None:
         """Give both models the threads that they have in this schedule."""
         self._schedule = schedule
-        if schedule is Schedule.ASYNC:
+        if schedule is Schedule.ASYNC and self._helper is None:
             target = self._threads.beside[0]
             self._target.set_threads(target, target)
             self._begin_beside()
         else:
             self._end_beside()
             self._target.set_threads(self._threads.target, self._threads.target)
+
+    def _look_for_helper(self) -> None:
+        """Let the draft elsewhere work that is there now; the local one if there is none."""
+        if self._helpers is None or (helper := self._helpers.active()) is self._helper:
+            return
+        self._dismiss()
+        self._helper = helper
+        self._schedule = None
+        if helper is None:
+            self.policy = self._local_policy if self._draft is not None else self.policy
+            self._queue.employ(self._local_policy)
+            return
+        self._end_beside()
+        self.policy = self._local_policy.for_draft_elsewhere()
+        if (learned := self._helpers.learned(helper)) is not None:
+            self.policy.restore(learned)
+        self.policy.begin(self._queue.n_accepted)
+        self._queue.employ(self.policy, helper)
+
+    def _dismiss(self) -> None:
+        """Keep what was learned about the draft elsewhere."""
+        if self._helpers is not None and self._helper is not None and self.policy.rate:
+            self._helpers.learn(self._helper, self.policy.state())
 
     def _take_in_turn(self, n_room: int) -> Candidates:
         while (candidates := self._queue.take_in_turn(n_room)) is None:

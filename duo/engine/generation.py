@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from duo.config import ThreadConfig
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter
 from duo.engine.drafting import Drafting
+from duo.engine.helpers import Helpers
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.target import generate
@@ -37,6 +39,10 @@ class Generation:
     threads: ThreadConfig
     metrics: Metrics
     on_prompt: Callable[[int], None] = lambda _: None  # told how many tokens of a long prompt are done
+    helpers: Helpers | None = None  # drafts on other machines
+    tokens: list[int] = field(default_factory=list)  # the prompt and the text, once it has ended
+    draft_tokens: list[int] = field(default_factory=list)  # what the local draft's cache holds then
+    used_policy: Policy | None = None  # of the last draft that took part
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
         """Generate until the ending, or until `stop` is set; every step goes to `put`.
@@ -54,22 +60,46 @@ class Generation:
         )
         if self.draft is None:
             self.policy.stop_drafting()
-        with Drafting(self.target, self.draft, self._drafter(queue), queue, self.threads) as drafting:
-            steps = generate(self.target, queue, drafting, self.verifier, self.ending, self.metrics, self.on_prompt)
-            try:
-                for step in steps:
-                    self._look_after(drafting)
-                    put(step)
-                    if stop.is_set():
-                        break
-            except DecodeAborted:
-                pass  # by abort(), because of an interruption
-            except GrammarError:
-                self.ending.reason = GRAMMAR_END
+        drafter = self._drafter(queue)
+        drafting = Drafting(self.target, self.draft, drafter, queue, self.threads, self.helpers)
+        try:
+            with self._help(queue), drafting:
+                self._write(queue, drafting, put, stop)
+        finally:
+            self.tokens = queue.accepted_from(0)
+            self.draft_tokens = drafter.cached if drafter is not None else []
+            self.used_policy = drafting.policy
         self._look_after(drafting)
         self.metrics.stop = self.ending.reason or INTERRUPTED
         if rest := self.ending.finish():
             put(Step((), 0, (rest,)))
+
+    def _write(
+        self, queue: CandidateQueue, drafting: Drafting, put: Callable[[Step], None], stop: threading.Event
+    ) -> None:
+        steps = generate(self.target, queue, drafting, self.verifier, self.ending, self.metrics, self.on_prompt)
+        try:
+            for step in steps:
+                self._look_after(drafting)
+                put(step)
+                if stop.is_set():
+                    break
+        except DecodeAborted:
+            pass  # by abort(), because of an interruption
+        except GrammarError:
+            self.ending.reason = GRAMMAR_END
+
+    @contextmanager
+    def _help(self, queue: CandidateQueue) -> Iterator[None]:
+        """The drafts on other machines take part from here to the end of the block."""
+        if self.helpers is None:
+            yield
+            return
+        self.helpers.begin(queue, self.metrics)
+        try:
+            yield
+        finally:
+            self.helpers.end()
 
     def interrupt(self) -> None:
         """Let the generation end soon, from any thread or signal handler: a long prompt is not read to its end."""

@@ -72,6 +72,13 @@ class Pair:
     def _cannot_roll_back(self) -> Model | None:
         return next((model for model in (self.target, self.draft) if model and not model.can_roll_back), None)
 
+    def can_be_helped(self, context: Context, warn: Warn) -> bool:
+        """Whether drafts on other machines can help the target; `warn` is told if not."""
+        if self.target.can_roll_back and context.probe_rollback():
+            return True
+        warn(f"{self.target.path.name} cannot roll back its cache: speculation is off")
+        return False
+
     def contexts(
         self, target: ContextConfig, draft: ContextConfig | None, warn: Warn = lambda _: None
     ) -> tuple[Context, Context | None]:

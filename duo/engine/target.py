@@ -60,7 +60,7 @@ def generate(
         cost = StepCost(len(candidates), end - start, time.perf_counter() - began) if len(tokens) == 1 else None
         queue.commit(written, cost)
         metrics.stepped(len(candidates), n_accepted, len(written), drafting.schedule)
-        yield Step(written, n_accepted, text)
+        yield Step(written, n_accepted, text, candidates.tokens[len(acceptance.accepted) :])
 
 
 def _prefill(target: Decoder, queue: CandidateQueue, metrics: Metrics, on_prompt: Callable[[int], None]) -> None:

@@ -22,20 +22,22 @@ _GRID = 2  # states per token of lead
 class Forecast:
     """The best long-run rate, and what is done to reach it.
 
-    `worth[i]` is what a lead of i/2 - 1 tokens is worth, in tokens, beyond a fresh start; empty where no lead outlives
-    a step. `n_verify` candidates are verified when there are many, and so many are waited for when there is none.
+    `worth[i]` is what a lead of i/2 - `behind` tokens is worth, in tokens, beyond a fresh start; empty where no lead
+    outlives a step. `n_verify` candidates are verified when there are many, and so many are waited for when there is
+    none.
     """
 
     rate: float  # tokens per second
     n_verify: int = 0
     n_wait: int = 0
     worth: tuple[float, ...] = ()
+    behind: float = 1.0
 
     def worth_of(self, lead: float) -> float:
         """What it is worth that the draft has guessed `lead` tokens, parts of one included."""
         if not self.worth:
             return 0.0
-        return self.worth[min(max(round(_GRID * (lead + 1)), 0), len(self.worth) - 1)]
+        return self.worth[min(max(round(_GRID * (lead + self.behind)), 0), len(self.worth) - 1)]
 
 
 def alone(target_s: Sequence[float]) -> Forecast:
@@ -66,27 +68,33 @@ def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float
     return max(rates[0], min(1 / draft_s, max(rates)))
 
 
-def overlapped(target_s: Sequence[float], draft_s: float, acceptance: float, n_ahead: int) -> Forecast:
+def overlapped(
+    target_s: Sequence[float], draft_s: float, acceptance: float, n_ahead: int, latency_s: float = 0.0
+) -> Forecast:
     """Both at the same time, the draft at most `n_ahead` tokens ahead.
 
+    `latency_s` is the time from a rejection until the draft goes on, and from its next guess until that is here.
+
     The state is the draft's lead: the tokens it has guessed beyond the accepted ones, in halves; down to -1, where
-    it is still busy with a token that the target has written meanwhile. In each state k candidates are verified, after
-    waiting for those that are not ready. Meanwhile the draft goes on, and the lead is kept with probability α^(k+1):
-    the k must be accepted and the target's own next token must be the draft's, unless the draft has not come to that.
-    Else a new cycle begins, without a lead. Solved by policy iteration (Howard 1960), in which the rate is that of the
-    policy so far.
+    it is still busy with a token that the target has written meanwhile, or below by what it makes in `latency_s`.
+    In each state k candidates are verified, after waiting for those that are not ready. Meanwhile the draft goes on,
+    and the lead is kept with probability α^(k+1): the k must be accepted and the target's own next token must be the
+    draft's, unless the draft has not come to that. Else a new cycle begins, without a lead. Solved by policy iteration
+    (Howard 1960), in which the rate is that of the policy so far.
     """
     acceptance = min(acceptance, SURE)
-    lead = np.arange(_GRID * (n_ahead + 1) + 1) / _GRID - 1
+    late = min(round(_GRID * latency_s / draft_s) / _GRID, n_ahead)
+    behind = 1 + late
+    lead = np.arange(round(_GRID * (n_ahead + behind)) + 1) / _GRID - behind
     k = np.arange(min(len(target_s), n_ahead + 1))
     expected = np.array(list(accumulate(acceptance**k)))
     waited = np.where(k > 0, np.maximum(0, k - lead[:, None]), 0)
     seconds = waited * draft_s + np.asarray(target_s)[k]
     # Where the lead lies after the step, between two states.
-    next_lead = np.clip(np.minimum(lead[:, None] + seconds / draft_s, n_ahead) - (k + 1), -1, n_ahead)
+    next_lead = np.clip(np.minimum(lead[:, None] + seconds / draft_s, n_ahead) - (k + 1), -behind, n_ahead)
     survival = np.minimum(np.where(next_lead < 0, acceptance**k, acceptance ** (k + 1)), SURE)
-    below = np.minimum((_GRID * (next_lead + 1)).astype(int), len(lead) - 2)
-    share = _GRID * (next_lead + 1) - below
+    below = np.minimum((_GRID * (next_lead + behind)).astype(int), len(lead) - 2)
+    share = _GRID * (next_lead + behind) - below
     fresh, states = _GRID, np.arange(len(lead))
     chosen = np.zeros(len(lead), int)
     for _ in range(20):
@@ -103,4 +111,4 @@ def overlapped(target_s: Sequence[float], draft_s: float, acceptance: float, n_a
         if (gain <= 1e-9).all():
             break
         chosen = np.where(gain > 1e-9, better, chosen)
-    return Forecast(float(rate), int(chosen[-1]), int(chosen[fresh]), tuple(worth.tolist()))
+    return Forecast(float(rate), int(chosen[-1]), int(chosen[fresh]), tuple(worth.tolist()), behind)

@@ -64,12 +64,17 @@ class Policy:
         draft_threads: Sequence[int] = (1,),
         *,
         in_order: bool = False,
+        elsewhere: bool = False,
     ) -> None:
         """At most `n_max` candidates in a batch; the draft at most `n_ahead` tokens ahead.
 
         It chooses among `schedules`, and among `draft_threads` for a draft that takes turns with the target.
         `in_order`: nothing that comes after a candidate may keep it from being verified, as rejection sampling demands.
+        `elsewhere`: the draft computes on another machine, so that it takes no turns and reads at nobody's cost.
         """
+        if elsewhere:
+            schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
+        self._elsewhere = elsewhere
         self.in_order = in_order
         self.n_max = n_max
         self.n_ahead = n_ahead
@@ -77,11 +82,14 @@ class Policy:
         self.beside = CostModel(self.alone)
         self.calibration = Calibration()
         self.chooser = Chooser(schedules if n_max else (Schedule.OFF,))
-        self._worth_asking = self.chooser.allowed != (Schedule.OFF,)  # whether a better draft would be used
+        # Whether the draft would be used if it were better, and can be asked how it would guess.
+        self._worth_asking = self.chooser.allowed != (Schedule.OFF,)
+        self._schedules = tuple(schedules)
         self._draft_threads = tuple(draft_threads)
         self._forecast = Forecast(0.0)
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._read = Time()  # per token of a long batch of the draft
+        self._latency = Time()  # of a draft elsewhere
         self._n_text = 0
         self._unread = 0  # tokens of the text that the draft has not read
         self._unscored = 0  # tokens written since the draft's guesses were last compared with the text
@@ -101,6 +109,11 @@ class Policy:
         return self.beside if self.schedule is Schedule.ASYNC else self.alone
 
     @property
+    def latency_s(self) -> float:
+        """Seconds that decisions and guesses take on their way to a draft elsewhere and back."""
+        return self._latency.value
+
+    @property
     def rate(self) -> float:
         """λ: the best rate that can be kept up in the present schedule, tokens per second; 0 while it is not known."""
         return self._forecast.rate
@@ -109,6 +122,10 @@ class Policy:
     def n_draft_threads(self) -> int:
         """Threads for a draft that takes turns with the target."""
         return self.alone.draft_threads(self._draft_threads)
+
+    def for_draft_elsewhere(self) -> Policy:
+        """A policy with the same limits, which knows nothing yet, for a draft on another machine."""
+        return Policy(self.n_max, self.n_ahead, self._schedules, elsewhere=True)
 
     def begin(self, n_prompt: int, n_room: int | None = None) -> None:
         """A text begins, with a prompt that the draft has not read, and room for `n_room` tokens (None: any number)."""
@@ -125,7 +142,9 @@ class Policy:
         found = {Schedule.OFF: forecast.alone(alone)}
         if self.n_max:
             found[Schedule.SYNC] = forecast.taking_turns(alone, self.alone.draft_s, acceptance)
-            found[Schedule.ASYNC] = forecast.overlapped(beside, self.beside.draft_s, acceptance, self.n_ahead)
+            found[Schedule.ASYNC] = forecast.overlapped(
+                beside, self.beside.draft_s, acceptance, self.n_ahead, self.latency_s
+            )
         return found
 
     def rates(self) -> dict[Schedule, float]:
@@ -203,7 +222,9 @@ class Policy:
 
     def probe_due(self) -> bool:
         """Whether the draft, which has not guessed for a while, should read the text to see how it would."""
-        if not self._worth_asking or self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
+        if self._elsewhere or not self._worth_asking:
+            return False
+        if self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
             return False
         return min(self._unread, self.PROBE_TOKENS) * self._read_s <= self.chooser.budget_s
 
@@ -228,6 +249,10 @@ class Policy:
             self.beside.add_draft(seconds)
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
+
+    def learn_latency(self, seconds: float) -> None:
+        """A decision went to a draft elsewhere and a guess came back; `seconds` without the time to make it."""
+        self._latency.add(seconds)
 
     def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """The draft read `n_tokens`, all that it had not read if `whole`; these are its guesses. 0: it could not."""
@@ -265,6 +290,7 @@ class Policy:
             "acceptance": self.calibration.mean,
             "target_ms": {name: costs.target_ms() for name, costs in self._conditions()},
             "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in self._conditions()},
+            "latency_ms": 1000 * self.latency_s or None,
             "curve_ms": {name: self._curve_ms(costs) for name, costs in self._conditions()},
         }
 
@@ -283,6 +309,7 @@ class Policy:
             "beside": self.beside.state(),
             "acceptance": self.calibration.state(),
             "read_s": self._read.value,
+            "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
         }
 
@@ -293,6 +320,8 @@ class Policy:
         self.calibration.restore(state["acceptance"])
         if state["read_s"]:
             self._read = Time(value=positive(state["read_s"]), n=KEPT)
+        if state["latency_s"]:
+            self._latency = Time(value=positive(state["latency_s"]), n=KEPT)
         for schedule in Schedule:
             bias = positive(state["bias"][schedule.value])
             self._bias[schedule] = Mean(value=min(max(bias, 0.5), 2.0), n=4)
@@ -303,7 +332,7 @@ class Policy:
         return self._read.value or self.alone.draft_s / 3
 
     def _entry_s(self) -> float:
-        return self._unread * self._read_s
+        return 0.0 if self._elsewhere else self._unread * self._read_s
 
     def _review(self) -> None:
         self._foresee()

@@ -10,7 +10,9 @@ Drafter-Invariant Speculative Decoding").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -102,6 +104,18 @@ class Coupled:
     def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Tokens:
         ids, left = self._chain(logits, recent)
         return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if self._noisy else left
+
+
+def chooser(config: SamplingConfig, banned: Sequence[int] = ()) -> Greedy | Coupled:
+    """What chooses the target's tokens and, as well, guesses them; `banned` tokens are never chosen."""
+    if config.is_plain:
+        return Greedy(banned)
+    return Coupled(without(config, banned))
+
+
+def without(config: SamplingConfig, banned: Sequence[int]) -> SamplingConfig:
+    """The same, but `banned` tokens are never chosen."""
+    return replace(config, logit_bias=(*config.logit_bias, *((token, -math.inf) for token in banned)))
 
 
 class Chain:

@@ -13,7 +13,8 @@ class Session:
     """The one account of a generation, and the rules by which guesses enter and leave it.
 
     `accepted` is the prompt and everything the target wrote. The pending candidates continue it without a gap.
-    `epoch` counts the times that the target contradicted them: a guess made in an earlier epoch is stale.
+    `epoch` counts the times that the chain was broken, mostly because the target contradicted it: a guess made in an
+    earlier epoch is stale, for it builds on what is not there.
     """
 
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
@@ -41,9 +42,10 @@ class Session:
     def offer(self, epoch: int, position: int, guess: Guess) -> bool:
         """Take the draft's guess for `position`. False if it is of no use and the draft should look again.
 
-        Dropped are a guess of an earlier epoch, one that leaves a gap, one beyond the target's vocabulary, and one
-        for a position where the target has already written something else. A guess that comes late but right is
-        of no use either, yet the draft is on the right way: True.
+        Dropped are a guess of an earlier epoch, one that is there already, one that leaves a gap, one beyond the
+        target's vocabulary, and one for a position where the target has already written something else. After a gap
+        or a contradiction a new epoch begins, because the draft may have sent more that builds on it. A guess that
+        comes late but right is of no use either, yet the draft is on the right way: True.
         """
         if epoch != self.epoch or not 0 <= guess.token < self._n_vocab:
             return False
@@ -51,11 +53,20 @@ class Session:
             right = self.accepted[position] == guess.token
             if self._judges_all:
                 self._late.append((guess.confidence, right))
+            self.epoch += not right
             return right
-        if position != len(self.accepted) + len(self._pending):
+        gap = position - len(self.accepted) - len(self._pending)
+        if gap:
+            self.epoch += gap > 0
             return False
         self._pending.append(guess)
         return True
+
+    def drop(self) -> None:
+        """Forget the pending candidates: another draft takes over."""
+        self._pending.clear()
+        self._late.clear()
+        self.epoch += 1
 
     def commit(self, tokens: Sequence[int], n_verified: int = 0) -> list[tuple[float, bool]]:
         """Add what the target wrote. Where it contradicts the pending candidates they go, and a new epoch begins.

@@ -76,3 +76,4 @@ class Step:
     tokens: tuple[int, ...]
     n_accepted: int
     text: tuple[bytes, ...]  # what each token adds; a character that spans tokens comes with its last one
+    rejected: tuple[int, ...] = ()  # guesses that were verified in vain

@@ -147,3 +147,22 @@ def test_the_limit_is_the_draft_or_the_best_batch() -> None:
     assert limit([0.1, 0.11], 0.05, 1.0) == pytest.approx(2 / 0.11), "the best batch"
     assert limit([0.1, 0.11], 0.08, 1.0) == pytest.approx(1 / 0.08), "the draft"
     assert limit([0.1, 0.25], 0.2, 1.0) == pytest.approx(1 / 0.1), "the target alone"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_further_away_the_draft_the_lower_the_rate(seed: int) -> None:
+    machine, acceptance = CASES[seed].machine, CASES[seed].acceptance
+    rates = [
+        overlapped(machine.beside_target_s, machine.beside_draft_s, acceptance, N_AHEAD, latency_s).rate
+        for latency_s in (0.0, machine.beside_draft_s, 4 * machine.beside_draft_s, 16 * machine.beside_draft_s)
+    ]
+    assert rates == sorted(rates, reverse=True) or max(rates) < 1.001 * min(rates)
+    assert min(rates) >= 0.999 / machine.beside_target_s[0], "the target alone is always there"
+
+
+def test_a_draft_that_is_far_away_is_behind_after_a_rejection() -> None:
+    near = overlapped(APART.target_s, 0.025, 0.8, N_AHEAD)
+    far = overlapped(APART.target_s, 0.025, 0.8, N_AHEAD, 0.1)
+    assert (near.behind, far.behind) == (1, 5)
+    assert far.worth_of(-4) == pytest.approx(0.0, abs=1e-6), "so a cycle begins"
+    assert far.worth_of(0) > 0.1

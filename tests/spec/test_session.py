@@ -42,9 +42,9 @@ def test_stale_and_useless_guesses_are_dropped() -> None:
     session.commit([6])
     assert not session.offer(0, 2, Guess(3, 0.0)), "an earlier epoch"
     assert not session.offer(1, 3, Guess(3, 0.0)), "a gap"
-    assert not session.offer(1, 2, Guess(10, 0.0)), "beyond the vocabulary"
-    assert not session.offer(1, 2, Guess(-1, 0.0)), "no token"
-    assert not session.offer(1, 1, Guess(5, 0.0)), "the target wrote something else there"
+    assert not session.offer(2, 2, Guess(10, 0.0)), "beyond the vocabulary"
+    assert not session.offer(2, 2, Guess(-1, 0.0)), "no token"
+    assert not session.offer(2, 1, Guess(5, 0.0)), "the target wrote something else there"
     assert session.n_pending == 0
 
 
@@ -78,3 +78,31 @@ def test_whatever_is_offered_the_text_is_what_was_committed(data: st.DataObject)
             assert session.candidates(99).tokens == (pending[len(tokens) :] if agrees else ())
             assert session.epoch == epoch + (not agrees)
         assert session.accepted == text
+
+
+def test_a_late_guess_that_was_wrong_begins_an_epoch_because_more_may_build_on_it() -> None:
+    session = Session([1], n_vocab=10)
+    session.commit([6])
+    assert not session.offer(0, 1, Guess(5, 0.0))
+    assert session.epoch == 1
+    assert not session.offer(0, 2, Guess(5, 0.0)), "it builds on the wrong one"
+    assert session.n_pending == 0
+
+
+def test_a_gap_begins_an_epoch_and_a_guess_that_is_there_does_not() -> None:
+    session = Session([1], n_vocab=10)
+    session.offer(0, 1, Guess(5, 0.0))
+    assert not session.offer(0, 1, Guess(5, 0.0))
+    assert session.epoch == 0
+    assert not session.offer(0, 3, Guess(5, 0.0))
+    assert session.epoch == 1
+    assert session.candidates(9).tokens == (5,), "what was right stays"
+
+
+def test_when_another_draft_takes_over_nothing_is_left_of_the_first() -> None:
+    session = Session([1], n_vocab=10)
+    session.offer(0, 1, Guess(5, 0.0))
+    session.drop()
+    assert session.n_pending == 0
+    assert not session.offer(0, 1, Guess(5, 0.0))
+    assert session.commit([5]) == []
