@@ -7,6 +7,7 @@ DuoError                  exit status 1
 │   └── MemoryLimitError  cache and buffers do not fit the memory that is there
 ├── PromptError           the prompt is empty, not text or too long
 ├── DownloadError         a model could not be fetched
+├── LinkError             lead and back cannot work together
 ├── DecodeError           llama.cpp refused a batch
 │   ├── DecodeAborted     it was told to stop
 │   ├── GrammarError      the grammar leaves nothing to write
@@ -47,6 +48,10 @@ class PromptError(DuoError):
 
 class DownloadError(DuoError):
     """A model could not be fetched."""
+
+
+class LinkError(DuoError):
+    """A lead and a back do not understand each other, or do not fit."""
 
 
 class DecodeError(DuoError):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from duo.cli.options import RunOptions
+from duo.cli.output import warn
 from duo.config import ModelConfig, ThreadConfig
 from duo.engine.cores import usable_cores
+from duo.errors import UsageError
 from duo.llama import library
 from duo.llama.devices import list_devices
 from duo.models.profiles import Profile
-from duo.spec.costs import Calibration
-from duo.spec.policy import Policy
 
 
 def find_profile(options: RunOptions, models: Sequence[ModelConfig]) -> Profile:
@@ -62,26 +62,20 @@ def tuned_threads(threads: ThreadConfig, options: RunOptions, kept: dict[str, An
     return replace(threads, target=target, draft=(draft,), beside=(beside[0], beside[1]))
 
 
-def remembered(policy: Policy, kept: dict[str, Any], mode: str) -> dict[str, Any]:
-    """`kept` with what `policy` has learned. How often guesses are right is kept for each `mode` of sampling."""
-    state = policy.state()
-    return kept | {"policy": state, "acceptance": _acceptance(kept) | {mode: state["acceptance"]}}
-
-
-def _acceptance(kept: dict[str, Any]) -> dict[str, Any]:
-    found = kept.get("acceptance")
-    return found if isinstance(found, dict) else {}
-
-
-def restore(policy: Policy, kept: dict[str, Any], mode: str) -> None:
-    """Let `policy` begin with what was learned before. A damaged profile counts as none."""
-    if not (learned := kept.get("policy")):
-        return
-    if isinstance(learned, dict) and "acceptance" in kept:
-        learned = learned | {"acceptance": _acceptance(kept).get(mode) or Calibration().state()}
-    fresh = Policy(policy.n_max, policy.n_ahead)
+def wanted_profile(options: RunOptions, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
+    """The profile, if there is a draft, the options want one and there is a place for it."""
+    if draft is None or not options.profile:
+        return None
     try:
-        fresh.restore(learned)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return
-    policy.restore(learned)
+        return find_profile(options, (target, draft))
+    except UsageError as error:
+        warn(f"{error}: what is learned is not kept")
+        return None
+
+
+def keep(profile: Profile, document: dict[str, Any]) -> None:
+    """Save what was learned, or warn that it could not be."""
+    try:
+        profile.save(document)
+    except OSError as error:
+        warn(f"what was learned could not be kept in {profile.path}: {error.strerror} (--no-profile leaves it out)")

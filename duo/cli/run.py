@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from duo.cli import report
 from duo.cli.configs import (
@@ -22,23 +22,37 @@ from duo.cli.configs import (
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
 from duo.cli.options import RunOptions
-from duo.cli.output import TextWriter, blame, check_writable, marks_tokens, progress_bar, say, send_log, warn
-from duo.cli.profile import find_profile, remembered, restore, tuned_threads
+from duo.cli.output import (
+    TextWriter,
+    blame,
+    check_writable,
+    marks_tokens,
+    progress_bar,
+    say,
+    send_log,
+    show_notices,
+    warn,
+)
+from duo.cli.profile import keep, tuned_threads, wanted_profile
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
 from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config, sampling_mode
-from duo.config import ContextConfig, ModelConfig, SamplingConfig, ThreadConfig
+from duo.config import ContextConfig, SamplingConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
 from duo.engine.pair import Pair, context_size
 from duo.engine.text import Ending, TextStream
 from duo.errors import PromptError, UsageError
+from duo.llama.context import Context
 from duo.llama.memory import peak_bytes
 from duo.llama.model import Model
-from duo.models.profiles import Profile
+from duo.models.profiles import remembered, restore
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import predict
+
+if TYPE_CHECKING:
+    from duo.cli.serving import BackPort
 
 
 def run(options: RunOptions) -> int:
@@ -52,10 +66,11 @@ def run(options: RunOptions) -> int:
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not is_demo(options):
         raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
+    back_port = _back_port(options, sampling)
     metrics = Metrics()
     target, draft = model_configs(options)
-    with load(target, draft) as pair:
-        profile = _profile(options, target, draft)
+    with back_port.listener if back_port is not None else nullcontext(), load(target, draft) as pair:
+        profile = wanted_profile(options, target, draft)
         kept = profile.load() if profile is not None else {}
         threads = thread_config(
             options,
@@ -67,6 +82,8 @@ def run(options: RunOptions) -> int:
         warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, sampling, pair, threads, text, metrics)
+        if back_port is not None:
+            _take_help(generation, back_port, options, sampling, pair)
         mode = sampling_mode(options, sampling)
         restore(generation.policy, kept, mode)
         writer = TextWriter(marks=marks_tokens(options.color))
@@ -74,11 +91,11 @@ def run(options: RunOptions) -> int:
             writer.prompt(text)
         status = _stream(generation, writer)
         if profile is not None and generation.draft is not None:
-            _keep(profile, remembered(generation.policy, kept, mode))
+            keep(profile, remembered(generation.policy, kept, mode))
         statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
         statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": mode}
-        if generation.draft is not None:
-            statistics["policy"] = generation.policy.statistics()
+        if generation.draft is not None or statistics["draft"] is not None:
+            statistics["policy"] = (generation.used_policy or generation.policy).statistics()
         say(report.render(statistics))
         if options.json:
             facts = report.facts(pair, asdict(threads), generation.target.n_ctx, asdict(options))
@@ -106,23 +123,6 @@ def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
     if system:
         messages.insert(0, {"role": "system", "content": system})
     return target.apply_chat_template(messages)
-
-
-def _profile(options: RunOptions, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
-    if draft is None or not options.profile:
-        return None
-    try:
-        return find_profile(options, (target, draft))
-    except UsageError as error:
-        warn(f"{error}: what is learned is not kept")
-        return None
-
-
-def _keep(profile: Profile, document: dict[str, Any]) -> None:
-    try:
-        profile.save(document)
-    except OSError as error:
-        warn(f"what was learned could not be kept in {profile.path}: {error.strerror} (--no-profile leaves it out)")
 
 
 def _generation(
@@ -158,6 +158,29 @@ def _generation(
         threads=threads,
         metrics=metrics,
     )
+
+
+def _back_port(options: RunOptions, sampling: SamplingConfig) -> BackPort | None:
+    """Where drafts on other machines connect, if they may. Raises UsageError."""
+    if options.back_port is None:
+        return None
+    if is_in_order(options, sampling):
+        raise UsageError("--verify rejection needs to know the draft's chances, which backs do not send")
+    from duo.cli.serving import BackPort  # noqa: PLC0415 - only who listens waits for the server's libraries
+
+    show_notices("duo.link")
+    return BackPort(options)
+
+
+def _take_help(
+    generation: Generation, back_port: BackPort, options: RunOptions, sampling: SamplingConfig, pair: Pair
+) -> None:
+    from duo.cli.serving import as_target, brief  # noqa: PLC0415
+
+    assert isinstance(generation.target, Context)
+    if generation.draft is not None or pair.can_be_helped(generation.target, warn):
+        back_port.backs.target = as_target(pair.target, generation.target)
+        generation.helpers = back_port.backs.help_with(brief(options, sampling, pair.target))
 
 
 def _stream(generation: Generation, writer: TextWriter) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 
 from duo.cli.options import RunOptions
 from duo.cli.output import warn
@@ -14,8 +13,8 @@ from duo.config import SamplingConfig
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
-from duo.spec.sampling import Coupled, Greedy, Guesser
-from duo.spec.verify import Constraint, Matching, Proposer, Rejection, Verifier
+from duo.spec.sampling import Guesser, chooser, without
+from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 
 # llama.cpp knows each sampler by several names.
 _ALIASES = {
@@ -70,18 +69,17 @@ def choosing(options: RunOptions, config: SamplingConfig, target: Model) -> tupl
         if token >= target.n_vocab:
             raise UsageError(f"--logit-bias: no token {token} in a vocabulary of {target.n_vocab}")
     banned = target.end_tokens() if options.ignore_eos else ()
-    constraint = _constraint(options, target)
-    if config.is_plain:
-        sampler = Greedy(banned)
-        return Matching(sampler, constraint), sampler
-    config = replace(config, logit_bias=(*config.logit_bias, *((token, -float("inf")) for token in banned)))
+    grammar = grammar_text(options)
+    constraint = None if grammar is None else Grammar(target, grammar)
     if is_in_order(options, config):
+        config = without(config, banned)
         return Rejection(config, constraint), Proposer(config)
-    coupled = Coupled(config)
-    return Matching(coupled, constraint), coupled
+    sampler = chooser(config, banned)
+    return Matching(sampler, constraint), sampler
 
 
-def _constraint(options: RunOptions, target: Model) -> Constraint | None:
+def grammar_text(options: RunOptions) -> str | None:
+    """The grammar that the text obeys, as GBNF. Raises UsageError or PromptError."""
     given = (("--grammar", options.grammar), ("-j", options.json_schema))
     grammar, schema = (text and read_argument(text, name, escape=False) for name, text in given)
     if options.grammar_file is not None:
@@ -90,7 +88,7 @@ def _constraint(options: RunOptions, target: Model) -> Constraint | None:
         schema = read_file(options.json_schema_file, escape=False)[1]
     if schema is not None:
         grammar = schema_grammar(schema, "-jf" if options.json_schema is None else "-j")
-    return None if grammar is None else Grammar(target, grammar)
+    return grammar
 
 
 def _sampler_names(text: str) -> Iterable[str]:

@@ -12,7 +12,7 @@ from duo.cli.load import load
 from duo.cli.options import AUTO_DRAFT, RunOptions
 from duo.cli.output import blame, progress_bar, say, send_log, warn
 from duo.cli.plan import gain_stops, predict, render
-from duo.cli.profile import find_profile, remembered
+from duo.cli.profile import find_profile
 from duo.cli.prompts import PROMPTS
 from duo.cli.tune_options import TuneOptions
 from duo.config import ContextConfig
@@ -21,6 +21,7 @@ from duo.engine.cores import split_cores, usable_cores
 from duo.engine.measure import Measurements, Meter, Stopped
 from duo.engine.pair import Pair
 from duo.errors import UsageError
+from duo.models.profiles import remembered
 from duo.spec import forecast
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule

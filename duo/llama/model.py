@@ -154,13 +154,13 @@ class Model(Handle):
         vocab, text = self.vocabulary, llama_cpp.llama_vocab_get_text
         return [text(vocab, token) for token in range(n)]
 
-    def tokenize(self, text: str) -> list[int]:
-        """Tokens of `text` with special tokens parsed, BOS in front if the vocabulary asks for it.
+    def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
+        """Tokens of `text` with special tokens parsed, BOS in front if the vocabulary asks for it and `add_bos`.
 
         BOS is not added to a text that begins with it. Raises PromptError when llama.cpp cannot tokenise it.
         """
         tokens = self._tokenize(text.encode(), add_bos=False)
-        if self.adds_bos and tokens[:1] != [self.bos]:
+        if add_bos and self.adds_bos and tokens[:1] != [self.bos]:
             # Not simply [bos, *tokens]: some vocabularies put a space in front of the first word.
             tokens = self._tokenize(text.encode(), add_bos=True)
             if self.adds_eos and tokens[-1:] == [self.eos]:

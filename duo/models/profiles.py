@@ -11,6 +11,8 @@ from typing import Any
 
 from duo.errors import UsageError
 from duo.models.cache import named_folder
+from duo.spec.costs import Calibration
+from duo.spec.policy import Policy
 
 _VERSION = 1
 
@@ -55,3 +57,28 @@ class Profile:
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def remembered(policy: Policy, kept: dict[str, Any], mode: str) -> dict[str, Any]:
+    """`kept` with what `policy` has learned. How often guesses are right is kept for each `mode` of sampling."""
+    state = policy.state()
+    return kept | {"policy": state, "acceptance": _acceptance(kept) | {mode: state["acceptance"]}}
+
+
+def _acceptance(kept: dict[str, Any]) -> dict[str, Any]:
+    found = kept.get("acceptance")
+    return found if isinstance(found, dict) else {}
+
+
+def restore(policy: Policy, kept: dict[str, Any], mode: str) -> None:
+    """Let `policy` begin with what was learned before. A damaged profile counts as none."""
+    if not (learned := kept.get("policy")):
+        return
+    if isinstance(learned, dict) and "acceptance" in kept:
+        learned = learned | {"acceptance": _acceptance(kept).get(mode) or Calibration().state()}
+    fresh = Policy(policy.n_max, policy.n_ahead)
+    try:
+        fresh.restore(learned)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return
+    policy.restore(learned)

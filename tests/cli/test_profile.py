@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from duo.cli.options import AUTO_DRAFT, RunOptions
-from duo.cli.profile import restore, tuned_threads
+from duo.cli.profile import tuned_threads
+from duo.models.profiles import restore
 from duo.spec.policy import Policy
 from tests.command import ONE_CORE, ONE_EACH, Argument, Run, duo
 from tests.fakes import THREADS
