@@ -1,0 +1,1 @@
+"""Drafting on another machine."""

@@ -1,0 +1,218 @@
+"""Back: a draft that works for a lead on another machine, and comes and goes as it likes."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from duo.engine.cache import Cache
+from duo.engine.decoder import Decoder
+from duo.engine.draft_thread import DraftThread
+from duo.engine.drafter import Drafter
+from duo.engine.metrics import Metrics
+from duo.errors import LinkError, UsageError
+from duo.link import messages
+from duo.link.messages import Begin, End, Hello, Message, Reading, Refused, Text, Welcome
+from duo.link.mirror import Mirror
+from duo.llama.vocabulary import Fingerprint
+from duo.spec.sampling import chooser
+from duo.spec.types import Logits
+
+log = logging.getLogger("duo.link")
+
+ROUTE = "/v1/draft"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0  # before it connects again
+_HANDSHAKE_S = 10.0
+_LEAVE_S = 2.0  # to say goodbye
+_MANY = 16  # tokens in a decode that is announced, because it may take long
+
+
+class Refusal(LinkError):
+    """The lead does not want this back, and will not want it later."""
+
+
+class Back:
+    """Drafts for one lead, whenever it is there, until it is told to stop."""
+
+    def __init__(self, url: str, hello: Hello, context: Callable[[int], Decoder]) -> None:
+        """`context` makes a draft's context for texts of so many tokens. Raises UsageError for a URL that is none."""
+        if not url.startswith(("ws://", "wss://")):
+            raise UsageError(f"--lead takes ws://host:port or wss://host:port, not {url!r}")
+        url = url.rstrip("/")
+        self._url = url if url.endswith(ROUTE) else url + ROUTE
+        self._hello = hello
+        self._make_context = context
+        self._cache: Cache | None = None
+        self._n_ctx = 0  # tokens that the cache was made for
+        self._stop = threading.Event()
+        self._socket: ClientConnection | None = None
+
+    def run(self) -> None:
+        """Work until stop(). Raises Refusal if the lead does not want it, UsageError for a URL that cannot be used."""
+        pause_s, told = _FIRST_PAUSE_S, False
+        while not self._stop.is_set():
+            try:
+                with self._connect() as self._socket:
+                    welcome = self._greet(self._socket)
+                    log.info("joined the lead at %s", self._url)
+                    pause_s, told = _FIRST_PAUSE_S, False
+                    self._serve(self._socket, welcome)
+            except InvalidURI as error:
+                raise UsageError(f"--lead: {error}") from None
+            except Refusal:
+                raise
+            except (OSError, WebSocketException, LinkError) as error:
+                if not told and not self._stop.is_set():
+                    log.info("no lead at %s (%s): trying again until there is one", self._url, _reason(error))
+                told = True
+            finally:
+                self._socket = None
+            # Not all backs at the same time.
+            self._stop.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def stop(self) -> None:
+        """Leave, from any thread or signal handler."""
+        self._stop.set()
+        connection = self._socket
+        if connection is not None:
+            threading.Thread(target=connection.close, daemon=True).start()
+            # A lead that hangs does not answer, and may hold up whoever is sending.
+            cut = threading.Timer(_LEAVE_S, _cut, (connection,))
+            cut.daemon = True
+            cut.start()
+
+    def _connect(self) -> ClientConnection:
+        return connect(
+            self._url,
+            compression=None,
+            max_size=messages.MAX_FROM_LEAD,
+            open_timeout=_HANDSHAKE_S,
+            ping_interval=5,
+            ping_timeout=10,
+            close_timeout=_LEAVE_S,
+            user_agent_header=None,
+            proxy=None,
+        )
+
+    def _greet(self, connection: ClientConnection) -> Welcome:
+        connection.send(messages.encode(self._hello))
+        answer = messages.from_lead(connection.recv(timeout=_HANDSHAKE_S))
+        if isinstance(answer, Refused):
+            raise Refusal(f"the lead refused: {answer.reason}")
+        if not isinstance(answer, Welcome):
+            raise LinkError("the lead did not say welcome")
+        return answer
+
+    def _serve(self, connection: ClientConnection, welcome: Welcome) -> None:
+        """Do what the lead says until the connection ends."""
+        cache = self._cache_for(welcome.n_ctx)
+        mirror, serial = None, -1
+        with ExitStack() as drafting, suppress(ConnectionClosed):
+            for data in connection:
+                message = messages.from_lead(data)
+                if isinstance(message, Begin):
+                    drafting.close()
+                    text = drafting.enter_context(_Help(cache, message, connection))
+                    mirror, serial = text.mirror, message.serial
+                elif isinstance(message, Text) and mirror is not None and message.serial == serial:
+                    mirror.update(message)
+                elif isinstance(message, End):
+                    drafting.close()
+                    mirror = None
+        log.info("left the lead" if self._stop.is_set() else "the lead has gone")
+
+    def _cache_for(self, n_ctx: int) -> Cache:
+        if self._cache is None or self._n_ctx < n_ctx:
+            self._cache, self._n_ctx = Cache(self._make_context(n_ctx)), n_ctx
+        return self._cache
+
+
+class _Help:
+    """Drafts for one text from `with` to its end."""
+
+    def __init__(self, cache: Cache, begin: Begin, connection: ClientConnection) -> None:
+        def send(message: Message) -> None:
+            with suppress(ConnectionClosed):  # which _serve will notice
+                connection.send(messages.encode(message))
+
+        self._cache = cache
+        context = cache.context
+        cache.begin(begin.tokens)
+        draft = _Announcing(context, lambda: send(Reading(begin.serial)))
+        self.mirror = Mirror(begin, send, context.cancel)
+        guesser = chooser(begin.sampling, begin.banned)
+        self._drafter = Drafter(draft, self.mirror, guesser, begin.n_vocab, Metrics())
+        self._thread = DraftThread(self._drafter, self.mirror, context)
+
+    def __enter__(self) -> _Help:
+        """Begin."""
+        self._thread.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End, and keep what was read for the next text."""
+        self._thread.__exit__(kind, error, traceback)
+        self._cache.end(self._drafter.cached)
+        if self._thread.error is not None:
+            log.warning("the draft failed: %s", self._thread.error)
+
+
+class _Announcing:
+    """A context that says so before it decodes many tokens."""
+
+    def __init__(self, context: Decoder, announce: Callable[[], None]) -> None:
+        self._context = context
+        self._announce = announce
+        self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
+        self.rollback, self.set_threads = context.rollback, context.set_threads
+        self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
+
+    @property
+    def n_past(self) -> int:
+        """Tokens in the cache."""
+        return self._context.n_past
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        """See Decoder."""
+        if len(tokens) > _MANY:
+            self._announce()
+        return self._context.decode(tokens, n_rows)
+
+
+def hello(token: str, name: str, fingerprint: Fingerprint) -> Hello:
+    """What a back says first: `token` shows that it may, `name` is its model's."""
+    return Hello(
+        messages.VERSION,
+        token,
+        name[:256],
+        fingerprint.vocab_type,
+        fingerprint.n_vocab,
+        fingerprint.bos,
+        fingerprint.eos,
+        fingerprint.blocks,
+        fingerprint.tail,
+    )
+
+
+def _cut(connection: ClientConnection) -> None:
+    with suppress(OSError):
+        connection.socket.shutdown(socket.SHUT_RDWR)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InvalidStatus):
+        return f"it answers with status {error.response.status_code}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

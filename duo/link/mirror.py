@@ -1,0 +1,98 @@
+"""Mirror: what a back knows of the lead's queue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from duo.errors import LinkError
+from duo.link.messages import Begin, Guess, Message, Text, Unable
+from duo.spec import types
+
+
+class Mirror:
+    """Stands for the lead's CandidateQueue on the other machine: takes guesses, and tells what was accepted.
+
+    The lock protects all fields; the condition tells the draft's thread that something changed. Nothing is sent
+    under it, for that may take long.
+    """
+
+    def __init__(self, begin: Begin, send: Callable[[Message], None], cancel: Callable[[], None]) -> None:
+        """`send` brings a message to the lead; `cancel` ends the draft's present decode when it has become useless."""
+        self._serial = begin.serial
+        self._n_ahead = begin.n_ahead
+        self._send = send
+        self._cancel = cancel
+        self._changed = threading.Condition(threading.Lock())
+        self._epoch = begin.epoch
+        self._accepted = list(begin.tokens)
+        self._may_draft = begin.may_draft
+        self._next = len(self._accepted)  # the position after the last guess
+        self._working_on: int | None = None  # the epoch of the guess in the making
+        self._ended = False
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens that were there when the back began: it does not ask where the prompt ends."""
+        return 0
+
+    # The lead's side
+
+    def update(self, text: Text) -> None:
+        """The lead has accepted more. Raises LinkError if something is missing in between."""
+        with self._changed:
+            if text.position != len(self._accepted):
+                raise LinkError(f"the lead goes on at {text.position}, after {len(self._accepted)} tokens")
+            self._accepted += text.tokens
+            self._may_draft = text.may_draft
+            if text.epoch != self._epoch:
+                self._epoch = text.epoch
+                self._next = len(self._accepted)
+                if self._working_on is not None:
+                    self._cancel()
+            self._changed.notify_all()
+
+    # The draft's side
+
+    def begin_beside(self) -> None:
+        """Nothing to do: a back is always beside its target."""
+
+    def end_beside(self) -> None:
+        """Tell the draft's thread to end."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def stop_drafting(self) -> None:
+        """Say that no more guesses will come."""
+        self.end_beside()
+        self._send(Unable(self._serial))
+
+    def wait_for_room(self) -> bool:
+        """Sleep until the draft may guess on. False when the drafting has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._has_room())
+            return not self._ended
+
+    def begin(self, n_seen: int) -> tuple[int, list[int]]:
+        """The draft begins a token: the epoch, and the accepted tokens from `n_seen` on."""
+        with self._changed:
+            self._working_on = self._epoch
+            return self._epoch, self._accepted[n_seen:]
+
+    def publish(self, epoch: int, position: int, guess: types.Guess, n_tokens: int, seconds: float) -> bool:
+        """Send a guess to the lead. False if it is known here to be of no use."""
+        with self._changed:
+            self._working_on = None
+            if epoch != self._epoch:
+                return False
+            self._next = position + 1
+            right = position >= len(self._accepted) or self._accepted[position] == guess.token
+        self._send(Guess(self._serial, epoch, position, guess.token, guess.confidence, n_tokens, seconds))
+        return right
+
+    def learn_probe(self, *_: object, **__: object) -> None:
+        """A back is never asked to probe."""
+
+    def _has_room(self) -> bool:
+        return self._may_draft and self._next < len(self._accepted) + self._n_ahead

@@ -1,0 +1,222 @@
+"""Worker: the lead's side of one connection to a back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from duo.errors import LinkError
+from duo.link import messages
+from duo.link.backs import Backs, Job
+from duo.link.messages import Begin, End, Guess, Hello, Message, Reading, Refused, Text, Welcome
+from duo.llama.vocabulary import Fingerprint, fingerprint_difference
+from duo.spec import types
+
+log = logging.getLogger("duo.link")
+
+HELLO_S = 5.0  # for the first message
+STALL_S = 5.0  # without a sign of life from a back that was asked to draft
+MOST_USELESS = 4096  # messages in a row that bring nothing
+
+Send = Callable[[bytes], Awaitable[None]]
+Receive = Callable[[], Awaitable[bytes | str | None]]
+
+
+class Drop(LinkError):
+    """The connection ends, for a reason that is counted."""
+
+    def __init__(self, reason: str, message: str, *, tell: bool = False) -> None:
+        """`tell`: the back is told, and will not come again."""
+        super().__init__(message)
+        self.reason = reason
+        self.tell = tell
+
+
+class Worker:
+    """One back, from its Hello on. notify() and usable() are called from any thread, the rest from the server's."""
+
+    def __init__(self, backs: Backs, send: Send, peer: str) -> None:
+        self.name = self.model = peer
+        self._backs = backs
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._job: Job | None = None  # the text of the last Begin
+        self._serial = 0
+        self._n_seen = 0  # accepted tokens that the back knows
+        self._told: tuple[int, bool] | None = None  # epoch and may_draft that it knows; None: it has no text
+        self._waiting_since: float | None = None  # when it was last heard of, while it is asked to draft
+        self._unable_in: Job | None = None
+        self._useless = 0  # messages in a row that brought nothing
+        self._drafted_until = 0.0
+        self._n_vocab = 0  # the target's
+
+    def notify(self) -> None:
+        """See Helper."""
+        with suppress(RuntimeError):  # when the server has ended
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def usable(self, job: Job | None) -> bool:
+        """Whether it answers, and can guess in this text."""
+        since = self._waiting_since
+        stalled = since is not None and time.perf_counter() - since > STALL_S
+        return not stalled and (self._unable_in is None or self._unable_in is not job)
+
+    # The connection
+
+    async def run(self, receive: Receive) -> None:
+        """Greet the back and work with it until it goes; `receive` gives None at the end of the connection."""
+        try:
+            await self._greet(receive)
+        except Drop as drop:
+            self._backs.counts[f"refused: {drop.reason}"] += 1
+            log.info("refused a back at %s: %s", self.name, drop)
+            if drop.tell:
+                await self._send(messages.encode(Refused(str(drop))))
+            return
+        reason = "left"
+        log.info("back %s has joined", self.name)
+        tasks = [asyncio.create_task(work) for work in (self._listen(receive), self._give_orders())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except Drop as drop:
+            reason = drop.reason
+            log.warning("back %s is sent away: %s", self.name, drop)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._backs.leave(self, reason)
+            log.info("back %s has gone", self.name)
+
+    async def _greet(self, receive: Receive) -> None:
+        try:
+            data = await asyncio.wait_for(receive(), HELLO_S)
+        except asyncio.TimeoutError:
+            raise Drop("silence", "it did not say who it is") from None
+        hello = _decode(data) if data is not None else None
+        if not isinstance(hello, Hello):
+            raise Drop("garbage", "it did not say hello")
+        target = self._backs.target
+        _check(hello, self._backs)
+        if target is None:
+            raise Drop("loading", "the model is still loading")
+        self._n_vocab = target.fingerprint.n_vocab
+        self.model = _printable(hello.model)
+        self.name = f"{self.model} at {self.name}"
+        if not self._backs.join(self):
+            raise Drop("too many", "there are enough backs")
+        await self._send(messages.encode(Welcome(target.n_ctx)))
+
+    async def _listen(self, receive: Receive) -> None:
+        while (data := await receive()) is not None:
+            message = _decode(data)
+            if isinstance(message, Hello):
+                raise Drop("garbage", "it says hello twice")
+            if self._waiting_since is not None:
+                self._waiting_since = time.perf_counter()
+            current = message.serial == self._serial and self._job is not None
+            useful = self._take(message, self._job) if current and self._job is not None else False
+            self._backs.counts["stale"] += isinstance(message, Guess) and not useful
+            self._useless = 0 if useful else self._useless + 1
+            if self._useless > MOST_USELESS:
+                raise Drop("flood", f"{MOST_USELESS} messages in a row brought nothing")
+
+    def _take(self, message: Guess | messages.Reading | messages.Unable, job: Job) -> bool:
+        """Pass on what a back says about the present text. False if it brings nothing."""
+        if isinstance(message, Reading):
+            return False
+        if isinstance(message, messages.Unable):
+            self._unable_in = job
+            return False
+        if message.token >= self._n_vocab:
+            raise Drop("garbage", f"there is no token {message.token}")
+        guess = types.Guess(message.token, messages.usable_confidence(message))
+        seconds = max(message.seconds, 1e-6)
+        useful = job.queue.publish_from(self, message.epoch, message.position, guess, message.n_tokens, seconds)
+        if useful:
+            self._record(job, message.n_tokens, seconds)
+        return useful
+
+    def _record(self, job: Job, n_tokens: int, seconds: float) -> None:
+        """Note when the guess was made, as far as that can be told here."""
+        now = time.perf_counter()
+        job.metrics.drafted(max(self._drafted_until, now - seconds), now, n_tokens)
+        self._drafted_until = now
+
+    async def _give_orders(self) -> None:
+        """Tell the back what it has to know, whenever that has changed. Slow readers get fewer, larger messages."""
+        self._wake.set()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            message = self._next_message()
+            if message is not None:
+                await self._send(messages.encode(message))
+
+    def _next_message(self) -> Message | None:
+        """What the back has to know now; None: nothing."""
+        job = self._backs.job
+        fresh = self._told is None or job is not self._job
+        n_seen = 0 if fresh else self._n_seen
+        order = job.queue.order(self, n_seen) if job is not None else None
+        if job is None or order is None:
+            return self._end()
+        told = (order.epoch, order.may_draft)
+        idle = fresh or self._told is None or not self._told[1]
+        if (idle and not order.may_draft) or (told == self._told and not fresh and not order.tokens):
+            return None  # who is asked for nothing need not know
+        self._told, self._n_seen = told, n_seen + len(order.tokens)
+        if order.may_draft == (self._waiting_since is None):
+            self._waiting_since = time.perf_counter() if order.may_draft else None
+        if not fresh:
+            return Text(self._serial, order.epoch, n_seen, order.tokens, order.may_draft)
+        self._job, self._serial = job, self._backs.next_serial()
+        n_ahead, brief = job.queue.policy.n_ahead, job.brief
+        about = (self._n_vocab, n_ahead, brief.sampling, list(brief.banned))
+        return Begin(self._serial, *about, order.epoch, order.tokens, order.may_draft)
+
+    def _end(self) -> Message | None:
+        """The text has ended, or another one drafts."""
+        self._waiting_since = None
+        if self._told is None:
+            return None
+        self._told = self._job = None
+        return End(self._serial)
+
+
+def _decode(data: bytes | str) -> messages.FromBack:
+    try:
+        return messages.from_back(data)
+    except LinkError as error:
+        raise Drop("garbage", str(error)) from None
+
+
+def _check(hello: Hello, backs: Backs) -> None:
+    """Raise Drop for a back that cannot take part."""
+    if hello.version != messages.VERSION:
+        told = f"it speaks protocol {hello.version}, the lead {messages.VERSION}: use the same version of duo"
+        raise Drop("version", told, tell=True)
+    if backs.closed:
+        raise Drop("token", "the lead takes no backs without a token (its --back-token)", tell=True)
+    if not hmac.compare_digest(_digest(hello.token), _digest(backs.token)) and backs.token:
+        raise Drop("token", "the token is not right (--back-token of the lead)", tell=True)
+    if backs.target is not None:
+        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
+        if difference := fingerprint_difference(backs.target.fingerprint, backs.target.texts, draft):
+            raise Drop("vocabulary", f"the draft does not fit the target: {difference}", tell=True)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,1 @@
+"""The lead: OpenAI-compatible HTTP over one generation queue."""

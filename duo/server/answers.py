@@ -1,0 +1,97 @@
+"""Answers: what a generation looks like to a client."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from duo.engine.slot import Task
+from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.spec.types import Step
+
+
+class Shape:
+    """The JSON of one answer, as a chat's or as a completion's."""
+
+    def __init__(self, model: str, *, chat: bool) -> None:
+        self._chat = chat
+        kind = "chat.completion" if chat else "text_completion"
+        self._head = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._kinds = (kind, f"{kind}.chunk" if chat else kind)
+
+    def whole(self, text: str, task: Task) -> dict[str, Any]:
+        """The answer at once."""
+        content = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason(task)}
+        return {**self._head, "object": self._kinds[0], "choices": [choice], "usage": usage(task), **_timings(task)}
+
+    def first(self) -> Iterable[dict[str, Any]]:
+        """What a stream begins with."""
+        if self._chat:
+            yield self._chunk({"delta": {"role": "assistant", "content": ""}})
+
+    def step(self, step: Step) -> dict[str, Any]:
+        """A piece of a stream. `duo.accepted`: so many characters of it were the draft's guesses."""
+        text = _decode(step.text)
+        content: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
+        return self._chunk(content) | {"duo": {"accepted": len(_decode(step.text[: step.n_accepted]))}}
+
+    def last(self, task: Task) -> dict[str, Any]:
+        """What a stream ends with."""
+        content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+        return self._chunk(content, finish_reason(task)) | _timings(task)
+
+    def usage(self, task: Task) -> dict[str, Any]:
+        """The usage, after the end of a stream."""
+        return {**self._head, "object": self._kinds[1], "choices": [], "usage": usage(task)}
+
+    def _chunk(self, content: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish}
+        return {**self._head, "object": self._kinds[1], "choices": [choice]}
+
+
+def finish_reason(task: Task) -> str:
+    """OpenAI's word for what ended the text."""
+    return "length" if task.metrics.stop in (LIMIT, CONTEXT_FULL) else "stop"
+
+
+def usage(task: Task) -> dict[str, Any]:
+    """OpenAI's count of tokens."""
+    n_prompt, n_text = len(task.prompt), sum(step.n_tokens for step in task.metrics.steps)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_text,
+        "total_tokens": n_prompt + n_text,
+        "prompt_tokens_details": {"cached_tokens": task.n_cached},
+    }
+
+
+def _timings(task: Task) -> dict[str, Any]:
+    """llama-server's `timings`."""
+    statistics = task.metrics.statistics()
+    prompt, text, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
+    n_read = len(task.prompt) - task.n_cached
+    timings = {
+        "cache_n": task.n_cached,
+        "prompt_n": n_read,
+        "prompt_ms": 1000 * prompt["seconds"],
+        "prompt_per_token_ms": 1000 * prompt["seconds"] / n_read,
+        "prompt_per_second": n_read / prompt["seconds"] if prompt["seconds"] else None,
+        "predicted_n": text["tokens"],
+        "predicted_ms": 1000 * text["seconds"],
+        "predicted_per_token_ms": 1000 / text["tokens_per_s"] if text["tokens_per_s"] else None,
+        "predicted_per_second": text["tokens_per_s"],
+    }
+    if draft is not None:
+        timings |= {"draft_n": draft["verified"], "draft_n_accepted": draft["accepted"]}
+    return {"timings": timings}
+
+
+def _decode(pieces: Iterable[bytes]) -> str:
+    return b"".join(pieces).decode("utf-8", "replace")

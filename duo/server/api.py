@@ -1,0 +1,238 @@
+"""The API's requests and answers: OpenAI's, with llama-server's additions. Pure: JSON in, values out."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from duo.config import SamplingConfig, StopConfig
+from duo.engine.slot import Task
+from duo.errors import UsageError
+from duo.llama.grammar import schema_grammar
+
+_MOST_MESSAGES = 4096
+_MOST_STOPS = 32
+
+NonNegative = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+
+class ApiError(Exception):
+    """What a client is told instead of an answer, in OpenAI's shape."""
+
+    def __init__(self, status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The JSON."""
+        return {"error": {"message": str(self), "type": self.kind, "param": None, "code": self.code or self.status}}
+
+
+class Part(msgspec.Struct):
+    """A piece of a message."""
+
+    type: str
+    text: str = ""
+
+
+class Said(msgspec.Struct):
+    """A message of a chat."""
+
+    role: str
+    content: str | list[Part] | None = None
+
+    def plain(self) -> dict[str, str]:
+        """For the chat template. Raises ApiError for what is no text."""
+        if isinstance(self.content, list):
+            if other := [part.type for part in self.content if part.type != "text"]:
+                raise ApiError(400, f"messages of type {other[0]!r} cannot be read: this model takes text")
+            return {"role": self.role, "content": "".join(part.text for part in self.content)}
+        return {"role": self.role, "content": self.content or ""}
+
+
+class StreamOptions(msgspec.Struct):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class JsonSchema(msgspec.Struct):
+    """`response_format.json_schema`."""
+
+    schema: dict[str, Any] = {}
+
+
+class ResponseFormat(msgspec.Struct):
+    """`response_format`; llama-server takes a schema beside json_object too."""
+
+    type: str = "text"
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+
+
+class Request(msgspec.Struct):
+    """What chats and completions share. None: as the server's own options say."""
+
+    model: str | None = None
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
+    n_predict: Length | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+    top_p: Share | None = None
+    top_k: NonNegative | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    repeat_penalty: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    repeat_last_n: NonNegative | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
+    stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=_MOST_STOPS)] | None = None
+    logit_bias: Annotated[dict[str, Penalty], msgspec.Meta(max_length=1024)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    response_format: ResponseFormat | None = None
+    grammar: Annotated[str, msgspec.Meta(max_length=2**18)] | None = None
+    json_schema: dict[str, Any] | None = None
+    ignore_eos: bool | None = None
+    logprobs: bool | int | None = None
+    tools: list[Any] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatRequest(Request):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Said], msgspec.Meta(max_length=_MOST_MESSAGES)] = []
+
+
+class CompletionRequest(Request):
+    """POST /v1/completions."""
+
+    prompt: str | list[int | str] = ""
+
+
+class TokenizeRequest(msgspec.Struct):
+    """POST /tokenize."""
+
+    content: str
+    add_special: bool = False
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(msgspec.Struct):
+    """POST /detokenize."""
+
+    tokens: list[int]
+
+
+R = TypeVar("R")
+
+
+def parse(body: bytes, kind: type[R]) -> R:
+    """A request. Raises ApiError that says what is wrong with it."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        raise ApiError(400, f"the request cannot be used: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the server's own options say."""
+
+    model: str
+    sampling: SamplingConfig
+    stop: StopConfig
+    grammar: str | None = None
+
+
+def task(request: Request, prompt: list[int], defaults: Defaults, n_vocab: int, n_ctx: int) -> Task:
+    """What is asked for. Raises ApiError."""
+    _refuse_what_is_not_here(request)
+    if not prompt:
+        raise ApiError(400, "the prompt has no tokens")
+    if len(prompt) > n_ctx:
+        message = f"the prompt has {len(prompt)} tokens, the context {n_ctx}"
+        raise ApiError(400, message, code="context_length_exceeded")
+    bias = _bias(request, n_vocab)
+    asked: dict[str, Any] = {
+        "temp": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "min_p": request.min_p,
+        "typical": request.typical_p,
+        "repeat_penalty": request.repeat_penalty,
+        "repeat_last_n": request.repeat_last_n,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "logit_bias": bias or None,
+    }
+    sampling = replace(defaults.sampling, **{name: value for name, value in asked.items() if value is not None})
+    seed = request.seed if request.seed is not None else defaults.sampling.seed
+    return Task(
+        prompt,
+        replace(sampling, seed=secrets.randbits(32) if seed == -1 else seed),
+        _stop(request, defaults.stop),
+        _grammar(request) or defaults.grammar,
+    )
+
+
+def _refuse_what_is_not_here(request: Request) -> None:
+    if request.n not in (None, 1):
+        raise ApiError(400, f"n must be 1, not {request.n}: one text at a time")
+    # False is what they are anyway.
+    for name in ("logprobs", "tools", "echo", "suffix"):
+        if getattr(request, name):
+            raise ApiError(400, f"{name} is not supported")
+
+
+def _stop(request: Request, default: StopConfig) -> StopConfig:
+    lengths = (request.max_completion_tokens, request.max_tokens, request.n_predict)
+    asked = next((length for length in lengths if length is not None), default.n_predict)
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    ignore_eos = default.ignore_eos if request.ignore_eos is None else request.ignore_eos
+    return StopConfig(asked, (*default.stop_strings, *stops), ignore_eos)
+
+
+def _bias(request: Request, n_vocab: int) -> tuple[tuple[int, float], ...]:
+    found = []
+    for key, value in (request.logit_bias or {}).items():
+        if not key.isdecimal() or int(key[:12]) >= n_vocab:
+            raise ApiError(400, f"logit_bias: no token {key[:40]!r} in a vocabulary of {n_vocab}")
+        found.append((int(key), value))
+    return tuple(found)
+
+
+def _grammar(request: Request) -> str | None:
+    """The grammar that the text obeys. Raises ApiError if it is asked for in two ways, or cannot be used."""
+    schemas = [request.json_schema] if request.json_schema is not None else []
+    form = request.response_format
+    if form is not None and form.type in ("json_object", "json_schema"):
+        schemas.append(form.json_schema.schema if form.json_schema is not None else form.schema or {})
+    elif form is not None and form.type != "text":
+        raise ApiError(400, f"no response_format {form.type!r} (there are text, json_object, json_schema)")
+    if len(schemas) + (request.grammar is not None) > 1:
+        raise ApiError(400, "grammar, json_schema and response_format each say what the text must be: send one")
+    if not schemas:
+        return request.grammar
+    try:
+        return schema_grammar(msgspec.json.encode(schemas[0]).decode(), "the schema")
+    except UsageError as error:
+        raise ApiError(400, str(error)) from None

@@ -1,0 +1,54 @@
+"""The WebSocket that backs connect to."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from duo.errors import LinkError
+from duo.link.back import ROUTE
+from duo.link.backs import Backs
+from duo.link.worker import Worker
+from duo.server.guard import Guard, Rules
+
+_SEND_S = 10.0  # for a message to leave; a back that takes longer hinders more than it helps
+_TRY_LATER = 1013  # RFC 6455, registry of close codes
+
+
+def draft_app(backs: Backs, rules: Rules) -> ASGIApp:
+    """Nothing but that route."""
+    return Guard(Starlette(routes=[draft_route(backs)]), rules)
+
+
+def draft_route(backs: Backs) -> WebSocketRoute:
+    """The route where backs join."""
+
+    async def serve(socket: WebSocket) -> None:
+        await socket.accept()
+
+        async def send(data: bytes) -> None:
+            try:
+                await asyncio.wait_for(socket.send_bytes(data), _SEND_S)
+            except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError) as error:
+                raise LinkError(f"it does not read: {type(error).__name__}") from None
+
+        async def receive() -> bytes | str | None:
+            message = await socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return None
+            data = message.get("bytes")
+            return data if data is not None else str(message.get("text"))
+
+        client = socket.client
+        worker = Worker(backs, send, f"{client.host}:{client.port}" if client else "an unknown place")
+        try:
+            await worker.run(receive)
+            await socket.close(_TRY_LATER)
+        except (LinkError, RuntimeError, WebSocketDisconnect, OSError):
+            pass  # it has gone already
+
+    return WebSocketRoute(ROUTE, serve)

@@ -1,0 +1,93 @@
+"""Guard: who may ask what. Stands before the application."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duo.link.back import ROUTE
+from duo.server.api import ApiError
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+SEND_S = 30.0  # a client that does not read for so long is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is let through."""
+
+    keys: Sequence[str] = ()  # one of which a client must know; none: it need not know any
+    hosts: frozenset[str] | None = None  # names that it may have called the server by; None: any
+    origins: frozenset[str] = frozenset()  # web sites whose pages may ask
+
+
+class Guard:
+    """Checks key, Host and Origin, and cuts off who does not read."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+        self._keys = [_digest(key) for key in rules.keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            return
+
+        async def send_in_time(message: Message) -> None:
+            with anyio.fail_after(SEND_S):
+                await send(message)
+
+        refusal = self._refusal(scope["path"], scope.get("method", ""), Headers(scope=scope))
+        if refusal is None:
+            await self._app(scope, receive, send_in_time)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
+        else:
+            await error_response(refusal)(scope, receive, send_in_time)
+
+    def _refusal(self, path: str, method: str, headers: Headers) -> ApiError | None:
+        host = headers.get("host", "")
+        if self._rules.hosts is not None and _name(host) not in self._rules.hosts:
+            message = f"this server is not called {_name(host)[:100]!r} (--allowed-host)"
+            return ApiError(403, message, "permission_error")
+        origin = headers.get("origin")
+        if origin is not None and not (origin in self._rules.origins or urlsplit(origin).netloc == host):
+            return ApiError(403, "pages of other sites may not ask (--cors-origin)", "permission_error")
+        # Backs have a token of their own; browsers ask with OPTIONS before they send a key.
+        if self._keys and path not in ("/health", ROUTE) and method != "OPTIONS" and not self._knows_key(headers):
+            return ApiError(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
+        return None
+
+    def _knows_key(self, headers: Headers) -> bool:
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        given = _digest(key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", ""))
+        # All of them, so that the time does not tell which.
+        return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """The response for an error."""
+    headers = {"Retry-After": "1"} if error.status == 503 else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error.body(), error.status, headers)
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
