@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from duo.cli import sampling_options as sample
+from duo.cli import server_options as serve
 from duo.cli.declare import option
 from duo.config import ALL_LAYERS, SAMPLERS, SamplingConfig
 
@@ -330,6 +331,10 @@ class RunOptions:
     draft_ahead: AheadOpt = None
     schedule: ScheduleOpt = ScheduleChoice.AUTO
     profile: ProfileOpt = True
+    back_port: serve.BackPortOpt = None
+    back_host: serve.BackHostOpt = "127.0.0.1"
+    back_token: serve.BackTokenOpt = None
+    back_token_file: serve.BackTokenFileOpt = None
     exact: ExactOpt = False
     threads: ThreadsOpt = None
     threads_draft: ThreadsDraftOpt = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +21,7 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 _ACCEPTED = b"\x1b[32m"
 _BOLD = b"\x1b[1m"
+_STRUCK = b"\x1b[9;2m"
 _RESET = b"\x1b[0m"
 
 
@@ -48,9 +49,13 @@ class TextWriter:
     Without, nothing but the text's bytes.
     """
 
-    def __init__(self, *, marks: bool, stream: BinaryIO | None = None) -> None:
+    def __init__(
+        self, *, marks: bool, stream: BinaryIO | None = None, rejected: Callable[[int], bytes] | None = None
+    ) -> None:
+        """`rejected` spells guesses that were rejected, which are shown struck through if there are marks."""
         self._stream = stream or sys.stdout.buffer
         self._marks = marks
+        self._rejected = rejected
         self._bold = False
         self._last = b""
 
@@ -79,6 +84,9 @@ class TextWriter:
             for i, text in enumerate(step.text)
             if text
         ]
+        if self._rejected is not None and step.rejected:
+            wrong = b"".join(map(self._rejected, step.rejected)).replace(b"\n", b" ")
+            tokens.insert(step.n_accepted, _STRUCK + wrong + _RESET)
         return b"".join(tokens)
 
     def _write(self, data: bytes) -> None:
@@ -142,6 +150,23 @@ def blame(option: str, path: Path, error_type: type[DuoError] = DuoError) -> Ite
         yield
     except OSError as error:
         raise error_type(f"{option} {path}: {error.strerror}") from error
+
+
+class _NoticeHandler(logging.Handler):
+    """Shows what is logged like every other line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        (warn if record.levelno >= logging.WARNING else _notice)(record.getMessage())
+
+
+def _notice(text: str) -> None:
+    say(f"duo: {text}")
+
+
+def show_notices(*loggers: str) -> None:
+    """Say what these log, from now on."""
+    for name in loggers:
+        logging.getLogger(name).addHandler(_NoticeHandler())
 
 
 class _WarningHandler(logging.Handler):

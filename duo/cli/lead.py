@@ -1,0 +1,139 @@
+"""`duo lead`: a server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+from duo.cli.configs import (
+    check_usage,
+    context_config,
+    draft_config,
+    model_configs,
+    schedules,
+    stop_config,
+    thread_config,
+    warn_of_inexact,
+    warn_of_threads,
+)
+from duo.cli.interrupts import on_interrupt
+from duo.cli.lead_options import LeadOptions
+from duo.cli.load import load
+from duo.cli.options import RunOptions
+from duo.cli.output import TextWriter, marks_tokens, say, send_log, show_notices, warn
+from duo.cli.profile import keep, tuned_threads, wanted_profile
+from duo.cli.sampling import check_grammar, grammar_text, sampling_config
+from duo.cli.server_options import PrintChoice
+from duo.cli.serving import as_target, lead_backs, lead_rules
+from duo.config import ContextConfig
+from duo.engine.background import Background
+from duo.engine.pair import Pair, context_size
+from duo.engine.slot import Slot, Task
+from duo.models.profiles import Profile
+from duo.server.api import Defaults
+from duo.server.app import Lead
+from duo.server.listener import Listener
+from duo.server.metrics import ServerMetrics
+from duo.server.scheduler import Scheduler
+from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
+from duo.spec.types import Step
+
+
+def lead(options: LeadOptions) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    show_notices("duo.link", "duo.server")
+    shared = {field.name for field in fields(RunOptions)} & {field.name for field in fields(options)}
+    run_options = RunOptions(**{name: getattr(options, name) for name in shared})
+    check_usage(run_options)
+    check_grammar(run_options)
+    rules, backs = lead_rules(options), lead_backs(options)
+    scheduler = Scheduler(options.queue, backs)
+    metrics = ServerMetrics(scheduler, backs)
+    endpoints = Lead(scheduler, backs, metrics)
+    listener = Listener(endpoints.app(rules), options.host, options.port)
+    target, draft = model_configs(run_options)
+    profile = wanted_profile(run_options, target, draft)
+    # The port answers while the models are loading: /health says so.
+    with listener, load(target, draft) as pair:
+        slot = _slot(run_options, pair, profile)
+        backs.target = as_target(pair.target, slot.context)
+        endpoints.load(pair.target, _defaults(options, run_options, pair), slot.n_ctx)
+        say(f"duo: listening on http://{options.host}:{listener.port} (Ctrl-C stops)")
+        if backs.closed:
+            say("duo: no backs may join: that takes --back-token")
+        _serve(options, scheduler, slot, metrics, pair)
+        if profile is not None:
+            keep(profile, slot.learned)
+    return 0
+
+
+def _slot(options: RunOptions, pair: Pair, profile: Profile | None) -> Slot:
+    """Contexts of the largest size that is asked for or fits. Raises DuoError."""
+    learned = profile.load() if profile is not None else {}
+    threads = thread_config(
+        options,
+        drafting=pair.can_speculate,
+        target_on_gpu=pair.target.on_gpu,
+        draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
+    )
+    threads = tuned_threads(threads, options, learned)
+    warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
+    if options.exact:
+        warn_of_inexact(pair.target)
+    drafting = draft_config(options)
+    config = context_config(options, threads, drafting.n_max)
+    n_ctx = context_size(pair.target, config, 0, -1, options.ctx_size)
+    config = replace(config, n_ctx=n_ctx + options.exact)
+    draft_side = ContextConfig(
+        n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
+    )
+    context, draft_context = pair.contexts(config, draft_side, warn)
+    helped = draft_context is not None or (pair.draft is None and pair.can_be_helped(context, warn))
+    return Slot(pair, (context, draft_context), threads, drafting, schedules(options), learned, can_be_helped=helped)
+
+
+def _defaults(options: LeadOptions, run_options: RunOptions, pair: Pair) -> Defaults:
+    # A seed of -1 is a new one for each request.
+    sampling = replace(sampling_config(run_options), seed=options.seed)
+    name = options.alias or pair.target.path.stem
+    return Defaults(name, sampling, stop_config(run_options), grammar_text(run_options))
+
+
+def _serve(options: LeadOptions, scheduler: Scheduler, slot: Slot, metrics: ServerMetrics, pair: Pair) -> None:
+    """Write texts on another thread and show them on this one, until the first signal."""
+    marks = marks_tokens(options.color)
+    shows = options.print is not PrintChoice.NONE and (marks or options.print is not PrintChoice.AUTO)
+    rejected = pair.target.piece if options.print is PrintChoice.ALL else None
+    writer = TextWriter(marks=marks, rejected=rejected)
+
+    def work(put: Callable[[Step | Task], None], _: threading.Event) -> None:
+        def watch(event: Step | Task) -> None:
+            if isinstance(event, Task):
+                metrics.add(event.metrics, event.n_cached)
+            if shows or isinstance(event, Task):
+                put(event)
+
+        scheduler.run(slot, watch)
+
+    running = Background(work, "duo-target")
+    with on_interrupt(scheduler.stop), running:
+        for event in running:
+            if isinstance(event, Step):
+                writer.step(event)
+            else:
+                writer.end()
+                say(_summary(event))
+
+
+def _summary(task: Task) -> str:
+    """Two lines for one generation; the last has the form of `duo`'s."""
+    statistics = task.metrics.statistics()
+    prompt, text, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
+    n_read = len(task.prompt) - task.n_cached
+    lines = f"prompt: {n_read} tokens in {prompt['seconds']:.2f} s, {task.n_cached} cached; stopped: {text['stop']}"
+    if draft is not None and draft["verified"]:
+        lines += f"; accepted {draft['accepted']} of {draft['verified']} guesses"
+    return f"{lines}\ntokens: {text['tokens']} tps: {text['tokens_per_s'] or 0:.3f}"

@@ -1,0 +1,53 @@
+"""API keys and tokens, from the command line or from files."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from duo.errors import UsageError
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
+    """All keys; commas separate some in one, as in llama-server. Raises UsageError."""
+    found = [part.strip() for key in keys or () for part in key.split(",")]
+    if file is not None:
+        found += _lines(file, "--api-key-file")
+    if (keys or file) and not all(found or [""]):
+        raise UsageError("an API key must not be empty: leave --api-key out if clients need none")
+    return found
+
+
+def back_token(token: str | None, file: Path | None, option: str = "--back-token") -> str:
+    """What backs must know; empty if there is none. Raises UsageError."""
+    if token is not None and file is not None:
+        raise UsageError(f"{option} and {option}-file both name the token: leave one out")
+    if file is not None:
+        lines = _lines(file, f"{option}-file")
+        token = lines[0] if lines else ""
+    if token == "":
+        raise UsageError(f"the token must not be empty: leave {option} out if backs need none")
+    if token is not None and len(token) > 256:
+        raise UsageError(f"{option} takes at most 256 characters")
+    return token or ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _lines(file: Path, option: str) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option} {file}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    return [line.strip() for line in lines if line.strip()]
