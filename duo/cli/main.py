@@ -10,8 +10,11 @@ from typing import Any, TypeVar
 
 import typer
 
+from duo.cli.back_options import BackOptions
+from duo.cli.chat_options import ChatOptions
 from duo.cli.check_options import CheckOptions
 from duo.cli.command import takes
+from duo.cli.lead_options import LeadOptions
 from duo.cli.options import RunOptions
 from duo.cli.output import say
 from duo.cli.plan import PlanOptions, plan
@@ -20,7 +23,7 @@ from duo.errors import DuoError, UsageError
 
 EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
 
-Options = TypeVar("Options", RunOptions, TuneOptions, CheckOptions)
+Options = TypeVar("Options", RunOptions, TuneOptions, CheckOptions, LeadOptions)
 
 app = typer.Typer(add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -70,6 +73,33 @@ def check_command(context: typer.Context, options: CheckOptions) -> None:
     from duo.cli.check import check  # noqa: PLC0415
 
     raise typer.Exit(check(_prefer_typed(context, options)))
+
+
+@app.command("chat", add_help_option=False)
+@takes(ChatOptions)
+def chat_command(_: typer.Context, options: ChatOptions) -> None:
+    """Talk with a model that a server runs: `duo lead`, or any other that is OpenAI-compatible."""
+    from duo.cli.chat import chat  # noqa: PLC0415
+
+    raise typer.Exit(chat(options))
+
+
+@app.command("lead", add_help_option=False)
+@takes(LeadOptions)
+def lead_command(context: typer.Context, options: LeadOptions) -> None:
+    """Serve a target over HTTP, as OpenAI does; drafts may come from this machine or from others."""
+    from duo.cli.lead import lead  # noqa: PLC0415
+
+    raise typer.Exit(lead(_prefer_typed(context, options)))
+
+
+@app.command("back", add_help_option=False)
+@takes(BackOptions)
+def back_command(_: typer.Context, options: BackOptions) -> None:
+    """Draft for a lead on another machine, whenever it is there."""
+    from duo.cli.back import back  # noqa: PLC0415
+
+    raise typer.Exit(back(options))
 
 
 def main() -> None:

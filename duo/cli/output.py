@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 _ACCEPTED = b"\x1b[32m"
 _BOLD = b"\x1b[1m"
+# What could drive a terminal: C0 but tab and newline, DEL, and C1 in UTF-8.
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _STRUCK = b"\x1b[9;2m"
 _RESET = b"\x1b[0m"
 
@@ -43,7 +46,7 @@ def marks_tokens(color: Color) -> bool:
 
 
 class TextWriter:
-    """Writes steps to stdout as they come.
+    """Writes steps to stdout as they come; on a terminal without what could drive it.
 
     With `marks`, accepted draft tokens are green and every other step is bold, so that the steps can be told apart.
     Without, nothing but the text's bytes.
@@ -54,6 +57,7 @@ class TextWriter:
     ) -> None:
         """`rejected` spells guesses that were rejected, which are shown struck through if there are marks."""
         self._stream = stream or sys.stdout.buffer
+        self._on_terminal = self._stream.isatty()
         self._marks = marks
         self._rejected = rejected
         self._bold = False
@@ -65,32 +69,35 @@ class TextWriter:
 
     def step(self, step: Step) -> None:
         """Write one step. Raises BrokenPipeError when nobody reads any more."""
-        text = b"".join(step.text)
-        if not text:
+        text = tuple(map(self._harmless, step.text))
+        if not any(text):
             return
-        self._write(self._marked(step) if self._marks else text)
-        self._last = text[-1:]
+        self._write(self._marked(step, text) if self._marks else b"".join(text))
+        self._last = b"".join(text)[-1:]
 
     def end(self) -> None:
         """Put what follows on a terminal on a line of its own."""
         if self._last not in (b"", b"\n") and (sys.stdout.isatty() or _streams_are_one()):
             say("")
 
-    def _marked(self, step: Step) -> bytes:
+    def _harmless(self, text: bytes) -> bytes:
+        return _CONTROLS.sub(b"", text) if self._on_terminal else text
+
+    def _marked(self, step: Step, texts: tuple[bytes, ...]) -> bytes:
         style = _BOLD if self._bold else b""
         self._bold = not self._bold
         tokens = [
-            style + (_ACCEPTED if i < step.n_accepted else b"") + text + _RESET
-            for i, text in enumerate(step.text)
-            if text
+            style + (_ACCEPTED if i < step.n_accepted else b"") + text + _RESET for i, text in enumerate(texts) if text
         ]
         if self._rejected is not None and step.rejected:
-            wrong = b"".join(map(self._rejected, step.rejected)).replace(b"\n", b" ")
+            wrong = self._harmless(b"".join(map(self._rejected, step.rejected))).replace(b"\n", b" ")
             tokens.insert(step.n_accepted, _STRUCK + wrong + _RESET)
         return b"".join(tokens)
 
     def _write(self, data: bytes) -> None:
-        self._stream.write(data)
+        rest = memoryview(data)
+        while rest:  # with PYTHONUNBUFFERED, a part of it may be taken at a time
+            rest = rest[self._stream.write(rest) :]
         self._stream.flush()
 
 
