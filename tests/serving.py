@@ -144,6 +144,7 @@ class StreamedText:
 
     def __init__(self, url: str, request: dict[str, Any]) -> None:
         self.text = ""
+        self.n_tokens = 0
         self.events: list[dict[str, Any]] = []
         self.times: list[float] = []  # when pieces of text came
         self.error: Exception | None = None
@@ -167,8 +168,13 @@ class StreamedText:
             self.events.append(event)
             if event.get("choices") and event["choices"][0]["text"]:
                 self.text += event["choices"][0]["text"]
+                self.n_tokens += event["duo"]["tokens"]
                 self.times.append(time.monotonic())
             self._more.notify_all()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
 
     def wait_for_pieces(self, n: int) -> None:
         """Until `n` pieces have come, or it has ended."""

@@ -10,14 +10,36 @@ from duo.cli import options as opt
 from duo.cli.declare import option
 from duo.cli.server_options import BACKS
 
+FIRST = "What matters first"
+
 ModelOpt = Annotated[
     Path | None,
-    option("-m", "--model", "-md", "--model-draft", panel=opt.MAIN, metavar="GGUF", env="LLAMA_ARG_MODEL",
+    option("-m", "--model", "-md", "--model-draft", panel=FIRST, metavar="GGUF", env="LLAMA_ARG_MODEL",
            help="The draft: a small model with the vocabulary of the lead's. Without it, the demo pair's."),
 ]  # fmt: skip
 LeadOpt = Annotated[
-    str, option("--lead", panel=opt.MAIN, metavar="URL", help="Where the lead is: ws:// or wss://, host and port.")
+    str, option("--lead", panel=FIRST, metavar="URL", help="Where the lead is: ws:// or wss://, host and port.")
 ]
+HfOpt = Annotated[
+    str | None,
+    option("-hf", "-hfd", "--hf-repo", "--hf-repo-draft", panel=opt.MODELS, metavar="USER/REPO[:QUANT]",
+           env="LLAMA_ARG_HF_REPO", help="The draft from Hugging Face."),
+]  # fmt: skip
+ThreadsOpt = Annotated[
+    int | None,
+    option("-t", "-td", "--threads", panel=opt.HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS",
+           show_default="all cores", help="Threads of the draft."),
+]  # fmt: skip
+LayersOpt = Annotated[
+    opt.Layers,
+    option("-ngl", "-ngld", "--gpu-layers", panel=opt.HARDWARE, metavar="N|all|auto", parser=opt.parse_layers,
+           show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the draft on the GPU."),
+]  # fmt: skip
+ContextSizeOpt = Annotated[
+    int,
+    option("-c", "--ctx-size", panel=opt.CONTEXT, metavar="N", min=0, env="LLAMA_ARG_CTX_SIZE",
+           help="Context in tokens; 0 is what the lead's texts need, up to what the draft was trained for."),
+]  # fmt: skip
 TokenOpt = Annotated[
     str | None,
     option("--token", "--back-token", panel=BACKS, metavar="TOKEN", env="DUO_BACK_TOKEN", show_default="none",
@@ -36,13 +58,13 @@ class BackOptions:
     lead: LeadOpt = "ws://localhost:5555"
     token: TokenOpt = None
     token_file: TokenFileOpt = None
-    hf_repo: opt.HfOpt = None
+    hf_repo: HfOpt = None
     offline: opt.OfflineOpt = False
     mlock: opt.MlockOpt = False
     mmap: opt.MmapOpt = True
-    threads: opt.ThreadsOpt = None
-    gpu_layers: opt.LayersOpt = opt.AUTO_LAYERS
-    ctx_size: opt.ContextSizeOpt = 0
+    threads: ThreadsOpt = None
+    gpu_layers: LayersOpt = opt.AUTO_LAYERS
+    ctx_size: ContextSizeOpt = 0
     flash_attn: opt.FlashAttnOpt = opt.Switch.AUTO
     cache_type_k: opt.CacheTypeKOpt = opt.CacheType.F16
     cache_type_v: opt.CacheTypeVOpt = opt.CacheType.F16

@@ -37,10 +37,11 @@ class Shape:
             yield self._chunk({"delta": {"role": "assistant", "content": ""}})
 
     def step(self, step: Step) -> dict[str, Any]:
-        """A piece of a stream. `duo.accepted`: so many characters of it were the draft's guesses."""
+        """A piece of a stream. `duo`: its tokens, and how many of its characters were the draft's guesses."""
         text = _decode(step.text)
         content: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
-        return self._chunk(content) | {"duo": {"accepted": len(_decode(step.text[: step.n_accepted]))}}
+        accepted = len(_decode(step.text[: step.n_accepted]))
+        return self._chunk(content) | {"duo": {"tokens": len(step.tokens), "accepted": accepted}}
 
     def last(self, task: Task) -> dict[str, Any]:
         """What a stream ends with."""

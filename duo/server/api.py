@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,6 +17,9 @@ from duo.llama.grammar import schema_grammar
 
 _MOST_MESSAGES = 4096
 _MOST_STOPS = 32
+_DEEPEST = 128
+_LARGEST_SCHEMA = 2**16
+_MANY_TIMES = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
 
 NonNegative = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -230,9 +235,20 @@ def _grammar(request: Request) -> str | None:
         raise ApiError(400, f"no response_format {form.type!r} (there are text, json_object, json_schema)")
     if len(schemas) + (request.grammar is not None) > 1:
         raise ApiError(400, "grammar, json_schema and response_format each say what the text must be: send one")
-    if not schemas:
+    if request.grammar is not None:
+        # llama.cpp reads parentheses recursively, and would run out of stack.
+        if max(accumulate((char == "(") - (char == ")") for char in request.grammar), default=0) > _DEEPEST:
+            raise ApiError(400, f"grammar: more than {_DEEPEST} parentheses within each other")
         return request.grammar
+    return _schema_grammar(schemas[0]) if schemas else None
+
+
+def _schema_grammar(schema: dict[str, Any]) -> str:
+    text = msgspec.json.encode(schema).decode()
+    # Repetitions are written out: a short schema can become gigabytes.
+    if len(text) > _LARGEST_SCHEMA or _MANY_TIMES.search(text):
+        raise ApiError(400, f"the schema is larger than {_LARGEST_SCHEMA} bytes, or repeats something 10,000 times")
     try:
-        return schema_grammar(msgspec.json.encode(schemas[0]).decode(), "the schema")
+        return schema_grammar(text, "the schema")
     except UsageError as error:
         raise ApiError(400, str(error)) from None

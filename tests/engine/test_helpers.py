@@ -108,7 +108,7 @@ class Line:
 
 def slow_target(pause: threading.Event) -> FakeContext:
     """Each decode takes a millisecond, in which a draft can guess."""
-    return FakeContext(during=lambda: bool(pause.wait(0.001)), n_batch=32)  # type: ignore[arg-type, return-value]
+    return FakeContext(during=lambda: bool(pause.wait(0.001)), n_batch=32)
 
 
 def test_a_draft_elsewhere_helps_and_changes_nothing() -> None:

@@ -11,6 +11,9 @@ HELP = {
     ("plan",): Path(__file__).with_name("help-plan.txt"),
     ("tune",): Path(__file__).with_name("help-tune.txt"),
     ("check",): Path(__file__).with_name("help-check.txt"),
+    ("lead",): Path(__file__).with_name("help-lead.txt"),
+    ("back",): Path(__file__).with_name("help-back.txt"),
+    ("chat",): Path(__file__).with_name("help-chat.txt"),
 }
 README = ROOT / "README.md"
 
