@@ -112,6 +112,11 @@ class SamplingConfig:
             raise UsageError(f"no sampler {unknown[0]!r} (there are {', '.join(SAMPLERS)})")
 
     @property
+    def mode(self) -> str:
+        """How a token is chosen: greedy, or coupled. What is learned in one says nothing of the other."""
+        return "coupled" if self.temp else "greedy"
+
+    @property
     def is_plain(self) -> bool:
         """Whether nothing can keep the most likely token from being chosen."""
         penalised = self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty

@@ -14,7 +14,8 @@ FIRST = "What matters first"
 
 ModelOpt = Annotated[
     Path | None,
-    option("-m", "--model", "-md", "--model-draft", panel=FIRST, metavar="GGUF", env="LLAMA_ARG_MODEL",
+    option("-m", "--model", "-md", "--model-draft", panel=FIRST, metavar="GGUF",
+           env=["LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"],
            help="The draft: a small model with the vocabulary of the lead's. Without it, the demo pair's."),
 ]  # fmt: skip
 LeadOpt = Annotated[
@@ -23,7 +24,7 @@ LeadOpt = Annotated[
 HfOpt = Annotated[
     str | None,
     option("-hf", "-hfd", "--hf-repo", "--hf-repo-draft", panel=opt.MODELS, metavar="USER/REPO[:QUANT]",
-           env="LLAMA_ARG_HF_REPO", help="The draft from Hugging Face."),
+           env="LLAMA_ARG_SPEC_DRAFT_HF_REPO", help="The draft from Hugging Face."),
 ]  # fmt: skip
 ThreadsOpt = Annotated[
     int | None,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 
 from duo.cli.configs import (
@@ -25,7 +26,7 @@ from duo.cli.output import TextWriter, marks_tokens, say, send_log, show_notices
 from duo.cli.profile import keep, tuned_threads, wanted_profile
 from duo.cli.sampling import check_grammar, grammar_text, sampling_config
 from duo.cli.server_options import PrintChoice
-from duo.cli.serving import as_target, lead_backs, lead_rules
+from duo.cli.serving import as_target, in_url, lead_backs, lead_rules
 from duo.config import ContextConfig
 from duo.engine.background import Background
 from duo.engine.pair import Pair, context_size
@@ -39,6 +40,8 @@ from duo.server.scheduler import Scheduler
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
+
+_MOST_UNSEEN = 4096  # steps that wait to be shown
 
 
 def lead(options: LeadOptions) -> int:
@@ -54,20 +57,28 @@ def lead(options: LeadOptions) -> int:
     metrics = ServerMetrics(scheduler, backs)
     endpoints = Lead(scheduler, backs, metrics)
     listener = Listener(endpoints.app(rules), options.host, options.port)
-    target, draft = model_configs(run_options)
-    profile = wanted_profile(run_options, target, draft)
-    # The port answers while the models are loading: /health says so.
-    with listener, load(target, draft) as pair:
+    # The port answers while the models are fetched and loaded: /health says so.
+    with listener, _load(run_options) as (pair, profile):
         slot = _slot(run_options, pair, profile)
         backs.target = as_target(pair.target, slot.context)
         endpoints.load(pair.target, _defaults(options, run_options, pair), slot.n_ctx)
-        say(f"duo: listening on http://{options.host}:{listener.port} (Ctrl-C stops)")
+        say(f"duo: listening on http://{in_url(options.host)}:{listener.port} (Ctrl-C stops)")
         if backs.closed:
             say("duo: no backs may join: that takes --back-token")
-        _serve(options, scheduler, slot, metrics, pair)
+        try:
+            _serve(options, scheduler, slot, metrics, pair)
+        finally:
+            listener.close()  # before the models go: requests may be using them
         if profile is not None:
             keep(profile, slot.learned)
     return 0
+
+
+@contextmanager
+def _load(options: RunOptions) -> Iterator[tuple[Pair, Profile | None]]:
+    target, draft = model_configs(options)
+    with load(target, draft) as pair:
+        yield pair, wanted_profile(options, target, draft)
 
 
 def _slot(options: RunOptions, pair: Pair, profile: Profile | None) -> Slot:
@@ -113,7 +124,8 @@ def _serve(options: LeadOptions, scheduler: Scheduler, slot: Slot, metrics: Serv
         def watch(event: Step | Task) -> None:
             if isinstance(event, Task):
                 metrics.add(event.metrics, event.n_cached)
-            if shows or isinstance(event, Task):
+            # Where nobody looks, such as at a terminal that was stopped, nothing is to pile up.
+            if (shows or isinstance(event, Task)) and running.n_waiting < _MOST_UNSEEN:
                 put(event)
 
         scheduler.run(slot, watch)
@@ -121,11 +133,12 @@ def _serve(options: LeadOptions, scheduler: Scheduler, slot: Slot, metrics: Serv
     running = Background(work, "duo-target")
     with on_interrupt(scheduler.stop), running:
         for event in running:
-            if isinstance(event, Step):
-                writer.step(event)
-            else:
-                writer.end()
-                say(_summary(event))
+            with suppress(OSError):  # nobody looks any more; clients still do
+                if isinstance(event, Step):
+                    writer.step(event)
+                else:
+                    writer.end()
+                    say(_summary(event))
 
 
 def _summary(task: Task) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import queue
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from typing import BinaryIO
 
@@ -171,16 +174,13 @@ def _notice(text: str) -> None:
 
 
 def show_notices(*loggers: str) -> None:
-    """Say what these log, from now on."""
+    """Say what these log, from now on; whoever logs does not wait for the terminal."""
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = QueueListener(records, _NoticeHandler())
+    listener.start()
+    atexit.register(listener.stop)
     for name in loggers:
-        logging.getLogger(name).addHandler(_NoticeHandler())
-
-
-class _WarningHandler(logging.Handler):
-    """Shows what is logged like every other warning."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        warn(record.getMessage())
+        logging.getLogger(name).addHandler(QueueHandler(records))
 
 
 def send_log(*, verbose: bool, file: Path | None) -> None:
@@ -194,7 +194,7 @@ def send_log(*, verbose: bool, file: Path | None) -> None:
     everything.propagate = False
     everything.setLevel(logging.DEBUG if file else logging.INFO)
     llama.setLevel(logging.NOTSET if file or verbose else logging.CRITICAL)
-    logging.getLogger("duo.models").addHandler(_WarningHandler(logging.WARNING))
+    logging.getLogger("duo.models").addHandler(_NoticeHandler(logging.WARNING))
     if verbose:
         llama.addHandler(logging.StreamHandler())
         llama.handlers[-1].setLevel(logging.INFO)

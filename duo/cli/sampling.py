@@ -38,7 +38,7 @@ def sampling_config(options: RunOptions) -> SamplingConfig:
         frequency_penalty=options.frequency_penalty,
         logit_bias=tuple(parse_bias(bias) for bias in options.logit_bias or ()),
         samplers=tuple(_sampler_names(options.samplers)),
-        seed=secrets.randbits(32) if options.seed == RANDOM_SEED else options.seed,
+        seed=secrets.randbits(32) if options.seed == RANDOM_SEED else options.seed % 2**64,
     )
 
 
@@ -58,9 +58,7 @@ def is_in_order(options: RunOptions, config: SamplingConfig) -> bool:
 
 def sampling_mode(options: RunOptions, config: SamplingConfig) -> str:
     """How tokens are chosen: greedy, coupled or rejection."""
-    if not config.temp:
-        return "greedy"
-    return VerifyChoice.REJECTION.value if is_in_order(options, config) else VerifyChoice.COUPLED.value
+    return VerifyChoice.REJECTION.value if is_in_order(options, config) else config.mode
 
 
 def choosing(options: RunOptions, config: SamplingConfig, target: Model) -> tuple[Verifier, Guesser]:

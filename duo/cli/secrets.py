@@ -18,6 +18,8 @@ def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
         found += _lines(file, "--api-key-file")
     if (keys or file) and not all(found or [""]):
         raise UsageError("an API key must not be empty: leave --api-key out if clients need none")
+    if not all(key.isascii() and key.isprintable() for key in found):
+        raise UsageError("an API key has characters that HTTP cannot carry")
     return found
 
 
@@ -30,8 +32,8 @@ def back_token(token: str | None, file: Path | None, option: str = "--back-token
         token = lines[0] if lines else ""
     if token == "":
         raise UsageError(f"the token must not be empty: leave {option} out if backs need none")
-    if token is not None and len(token) > 256:
-        raise UsageError(f"{option} takes at most 256 characters")
+    if token is not None and (len(token) > 256 or not token.isprintable()):
+        raise UsageError(f"{option} takes at most 256 characters that can be printed")
     return token or ""
 
 

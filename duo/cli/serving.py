@@ -27,7 +27,11 @@ def lead_rules(options: LeadOptions) -> Rules:
             f"--host {options.host}: other machines can reach this address, so clients must know a key: "
             "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
         )
-    return Rules(keys, _hosts(options.host, options.allowed_host or ()), frozenset(options.cors_origin or ()))
+    return Rules(
+        keys,
+        _hosts(options.host, options.allowed_host or ()),
+        frozenset(origin.rstrip("/") for origin in options.cors_origin or ()),
+    )
 
 
 def lead_backs(options: LeadOptions) -> Backs:
@@ -51,7 +55,7 @@ class BackPort:
         self.backs = Backs(token)
         app = draft_app(self.backs, Rules(hosts=_hosts(options.back_host, ())))
         self.listener = Listener(app, options.back_host, options.back_port or 0)
-        say(f"duo: taking drafts at ws://{options.back_host}:{self.listener.port}")
+        say(f"duo: taking drafts at ws://{in_url(options.back_host)}:{self.listener.port}")
 
 
 def as_target(model: Model, context: Context) -> Target:
@@ -62,6 +66,11 @@ def as_target(model: Model, context: Context) -> Target:
 def brief(options: RunOptions, sampling: SamplingConfig, target: Model) -> Brief:
     """How tokens are chosen in a run."""
     return Brief(sampling, target.end_tokens() if options.ignore_eos else ())
+
+
+def in_url(host: str) -> str:
+    """An address as URLs write it."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _hosts(host: str, more: Iterable[str]) -> frozenset[str] | None:

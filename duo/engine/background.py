@@ -65,6 +65,11 @@ class Background(Generic[T]):
         if self._error is not None:
             raise self._error
 
+    @property
+    def n_waiting(self) -> int:
+        """What was put out and not yet taken."""
+        return self._items.qsize()
+
     def stop(self) -> None:
         """Ask the work to stop, from any thread or signal handler."""
         self._stop.set()

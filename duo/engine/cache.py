@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from duo.engine.decoder import Decoder
+from duo.errors import RollbackError
 
 
 class Cache:
@@ -18,13 +19,17 @@ class Cache:
         self._tokens: list[int] = []
 
     def begin(self, text: Sequence[int]) -> int:
-        """Keep what `text` begins with, but for its last token. How many tokens that is."""
+        """Keep what `text` begins with, but for its last token. How many tokens that is. Raises RollbackError."""
         pairs = zip(self._tokens[: self.context.n_past], text[:-1], strict=False)
         n = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if n < self.context.n_past and not self._can_roll_back:
             n = 0
-        self.context.rollback(n)
         self._tokens = []
+        try:
+            self.context.rollback(n)
+        except RollbackError:
+            n = 0
+            self.context.rollback(0)
         return n
 
     def end(self, tokens: Sequence[int]) -> None:

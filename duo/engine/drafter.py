@@ -37,21 +37,28 @@ class TargetSide(Protocol):
 class Drafter:
     """Continues the accepted tokens in its own context and publishes each guess at once.
 
-    What is in that context already is taken to be the beginning of the text. When it is full the last half of it is
-    read again, without what stood before.
+    When it is full it reads the last half of it again, without what stood before.
 
     `_tokens` is what it believes the text to be: the accepted tokens as far as it has seen them, then its own
     guesses. The last of them has not been decoded yet.
     """
 
-    def __init__(self, draft: Decoder, queue: TargetSide, guesser: Guesser, n_vocab: int, metrics: Metrics) -> None:
-        """`n_vocab` is the target's: guesses beyond it are cut."""
+    def __init__(
+        self,
+        draft: Decoder,
+        queue: TargetSide,
+        guesser: Guesser,
+        n_vocab: int,
+        metrics: Metrics,
+        text: Sequence[int] = (),
+    ) -> None:
+        """`n_vocab` is the target's: guesses beyond it are cut. The draft's cache holds the beginning of `text`."""
         self._draft = draft
         self._queue = queue
         self._guesser = guesser
         self._n_vocab = n_vocab
         self._metrics = metrics
-        self._tokens: list[int] = []
+        self._tokens: list[int] = list(text[: draft.n_past])
         self._first = 0  # the token that the cache begins with: a draft of a small context sees only the last ones
         self._n_seen = 0  # accepted tokens that _tokens begins with
         self._epoch = 0

@@ -99,7 +99,12 @@ class Drafting:
 
     def _look_for_helper(self) -> None:
         """Let the draft elsewhere work that is there now; the local one if there is none."""
-        if self._helpers is None or (helper := self._helpers.active()) is self._helper:
+        if self._helpers is None:
+            return
+        if self._helper is not None and self._queue.schedule() is Schedule.OFF:
+            self._helpers.give_up(self._helper)
+        helper = self._helpers.active(otherwise=self._draft is not None)
+        if helper is self._helper:
             return
         self._dismiss()
         self._helper = helper

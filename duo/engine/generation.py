@@ -116,4 +116,4 @@ class Generation:
     def _drafter(self, queue: CandidateQueue) -> Drafter | None:
         if self.draft is None:
             return None
-        return Drafter(self.draft, queue, self.guesser, self.target.n_vocab, self.metrics)
+        return Drafter(self.draft, queue, self.guesser, self.target.n_vocab, self.metrics, self.prompt)

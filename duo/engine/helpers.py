@@ -19,8 +19,12 @@ class Helpers(Protocol):
         """The text has ended."""
         ...
 
-    def active(self) -> Helper | None:
-        """The one that drafts now; None if there is none."""
+    def active(self, *, otherwise: bool) -> Helper | None:
+        """The one that drafts now; None if there is none. `otherwise` there is a local draft."""
+        ...
+
+    def give_up(self, helper: Helper) -> None:
+        """What it guesses is not worth its time in this text."""
         ...
 
     def learned(self, helper: Helper) -> dict[str, Any] | None:

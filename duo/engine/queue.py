@@ -59,6 +59,7 @@ class CandidateQueue:
         self._draft_began: float | None = None  # when it began the token in the making; None: there is none
         self._draft_epoch = 0  # and in which epoch
         self._helper: Helper | None = None  # the draft elsewhere that is employed
+        self._employed_in = 0  # the epoch in which it was
         self._ordered: float | None = None  # when it was told of the present epoch, until its first guess
 
     def begin_beside(self) -> None:
@@ -82,8 +83,10 @@ class CandidateQueue:
     def employ(self, policy: Policy, helper: Helper | None = None) -> None:
         """Another draft takes over, with a policy of its own: `helper`, or the local one if that is None."""
         with self._changed:
+            self._tell()  # the one that drafted until now
             self._policy = policy
             self._session.drop()
+            self._employed_in = self._session.epoch
             self._helper = helper
             self._beside = helper is not None
             self._draft_began = self._ordered = None
@@ -147,6 +150,8 @@ class CandidateQueue:
                 self._policy.learn_step(len(tokens), cost)
             if self._draft_began is not None and self._draft_epoch != self._session.epoch:
                 self._cancel()
+                if self._helper is not None:
+                    self._draft_began = None  # it begins again when it hears of this
             self._tell()
             # Only now: what was learned may be what the draft waits for.
             self._changed.notify_all()
@@ -212,29 +217,36 @@ class CandidateQueue:
             self._draft_began = None
             return self._publish(epoch, position, guess, n_tokens, seconds)
 
-    def _publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+    def _publish(
+        self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float, n_known: int | None = None
+    ) -> bool:
         if self._beside == (self._policy.schedule is Schedule.ASYNC):  # not in the middle of a change
             self._policy.learn_draft(n_tokens, seconds)
-        useful = self._session.offer(epoch, position, guess)
+        useful = self._session.offer(epoch, position, guess, n_known)
         self._changed.notify_all()
         return useful
 
     # The side of a draft elsewhere
 
     def publish_from(
-        self, helper: Helper, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float
+        self, helper: Helper, epoch: int, n_known: int, position: int, guess: Guess, n_tokens: int, seconds: float
     ) -> bool:
-        """publish() from elsewhere. False also if `helper` is not employed, or there is no room for the guess."""
+        """publish() from elsewhere, made where `n_known` accepted tokens were known.
+
+        False also if `helper` is not employed, was not when it was told of `epoch`, or has guessed far enough.
+        """
         now = time.perf_counter()
         with self._changed:
-            if self._helper is not helper or self._session.n_pending >= self._policy.n_ahead:
+            if self._helper is not helper or not self._employed_in <= epoch <= self._session.epoch:
+                return False
+            if self._session.n_pending >= self._policy.n_ahead or n_known > len(self._session.accepted):
                 return False
             if epoch == self._session.epoch:
                 self._draft_began = now  # it is at the next one already
                 if self._ordered is not None:
                     self._policy.learn_latency(max(0.0, now - self._ordered - seconds))
                     self._ordered = None
-            useful = self._publish(epoch, position, guess, n_tokens, seconds)
+            useful = self._publish(epoch, position, guess, n_tokens, seconds, n_known)
             if not useful or not self._policy.may_draft(self._session.confidences()):
                 self._tell()
             return useful

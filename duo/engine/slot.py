@@ -77,14 +77,15 @@ class Slot:
         Raises DecodeError, or UsageError for a grammar that is none.
         """
         generation = self._generation(task, helpers)
-        mode = "coupled" if task.sampling.temp else "greedy"
-        restore(generation.policy, self.learned, mode)
+        restore(generation.policy, self.learned, task.sampling.mode)
         task.n_cached = self._target.begin(task.prompt)
         if self._draft is not None:
             self._draft.begin(task.prompt)
         self._target.context.set_threads(self._threads.target, self._threads.target_batch)
         with self._guard:
             self._running = generation
+            if stop.is_set():
+                generation.interrupt()
         try:
             generation.run(put, stop)
         finally:
@@ -95,7 +96,7 @@ class Slot:
                     cache.context.resume()
                     cache.end(tokens)
         if self._draft is not None and generation.used_policy is generation.policy:
-            self.learned = remembered(generation.policy, self.learned, mode)
+            self.learned = remembered(generation.policy, self.learned, task.sampling.mode)
 
     def interrupt(self) -> None:
         """Let the present text, if there is one, end soon, from any thread: a long prompt is not read to its end."""

@@ -20,7 +20,7 @@ from duo.engine.drafter import Drafter
 from duo.engine.metrics import Metrics
 from duo.errors import LinkError, UsageError
 from duo.link import messages
-from duo.link.messages import Begin, End, Hello, Message, Reading, Refused, Text, Welcome
+from duo.link.messages import ROUTE, Alive, Begin, End, Hello, Message, Refused, Text, Welcome
 from duo.link.mirror import Mirror
 from duo.llama.vocabulary import Fingerprint
 from duo.spec.sampling import chooser
@@ -28,7 +28,6 @@ from duo.spec.types import Logits
 
 log = logging.getLogger("duo.link")
 
-ROUTE = "/v1/draft"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _LEAVE_S = 2.0  # to say goodbye
@@ -61,11 +60,13 @@ class Back:
         while not self._stop.is_set():
             try:
                 with self._connect() as self._socket:
+                    if self._stop.is_set():
+                        break
                     welcome = self._greet(self._socket)
                     log.info("joined the lead at %s", self._url)
                     pause_s, told = _FIRST_PAUSE_S, False
                     self._serve(self._socket, welcome)
-            except InvalidURI as error:
+            except (InvalidURI, ValueError) as error:
                 raise UsageError(f"--lead: {error}") from None
             except Refusal:
                 raise
@@ -128,10 +129,12 @@ class Back:
                 elif isinstance(message, End):
                     drafting.close()
                     mirror = None
+                    connection.send(messages.encode(Alive(message.serial)))  # it is ready
         log.info("left the lead" if self._stop.is_set() else "the lead has gone")
 
     def _cache_for(self, n_ctx: int) -> Cache:
         if self._cache is None or self._n_ctx < n_ctx:
+            self._cache = None  # two at the same time might not fit
             self._cache, self._n_ctx = Cache(self._make_context(n_ctx)), n_ctx
         return self._cache
 
@@ -147,10 +150,10 @@ class _Help:
         self._cache = cache
         context = cache.context
         cache.begin(begin.tokens)
-        draft = _Announcing(context, lambda: send(Reading(begin.serial)))
+        draft = _Announcing(context, lambda: send(Alive(begin.serial)))
         self.mirror = Mirror(begin, send, context.cancel)
         guesser = chooser(begin.sampling, begin.banned)
-        self._drafter = Drafter(draft, self.mirror, guesser, begin.n_vocab, Metrics())
+        self._drafter = Drafter(draft, self.mirror, guesser, begin.n_vocab, Metrics(), begin.tokens)
         self._thread = DraftThread(self._drafter, self.mirror, context)
 
     def __enter__(self) -> _Help:

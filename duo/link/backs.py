@@ -56,11 +56,16 @@ class Standing(Helper, Protocol):
         """Whether it answers, and can guess in this text."""
         ...
 
+    def stall(self) -> None:
+        """It was not usable: it will not be before it has given a sign of life."""
+        ...
+
 
 class Backs:
     """Who is connected and who drafts: one; the others stand by in the order in which they came.
 
-    Backs join and leave on the server's thread while the target's asks who is active: the lock protects all fields.
+    Backs join and leave on the server's thread while the target's asks who is active: the lock protects the
+    fields below it.
     """
 
     def __init__(self, token: str = "", *, closed: bool = False) -> None:
@@ -70,14 +75,15 @@ class Backs:
         self.target: Target | None = None  # once the model is loaded
         self.counts: Counter[str] = Counter()  # joins, stale guesses, and drops by their reason
         self.latency_s = 0.0  # of the back that drafted last
+        # Policy.state() by model and way of sampling. The target's thread's own.
+        self.learned: dict[tuple[str, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._line: list[Standing] = []
         self._active: Standing | None = None
         self._job: Job | None = None
+        self._given_up: list[Standing] = []  # in this text
         self._serials = count(1)
         self._told: Standing | None = None  # who was last said to draft
-        # Policy.state() by model and way of sampling. The target's thread's own.
-        self.learned: dict[tuple[str, str], dict[str, Any]] = {}
 
     @property
     def n_connected(self) -> int:
@@ -129,28 +135,35 @@ class Backs:
             if self._active is not None:
                 self._active.notify()
             self._job = self._active = None
+            self._given_up = []
 
-    def active(self) -> Standing | None:
-        """The back that drafts: the same as before while it is usable, else the first in line that is."""
+    def active(self, *, otherwise: bool) -> Standing | None:
+        """The back that drafts: the same as before while it is usable, else the first in line that is.
+
+        One that was given up drafts only if there is no other, and no draft `otherwise`.
+        """
         with self._lock:
-            before = self._active
-            if before is None or before not in self._line or not before.usable(self._job):
-                self._active = next((back for back in self._line if back.usable(self._job)), None)
-            if before is not self._active:
+            before, usable = self._active, [back for back in self._line if back.usable(self._job)]
+            wanted = [back for back in usable if back not in self._given_up] or ([] if otherwise else usable)
+            self._active = before if before in wanted else next(iter(wanted), None)
+            if before is not self._active and before in self._line and before not in usable:
                 self._relieve(before)
-            return self._active
+            news = self._active if self._active not in (None, self._told) else None
+            self._told = self._active or self._told
+        if news is not None:  # not under the lock: a terminal may be slow
+            log.info("back %s drafts", news.name)
+        return self._active
 
-    def _relieve(self, before: Standing | None) -> None:
-        """Another one drafts now. The one that did, if it is still there, stands at the end of the line."""
-        if before is not None and before in self._line:
-            self._line.remove(before)
-            self._line.append(before)
-            before.notify()
-            log.info("back %s does not answer", before.name)
-            self.counts["stalled"] += 1
-        if self._active not in (None, self._told):
-            self._told = self._active
-            log.info("back %s drafts", self._active.name)
+    def give_up(self, back: Helper) -> None:
+        """What this back guesses is not worth its time in the present text: another one may be better."""
+        with self._lock:
+            self._given_up += [known for known in self._line if known is back]
+
+    def _relieve(self, before: Standing) -> None:
+        """It does not answer: it stands at the end of the line."""
+        self._line.remove(before)
+        self._line.append(before)
+        before.stall()
 
 
 class Help:
@@ -159,7 +172,6 @@ class Help:
     def __init__(self, backs: Backs, brief: Brief) -> None:
         self._backs = backs
         self._brief = brief
-        self._mode = "coupled" if brief.sampling.temp else "greedy"  # what is learned in one says nothing of the other
 
     def begin(self, queue: CandidateQueue, metrics: Metrics) -> None:
         """The text begins."""
@@ -169,18 +181,22 @@ class Help:
         """It has ended."""
         self._backs.end()
 
-    def active(self) -> Helper | None:
+    def active(self, *, otherwise: bool) -> Helper | None:
         """The back that drafts now."""
-        return self._backs.active()
+        return self._backs.active(otherwise=otherwise)
+
+    def give_up(self, helper: Helper) -> None:
+        """It is not worth its time in this text."""
+        self._backs.give_up(helper)
 
     def learned(self, helper: Helper) -> dict[str, Any] | None:
         """What was learned about a back of this model."""
-        return self._backs.learned.get((helper.model, self._mode))
+        return self._backs.learned.get((helper.model, self._brief.sampling.mode))
 
     def learn(self, helper: Helper, state: dict[str, Any]) -> None:
         """Keep it for the next text, for as long as the lead runs."""
         learned = self._backs.learned
         if len(learned) >= _MOST_LEARNED:
             learned.clear()
-        learned[helper.model, self._mode] = state
+        learned[helper.model, self._brief.sampling.mode] = state
         self._backs.latency_s = state["latency_s"]

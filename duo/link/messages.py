@@ -6,7 +6,7 @@
           ◄─────────────────────────────── Begin       a text, with all its tokens so far
     Guess ───────────────────────────────►      one token, at once when it is made
           ◄─────────────────────────────── Text        what was accepted since; whether to guess on
-    Reading ─────────────────────────────►      sign of life while it reads a long text
+    Alive ───────────────────────────────►      sign of life while it reads a long text, and after End
     Unable ──────────────────────────────►      it cannot guess in this text any more
           ◄─────────────────────────────── End
 
@@ -24,6 +24,7 @@ from duo.config import SamplingConfig
 from duo.errors import DuoError, LinkError
 
 VERSION = 1
+ROUTE = "/v1/draft"  # of the WebSocket, on the lead's port
 # Both ends leave out compression: messages are small, and it would cost time and memory.
 MAX_FROM_BACK = 64 * 1024  # bytes of one message; the largest is a Hello
 MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may hold a long text
@@ -54,10 +55,11 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Guess(Message, frozen=True, tag=2):
-    """The draft's token for a position, its confidence, and what it took to make."""
+    """The draft's token for a position, its confidence, and what it took to make; `n_known` tokens were accepted."""
 
     serial: Number
     epoch: Number
+    n_known: Number
     position: Number
     token: Number
     confidence: float
@@ -65,8 +67,8 @@ class Guess(Message, frozen=True, tag=2):
     seconds: float
 
 
-class Reading(Message, frozen=True, tag=3):
-    """The back is alive and reads."""
+class Alive(Message, frozen=True, tag=3):
+    """The back is about to read much, or has ended a text and is ready for the next."""
 
     serial: Number
 
@@ -118,7 +120,7 @@ class End(Message, frozen=True, tag=20):
     serial: Number
 
 
-FromBack = Hello | Guess | Reading | Unable
+FromBack = Hello | Guess | Alive | Unable
 FromLead = Welcome | Refused | Begin | Text | End
 
 _encoder = msgspec.msgpack.Encoder()
@@ -142,6 +144,17 @@ def from_back(data: bytes | str) -> FromBack:
         if not 0 <= message.seconds <= _LONGEST_S:
             _reject("a time out of range")
     return message
+
+
+def other_version(data: bytes | str) -> int | None:
+    """The version of a Hello of another protocol, of which only the beginning is sure; None for all else."""
+    try:
+        match msgspec.msgpack.decode(data if isinstance(data, bytes) else b""):
+            case [1, int(version), *_] if version != VERSION:
+                return version
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass
+    return None
 
 
 def from_lead(data: bytes | str) -> FromLead:

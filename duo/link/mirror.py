@@ -29,6 +29,7 @@ class Mirror:
         self._may_draft = begin.may_draft
         self._next = len(self._accepted)  # the position after the last guess
         self._working_on: int | None = None  # the epoch of the guess in the making
+        self._n_known = 0  # tokens that were accepted when it began
         self._ended = False
 
     @property
@@ -77,7 +78,7 @@ class Mirror:
     def begin(self, n_seen: int) -> tuple[int, list[int]]:
         """The draft begins a token: the epoch, and the accepted tokens from `n_seen` on."""
         with self._changed:
-            self._working_on = self._epoch
+            self._working_on, self._n_known = self._epoch, len(self._accepted)
             return self._epoch, self._accepted[n_seen:]
 
     def publish(self, epoch: int, position: int, guess: types.Guess, n_tokens: int, seconds: float) -> bool:
@@ -87,8 +88,10 @@ class Mirror:
             if epoch != self._epoch:
                 return False
             self._next = position + 1
+            n_known = self._n_known
             right = position >= len(self._accepted) or self._accepted[position] == guess.token
-        self._send(Guess(self._serial, epoch, position, guess.token, guess.confidence, n_tokens, seconds))
+        made = (guess.token, guess.confidence, n_tokens, seconds)
+        self._send(Guess(self._serial, epoch, n_known, position, *made))
         return right
 
     def learn_probe(self, *_: object, **__: object) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.backs import Backs, Job
-from duo.link.messages import Begin, End, Guess, Hello, Message, Reading, Refused, Text, Welcome
+from duo.link.messages import Alive, Begin, End, Guess, Hello, Message, Refused, Text, Unable, Welcome
 from duo.llama.vocabulary import Fingerprint, fingerprint_difference
 from duo.spec import types
 
@@ -21,7 +21,8 @@ log = logging.getLogger("duo.link")
 
 HELLO_S = 5.0  # for the first message
 STALL_S = 5.0  # without a sign of life from a back that was asked to draft
-MOST_USELESS = 4096  # messages in a row that bring nothing
+SPARE = 64  # messages that a back may send beyond what an order asks for
+MOST_LEFT = 16384  # that it may send until the next order
 
 Send = Callable[[bytes], Awaitable[None]]
 Receive = Callable[[], Awaitable[bytes | str | None]]
@@ -51,10 +52,11 @@ class Worker:
         self._n_seen = 0  # accepted tokens that the back knows
         self._told: tuple[int, bool] | None = None  # epoch and may_draft that it knows; None: it has no text
         self._waiting_since: float | None = None  # when it was last heard of, while it is asked to draft
+        self._stalled = False
         self._unable_in: Job | None = None
-        self._useless = 0  # messages in a row that brought nothing
+        self._n_left = SPARE  # messages that it may send until the next order
         self._drafted_until = 0.0
-        self._n_vocab = 0  # the target's
+        self._n_vocab = self._n_ctx = 0  # the target's
 
     def notify(self) -> None:
         """See Helper."""
@@ -64,8 +66,17 @@ class Worker:
     def usable(self, job: Job | None) -> bool:
         """Whether it answers, and can guess in this text."""
         since = self._waiting_since
-        stalled = since is not None and time.perf_counter() - since > STALL_S
-        return not stalled and (self._unable_in is None or self._unable_in is not job)
+        late = since is not None and time.perf_counter() - since > STALL_S
+        return not (late or self._stalled) and (self._unable_in is None or self._unable_in is not job)
+
+    def stall(self) -> None:
+        """See Standing."""
+        self.notify()
+        if self._unable_in is None:
+            self._stalled = True
+            self._backs.counts["stalled"] += 1
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(log.info, "back %s does not answer", self.name)
 
     # The connection
 
@@ -80,15 +91,18 @@ class Worker:
                 await self._send(messages.encode(Refused(str(drop))))
             return
         reason = "left"
-        log.info("back %s has joined", self.name)
         tasks = [asyncio.create_task(work) for work in (self._listen(receive), self._give_orders())]
         try:
+            await self._send(messages.encode(Welcome(self._n_ctx)))
+            log.info("back %s has joined", self.name)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         except Drop as drop:
             reason = drop.reason
             log.warning("back %s is sent away: %s", self.name, drop)
+        except LinkError:
+            reason = "does not read"
         finally:
             for task in tasks:
                 task.cancel()
@@ -101,46 +115,53 @@ class Worker:
             data = await asyncio.wait_for(receive(), HELLO_S)
         except asyncio.TimeoutError:
             raise Drop("silence", "it did not say who it is") from None
-        hello = _decode(data) if data is not None else None
+        if data is None:
+            raise Drop("silence", "it has gone before it said who it is")
+        if (version := messages.other_version(data)) is not None:
+            told = f"it speaks protocol {version}, the lead {messages.VERSION}: use the same version of duo"
+            raise Drop("version", told, tell=True)
+        hello = _decode(data)
         if not isinstance(hello, Hello):
             raise Drop("garbage", "it did not say hello")
         target = self._backs.target
         _check(hello, self._backs)
         if target is None:
             raise Drop("loading", "the model is still loading")
-        self._n_vocab = target.fingerprint.n_vocab
+        self._n_vocab, self._n_ctx = target.fingerprint.n_vocab, target.n_ctx
         self.model = _printable(hello.model)
         self.name = f"{self.model} at {self.name}"
         if not self._backs.join(self):
             raise Drop("too many", "there are enough backs")
-        await self._send(messages.encode(Welcome(target.n_ctx)))
 
     async def _listen(self, receive: Receive) -> None:
         while (data := await receive()) is not None:
             message = _decode(data)
             if isinstance(message, Hello):
                 raise Drop("garbage", "it says hello twice")
+            self._stalled = False
             if self._waiting_since is not None:
                 self._waiting_since = time.perf_counter()
-            current = message.serial == self._serial and self._job is not None
-            useful = self._take(message, self._job) if current and self._job is not None else False
+            current = self._job if message.serial == self._serial else None
+            useful = current is not None and self._take(message, current)
             self._backs.counts["stale"] += isinstance(message, Guess) and not useful
-            self._useless = 0 if useful else self._useless + 1
-            if self._useless > MOST_USELESS:
-                raise Drop("flood", f"{MOST_USELESS} messages in a row brought nothing")
+            self._n_left -= 1
+            if self._n_left < 0:
+                raise Drop("flood", "it sends more than it is asked for")
 
-    def _take(self, message: Guess | messages.Reading | messages.Unable, job: Job) -> bool:
+    def _take(self, message: Guess | Alive | Unable, job: Job) -> bool:
         """Pass on what a back says about the present text. False if it brings nothing."""
-        if isinstance(message, Reading):
+        if isinstance(message, Alive):
             return False
-        if isinstance(message, messages.Unable):
+        if isinstance(message, Unable):
             self._unable_in = job
+            log.info("back %s cannot guess in this text", self.name)
             return False
         if message.token >= self._n_vocab:
             raise Drop("garbage", f"there is no token {message.token}")
         guess = types.Guess(message.token, messages.usable_confidence(message))
         seconds = max(message.seconds, 1e-6)
-        useful = job.queue.publish_from(self, message.epoch, message.position, guess, message.n_tokens, seconds)
+        where = (message.epoch, message.n_known, message.position)
+        useful = job.queue.publish_from(self, *where, guess, message.n_tokens, seconds)
         if useful:
             self._record(job, message.n_tokens, seconds)
         return useful
@@ -174,12 +195,15 @@ class Worker:
         if (idle and not order.may_draft) or (told == self._told and not fresh and not order.tokens):
             return None  # who is asked for nothing need not know
         self._told, self._n_seen = told, n_seen + len(order.tokens)
+        # Each order may make it guess n_ahead tokens, and tell many times that it reads.
+        n_ahead = job.queue.policy.n_ahead
+        self._n_left = min(self._n_left + n_ahead + SPARE + len(order.tokens) // 16, MOST_LEFT)
         if order.may_draft == (self._waiting_since is None):
             self._waiting_since = time.perf_counter() if order.may_draft else None
         if not fresh:
             return Text(self._serial, order.epoch, n_seen, order.tokens, order.may_draft)
         self._job, self._serial = job, self._backs.next_serial()
-        n_ahead, brief = job.queue.policy.n_ahead, job.brief
+        brief = job.brief
         about = (self._n_vocab, n_ahead, brief.sampling, list(brief.banned))
         return Begin(self._serial, *about, order.epoch, order.tokens, order.may_draft)
 
@@ -189,6 +213,7 @@ class Worker:
         if self._told is None:
             return None
         self._told = self._job = None
+        self._n_left = max(self._n_left, SPARE)
         return End(self._serial)
 
 
@@ -201,9 +226,6 @@ def _decode(data: bytes | str) -> messages.FromBack:
 
 def _check(hello: Hello, backs: Backs) -> None:
     """Raise Drop for a back that cannot take part."""
-    if hello.version != messages.VERSION:
-        told = f"it speaks protocol {hello.version}, the lead {messages.VERSION}: use the same version of duo"
-        raise Drop("version", told, tell=True)
     if backs.closed:
         raise Drop("token", "the lead takes no backs without a token (its --back-token)", tell=True)
     if not hmac.compare_digest(_digest(hello.token), _digest(backs.token)) and backs.token:

@@ -31,7 +31,10 @@ class Grammar(Handle):
         with library.collect_errors() as errors, library.capture_stderr() as lines:
             pointer = llama_cpp.llama_sampler_init_grammar(model.vocabulary, text.encode(), b"root")
         if not pointer:
-            reasons = [line.removeprefix("parse: ") for line in (*lines, *errors) if line.strip()]
+            # Other threads may have written to the same stream.
+            reasons = [
+                line.removeprefix("parse: ") for line in (*lines, *errors) if "grammar" in line or "parse" in line
+            ]
             raise UsageError(f"the grammar cannot be used: {reasons[0] if reasons else 'it has no rule root'}")
         super().__init__(pointer, llama_cpp.llama_sampler_free, parent=model)
         self._one = np.zeros(1, _TOKEN)

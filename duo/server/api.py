@@ -17,11 +17,11 @@ from duo.llama.grammar import schema_grammar
 
 _MOST_MESSAGES = 4096
 _MOST_STOPS = 32
-_DEEPEST = 128
+_DEEPEST = 2048
+_LARGEST_GRAMMAR = 2**18
 _LARGEST_SCHEMA = 2**16
 _MANY_TIMES = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
 
-NonNegative = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
@@ -54,14 +54,18 @@ class Said(msgspec.Struct):
 
     role: str
     content: str | list[Part] | None = None
+    tool_calls: list[Any] | None = None
 
     def plain(self) -> dict[str, str]:
         """For the chat template. Raises ApiError for what is no text."""
+        if self.tool_calls:
+            raise ApiError(400, "tool_calls are not supported")
+        role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
         if isinstance(self.content, list):
             if other := [part.type for part in self.content if part.type != "text"]:
                 raise ApiError(400, f"messages of type {other[0]!r} cannot be read: this model takes text")
-            return {"role": self.role, "content": "".join(part.text for part in self.content)}
-        return {"role": self.role, "content": self.content or ""}
+            return {"role": role, "content": "".join(part.text for part in self.content)}
+        return {"role": role, "content": self.content or ""}
 
 
 class StreamOptions(msgspec.Struct):
@@ -93,11 +97,11 @@ class Request(msgspec.Struct):
     n_predict: Length | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     top_p: Share | None = None
-    top_k: NonNegative | None = None
+    top_k: Length | None = None
     min_p: Share | None = None
     typical_p: Share | None = None
     repeat_penalty: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
-    repeat_last_n: NonNegative | None = None
+    repeat_last_n: Length | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
@@ -107,11 +111,12 @@ class Request(msgspec.Struct):
     stream_options: StreamOptions | None = None
     n: int | None = None
     response_format: ResponseFormat | None = None
-    grammar: Annotated[str, msgspec.Meta(max_length=2**18)] | None = None
+    grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     logprobs: bool | int | None = None
     tools: list[Any] | None = None
+    functions: list[Any] | None = None
     echo: bool | None = None
     suffix: str | None = None
 
@@ -180,11 +185,11 @@ def task(request: Request, prompt: list[int], defaults: Defaults, n_vocab: int, 
     asked: dict[str, Any] = {
         "temp": request.temperature,
         "top_p": request.top_p,
-        "top_k": request.top_k,
+        "top_k": request.top_k and max(0, request.top_k),  # -1 is off
         "min_p": request.min_p,
         "typical": request.typical_p,
         "repeat_penalty": request.repeat_penalty,
-        "repeat_last_n": request.repeat_last_n,
+        "repeat_last_n": n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
         "logit_bias": bias or None,
@@ -203,7 +208,7 @@ def _refuse_what_is_not_here(request: Request) -> None:
     if request.n not in (None, 1):
         raise ApiError(400, f"n must be 1, not {request.n}: one text at a time")
     # False is what they are anyway.
-    for name in ("logprobs", "tools", "echo", "suffix"):
+    for name in ("logprobs", "tools", "functions", "echo", "suffix"):
         if getattr(request, name):
             raise ApiError(400, f"{name} is not supported")
 
@@ -235,12 +240,12 @@ def _grammar(request: Request) -> str | None:
         raise ApiError(400, f"no response_format {form.type!r} (there are text, json_object, json_schema)")
     if len(schemas) + (request.grammar is not None) > 1:
         raise ApiError(400, "grammar, json_schema and response_format each say what the text must be: send one")
-    if request.grammar is not None:
-        # llama.cpp reads parentheses recursively, and would run out of stack.
-        if max(accumulate((char == "(") - (char == ")") for char in request.grammar), default=0) > _DEEPEST:
-            raise ApiError(400, f"grammar: more than {_DEEPEST} parentheses within each other")
-        return request.grammar
-    return _schema_grammar(schemas[0]) if schemas else None
+    grammar = _schema_grammar(schemas[0]) if schemas else request.grammar
+    # llama.cpp reads parentheses recursively, and would run out of stack.
+    depths = accumulate((char == "(") - (char == ")") for char in grammar or "")
+    if grammar is not None and (len(grammar) > _LARGEST_GRAMMAR or max(depths, default=0) > _DEEPEST):
+        raise ApiError(400, f"the grammar has more than {_LARGEST_GRAMMAR} bytes, or {_DEEPEST} nested parentheses")
+    return grammar
 
 
 def _schema_grammar(schema: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -15,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duo.engine.slot import Task
 from duo.errors import PromptError, UsageError
@@ -40,6 +41,7 @@ from duo.spec.types import Step
 
 MOST_BODY = 8 * 1024 * 1024  # bytes
 BODY_S = 30.0  # to send it
+MOST_TOKENS = 2**20  # in one request
 _JSON = "application/json"
 
 Ended = Exception | None
@@ -67,6 +69,7 @@ class Lead:
             Route("/health", self._answer(self._health)),
             Route("/metrics", self._answer(self._show_metrics)),
             Route("/v1/models", self._answer(self._models)),
+            Route("/v1/models/{name:path}", self._answer(self._model_named)),
             Route("/v1/chat/completions", self._answer(self._chat), methods=["POST"]),
             Route("/v1/completions", self._answer(self._complete), methods=["POST"]),
             Route("/tokenize", self._answer(self._tokenize), methods=["POST"]),
@@ -100,13 +103,20 @@ class Lead:
 
     async def _health(self, _: Request) -> Response:
         if not self._scheduler.ready:
-            raise Busy("the model is still loading")
+            raise Busy(self._scheduler.why_busy)
         return _json({"status": "ok"})
 
     async def _show_metrics(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self, _: Request) -> Response:
+        return _json({"object": "list", "data": [self._about()]})
+
+    async def _model_named(self, request: Request) -> Response:
+        _check_model(request.path_params["name"], self._loaded()[1])
+        return _json(self._about())
+
+    def _about(self) -> dict[str, Any]:
         model, defaults = self._loaded()
         about = {
             "vocab_type": model.vocab_type,
@@ -116,22 +126,22 @@ class Lead:
             "n_params": model.n_params,
             "size": model.n_bytes,
         }
-        entry = {"id": defaults.model, "object": "model", "created": self._created, "owned_by": "duo", "meta": about}
-        return _json({"object": "list", "data": [entry]})
+        return {"id": defaults.model, "object": "model", "created": self._created, "owned_by": "duo", "meta": about}
 
     async def _tokenize(self, request: Request) -> Response:
         model, _ = self._loaded()
         asked = parse(await _body(request), TokenizeRequest)
         tokens = await anyio.to_thread.run_sync(lambda: model.tokenize(asked.content, add_bos=asked.add_special))
         if asked.with_pieces:
-            pieces = (model.piece(token).decode("utf-8", "replace") for token in tokens)
+            pieces = (model.piece(token).decode("utf-8", "replace") for token in tokens[:MOST_TOKENS])
             return _json({"tokens": [{"id": i, "piece": piece} for i, piece in zip(tokens, pieces, strict=True)]})
         return _json({"tokens": tokens})
 
     async def _detokenize(self, request: Request) -> Response:
         model, _ = self._loaded()
         tokens = _tokens(parse(await _body(request), DetokenizeRequest).tokens, model)
-        return _json({"content": model.spelling(tokens).decode("utf-8", "replace")})
+        text = await anyio.to_thread.run_sync(lambda: model.spelling(tokens))
+        return _json({"content": text.decode("utf-8", "replace")})
 
     # Texts
 
@@ -143,7 +153,7 @@ class Lead:
         messages = [said.plain() for said in asked.messages]
         _check_model(asked.model, defaults)
         prompt = await anyio.to_thread.run_sync(lambda: model.tokenize(model.apply_chat_template(messages)))
-        wanted = task(asked, prompt, defaults, model.n_vocab, self._n_ctx)
+        wanted = await anyio.to_thread.run_sync(lambda: task(asked, prompt, defaults, model.n_vocab, self._n_ctx))
         return await self._write(request, wanted, asked, Shape(defaults.model, chat=True))
 
     async def _complete(self, request: Request) -> Response:
@@ -158,78 +168,117 @@ class Lead:
             tokens = await anyio.to_thread.run_sync(lambda: model.tokenize(text))
         else:
             tokens = _tokens(prompt, model)
-        wanted = task(asked, tokens, defaults, model.n_vocab, self._n_ctx)
+        wanted = await anyio.to_thread.run_sync(lambda: task(asked, tokens, defaults, model.n_vocab, self._n_ctx))
         return await self._write(request, wanted, asked, Shape(defaults.model, chat=False))
 
     async def _write(
         self, request: Request, wanted: Task, asked: ChatRequest | CompletionRequest, shape: Shape
     ) -> Response:
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Step | Ended] = asyncio.Queue()
-        job = Job(wanted, lambda event: _put(loop, events, event))
+        events = Events()
+        job = Job(wanted, events.put)
         self._scheduler.submit(job)
-        if asked.stream:
-            stream = self._stream(job, events, shape, include_usage=asked.wants_usage)
-            return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        text = await self._collect(request, job, events)
-        return _json(shape.whole(text, wanted))
+        try:
+            async with events.while_there(request):
+                if asked.stream:
+                    first = _checked(await events.next())  # so that what cannot be done has its own status
+                else:
+                    text = b""
+                    while isinstance(event := _checked(await events.next()), Step):
+                        text += b"".join(event.text)
+                    return _json(shape.whole(text.decode("utf-8", "replace"), wanted))
+        except BaseException:
+            self._scheduler.cancel(job)
+            raise
+        pieces = _stream(first, events, shape, wanted, include_usage=asked.wants_usage)
+        return Stream(pieces, lambda: self._scheduler.cancel(job))
 
-    async def _collect(self, request: Request, job: Job, events: asyncio.Queue[Step | Ended]) -> str:
-        """The whole text. Raises ApiError if it fails, ClientDisconnect if nobody waits for it any more."""
+    def _loaded(self) -> tuple[Model, Defaults]:
+        if self._model is None or self._defaults is None or not self._scheduler.ready:
+            raise Busy(self._scheduler.why_busy)
+        return self._model, self._defaults
+
+
+class Events:
+    """What becomes of a job, from the target's thread to the server's."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Step | Ended] = asyncio.Queue()
+        self._leaving: asyncio.Task[None] | None = None
+
+    def put(self, event: Step | Ended) -> None:
+        """The next one. From any thread."""
+        with suppress(RuntimeError):  # when the server has ended
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+
+    @asynccontextmanager
+    async def while_there(self, request: Request) -> AsyncIterator[None]:
+        """Inside the block, next() looks whether the client is still there."""
 
         async def leave() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        text = b""
-        leaving = asyncio.create_task(leave())
+        self._leaving = asyncio.create_task(leave())
         try:
-            while True:
-                coming = asyncio.create_task(events.get())
-                await asyncio.wait((coming, leaving), return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    coming.cancel()
-                    raise ClientDisconnect
-                event = coming.result()
-                if not isinstance(event, Step):
-                    break
-                text += b"".join(event.text)
+            yield
         finally:
-            leaving.cancel()
-            self._scheduler.cancel(job)
-        if event is not None:
-            raise _as_api_error(event)
-        return text.decode("utf-8", "replace")
+            self._leaving.cancel()
+            self._leaving = None
 
-    async def _stream(
-        self, job: Job, events: asyncio.Queue[Step | Ended], shape: Shape, *, include_usage: bool
-    ) -> AsyncIterator[bytes]:
-        """The text as server-sent events. Closed early, it ends the generation."""
+    async def next(self) -> Step | Ended:
+        """The next event; None at the end. Raises ClientDisconnect."""
+        coming = asyncio.create_task(self._queue.get())
         try:
-            for document in shape.first():
-                yield _event(document)
-            while isinstance(event := await events.get(), Step):
-                if any(event.text):
-                    yield _event(shape.step(event))
-            if event is not None:
-                yield _event(_as_api_error(event).body())
-            else:
-                yield _event(shape.last(job.task))
-                if include_usage:
-                    yield _event(shape.usage(job.task))
-            yield b"data: [DONE]\n\n"
+            await asyncio.wait({coming, *filter(None, [self._leaving])}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                raise ClientDisconnect
+            return coming.result()
         finally:
-            self._scheduler.cancel(job)
-
-    def _loaded(self) -> tuple[Model, Defaults]:
-        if self._model is None or self._defaults is None or not self._scheduler.ready:
-            raise Busy("the model is still loading")
-        return self._model, self._defaults
+            coming.cancel()
 
 
-def _put(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Step | Ended], event: Step | Ended) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(events.put_nowait, event)
+class Stream(StreamingResponse):
+    """Server-sent events. `close` is called however it ends, even if it never began."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        # The last header is for nginx, which would hold them back.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(pieces, media_type="text/event-stream", headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+async def _stream(
+    event: Step | Ended, events: Events, shape: Shape, wanted: Task, *, include_usage: bool
+) -> AsyncIterator[bytes]:
+    """The text as server-sent events, beginning with `event`."""
+    for document in shape.first():
+        yield _event(document)
+    while isinstance(event, Step):
+        if any(event.text):
+            yield _event(shape.step(event))
+        event = await events.next()
+    if event is not None:
+        yield _event(_as_api_error(event).body())
+    else:
+        yield _event(shape.last(wanted))
+        if include_usage:
+            yield _event(shape.usage(wanted))
+    yield b"data: [DONE]\n\n"
+
+
+def _checked(event: Step | Ended) -> Step | None:
+    """Raises what a generation failed of."""
+    if isinstance(event, Exception):
+        raise _as_api_error(event)
+    return event
 
 
 async def _body(request: Request) -> bytes:
@@ -255,6 +304,10 @@ def _check_model(name: str | None, defaults: Defaults) -> None:
 
 
 def _tokens(tokens: list[Any], model: Model) -> list[int]:
+    if len(tokens) > MOST_TOKENS:
+        raise ApiError(400, f"more than {MOST_TOKENS} tokens")
+    if len(tokens) > 1 and not isinstance(tokens[0], int):
+        raise ApiError(400, "one prompt at a time")
     if wrong := [token for token in tokens if not isinstance(token, int) or not 0 <= token < model.n_vocab]:
         raise ApiError(400, f"there is no token {wrong[0]!r} in a vocabulary of {model.n_vocab}")
     return tokens

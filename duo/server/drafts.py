@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duo.errors import LinkError
-from duo.link.back import ROUTE
 from duo.link.backs import Backs
+from duo.link.messages import ROUTE
 from duo.link.worker import Worker
 from duo.server.guard import Guard, Rules
 
-_SEND_S = 10.0  # for a message to leave; a back that takes longer hinders more than it helps
 _TRY_LATER = 1013  # RFC 6455, registry of close codes
 
 
@@ -32,8 +29,8 @@ def draft_route(backs: Backs) -> WebSocketRoute:
 
         async def send(data: bytes) -> None:
             try:
-                await asyncio.wait_for(socket.send_bytes(data), _SEND_S)
-            except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError) as error:
+                await socket.send_bytes(data)
+            except (WebSocketDisconnect, RuntimeError, OSError) as error:
                 raise LinkError(f"it does not read: {type(error).__name__}") from None
 
         async def receive() -> bytes | str | None:

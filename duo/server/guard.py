@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import anyio
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duo.link.back import ROUTE
+from duo.link.messages import ROUTE
 from duo.server.api import ApiError
-
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-SEND_S = 30.0  # a client that does not read for so long is cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +22,15 @@ class Rules:
 
     keys: Sequence[str] = ()  # one of which a client must know; none: it need not know any
     hosts: frozenset[str] | None = None  # names that it may have called the server by; None: any
-    origins: frozenset[str] = frozenset()  # web sites whose pages may ask
+    origins: frozenset[str] = frozenset()  # web sites whose pages may ask; * is all
+
+    def allows(self, origin: str) -> bool:
+        """Whether pages of this site may ask."""
+        return "*" in self.origins or origin in self.origins
 
 
 class Guard:
-    """Checks key, Host and Origin, and cuts off who does not read."""
+    """Checks key, Host and Origin."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
@@ -42,17 +42,13 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             return
 
-        async def send_in_time(message: Message) -> None:
-            with anyio.fail_after(SEND_S):
-                await send(message)
-
         refusal = self._refusal(scope["path"], scope.get("method", ""), Headers(scope=scope))
         if refusal is None:
-            await self._app(scope, receive, send_in_time)
+            await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
         else:
-            await error_response(refusal)(scope, receive, send_in_time)
+            await error_response(refusal)(scope, receive, send)
 
     def _refusal(self, path: str, method: str, headers: Headers) -> ApiError | None:
         host = headers.get("host", "")
@@ -60,7 +56,7 @@ class Guard:
             message = f"this server is not called {_name(host)[:100]!r} (--allowed-host)"
             return ApiError(403, message, "permission_error")
         origin = headers.get("origin")
-        if origin is not None and not (origin in self._rules.origins or urlsplit(origin).netloc == host):
+        if origin is not None and not (self._rules.allows(origin) or urlsplit(origin).netloc == host):
             return ApiError(403, "pages of other sites may not ask (--cors-origin)", "permission_error")
         # Backs have a token of their own; browsers ask with OPTIONS before they send a key.
         if self._keys and path not in ("/health", ROUTE) and method != "OPTIONS" and not self._knows_key(headers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,11 +15,14 @@ import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from duo.errors import UsageError
 from duo.link.messages import MAX_FROM_BACK
 
 HEADERS_S = 10.0  # to send the head of a request
+READ_S = 30.0  # to read some of what was sent
+LINGER_S = 5.0  # for the rest of a request that has been answered
 MOST_CONNECTIONS = 1024
 _MAX_HEAD = 64 * 1024  # bytes
 _GRACE_S = 3  # for connections to end when the server does
@@ -33,8 +37,8 @@ class Listener:
         self.port: int = self._sockets[0].getsockname()[1]
         config = uvicorn.Config(
             app,
-            http=_Protocol,
-            ws="websockets-sansio",
+            http=_Http,
+            ws=_WebSocket,
             ws_max_size=MAX_FROM_BACK,
             ws_ping_interval=5,
             ws_ping_timeout=10,
@@ -44,11 +48,12 @@ class Listener:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MOST_CONNECTIONS,
+            log_level="critical",  # what it has to say is about clients, and theirs to see
             h11_max_incomplete_event_size=_MAX_HEAD,
             timeout_keep_alive=60,
             timeout_graceful_shutdown=_GRACE_S,
         )
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, args=(self._sockets,), name="duo-http")
 
@@ -60,7 +65,11 @@ class Listener:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let requests end, for a while, and join the thread."""
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Let requests end, for a while, and join the thread. A second call does nothing."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -73,18 +82,58 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Protocol(H11Protocol):
-    """Does not wait for ever for the head of a request."""
+class _Patience:
+    """For a protocol of asyncio's: does not wait for ever for a peer that does not read."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: Any
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as it is written to."""
+        super().pause_writing()  # type: ignore[misc]
+        # Not close(), which would wait until all is read.
+        self._write_timer = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._be_patient()
+        super().resume_writing()  # type: ignore[misc]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._be_patient()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def _be_patient(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+class _WebSocket(_Patience, WebSocketsSansIOProtocol):
+    pass
+
+
+class _Http(_Patience, H11Protocol):
+    """Does not wait for ever for the head of a request either, or for the end of one that is answered."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:  # it was answered before it was read
+            self.loop.call_later(LINGER_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()

@@ -15,6 +15,7 @@ from duo.spec.types import Step
 log = logging.getLogger("duo.server")
 
 STOPPING = "the server is stopping"
+LOADING = "the model is still loading"
 
 
 class Busy(DuoError):
@@ -52,6 +53,12 @@ class Scheduler:
             return self._slot is not None and not self._stopped
 
     @property
+    def why_busy(self) -> str:
+        """Why it is not ready."""
+        with self._changed:
+            return STOPPING if self._stopped else LOADING
+
+    @property
     def n_waiting(self) -> int:
         """Jobs in the queue."""
         with self._changed:
@@ -67,7 +74,7 @@ class Scheduler:
         """Put a job into the queue. Raises Busy."""
         with self._changed:
             if self._stopped or self._slot is None:
-                raise Busy(STOPPING if self._stopped else "the model is still loading")
+                raise Busy(STOPPING if self._stopped else LOADING)
             if len(self._waiting) >= self._n_queue + (self._running is None):
                 raise Busy(f"{self._n_queue} requests are waiting already: try again later, or start it with --queue")
             self._waiting.append(job)

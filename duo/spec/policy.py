@@ -31,6 +31,7 @@ MIN_SURVIVAL = 0.05
 _HOPELESS = 0.02  # survival of a candidate that nobody waits for
 _EXCELLENT = 0.95  # acceptance: where even this would not help, the draft is not asked how it would guess
 _MANY = 16  # tokens in a batch that tell what one of many costs
+_LEAST_BIAS, _LEAST_BIAS_ELSEWHERE = 0.5, 0.02  # of a forecast: who is elsewhere may lie
 _SILENCE = 16  # tokens without a guess until the draft is asked how it would guess
 
 
@@ -75,6 +76,7 @@ class Policy:
         if elsewhere:
             schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
         self._elsewhere = elsewhere
+        self._least_bias = _LEAST_BIAS_ELSEWHERE if elsewhere else _LEAST_BIAS
         self.in_order = in_order
         self.n_max = n_max
         self.n_ahead = n_ahead
@@ -252,7 +254,7 @@ class Policy:
 
     def learn_latency(self, seconds: float) -> None:
         """A decision went to a draft elsewhere and a guess came back; `seconds` without the time to make it."""
-        self._latency.add(seconds)
+        self._latency.add(max(seconds, 1e-6))
 
     def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """The draft read `n_tokens`, all that it had not read if `whole`; these are its guesses. 0: it could not."""
@@ -324,7 +326,7 @@ class Policy:
             self._latency = Time(value=positive(state["latency_s"]), n=KEPT)
         for schedule in Schedule:
             bias = positive(state["bias"][schedule.value])
-            self._bias[schedule] = Mean(value=min(max(bias, 0.5), 2.0), n=4)
+            self._bias[schedule] = Mean(value=min(max(bias, self._least_bias), 2.0), n=4)
 
     @property
     def _read_s(self) -> float:
@@ -340,7 +342,7 @@ class Policy:
             return
         tokens, seconds = self._window
         if self.chooser.n_steps >= 2 * Chooser.REVIEW_STEPS and seconds:
-            self._bias[self.schedule].add(min(max(tokens / seconds / self.rate, 0.5), 2.0))
+            self._bias[self.schedule].add(min(max(tokens / seconds / self.rate, self._least_bias), 2.0))
         self._window = (0, 0.0)
         if rates := self.rates():
             best = self.forecasts(_EXCELLENT)

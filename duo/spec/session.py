@@ -14,13 +14,18 @@ class Session:
 
     `accepted` is the prompt and everything the target wrote. The pending candidates continue it without a gap.
     `epoch` counts the times that the chain was broken, mostly because the target contradicted it: a guess made in an
-    earlier epoch is stale, for it builds on what is not there.
+    earlier epoch is stale. A draft elsewhere learns of that late, and finds out by itself where the text has left its
+    chain; so of its guesses it counts whether they were made knowing the first `settled` tokens, the last of which
+    contradicted a guess.
     """
 
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
         """`judges_all`: whether a guess that was not verified is right or wrong by what the target wrote instead."""
         self.accepted = list(prompt)
         self.epoch = 0
+        self.settled = len(self.accepted)
+        self._last = (0, -1)  # n_known and position of the last guess from elsewhere
+        self._late_to = 0  # positions before this one have been scored late
         self._n_vocab = n_vocab
         self._judges_all = judges_all
         self._pending: deque[Guess] = deque()
@@ -39,34 +44,54 @@ class Session:
         """The first `k` pending candidates. They stay pending."""
         return Candidates(tuple(islice(self._pending, k)))
 
-    def offer(self, epoch: int, position: int, guess: Guess) -> bool:
+    def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
         """Take the draft's guess for `position`. False if it is of no use and the draft should look again.
 
-        Dropped are a guess of an earlier epoch, one that is there already, one that leaves a gap, one beyond the
-        target's vocabulary, and one for a position where the target has already written something else. After a gap
-        or a contradiction a new epoch begins, because the draft may have sent more that builds on it. A guess that
-        comes late but right is of no use either, yet the draft is on the right way: True.
+        `n_known` tokens were known where it was made; None: all that were accepted in its epoch.
+
+        Dropped are a stale guess, one that came before or is there already, one that leaves a gap, one beyond the
+        target's vocabulary, and one for a position where the target has already written something else. After a gap a
+        new epoch begins, so that the draft begins again. A guess that comes late but right is of no use either, yet the
+        draft is on the right way: True.
         """
-        if epoch != self.epoch or not 0 <= guess.token < self._n_vocab:
+        if not 0 <= guess.token < self._n_vocab or self._is_stale(epoch, position, n_known):
             return False
         if position < len(self.accepted):
-            right = self.accepted[position] == guess.token
-            if self._judges_all:
-                self._late.append((guess.confidence, right))
-            self.epoch += not right
-            return right
+            return self._judge_late(position, guess, once=n_known is not None)
         gap = position - len(self.accepted) - len(self._pending)
-        if gap:
-            self.epoch += gap > 0
-            return False
-        self._pending.append(guess)
-        return True
+        if gap > 0 and epoch == self.epoch:
+            self.epoch += 1
+            self._last = (0, -1)
+            self._late.append((guess.confidence, False))  # else a draft could do nothing else and lose nothing
+        if not gap:
+            self._pending.append(guess)
+        return not gap
+
+    def _is_stale(self, epoch: int, position: int, n_known: int | None) -> bool:
+        if n_known is None:
+            return epoch != self.epoch
+        in_order = self._last < (n_known, position) and n_known <= position
+        if in_order:
+            self._last = (n_known, position)
+        return not in_order or n_known < self.settled
+
+    def _judge_late(self, position: int, guess: Guess, *, once: bool) -> bool:
+        """Score a guess for what is written already; of those from elsewhere one for each position."""
+        right = self.accepted[position] == guess.token
+        if self._judges_all and (position >= self._late_to or not once):
+            self._late.append((guess.confidence, right))
+            self._late_to = position + 1
+        if not right:  # what builds on it may be on its way
+            self.settled = max(self.settled, position + 1)
+        return right
 
     def drop(self) -> None:
         """Forget the pending candidates: another draft takes over."""
         self._pending.clear()
         self._late.clear()
+        self._last = (0, -1)
         self.epoch += 1
+        self.settled = len(self.accepted)
 
     def commit(self, tokens: Sequence[int], n_verified: int = 0) -> list[tuple[float, bool]]:
         """Add what the target wrote. Where it contradicts the pending candidates they go, and a new epoch begins.
@@ -85,4 +110,5 @@ class Session:
             if guess.token != token:
                 self._pending.clear()
                 self.epoch += 1
+                self.settled = len(self.accepted)
         return scores

@@ -9,10 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from duo.engine.drafter import Drafter
+from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
+from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
-from tests.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
+from tests.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, make_queue, run
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
 
 N = 40
@@ -290,3 +293,20 @@ def test_an_interruption_while_the_draft_computes_in_turns_is_heeded() -> None:
     assert len(tokens) == 6
     assert generation.metrics.stop == INTERRUPTED
     assert generation.metrics.draft_error is None
+
+
+def test_what_the_drafts_cache_holds_of_a_text_is_not_read_again() -> None:
+    draft = FakeContext()
+    draft.decode(PROMPT[:-1])
+    drafter = Drafter(draft, make_queue(), Greedy(), N_VOCAB, Metrics(), PROMPT)
+    assert drafter.step()
+    assert draft.batches == [len(PROMPT) - 1, 1]
+    assert drafter.cached == PROMPT
+
+
+def test_what_it_holds_of_another_text_is_forgotten() -> None:
+    draft = FakeContext()
+    draft.decode([PROMPT[0], 9])
+    drafter = Drafter(draft, make_queue(), Greedy(), N_VOCAB, Metrics(), [PROMPT[0], 9])
+    assert drafter.step()
+    assert draft.tokens == PROMPT

@@ -71,7 +71,7 @@ class FakeHelper:
             assert queue is not None
             while order.may_draft and len(guesses) < len(known) + 6 and not self._wake.is_set():
                 guess = Guess(self._choose(guesses), 1.0)
-                self.n_useful += queue.publish_from(self, order.epoch, len(guesses), guess, 1, 1e-5)
+                self.n_useful += queue.publish_from(self, order.epoch, len(known), len(guesses), guess, 1, 1e-5)
                 guesses.append(guess.token)
             self._wake.wait(0.001)
             self._wake.clear()
@@ -84,6 +84,7 @@ class Line:
         self.helpers = helpers
         self.kept: dict[str, Any] = {}
         self.begun = self.ended = 0
+        self.given_up: list[Helper] = []
         self._choose = choose
         self._working = threading.Event()
 
@@ -95,9 +96,12 @@ class Line:
     def end(self) -> None:
         self.ended += 1
 
-    def active(self) -> Helper | None:
+    def active(self, *, otherwise: bool) -> Helper | None:
         i = self._choose()
         return self.helpers[i] if i < len(self.helpers) else None
+
+    def give_up(self, helper: Helper) -> None:
+        self.given_up.append(helper)
 
     def learned(self, helper: Helper) -> dict[str, Any] | None:
         return self.kept.get(helper.model)
@@ -172,17 +176,17 @@ def test_only_who_is_employed_gets_orders_and_gives_guesses() -> None:
     assert order.tokens == PROMPT
     assert order.may_draft
     assert queue.order(other, 0) is None
-    assert not queue.publish_from(other, order.epoch, 3, Guess(1, 1.0), 1, 0.001)
-    assert queue.publish_from(one, order.epoch, 3, Guess(1, 1.0), 1, 0.001)
+    assert not queue.publish_from(other, order.epoch, 3, 3, Guess(1, 1.0), 1, 0.001)
+    assert queue.publish_from(one, order.epoch, 3, 3, Guess(1, 1.0), 1, 0.001)
     queue.employ(Eager(4, 6), other)
-    assert not queue.publish_from(one, order.epoch, 4, Guess(1, 1.0), 1, 0.001)
+    assert not queue.publish_from(one, order.epoch, 3, 4, Guess(1, 1.0), 1, 0.001)
     assert len(queue.take(9)) == 0, "what the one before had guessed is gone"
 
 
 def test_no_more_guesses_are_kept_than_may_be_ahead() -> None:
     queue, helper = make_queue(), FakeHelper()
     queue.employ(Eager(4, 6), helper)
-    taken = [queue.publish_from(helper, 1, 3 + i, Guess(1, 1.0), 1, 0.001) for i in range(100)]
+    taken = [queue.publish_from(helper, 1, 3, 3 + i, Guess(1, 1.0), 1, 0.001) for i in range(100)]
     assert taken == [True] * 6 + [False] * 94
 
 
@@ -191,12 +195,21 @@ def test_what_builds_on_a_wrong_guess_that_came_late_is_stale() -> None:
     queue, helper = make_queue(), FakeHelper()
     queue.employ(Eager(4, 6), helper)
     queue.commit((7,))
-    assert not queue.publish_from(helper, 1, 3, Guess(8, 1.0), 1, 0.001), "7 stands there"
-    assert not queue.publish_from(helper, 1, 4, Guess(9, 1.0), 1, 0.001), "it builds on 8"
-    order = queue.order(helper, 3)
-    assert order is not None
-    assert (order.epoch, order.tokens) == (2, [7])
-    assert queue.publish_from(helper, 2, 4, Guess(9, 1.0), 1, 0.001)
+    assert not queue.publish_from(helper, 1, 3, 3, Guess(8, 1.0), 1, 0.001), "7 stands there"
+    assert not queue.publish_from(helper, 1, 3, 4, Guess(9, 1.0), 1, 0.001), "it builds on 8"
+    assert queue.publish_from(helper, 1, 4, 4, Guess(9, 1.0), 1, 0.001), "it knew of 7"
+    assert queue.take(9).tokens == (9,)
+
+
+def test_what_was_guessed_before_it_was_employed_is_not_heard() -> None:
+    """Nobody has compared it with the text meanwhile."""
+    queue, helper = make_queue(), FakeHelper()
+    queue.employ(Eager(4, 6), helper)
+    queue.employ(Eager(4, 6), FakeHelper())
+    queue.employ(Eager(4, 6), helper)
+    assert not queue.publish_from(helper, 1, 3, 3, Guess(8, 1.0), 1, 0.001)
+    assert not queue.publish_from(helper, 4, 3, 3, Guess(8, 1.0), 1, 0.001), "nor what has not begun"
+    assert queue.publish_from(helper, 3, 3, 3, Guess(8, 1.0), 1, 0.001)
 
 
 def test_a_draft_that_is_worth_nothing_is_asked_for_nothing() -> None:
@@ -205,3 +218,40 @@ def test_a_draft_that_is_worth_nothing_is_asked_for_nothing() -> None:
     order = queue.order(helper, 0)
     assert order is not None
     assert not order.may_draft
+
+
+def test_one_that_is_not_worth_its_time_is_given_up() -> None:
+    """Another one, or the local draft, may be better."""
+
+    class Sure(Elsewhere):
+        def for_draft_elsewhere(self) -> Policy:
+            return Policy(4, 6, (Schedule.OFF,), elsewhere=True)
+
+    helper = FakeHelper()
+    line = Line(helper)
+    generation = make_generation(FakeContext(n_batch=32), None, make_ending(N), Sure(4, 6))
+    generation.helpers = line
+    assert run(generation) == TEXT
+    assert set(line.given_up) == {helper}
+
+
+def test_a_guess_is_scored_once_however_often_it_comes() -> None:
+    """Else a draft that is never right in time could look as if it always were."""
+    policy = Eager(4, 6)
+    queue, helper = make_queue(), FakeHelper()
+    queue.employ(policy, helper)
+    queue.commit((7,))
+    queue.commit((8,))
+    for _ in range(50):
+        queue.publish_from(helper, 1, 3, 3, Guess(7, 1.0), 1, 0.001)
+    queue.commit((9,))
+    assert len(policy.scores) == 1
+
+
+def test_a_gap_counts_as_a_wrong_guess() -> None:
+    policy = Eager(4, 6)
+    queue, helper = make_queue(), FakeHelper()
+    queue.employ(policy, helper)
+    assert not queue.publish_from(helper, 1, 3, 5, Guess(7, 1.0), 1, 0.001)
+    queue.commit((9,))
+    assert list(policy.scores) == [(1.0, False)]

@@ -80,21 +80,30 @@ def test_whatever_is_offered_the_text_is_what_was_committed(data: st.DataObject)
         assert session.accepted == text
 
 
-def test_a_late_guess_that_was_wrong_begins_an_epoch_because_more_may_build_on_it() -> None:
+def test_what_builds_on_a_late_guess_that_was_wrong_is_stale() -> None:
     session = Session([1], n_vocab=10)
     session.commit([6])
-    assert not session.offer(0, 1, Guess(5, 0.0))
-    assert session.epoch == 1
-    assert not session.offer(0, 2, Guess(5, 0.0)), "it builds on the wrong one"
-    assert session.n_pending == 0
-
-
-def test_a_gap_begins_an_epoch_and_a_guess_that_is_there_does_not() -> None:
-    session = Session([1], n_vocab=10)
-    session.offer(0, 1, Guess(5, 0.0))
-    assert not session.offer(0, 1, Guess(5, 0.0))
+    assert not session.offer(0, 1, Guess(5, 0.0), n_known=1)
+    assert not session.offer(0, 2, Guess(5, 0.0), n_known=1), "it builds on the wrong one"
+    assert session.offer(0, 2, Guess(5, 0.0), n_known=2), "it was made when the right one was known"
     assert session.epoch == 0
-    assert not session.offer(0, 3, Guess(5, 0.0))
+
+
+def test_what_was_made_before_a_contradiction_was_known_is_stale() -> None:
+    session = Session([1], n_vocab=10)
+    session.offer(0, 1, Guess(5, 0.0), n_known=1)
+    session.commit([6])
+    assert not session.offer(0, 2, Guess(5, 0.0), n_known=1)
+    assert session.offer(0, 2, Guess(5, 0.0), n_known=2)
+
+
+def test_a_gap_begins_an_epoch_once_and_a_guess_that_is_there_does_not() -> None:
+    session = Session([1], n_vocab=10)
+    session.offer(0, 1, Guess(5, 0.0), n_known=1)
+    assert not session.offer(0, 1, Guess(5, 0.0), n_known=1)
+    assert session.epoch == 0
+    assert not session.offer(0, 3, Guess(5, 0.0), n_known=1)
+    assert not session.offer(0, 4, Guess(5, 0.0), n_known=1)
     assert session.epoch == 1
     assert session.candidates(9).tokens == (5,), "what was right stays"
 
