@@ -108,6 +108,8 @@ class SamplingConfig:
         ):
             if not math.isfinite(penalty):
                 raise UsageError(f"{option} must be a number, not {penalty:g}")
+        if any(math.isnan(bias) for _, bias in self.logit_bias):
+            raise UsageError("--logit-bias must be a number, not nan")
         if unknown := [name for name in self.samplers if name not in SAMPLERS]:
             raise UsageError(f"no sampler {unknown[0]!r} (there are {', '.join(SAMPLERS)})")
 

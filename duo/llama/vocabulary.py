@@ -75,7 +75,7 @@ def fingerprint_difference(target: Fingerprint, texts: Sequence[bytes], draft: F
     for i, (ours, theirs) in enumerate(zip(target.blocks[:whole], draft.blocks[:whole], strict=False)):
         if ours != theirs:
             return f"tokens {i * BLOCK} to {(i + 1) * BLOCK - 1} differ"
-    first, offset = whole * BLOCK, draft.n_vocab - len(draft.tail) // _TOKEN_BYTES
+    first, offset = max(whole * BLOCK, FIRST_TOKEN_COMPARED), draft.n_vocab - len(draft.tail) // _TOKEN_BYTES
     start, end = (_TOKEN_BYTES * (token - offset) for token in (first, n))
     if len(draft.blocks) < whole or start < 0 or _hash_each(texts[first:n]) != draft.tail[start:end]:
         return f"tokens {first} to {n - 1} differ"
