@@ -62,11 +62,13 @@ def lead(options: LeadOptions) -> int:
         slot = _slot(run_options, pair, profile)
         backs.target = as_target(pair.target, slot.context)
         endpoints.load(pair.target, _defaults(options, run_options, pair), slot.n_ctx)
-        say(f"duo: listening on http://{in_url(options.host)}:{listener.port} (Ctrl-C stops)")
         if backs.closed:
             say("duo: no backs may join: that takes --back-token")
         try:
-            _serve(options, scheduler, slot, metrics, pair)
+            with on_interrupt(scheduler.stop):
+                scheduler.load(slot)
+                say(f"duo: listening on http://{in_url(options.host)}:{listener.port} (Ctrl-C stops)")
+                _serve(options, scheduler, slot, metrics, pair)
         finally:
             listener.close()  # before the models go: requests may be using them
         if profile is not None:
@@ -131,7 +133,7 @@ def _serve(options: LeadOptions, scheduler: Scheduler, slot: Slot, metrics: Serv
         scheduler.run(slot, watch)
 
     running = Background(work, "duo-target")
-    with on_interrupt(scheduler.stop), running:
+    with running:
         for event in running:
             with suppress(OSError):  # nobody looks any more; clients still do
                 if isinstance(event, Step):

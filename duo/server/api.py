@@ -18,6 +18,7 @@ from duo.llama.grammar import schema_grammar
 _MOST_MESSAGES = 4096
 _MOST_STOPS = 32
 _DEEPEST = 2048
+_NO_RULES = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)  # texts, classes, comments
 _LARGEST_GRAMMAR = 2**18
 _LARGEST_SCHEMA = 2**16
 _MANY_TIMES = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
@@ -224,7 +225,7 @@ def _stop(request: Request, default: StopConfig) -> StopConfig:
 def _bias(request: Request, n_vocab: int) -> tuple[tuple[int, float], ...]:
     found = []
     for key, value in (request.logit_bias or {}).items():
-        if not key.isdecimal() or int(key[:12]) >= n_vocab:
+        if not (key.isascii() and key.isdecimal() and len(key) <= 12) or int(key) >= n_vocab:
             raise ApiError(400, f"logit_bias: no token {key[:40]!r} in a vocabulary of {n_vocab}")
         found.append((int(key), value))
     return tuple(found)
@@ -242,7 +243,7 @@ def _grammar(request: Request) -> str | None:
         raise ApiError(400, "grammar, json_schema and response_format each say what the text must be: send one")
     grammar = _schema_grammar(schemas[0]) if schemas else request.grammar
     # llama.cpp reads parentheses recursively, and would run out of stack.
-    depths = accumulate((char == "(") - (char == ")") for char in grammar or "")
+    depths = accumulate((char == "(") - (char == ")") for char in _NO_RULES.sub("", grammar or ""))
     if grammar is not None and (len(grammar) > _LARGEST_GRAMMAR or max(depths, default=0) > _DEEPEST):
         raise ApiError(400, f"the grammar has more than {_LARGEST_GRAMMAR} bytes, or {_DEEPEST} nested parentheses")
     return grammar

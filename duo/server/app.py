@@ -133,7 +133,7 @@ class Lead:
         asked = parse(await _body(request), TokenizeRequest)
         tokens = await anyio.to_thread.run_sync(lambda: model.tokenize(asked.content, add_bos=asked.add_special))
         if asked.with_pieces:
-            pieces = (model.piece(token).decode("utf-8", "replace") for token in tokens[:MOST_TOKENS])
+            pieces = (model.piece(token).decode("utf-8", "replace") for token in _tokens(tokens, model))
             return _json({"tokens": [{"id": i, "piece": piece} for i, piece in zip(tokens, pieces, strict=True)]})
         return _json({"tokens": tokens})
 
@@ -331,7 +331,7 @@ def _event(document: object) -> bytes:
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_response(ApiError(error.status_code, str(error.detail)))
+    return error_response(ApiError(error.status_code, str(error.detail)), error.headers)
 
 
 async def _fault(_: Request, error: Exception) -> Response:

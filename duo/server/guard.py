@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -56,7 +55,7 @@ class Guard:
             message = f"this server is not called {_name(host)[:100]!r} (--allowed-host)"
             return ApiError(403, message, "permission_error")
         origin = headers.get("origin")
-        if origin is not None and not (self._rules.allows(origin) or urlsplit(origin).netloc == host):
+        if origin is not None and not (self._rules.allows(origin) or origin.partition("://")[2] == host):
             return ApiError(403, "pages of other sites may not ask (--cors-origin)", "permission_error")
         # Backs have a token of their own; browsers ask with OPTIONS before they send a key.
         if self._keys and path not in ("/health", ROUTE) and method != "OPTIONS" and not self._knows_key(headers):
@@ -70,9 +69,11 @@ class Guard:
         return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    """The response for an error."""
-    headers = {"Retry-After": "1"} if error.status == 503 else {}
+def error_response(error: ApiError, more: Mapping[str, str] | None = None) -> JSONResponse:
+    """The response for an error, with `more` headers."""
+    headers = dict(more or {})
+    if error.status == 503:
+        headers["Retry-After"] = "1"
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error.body(), error.status, headers)

@@ -112,13 +112,23 @@ class _Patience:
 
 
 class _WebSocket(_Patience, WebSocketsSansIOProtocol):
-    pass
+    """Does not read, and so answer pings, while nobody reads the answers."""
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.read_paused:
+            self.transport.resume_reading()
 
 
 class _Http(_Patience, H11Protocol):
     """Does not wait for ever for the head of a request either, or for the end of one that is answered."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _rest_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -128,12 +138,15 @@ class _Http(_Patience, H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._rest_timer is not None and self.conn.their_state is not h11.SEND_BODY:
+            self._rest_timer.cancel()
+            self._rest_timer = None
         self._watch()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:  # it was answered before it was read
-            self.loop.call_later(LINGER_S, self.transport.close)
+            self._rest_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()

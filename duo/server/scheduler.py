@@ -105,10 +105,13 @@ class Scheduler:
 
     # The target's side
 
-    def run(self, slot: Slot, watch: Callable[[Step | Task], None]) -> None:
-        """Work until stop(). `watch` is told every step of every text, and the task when it is done."""
+    def load(self, slot: Slot) -> None:
+        """From now on jobs are taken."""
         with self._changed:
             self._slot = slot
+
+    def run(self, slot: Slot, watch: Callable[[Step | Task], None]) -> None:
+        """Work until stop(). `watch` is told every step of every text, and the task when it is done."""
         while (job := self._next()) is not None:
             self._run(slot, job, watch)
 
