@@ -40,7 +40,7 @@ Context.decode = slowly
 _CONFIGS = tempfile.TemporaryDirectory(prefix="duo-config-")
 _numbers = count()
 
-_SETTINGS = ("LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "TTY_", "COLUMNS", "LINES")
+_SETTINGS = ("LLAMA_ARG_", "LLAMA_API_KEY", "DUO_BACK_TOKEN", "NO_COLOR", "FORCE_COLOR", "TTY_", "COLUMNS", "LINES")
 
 
 @dataclass(frozen=True, slots=True)

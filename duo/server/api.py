@@ -17,8 +17,11 @@ from duo.llama.grammar import schema_grammar
 
 _MOST_MESSAGES = 4096
 _MOST_STOPS = 32
+_LONGEST_MESSAGE = 500
+_LOWEST_TEMPERATURE = 1e-6  # what is below is 0
 _DEEPEST = 2048
-_NO_RULES = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)  # texts, classes, comments
+# Texts, character classes, tokens and comments of a grammar, as llama.cpp ends them.
+_NO_RULES = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
 _LARGEST_GRAMMAR = 2**18
 _LARGEST_SCHEMA = 2**16
 _MANY_TIMES = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
@@ -40,7 +43,8 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The JSON."""
-        return {"error": {"message": str(self), "type": self.kind, "param": None, "code": self.code or self.status}}
+        message = str(self)[:_LONGEST_MESSAGE]  # it may quote what was asked
+        return {"error": {"message": message, "type": self.kind, "param": None, "code": self.code or self.status}}
 
 
 class Part(msgspec.Struct):
@@ -101,7 +105,7 @@ class Request(msgspec.Struct):
     top_k: Length | None = None
     min_p: Share | None = None
     typical_p: Share | None = None
-    repeat_penalty: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    repeat_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=100)] | None = None
     repeat_last_n: Length | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -183,8 +187,9 @@ def task(request: Request, prompt: list[int], defaults: Defaults, n_vocab: int, 
         message = f"the prompt has {len(prompt)} tokens, the context {n_ctx}"
         raise ApiError(400, message, code="context_length_exceeded")
     bias = _bias(request, n_vocab)
+    temp = request.temperature
     asked: dict[str, Any] = {
-        "temp": request.temperature,
+        "temp": 0.0 if temp is not None and temp < _LOWEST_TEMPERATURE else temp,
         "top_p": request.top_p,
         "top_k": request.top_k and max(0, request.top_k),  # -1 is off
         "min_p": request.min_p,

@@ -66,12 +66,12 @@ class Lead:
     def app(self, rules: Rules) -> ASGIApp:
         """The application, behind its guard."""
         routes = [
-            Route("/health", self._answer(self._health)),
+            *_twice("/health", self._answer(self._health)),
             Route("/metrics", self._answer(self._show_metrics)),
-            Route("/v1/models", self._answer(self._models)),
+            *_twice("/models", self._answer(self._models)),
             Route("/v1/models/{name:path}", self._answer(self._model_named)),
-            Route("/v1/chat/completions", self._answer(self._chat), methods=["POST"]),
-            Route("/v1/completions", self._answer(self._complete), methods=["POST"]),
+            *_twice("/chat/completions", self._answer(self._chat), "POST"),
+            *_twice("/completions", self._answer(self._complete), "POST"),
             Route("/tokenize", self._answer(self._tokenize), methods=["POST"]),
             Route("/detokenize", self._answer(self._detokenize), methods=["POST"]),
             draft_route(self._backs),
@@ -79,7 +79,13 @@ class Lead:
         app: ASGIApp = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _fault})
         app = Guard(app, rules)
         if rules.origins:
-            app = CORSMiddleware(app, sorted(rules.origins), allow_methods=["GET", "POST"], allow_headers=["*"])
+            app = CORSMiddleware(
+                app,
+                sorted(rules.origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=["Retry-After"],
+            )
         return app
 
     def _answer(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -196,6 +202,11 @@ class Lead:
         if self._model is None or self._defaults is None or not self._scheduler.ready:
             raise Busy(self._scheduler.why_busy)
         return self._model, self._defaults
+
+
+def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> list[Route]:
+    """With /v1 and without, as in llama-server."""
+    return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("/v1", "")]
 
 
 class Events:

@@ -58,7 +58,12 @@ class Guard:
         if origin is not None and not (self._rules.allows(origin) or origin.partition("://")[2] == host):
             return ApiError(403, "pages of other sites may not ask (--cors-origin)", "permission_error")
         # Backs have a token of their own; browsers ask with OPTIONS before they send a key.
-        if self._keys and path not in ("/health", ROUTE) and method != "OPTIONS" and not self._knows_key(headers):
+        if (
+            self._keys
+            and path not in ("/health", "/v1/health", ROUTE)
+            and method != "OPTIONS"
+            and not self._knows_key(headers)
+        ):
             return ApiError(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
         return None
 

@@ -23,7 +23,7 @@ from duo.link.messages import MAX_FROM_BACK
 HEADERS_S = 10.0  # to send the head of a request
 READ_S = 30.0  # to read some of what was sent
 LINGER_S = 5.0  # for the rest of a request that has been answered
-MOST_CONNECTIONS = 1024
+MOST_CONNECTIONS = 512  # a process may usually have 1,024 files
 _MAX_HEAD = 64 * 1024  # bytes
 _GRACE_S = 3  # for connections to end when the server does
 
@@ -177,7 +177,7 @@ def _bind(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listening.bind(address)
-            listening.listen(2048)
+            listening.listen(128)
     except OSError as error:
         for listening in sockets:
             listening.close()

@@ -130,14 +130,14 @@ class Scheduler:
             watch(step)
 
         task = job.task
+        outcome: Exception | None = None
         helpers = self._backs.help_with(Brief(task.sampling, slot.banned(task.stop)))
         try:
             slot.write(task, put, job.cancelled, helpers)
         except UsageError as error:
-            job.put(error)
+            outcome = error
         except Exception as error:  # whatever it is, the next request may work
             log.error("a generation failed: %s", error)
-            job.put(error)
-        else:
-            job.put(None)
+            outcome = error
         watch(task)
+        job.put(outcome)

@@ -344,6 +344,7 @@ _KILLERS: dict[str, dict[str, Any]] = {
     "brackets in quotes": {"grammar": "root ::= " + '(")"' * 60_000},
     "brackets in a class": {"grammar": "root ::= " + "([)]" * 60_000},
     "brackets in comments": {"grammar": "root ::= " + "(#)\n" * 60_000},
+    "brackets after a comment": {"grammar": "root ::= #\r" + "(" * 60_000},
 }
 
 
@@ -366,6 +367,14 @@ def test_no_request_ends_the_lead(demo_pair: tuple[Path, Path]) -> None:
 def test_pieces_of_more_tokens_than_may_be(lead: LeadProcess) -> None:
     body = json.dumps({"content": "1" * (2**20 + 1), "with_pieces": True}).encode()
     assert_error(post(lead, "/tokenize", body), 400)
+
+
+def test_what_is_wrong_is_told_in_few_words(lead: LeadProcess) -> None:
+    long = "x" * 50_000
+    for fields in ({"grammar": f"root ::= a){long}"}, {"json_schema": {"type": long}}):
+        assert_error(ask(lead, "/v1/completions", prompt="a", **fields), 400)
+    assert_error(ask(lead, "/v1/completions", prompt="a", response_format={"type": long}), 400, "response_format")
+    assert_error(ask(lead, "/v1/chat/completions", messages=[{"role": "a", "content": [{"type": long}]}]), 400)
 
 
 # Large bodies
