@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -71,6 +72,7 @@ class Backs:
     def __init__(self, token: str = "", *, closed: bool = False) -> None:
         """`token` is what a back must know; empty: it need not know any. `closed`: none may join."""
         self.closed = closed
+        self.bell = Bell()
         self.token = token
         self.target: Target | None = None  # once the model is loaded
         self.counts: Counter[str] = Counter()  # joins, stale guesses, and drops by their reason
@@ -164,6 +166,27 @@ class Backs:
         self._line.remove(before)
         self._line.append(before)
         before.stall()
+
+
+class Bell:
+    """Wakes the server's thread for the target's.
+
+    To wake it, the target's thread would have to give up the interpreter for a moment, and would wait for it until the
+    other one has done what it was woken for. This thread has the time.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        # It holds nothing that would have to be put in order, and sleeps when the process ends.
+        threading.Thread(target=self._run, name="duo-bell", daemon=True).start()
+
+    def ring(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called soon. Never blocks."""
+        self._calls.put(wake)
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
 
 
 class Help:

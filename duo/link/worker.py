@@ -60,6 +60,9 @@ class Worker:
 
     def notify(self) -> None:
         """See Helper."""
+        self._backs.bell.ring(self._ring)
+
+    def _ring(self) -> None:
         with suppress(RuntimeError):  # when the server has ended
             self._loop.call_soon_threadsafe(self._wake.set)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -42,6 +43,7 @@ from duo.spec.types import Step
 MOST_BODY = 8 * 1024 * 1024  # bytes
 BODY_S = 30.0  # to send it
 MOST_TOKENS = 2**20  # in one request
+PAUSE_S = 0.02  # between two looks at what was written
 _JSON = "application/json"
 
 Ended = Exception | None
@@ -185,13 +187,10 @@ class Lead:
         self._scheduler.submit(job)
         try:
             async with events.while_there(request):
-                if asked.stream:
-                    first = _checked(await events.next())  # so that what cannot be done has its own status
-                else:
-                    text = b""
-                    while isinstance(event := _checked(await events.next()), Step):
-                        text += b"".join(event.text)
-                    return _json(shape.whole(text.decode("utf-8", "replace"), wanted))
+                first = await events.next()
+                _check(first[0])  # so that what cannot be done has its own status
+                if not asked.stream:
+                    return _json(shape.whole(await _whole(first, events), wanted))
         except BaseException:
             self._scheduler.cancel(job)
             raise
@@ -210,17 +209,26 @@ def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method
 
 
 class Events:
-    """What becomes of a job, from the target's thread to the server's."""
+    """What becomes of a job, from the target's thread to the server's.
+
+    The server's thread is woken for the first event and the last. In between it looks now and then: to be woken for
+    every token it would take the interpreter from the target's thread just when that is between two decodes.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Step | Ended] = asyncio.Queue()
+        self._events: deque[Step | Ended] = deque()
+        self._wake = asyncio.Event()
+        self._begun = False
         self._leaving: asyncio.Task[None] | None = None
 
     def put(self, event: Step | Ended) -> None:
         """The next one. From any thread."""
-        with suppress(RuntimeError):  # when the server has ended
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+        self._events.append(event)
+        if not self._begun or not isinstance(event, Step):
+            self._begun = True
+            with suppress(RuntimeError):  # when the server has ended
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     @asynccontextmanager
     async def while_there(self, request: Request) -> AsyncIterator[None]:
@@ -229,6 +237,7 @@ class Events:
         async def leave() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
+            self._wake.set()
 
         self._leaving = asyncio.create_task(leave())
         try:
@@ -237,16 +246,15 @@ class Events:
             self._leaving.cancel()
             self._leaving = None
 
-    async def next(self) -> Step | Ended:
-        """The next event; None at the end. Raises ClientDisconnect."""
-        coming = asyncio.create_task(self._queue.get())
-        try:
-            await asyncio.wait({coming, *filter(None, [self._leaving])}, return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():
+    async def next(self) -> list[Step | Ended]:
+        """The next events, at least one; None is the end. Raises ClientDisconnect."""
+        while not self._events:
+            if self._leaving is not None and self._leaving.done():
                 raise ClientDisconnect
-            return coming.result()
-        finally:
-            coming.cancel()
+            with anyio.move_on_after(PAUSE_S if self._begun else None):
+                await self._wake.wait()
+            self._wake.clear()
+        return [self._events.popleft() for _ in range(len(self._events))]
 
 
 class Stream(StreamingResponse):
@@ -266,18 +274,34 @@ class Stream(StreamingResponse):
             self._close()
 
 
+async def _whole(first: list[Step | Ended], events: Events) -> str:
+    """The whole text, beginning with the `first` events. Raises what the generation failed of."""
+    text, coming = b"", first
+    while True:
+        for event in coming:
+            if not isinstance(event, Step):
+                _check(event)
+                return text.decode("utf-8", "replace")
+            text += b"".join(event.text)
+        coming = await events.next()
+
+
 async def _stream(
-    event: Step | Ended, events: Events, shape: Shape, wanted: Task, *, include_usage: bool
+    coming: list[Step | Ended], events: Events, shape: Shape, wanted: Task, *, include_usage: bool
 ) -> AsyncIterator[bytes]:
-    """The text as server-sent events, beginning with `event`."""
+    """The text as server-sent events, beginning with those that are there."""
     for document in shape.first():
         yield _event(document)
-    while isinstance(event, Step):
-        if any(event.text):
-            yield _event(shape.step(event))
-        event = await events.next()
-    if event is not None:
-        yield _event(_as_api_error(event).body())
+    while True:
+        steps = [event for event in coming if isinstance(event, Step) and any(event.text)]
+        if steps:
+            yield b"".join(_event(shape.step(step)) for step in steps)
+        last = coming[-1]
+        if not isinstance(last, Step):
+            break
+        coming = await events.next()
+    if isinstance(last, Exception):
+        yield _event(_as_api_error(last).body())
     else:
         yield _event(shape.last(wanted))
         if include_usage:
@@ -285,11 +309,10 @@ async def _stream(
     yield b"data: [DONE]\n\n"
 
 
-def _checked(event: Step | Ended) -> Step | None:
+def _check(event: Step | Ended) -> None:
     """Raises what a generation failed of."""
     if isinstance(event, Exception):
         raise _as_api_error(event)
-    return event
 
 
 async def _body(request: Request) -> bytes:
