@@ -213,7 +213,7 @@ async def _check_status(response: httpx.Response) -> None:
         again = f"in {wait} s" if wait.isdecimal() else "later"
         text = f"the server is loading or busy ({words}): ask again {again}"
     elif status == httpx.codes.UNAUTHORIZED:
-        text += ": give it a key with --api-key"
+        text += ": is --api-key the right one?"
     raise ServerError(text)
 
 

@@ -9,27 +9,23 @@ from dataclasses import fields, replace
 
 from duo.cli.configs import (
     check_usage,
-    context_config,
     draft_config,
     model_configs,
     schedules,
     stop_config,
-    thread_config,
-    warn_of_inexact,
-    warn_of_threads,
 )
+from duo.cli.contexts import make_contexts, threads_for
 from duo.cli.interrupts import on_interrupt
 from duo.cli.lead_options import LeadOptions
 from duo.cli.load import load
 from duo.cli.options import RunOptions
 from duo.cli.output import TextWriter, marks_tokens, say, send_log, show_notices, warn
-from duo.cli.profile import keep, tuned_threads, wanted_profile
+from duo.cli.profile import keep, wanted_profile
 from duo.cli.sampling import check_grammar, grammar_text, sampling_config
 from duo.cli.server_options import PrintChoice
 from duo.cli.serving import as_target, in_url, lead_backs, lead_rules
-from duo.config import ContextConfig
 from duo.engine.background import Background
-from duo.engine.pair import Pair, context_size
+from duo.engine.pair import Pair
 from duo.engine.slot import Slot, Task
 from duo.models.profiles import Profile
 from duo.server.api import Defaults
@@ -37,8 +33,6 @@ from duo.server.app import Lead
 from duo.server.listener import Listener
 from duo.server.metrics import ServerMetrics
 from duo.server.scheduler import Scheduler
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 
 _MOST_UNSEEN = 4096  # steps that wait to be shown
@@ -86,24 +80,8 @@ def _load(options: RunOptions) -> Iterator[tuple[Pair, Profile | None]]:
 def _slot(options: RunOptions, pair: Pair, profile: Profile | None) -> Slot:
     """Contexts of the largest size that is asked for or fits. Raises DuoError."""
     learned = profile.load() if profile is not None else {}
-    threads = thread_config(
-        options,
-        drafting=pair.can_speculate,
-        target_on_gpu=pair.target.on_gpu,
-        draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
-    )
-    threads = tuned_threads(threads, options, learned)
-    warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
-    if options.exact:
-        warn_of_inexact(pair.target)
-    drafting = draft_config(options)
-    config = context_config(options, threads, drafting.n_max)
-    n_ctx = context_size(pair.target, config, 0, -1, options.ctx_size)
-    config = replace(config, n_ctx=n_ctx + options.exact)
-    draft_side = ContextConfig(
-        n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
-    )
-    context, draft_context = pair.contexts(config, draft_side, warn)
+    threads, drafting = threads_for(options, pair, learned), draft_config(options)
+    context, draft_context = make_contexts(options, pair, threads, 0, -1)
     helped = draft_context is not None or (pair.draft is None and pair.can_be_helped(context, warn))
     return Slot(pair, (context, draft_context), threads, drafting, schedules(options), learned, can_be_helped=helped)
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from duo.cli import report
 from duo.cli.configs import (
     check_usage,
-    context_config,
     draft_config,
     is_demo,
     model_configs,
     schedules,
     stop_config,
-    thread_config,
-    warn_of_inexact,
-    warn_of_threads,
 )
+from duo.cli.contexts import make_contexts, threads_for
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
 from duo.cli.options import RunOptions
@@ -33,14 +30,14 @@ from duo.cli.output import (
     show_notices,
     warn,
 )
-from duo.cli.profile import keep, tuned_threads, wanted_profile
+from duo.cli.profile import keep, wanted_profile
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
 from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config, sampling_mode
-from duo.config import ContextConfig, SamplingConfig, ThreadConfig
+from duo.config import SamplingConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
-from duo.engine.pair import Pair, context_size
+from duo.engine.pair import Pair
 from duo.engine.text import Ending, TextStream
 from duo.errors import PromptError, UsageError
 from duo.llama.context import Context
@@ -48,7 +45,6 @@ from duo.llama.memory import peak_bytes
 from duo.llama.model import Model
 from duo.models.profiles import remembered, restore
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
 from duo.spec.simulate import predict
 
 if TYPE_CHECKING:
@@ -72,14 +68,7 @@ def run(options: RunOptions) -> int:
     with back_port.listener if back_port is not None else nullcontext(), load(target, draft) as pair:
         profile = wanted_profile(options, target, draft)
         kept = profile.load() if profile is not None else {}
-        threads = thread_config(
-            options,
-            drafting=pair.can_speculate,
-            target_on_gpu=pair.target.on_gpu,
-            draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
-        )
-        threads = tuned_threads(threads, options, kept)
-        warn_of_threads(threads, beside=pair.can_speculate and Schedule.ASYNC in schedules(options))
+        threads = threads_for(options, pair, kept)
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, sampling, pair, threads, text, metrics)
         if back_port is not None:
@@ -133,18 +122,9 @@ def _generation(
     prompt = target.tokenize(text)
     if not prompt:
         raise PromptError("the prompt has no tokens")
-    if options.exact:
-        warn_of_inexact(target)
     drafting, stop = draft_config(options), stop_config(options)
     verifier, guesser = choosing(options, sampling, target)
-    config = context_config(options, threads, drafting.n_max)
-    n_ctx = context_size(target, config, len(prompt), options.predict, options.ctx_size)
-    # Exact decodes need one cell to spare.
-    config = replace(config, n_ctx=n_ctx + options.exact)
-    draft_side = ContextConfig(
-        n_ctx + drafting.n_ahead, 1, threads.target, config.n_batch, config.n_ubatch, n_outputs_max=Policy.PROBE_TOKENS
-    )
-    context, draft_context = pair.contexts(config, draft_side, warn)
+    context, draft_context = make_contexts(options, pair, threads, len(prompt), options.predict)
     return Generation(
         target=context,
         draft=draft_context,

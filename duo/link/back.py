@@ -20,7 +20,7 @@ from duo.engine.drafter import Drafter
 from duo.engine.metrics import Metrics
 from duo.errors import LinkError, UsageError
 from duo.link import messages
-from duo.link.messages import ROUTE, Alive, Begin, End, Hello, Message, Refused, Text, Welcome
+from duo.link.messages import ROUTE, TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Text, Welcome
 from duo.link.mirror import Mirror
 from duo.llama.vocabulary import Fingerprint
 from duo.spec.sampling import chooser
@@ -43,9 +43,12 @@ class Back:
 
     def __init__(self, url: str, hello: Hello, context: Callable[[int], Decoder]) -> None:
         """`context` makes a draft's context for texts of so many tokens. Raises UsageError for a URL that is none."""
-        if not url.startswith(("ws://", "wss://")):
+        # The lead prints its address as http://…, and people leave out what goes without saying.
+        scheme, _, rest = url.rpartition("://")
+        scheme = {"http": "ws", "https": "wss", "": "ws"}.get(scheme, scheme)
+        if scheme not in ("ws", "wss") or not rest:
             raise UsageError(f"--lead takes ws://host:port or wss://host:port, not {url!r}")
-        url = url.rstrip("/")
+        url = f"{scheme}://{rest}".rstrip("/")
         self._url = url if url.endswith(ROUTE) else url + ROUTE
         self._hello = hello
         self._make_context = context
@@ -72,7 +75,7 @@ class Back:
                 raise
             except (OSError, WebSocketException, LinkError) as error:
                 if not told and not self._stop.is_set():
-                    log.info("no lead at %s (%s): trying again until there is one", self._url, _reason(error))
+                    log.info("no lead takes me at %s (%s): trying again until one does", self._url, _reason(error))
                 told = True
             finally:
                 self._socket = None
@@ -214,6 +217,8 @@ def _cut(connection: ClientConnection) -> None:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == TRY_LATER:
+        return "it is still loading its model, or has enough backs"
     if isinstance(error, InvalidStatus):
         return f"it answers with status {error.response.status_code}"
     if isinstance(error, OSError) and error.strerror:

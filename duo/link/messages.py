@@ -25,6 +25,7 @@ from duo.errors import DuoError, LinkError
 
 VERSION = 1
 ROUTE = "/v1/draft"  # of the WebSocket, on the lead's port
+TRY_LATER = 1013  # why a connection is closed (RFC 6455, registry of close codes)
 # Both ends leave out compression: messages are small, and it would cost time and memory.
 MAX_FROM_BACK = 64 * 1024  # bytes of one message; the largest is a Hello
 MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may hold a long text

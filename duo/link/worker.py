@@ -89,7 +89,10 @@ class Worker:
             await self._greet(receive)
         except Drop as drop:
             self._backs.counts[f"refused: {drop.reason}"] += 1
-            log.info("refused a back at %s: %s", self.name, drop)
+            # One that comes while the model is loading comes again.
+            log.log(
+                logging.DEBUG if drop.reason == "loading" else logging.INFO, "refused a back at %s: %s", self.name, drop
+            )
             if drop.tell:
                 await self._send(messages.encode(Refused(str(drop))))
             return
@@ -230,9 +233,10 @@ def _decode(data: bytes | str) -> messages.FromBack:
 def _check(hello: Hello, backs: Backs) -> None:
     """Raise Drop for a back that cannot take part."""
     if backs.closed:
-        raise Drop("token", "the lead takes no backs without a token (its --back-token)", tell=True)
+        raise Drop("token", "it takes no backs: it has to be started with --back-token", tell=True)
     if not hmac.compare_digest(_digest(hello.token), _digest(backs.token)) and backs.token:
-        raise Drop("token", "the token is not right (--back-token of the lead)", tell=True)
+        told = "the token is wrong" if hello.token else "it wants a token"
+        raise Drop("token", f"{told}: --token must be the lead's --back-token", tell=True)
     if backs.target is not None:
         draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
         if difference := fingerprint_difference(backs.target.fingerprint, backs.target.texts, draft):

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duo.engine.slot import Task
 from duo.errors import PromptError, UsageError
 from duo.link.backs import Backs
+from duo.link.messages import ROUTE
 from duo.llama.model import Model
 from duo.server.answers import Shape
 from duo.server.api import (
@@ -77,6 +78,7 @@ class Lead:
             Route("/tokenize", self._answer(self._tokenize), methods=["POST"]),
             Route("/detokenize", self._answer(self._detokenize), methods=["POST"]),
             draft_route(self._backs),
+            Route(ROUTE, self._answer(_upgrade_needed)),
         ]
         app: ASGIApp = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _fault})
         app = Guard(app, rules)
@@ -361,6 +363,10 @@ def _json(document: object) -> Response:
 
 def _event(document: object) -> bytes:
     return b"data: " + msgspec.json.encode(document) + b"\n\n"
+
+
+async def _upgrade_needed(_: Request) -> Response:
+    raise ApiError(426, "this is the WebSocket of backs: duo back --lead")
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

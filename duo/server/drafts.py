@@ -9,11 +9,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duo.errors import LinkError
 from duo.link.backs import Backs
-from duo.link.messages import ROUTE
+from duo.link.messages import ROUTE, TRY_LATER
 from duo.link.worker import Worker
 from duo.server.guard import Guard, Rules
-
-_TRY_LATER = 1013  # RFC 6455, registry of close codes
 
 
 def draft_app(backs: Backs, rules: Rules) -> ASGIApp:
@@ -44,7 +42,7 @@ def draft_route(backs: Backs) -> WebSocketRoute:
         worker = Worker(backs, send, f"{client.host}:{client.port}" if client else "an unknown place")
         try:
             await worker.run(receive)
-            await socket.close(_TRY_LATER)
+            await socket.close(TRY_LATER)
         except (LinkError, RuntimeError, WebSocketDisconnect, OSError):
             pass  # it has gone already
 

@@ -103,7 +103,7 @@ def _client(server: FakeServer) -> Server:
     ("reply", "words"),
     [
         (refuses(400, "the prompt is too long"), "status 400 (the prompt is too long)"),
-        (refuses(401, "bad key"), "(bad key): give it a key with --api-key"),
+        (refuses(401, "bad key"), "(bad key): is --api-key the right one?"),
         (refuses(503, "Loading model", Retry_After="7"), "loading or busy (Loading model): ask again in 7 s"),
         (refuses(503, "full", Retry_After="\t\x1b[2J"), "(full): ask again later"),
         (refuses(500, "a\x1b[2J\nb\x9b2J"), "status 500 (a [2J b 2J)"),
