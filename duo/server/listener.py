@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from duo.errors import UsageError
 from duo.link.messages import MAX_FROM_BACK
@@ -122,6 +123,10 @@ class _WebSocket(_Patience, WebSocketsSansIOProtocol):
         super().resume_writing()
         if not self.read_paused:
             self.transport.resume_reading()
+
+    def handle_cont(self, event: Frame) -> None:
+        if event.data or event.fin:  # empty pieces of a message would pile up
+            super().handle_cont(event)
 
 
 class _Http(_Patience, H11Protocol):

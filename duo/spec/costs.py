@@ -76,6 +76,10 @@ class CostModel:
         self._target.setdefault(n, Time()).add(seconds)
         self._forget_curves()
 
+    def n_measured(self, n: int) -> int:
+        """How often a batch of `n` tokens was measured in this condition."""
+        return self._target[n].n if n in self._target else 0
+
     def target_s(self, n: int) -> float:
         """Time for a batch of `n` tokens; 0 while nothing is known."""
         while len(self._curve) < n:

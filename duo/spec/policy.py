@@ -32,6 +32,7 @@ _HOPELESS = 0.02  # survival of a candidate that nobody waits for
 _EXCELLENT = 0.95  # acceptance: where even this would not help, the draft is not asked how it would guess
 _MANY = 16  # tokens in a batch that tell what one of many costs
 _LEAST_BIAS, _LEAST_BIAS_ELSEWHERE = 0.5, 0.02  # of a forecast: who is elsewhere may lie
+_FIRST_ALONE = 2  # steps of the target alone before a draft elsewhere is asked
 _SILENCE = 16  # tokens without a guess until the draft is asked how it would guess
 
 
@@ -102,7 +103,12 @@ class Policy:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule to follow now."""
+        """The schedule to follow now.
+
+        With a draft elsewhere the target is first measured alone: the other machine may be the same one.
+        """
+        if self._elsewhere and Schedule.OFF in self.chooser.allowed and self.alone.n_measured(1) < _FIRST_ALONE:
+            return Schedule.OFF
         return self.chooser.now
 
     @property

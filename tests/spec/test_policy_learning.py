@@ -119,3 +119,23 @@ def test_a_correction_that_was_kept_is_held_within_bounds(bias: float, counts_as
     made = Policy(8, N_AHEAD)
     made.restore(state)
     assert made.rates()[ASYNC] == pytest.approx(counts_as * made.forecasts()[ASYNC].rate)
+
+
+def test_with_a_draft_elsewhere_the_target_is_first_measured_alone() -> None:
+    """Else nothing would tell that the draft, on the same machine after all, slows it down."""
+    policy = Policy(4, 8, elsewhere=True)
+    policy.begin(10)
+    for _ in range(2):
+        assert policy.schedule is Schedule.OFF
+        assert not policy.may_draft(())
+        policy.learn_step(1, StepCost(0, 0.010, 0.010))
+    assert policy.schedule is Schedule.ASYNC
+    assert policy.alone.target_s(1) == pytest.approx(0.010)
+    again = Policy(4, 8, elsewhere=True)
+    again.restore(policy.state())
+    again.begin(10)
+    assert again.schedule is not Schedule.OFF or again.rates(), "what was learned needs no measuring"
+
+
+def test_who_wants_a_draft_elsewhere_in_any_case_gets_it_at_once() -> None:
+    assert Policy(4, 8, (Schedule.ASYNC,), elsewhere=True).schedule is Schedule.ASYNC

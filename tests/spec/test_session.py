@@ -115,3 +115,13 @@ def test_when_another_draft_takes_over_nothing_is_left_of_the_first() -> None:
     assert session.n_pending == 0
     assert not session.offer(0, 1, Guess(5, 0.0))
     assert session.commit([5]) == []
+
+
+def test_guesses_from_elsewhere_are_taken_in_the_order_in_which_they_were_made() -> None:
+    session = Session([1], n_vocab=10)
+    session.commit([6, 7, 8])
+    assert session.offer(0, 2, Guess(7, 0.5), n_known=2)
+    assert not session.offer(0, 1, Guess(6, 0.5), n_known=1), "it is older"
+    assert not session.offer(0, 2, Guess(7, 0.5), n_known=2), "it came before"
+    assert not session.offer(0, 1, Guess(6, 0.5), n_known=2), "that was known"
+    assert session.commit([9]) == [(0.5, True)]
