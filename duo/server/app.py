@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -15,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from duo.engine.slot import Task
 from duo.errors import PromptError, UsageError
@@ -39,15 +36,12 @@ from duo.server.drafts import draft_route
 from duo.server.guard import Guard, Rules, error_response
 from duo.server.metrics import ServerMetrics
 from duo.server.scheduler import Busy, Job, Scheduler
-from duo.spec.types import Step
+from duo.server.streams import Events, Stream, check, stream_text, whole_text
 
 MOST_BODY = 8 * 1024 * 1024  # bytes
 BODY_S = 30.0  # to send it
 MOST_TOKENS = 2**20  # in one request
-PAUSE_S = 0.02  # between two looks at what was written
 _JSON = "application/json"
-
-Ended = Exception | None
 
 
 class Lead:
@@ -190,13 +184,13 @@ class Lead:
         try:
             async with events.while_there(request):
                 first = await events.next()
-                _check(first[0])  # so that what cannot be done has its own status
+                check(first[0])  # so that what cannot be done has its own status
                 if not asked.stream:
-                    return _json(shape.whole(await _whole(first, events), wanted))
+                    return _json(shape.whole(await whole_text(first, events), wanted))
         except BaseException:
             self._scheduler.cancel(job)
             raise
-        pieces = _stream(first, events, shape, wanted, include_usage=asked.wants_usage)
+        pieces = stream_text(first, events, shape, wanted, include_usage=asked.wants_usage)
         return Stream(pieces, lambda: self._scheduler.cancel(job))
 
     def _loaded(self) -> tuple[Model, Defaults]:
@@ -208,113 +202,6 @@ class Lead:
 def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> list[Route]:
     """With /v1 and without, as in llama-server."""
     return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("/v1", "")]
-
-
-class Events:
-    """What becomes of a job, from the target's thread to the server's.
-
-    The server's thread is woken for the first event and the last. In between it looks now and then: to be woken for
-    every token it would take the interpreter from the target's thread just when that is between two decodes.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._events: deque[Step | Ended] = deque()
-        self._wake = asyncio.Event()
-        self._begun = False
-        self._leaving: asyncio.Task[None] | None = None
-
-    def put(self, event: Step | Ended) -> None:
-        """The next one. From any thread."""
-        self._events.append(event)
-        if not self._begun or not isinstance(event, Step):
-            self._begun = True
-            with suppress(RuntimeError):  # when the server has ended
-                self._loop.call_soon_threadsafe(self._wake.set)
-
-    @asynccontextmanager
-    async def while_there(self, request: Request) -> AsyncIterator[None]:
-        """Inside the block, next() looks whether the client is still there."""
-
-        async def leave() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            self._wake.set()
-
-        self._leaving = asyncio.create_task(leave())
-        try:
-            yield
-        finally:
-            self._leaving.cancel()
-            self._leaving = None
-
-    async def next(self) -> list[Step | Ended]:
-        """The next events, at least one; None is the end. Raises ClientDisconnect."""
-        while not self._events:
-            if self._leaving is not None and self._leaving.done():
-                raise ClientDisconnect
-            with anyio.move_on_after(PAUSE_S if self._begun else None):
-                await self._wake.wait()
-            self._wake.clear()
-        return [self._events.popleft() for _ in range(len(self._events))]
-
-
-class Stream(StreamingResponse):
-    """Server-sent events. `close` is called however it ends, even if it never began."""
-
-    def __init__(self, pieces: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        # The last header is for nginx, which would hold them back.
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(pieces, media_type="text/event-stream", headers=headers)
-        self._close = close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See Response."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._close()
-
-
-async def _whole(first: list[Step | Ended], events: Events) -> str:
-    """The whole text, beginning with the `first` events. Raises what the generation failed of."""
-    text, coming = b"", first
-    while True:
-        for event in coming:
-            if not isinstance(event, Step):
-                _check(event)
-                return text.decode("utf-8", "replace")
-            text += b"".join(event.text)
-        coming = await events.next()
-
-
-async def _stream(
-    coming: list[Step | Ended], events: Events, shape: Shape, wanted: Task, *, include_usage: bool
-) -> AsyncIterator[bytes]:
-    """The text as server-sent events, beginning with those that are there."""
-    for document in shape.first():
-        yield _event(document)
-    while True:
-        steps = [event for event in coming if isinstance(event, Step) and any(event.text)]
-        if steps:
-            yield b"".join(_event(shape.step(step)) for step in steps)
-        last = coming[-1]
-        if not isinstance(last, Step):
-            break
-        coming = await events.next()
-    if isinstance(last, Exception):
-        yield _event(_as_api_error(last).body())
-    else:
-        yield _event(shape.last(wanted))
-        if include_usage:
-            yield _event(shape.usage(wanted))
-    yield b"data: [DONE]\n\n"
-
-
-def _check(event: Step | Ended) -> None:
-    """Raises what a generation failed of."""
-    if isinstance(event, Exception):
-        raise _as_api_error(event)
 
 
 async def _body(request: Request) -> bytes:
@@ -349,20 +236,8 @@ def _tokens(tokens: list[Any], model: Model) -> list[int]:
     return tokens
 
 
-def _as_api_error(error: Exception) -> ApiError:
-    if isinstance(error, Busy):
-        return ApiError(503, str(error), "unavailable_error")
-    if isinstance(error, UsageError):
-        return ApiError(400, str(error))
-    return ApiError(500, f"the generation failed: {error}", "server_error")
-
-
 def _json(document: object) -> Response:
     return Response(msgspec.json.encode(document), media_type=_JSON)
-
-
-def _event(document: object) -> bytes:
-    return b"data: " + msgspec.json.encode(document) + b"\n\n"
 
 
 async def _upgrade_needed(_: Request) -> Response:
