@@ -101,7 +101,7 @@ class Drafting:
         """Let the draft elsewhere work that is there now; the local one if there is none."""
         if self._helpers is None:
             return
-        if self._helper is not None and self._queue.schedule() is Schedule.OFF:
+        if self._helper is not None and self.policy.does_without:
             self._helpers.give_up(self._helper)
         helper = self._helpers.active(otherwise=self._draft is not None)
         if helper is self._helper:

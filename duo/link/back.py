@@ -69,8 +69,6 @@ class Back:
                     log.info("joined the lead at %s", self._url)
                     pause_s, told = _FIRST_PAUSE_S, False
                     self._serve(self._socket, welcome)
-            except (InvalidURI, ValueError) as error:
-                raise UsageError(f"--lead: {error}") from None
             except Refusal:
                 raise
             except (OSError, WebSocketException, LinkError) as error:
@@ -95,17 +93,21 @@ class Back:
             cut.start()
 
     def _connect(self) -> ClientConnection:
-        return connect(
-            self._url,
-            compression=None,
-            max_size=messages.MAX_FROM_LEAD,
-            open_timeout=_HANDSHAKE_S,
-            ping_interval=5,
-            ping_timeout=10,
-            close_timeout=_LEAVE_S,
-            user_agent_header=None,
-            proxy=None,
-        )
+        """Raises UsageError for a URL that cannot be used, OSError or WebSocketException if nothing answers."""
+        try:
+            return connect(
+                self._url,
+                compression=None,
+                max_size=messages.MAX_FROM_LEAD,
+                open_timeout=_HANDSHAKE_S,
+                ping_interval=5,
+                ping_timeout=10,
+                close_timeout=_LEAVE_S,
+                user_agent_header=None,
+                proxy=None,
+            )
+        except (InvalidURI, ValueError) as error:
+            raise UsageError(f"--lead: {error}") from None
 
     def _greet(self, connection: ClientConnection) -> Welcome:
         connection.send(messages.encode(self._hello))

@@ -159,7 +159,8 @@ class Backs:
     def give_up(self, back: Helper) -> None:
         """What this back guesses is not worth its time in the present text: another one may be better."""
         with self._lock:
-            self._given_up += [known for known in self._line if known is back]
+            if not any(known is back for known in self._given_up):
+                self._given_up += [known for known in self._line if known is back]
 
     def _relieve(self, before: Standing) -> None:
         """It does not answer: it stands at the end of the line."""

@@ -112,6 +112,11 @@ class Policy:
         return self.chooser.now
 
     @property
+    def does_without(self) -> bool:
+        """Whether the target has been found to be faster without the draft."""
+        return self.chooser.now is Schedule.OFF
+
+    @property
     def costs(self) -> CostModel:
         """What decodes cost in the present schedule."""
         return self.beside if self.schedule is Schedule.ASYNC else self.alone

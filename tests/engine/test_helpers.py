@@ -255,3 +255,19 @@ def test_a_gap_counts_as_a_wrong_guess() -> None:
     assert not queue.publish_from(helper, 1, 3, 5, Guess(7, 1.0), 1, 0.001)
     queue.commit((9,))
     assert list(policy.scores) == [(1.0, False)]
+
+
+def test_one_that_is_not_yet_asked_is_not_given_up() -> None:
+    """The target is measured alone first; a local draft would take over for good."""
+    helper = FakeHelper()
+    line = Line(helper)
+    generation = make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(3), Elsewhere(4, 6))
+    generation.helpers = line
+
+    class Sure(Elsewhere):
+        def for_draft_elsewhere(self) -> Policy:
+            return Policy(4, 6, elsewhere=True)
+
+    generation.policy = Sure(4, 6)
+    run(generation)
+    assert line.given_up == []
