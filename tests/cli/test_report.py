@@ -50,6 +50,7 @@ POLICY = {
     "target_ms",
     "draft_ms",
     "curve_ms",
+    "latency_ms",
 }
 FACTS = {
     "versions": {"duo", "llama-cpp-python", "llama.cpp", "numpy"},
