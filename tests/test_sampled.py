@@ -22,6 +22,7 @@ from duo.spec.policy import Policy
 from duo.spec.sampling import Chain, Coupled, Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.verify import Matching, Proposer, Rejection, Verifier
+from tests.fakes import Eager
 from tests.prompts import PROMPTS
 
 N_TOKENS = 16
@@ -76,7 +77,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(bench: Bench, tempe
         prompt = bench.model.tokenize(PROMPTS[name])
 
         def compare(prompt: list[int] = prompt, seed: int = seed) -> Comparison:
-            return checker.compare(prompt, seed, Policy(6, 12, (Schedule.SYNC,)))
+            return checker.compare(prompt, seed, Eager(6, 12, Schedule.SYNC))
 
         found = on_own_thread(compare)
         texts.append((name, seed, found.difference))
