@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, ModelError, RollbackError, UsageError
 from duo.llama import library
+from duo.llama.devices import CPU
 from duo.llama.handle import Handle
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
@@ -33,6 +35,10 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
 }
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
+_FIRST_BATCH, _BATCH_S = 32, 1.0  # where another machine computes
+# States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process where its graph has no room for
+# them: that of LFM2-8B-A1B has room for 8, others for 12 and more.
+_MOST_STATES = 6
 
 
 def cache_bytes(model: Model, config: ContextConfig) -> int:
@@ -45,19 +51,25 @@ def cache_bytes(model: Model, config: ContextConfig) -> int:
 class Context(Handle):
     """A KV cache and its buffers. The threads that it computes with belong to the thread that calls decode().
 
-    `n_past` tokens are in the cache, at positions 0 to n_past-1; the next decode continues there.
+    `n_past` tokens are in the cache, at positions 0 to n_past-1; the next decode continues there. `n_batch` is the most
+    that one decode should take; where another machine computes it changes with what that takes.
+
+    `n_rollback` is None where any number of tokens can be taken back. A model with recurrent layers keeps its state
+    after each of the last tokens of a batch, if llama.cpp grants it: then at most `n_rollback` tokens can be taken
+    back, once after each decode, and never the first of its batch. 0: only all tokens at once.
     """
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
         """Make the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if llama.cpp refuses."""
         _check_memory(model, config)
-        params = _params(config)
+        params = _params(model, config)
         # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, go on. No Python runs
         # in the middle of a decode.
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        with library.collect_errors() as errors:
+        self._call = model.call()
+        with library.collect_errors() as errors, self._call:
             pointer = llama_cpp.llama_init_from_model(model.pointer, params)
         if not pointer:
             reason = errors[0] if errors else "no reason given"
@@ -67,12 +79,16 @@ class Context(Handle):
         self.n_past = 0
         self.n_vocab = model.n_vocab
         self.exact = config.exact
+        self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
+        self._n_removable = 0  # how many of the last decode
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is kept free for the second.
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
-        self.n_batch: int = llama_cpp.llama_n_ubatch(pointer)
+        self._n_batch_max: int = llama_cpp.llama_n_ubatch(pointer)
+        self._is_remote = model.is_remote
+        self.n_batch: int = min(self._n_batch_max, _FIRST_BATCH) if model.is_remote else self._n_batch_max
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
-        self._batch = _Batch(self, self.n_batch)
+        self._batch = _Batch(self, self._n_batch_max)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.
@@ -84,7 +100,8 @@ class Context(Handle):
         second one rolled back. llama.cpp uses other kernels for one row than for several, so only then are the
         logits of a position bit-equal whatever batch it came in.
 
-        Raises DecodeError if llama.cpp refuses the batch, DecodeAborted after abort().
+        Raises DecodeError if llama.cpp refuses the batch, DecodeAborted after abort(). The cache is then as before, or
+        empty if `n_rollback` is a number.
         """
         n, n_outputs = len(tokens), n_rows
         if self.exact:
@@ -93,10 +110,22 @@ class Context(Handle):
         self._abort_flag[0] = b"\0"
         if self._aborted:  # looked at after the flag is cleared, and set before it is: no abort is lost
             raise DecodeAborted("the context was told to stop")
-        status = llama_cpp.llama_decode(self.pointer, self._batch.fill(tokens, self.n_past, n_outputs))
+        pointer = self.pointer  # raises before anything is written to a batch that is closed too
+        batch = self._batch.fill(tokens, self.n_past, n_outputs)
+        began = time.perf_counter()
+        with self._call:
+            status = llama_cpp.llama_decode(pointer, batch)
+            if self._is_remote:
+                llama_cpp.llama_synchronize(self.pointer)
         if status:
-            raise _decode_error(status, n, self.n_past, self.n_ctx)
+            error = _decode_error(status, n, self.n_past, self.n_ctx)
+            if self.n_rollback is not None:
+                self.rollback(0)  # the state may be that of a part of the batch
+            raise error
+        if self._is_remote:
+            self._pace(n, time.perf_counter() - began)
         self.n_past += len(tokens)
+        self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
         if len(tokens) > n:
             self.rollback(self.n_past - 1)
             return self._logits(n_outputs)[:n_rows]
@@ -115,34 +144,54 @@ class Context(Handle):
             self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
         return self._arrays[address, n_rows]
 
+    def _pace(self, n_tokens: int, seconds: float) -> None:
+        """Let batches be so long that another machine is heard of about once in a second."""
+        if n_tokens == self.n_batch and seconds < _BATCH_S / 2:
+            self.n_batch = min(2 * self.n_batch, self._n_batch_max)
+        elif seconds > 2 * _BATCH_S:
+            self.n_batch = max(self.n_batch // 2, min(_FIRST_BATCH, self._n_batch_max))
+
     def rollback(self, n_past: int) -> None:
         """Forget everything from position `n_past` on. Raises RollbackError if the cache cannot."""
-        if n_past == self.n_past:
+        n = self.n_past - n_past
+        if not n:
             return
+        bounded = self.n_rollback is not None
+        # llama.cpp itself refuses a second rollback, but goes back to a state of an earlier batch and says True.
+        possible = not bounded or not n_past or n <= self._n_removable
         memory = llama_cpp.llama_get_memory(self.pointer)
-        removed = llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
+        removed = possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
         first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
-        # A sliding-window cache may say True and have lost the beginning.
-        if not removed or first != (0 if n_past else -1):
+        # A sliding-window cache may say True and have lost the beginning. A recurrent state has only a last position.
+        if not removed or first != (0 if n_past and not bounded else n_past - 1):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
         self.n_past = n_past
 
     def probe_rollback(self) -> bool:
-        """Whether this cache can be rolled back: decodes two tokens, takes one back, and empties the cache.
+        """Whether this cache can be rolled back: decodes tokens, takes back what it may, and empties the cache.
 
         On one thread, so that the calling thread gets no OpenMP team of its own that would slow down all others.
         """
+        n = 1 if self.n_rollback is None else self.n_rollback
+        if not n:
+            return False
         self.set_threads(1, 1)
         try:
-            self.decode([0, 0], n_rows=0)
+            self.decode([0] * (1 + n), n_rows=0)
             self.rollback(1)
         except RollbackError:
             return False
         finally:
-            llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.pointer), True)
+            with self._call:
+                llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.pointer), True)
             self.n_past = 0
             self.set_threads(*self._threads)
         return True
+
+    def close(self) -> None:
+        """See Handle."""
+        with self._call:
+            super().close()
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the threads for single tokens and for batches, from the next decode on."""
@@ -188,11 +237,14 @@ class _Batch:
         return self._batch
 
 
-def _params(config: ContextConfig) -> Any:
+def _params(model: Model, config: ContextConfig) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = config.n_ctx
+    params.n_rs_seq = _states_wanted(model, config)
+    # llama.cpp aborts the process too where what can be taken back, the token before it and one more do not fit.
+    least = 2 + params.n_rs_seq
+    params.n_ctx = max(least, config.n_ctx)
     # One size for both: a call is one batch, so that it can be aborted, shown and timed.
-    params.n_batch = params.n_ubatch = max(2, min(config.n_ubatch, config.n_batch))
+    params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
     params.n_outputs_max = max(2, config.n_outputs_max)
     params.n_threads = config.n_threads
     params.n_threads_batch = config.n_threads_batch
@@ -202,6 +254,16 @@ def _params(config: ContextConfig) -> Any:
     params.swa_full = True  # a windowed cache loses what a rollback would need
     params.no_perf = True
     return params
+
+
+def _states_wanted(model: Model, config: ContextConfig) -> int:
+    """Tokens of a batch that are to be taken back: all candidates, or the second row of an exact decode.
+
+    Each takes the memory of one more state. 0 for a model that keeps no states, but every token.
+    """
+    if model.can_roll_back:
+        return 0
+    return min(_MOST_STATES, max(config.n_outputs_max - 1, int(config.exact)))
 
 
 def _cache_type(name: str) -> tuple[int, float]:
@@ -216,7 +278,7 @@ def _check_memory(model: Model, config: ContextConfig) -> None:
     Linux grants memory that it does not have and kills the process when it is touched, so llama.cpp would not fail.
     Of a device's memory it does say so itself.
     """
-    if model.on_gpu:
+    if model.places != {CPU}:
         return
     needed = cache_bytes(model, config) + config.n_outputs_max * model.n_vocab * 4
     available = available_bytes()

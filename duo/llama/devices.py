@@ -1,67 +1,99 @@
-"""The devices that this build of llama.cpp can compute on."""
+"""The devices that llama.cpp can compute on: this machine's, and those that other machines serve."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from llama_cpp._ggml import libggml
 
+from duo.errors import UsageError
 from duo.llama import library
+from duo.llama.lifeline import lifeline
 
 # ggml-backend.h, enum ggml_backend_dev_type
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")
+CPU = "CPU"
+RPC = "RPC"  # the kind of all devices of other machines
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device; memory in bytes."""
+    """One device. `kind` is CPU, GPU, IGPU, ACCEL, META or RPC."""
 
     name: str
-    description: str
-    kind: str  # CPU, GPU, IGPU, ACCEL or META
-    memory_free: int
-    memory_total: int
+    description: str  # of a device of another machine: its server
+    kind: str
+    pointer: int
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Free and total memory in bytes. Another machine is asked for it."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        with lifeline if self.kind == RPC else nullcontext():
+            ggml().ggml_backend_dev_memory(self.pointer, ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
 
 
 @functools.cache
-def _ggml() -> ctypes.CDLL:
+def ggml() -> ctypes.CDLL:
+    """ggml's functions for devices, with their types."""
     # ctypes takes ints for pointers unless told: these come from the same library that llama_cpp loaded.
     library.start()
     lib: ctypes.CDLL = libggml
-    lib.ggml_backend_dev_count.restype = ctypes.c_size_t
-    lib.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    lib.ggml_backend_dev_get.restype = ctypes.c_void_p
-    for name in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
-        getattr(lib, name).argtypes = [ctypes.c_void_p]
-        getattr(lib, name).restype = ctypes.c_char_p
-    lib.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
-    lib.ggml_backend_dev_type.restype = ctypes.c_int
-    size = ctypes.POINTER(ctypes.c_size_t)
-    lib.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size, size]
-    lib.ggml_backend_dev_memory.restype = None
+    pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    sizes = ctypes.POINTER(size)
+    for name, result, arguments in (
+        ("dev_count", size, []),
+        ("dev_get", pointer, [size]),
+        ("dev_name", text, [pointer]),
+        ("dev_description", text, [pointer]),
+        ("dev_type", ctypes.c_int, [pointer]),
+        ("dev_memory", None, [pointer, sizes, sizes]),
+        ("dev_backend_reg", pointer, [pointer]),
+        ("reg_by_name", pointer, [text]),
+        ("reg_name", text, [pointer]),
+        ("reg_get_proc_address", pointer, [pointer, text]),
+        ("register", None, [pointer]),
+    ):
+        function = getattr(lib, f"ggml_backend_{name}")
+        function.restype, function.argtypes = result, arguments
     return lib
 
 
 def list_devices() -> list[Device]:
-    """All devices, in llama.cpp's order."""
-    return [_device(_ggml().ggml_backend_dev_get(i)) for i in range(_ggml().ggml_backend_dev_count())]
+    """All devices, in llama.cpp's order; those of other machines once they have been added."""
+    return [_device(ggml().ggml_backend_dev_get(i)) for i in range(ggml().ggml_backend_dev_count())]
 
 
-def supports_gpu() -> bool:
-    """Whether there is a GPU that layers can be put on."""
-    return any(device.kind in ("GPU", "IGPU") for device in list_devices())
+def gpus() -> list[Device]:
+    """This machine's GPUs that layers can be put on; one that shares the CPU's memory only if there is no other."""
+    devices = list_devices()
+    own = [device for device in devices if device.kind == "GPU"]
+    return own or [device for device in devices if device.kind == "IGPU"]
+
+
+def find_devices(names: Sequence[str], *, cpu: bool = False) -> list[Device]:
+    """The devices with these names, the CPU among them only if it is meant, too. Raises UsageError."""
+    known = {device.name.lower(): device for device in list_devices() if cpu or device.kind != CPU}
+    for name in names:
+        if name.lower() not in known:
+            there_are = ", ".join(device.name for device in known.values()) or "none beside the CPU"
+            raise UsageError(f"no device {name} (there are: {there_are})")
+    return [known[name.lower()] for name in names]
 
 
 def _device(pointer: int) -> Device:
-    lib = _ggml()
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    lib.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
+    lib = ggml()
+    kind = _KINDS[lib.ggml_backend_dev_type(pointer)]
+    registry = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)).decode()
     return Device(
         name=lib.ggml_backend_dev_name(pointer).decode(),
         description=lib.ggml_backend_dev_description(pointer).decode(),
-        kind=_KINDS[lib.ggml_backend_dev_type(pointer)],
-        memory_free=free.value,
-        memory_total=total.value,
+        # Whatever the other machine computes with, it says that it is a GPU.
+        kind=RPC if registry == RPC else kind,
+        pointer=pointer,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from duo.errors import ClosedError
+from duo.llama.lifeline import is_lost
 
 
 class Handle:
@@ -38,6 +39,8 @@ class Handle:
 
     def close(self) -> None:
         """Free the pointer, children first. A second call does nothing."""
+        if is_lost():
+            return
         for child in list(self._children):
             child.close()
         self._finalizer()

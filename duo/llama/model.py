@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import llama_cpp
@@ -11,8 +12,9 @@ import llama_cpp
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
 from duo.llama import library
-from duo.llama.devices import supports_gpu
 from duo.llama.handle import Handle
+from duo.llama.lifeline import lifeline
+from duo.llama.offload import Offload
 
 Progress = Callable[[float], bool]  # a share from 0 to 1; False stops the loading
 
@@ -20,18 +22,25 @@ Progress = Callable[[float], bool]  # a share from 0 to 1; False stops the loadi
 class Model(Handle):
     """A loaded model. Free of threads: any number of contexts on any threads may read it."""
 
-    def __init__(self, config: ModelConfig, progress: Progress | None = None) -> None:
-        """Load the file. Raises ModelError."""
+    def __init__(self, config: ModelConfig, progress: Progress | None = None, *, vocabulary_only: bool = False) -> None:
+        """Load the file, or nothing but its vocabulary. Raises ModelError, DeviceError or UsageError."""
         library.start()
         self.path = config.path
-        self.on_gpu = config.n_gpu_layers != 0 and supports_gpu()
+        self._offload = Offload(config)
         params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = config.n_gpu_layers
         params.load_mode = _load_mode(config)
-        if progress is not None:
-            params.progress_callback = llama_cpp.llama_progress_callback(lambda share, _: progress(share))
-        with library.collect_errors() as errors:
+        params.vocab_only = vocabulary_only
+        self._offload.fill(params)
+
+        def on_progress(share: float, _: ctypes.c_void_p) -> bool:
+            lifeline.beat()
+            return progress is None or progress(share)
+
+        params.progress_callback = llama_cpp.llama_progress_callback(on_progress)
+        lifeline.is_loading = True
+        with library.collect_errors() as errors, self.call():
             pointer = llama_cpp.llama_model_load_from_file(bytes(config.path), params)
+        lifeline.is_loading = False
         if not pointer:
             raise ModelError(f"{config.path}: {_load_failure(errors)}")
         super().__init__(pointer, llama_cpp.llama_model_free)
@@ -39,7 +48,22 @@ class Model(Handle):
             self.close()
             raise ModelError(f"{config.path}: this GGUF has no vocabulary")
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
+        self.places = self._offload.places(self.n_layer)
         self._pieces: dict[int, bytes] = {}
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether another machine computes some of its layers."""
+        return self._offload.is_remote
+
+    def call(self) -> AbstractContextManager[None]:
+        """Surrounds a call that may need another machine."""
+        return lifeline if self.is_remote else nullcontext()
+
+    def close(self) -> None:
+        """See Handle."""
+        with self.call():
+            super().close()
 
     @property
     def vocabulary(self) -> Any:
@@ -83,10 +107,14 @@ class Model(Handle):
         return int(llama_cpp.llama_model_n_ctx_train(self.pointer))
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether all it keeps of a text is one state, from which nothing can be taken back."""
+        return bool(llama_cpp.llama_model_is_recurrent(self.pointer))
+
+    @property
     def can_roll_back(self) -> bool:
-        """False for recurrent and hybrid models, whose state cannot be taken back."""
-        recurrent = llama_cpp.llama_model_is_recurrent(self.pointer)
-        return not recurrent and not llama_cpp.llama_model_is_hybrid(self.pointer)
+        """Whether any number of tokens can be taken back. Of a hybrid model some may be: see Context.n_rollback."""
+        return not self.is_recurrent and not llama_cpp.llama_model_is_hybrid(self.pointer)
 
     @property
     def cache_width(self) -> tuple[int, int]:

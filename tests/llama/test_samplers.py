@@ -45,8 +45,13 @@ CASES: list[tuple[Callable[[], Any], Callable[[TokenIds, Logits], filters.Tokens
 ]
 
 
+def _name(case: Any) -> str:
+    """What is tested; no address in it, which would differ from one worker of pytest to the next."""
+    return f"{case.func.__name__}({', '.join(map(str, (*case.args, *case.keywords.values())))})"
+
+
 @pytest.mark.parametrize("n", [3, 700, 5000, 50_001])
-@pytest.mark.parametrize(("theirs", "ours"), CASES, ids=str)
+@pytest.mark.parametrize(("theirs", "ours"), CASES, ids=_name)
 def test_a_filter_leaves_what_llama_cpp_leaves(
     theirs: Callable[[], Any], ours: Callable[[TokenIds, Logits], filters.Tokens], n: int
 ) -> None:

@@ -1,0 +1,76 @@
+"""What moves on this process's connections to servers, as far as the system tells."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_FDS = Path("/proc/self/fd")
+TELLS = _FDS.is_dir() and hasattr(socket, "TCP_INFO")  # whether the system does
+_CONNECT_S = 1.0
+# linux/tcp.h, struct tcp_info
+_TCP_INFO = struct.Struct("=8B24I4Q")
+_LAST_SENT, _LAST_RECEIVED = 8 + 9, 8 + 11  # data, ms ago
+_ACKED, _RECEIVED = 8 + 24 + 2, 8 + 24 + 3  # bytes
+
+
+def split_endpoint(server: str) -> tuple[str, int]:
+    """Host and port of `host:port`, where the host is a name or an IPv4 address. Raises ValueError."""
+    host, _, port = server.rpartition(":")
+    if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(server)
+    return host, int(port)
+
+
+@functools.cache
+def resolved(server: str) -> tuple[str, int] | None:
+    """The IPv4 address and port of `host:port`, as llama.cpp finds it; None if there is no such host."""
+    host, port = split_endpoint(server)
+    try:
+        return socket.gethostbyname(host), port
+    except (OSError, UnicodeError):
+        return None
+
+
+def n_bytes(servers: Sequence[str]) -> int:
+    """Bytes that these servers have taken and sent; 0 where the system does not say."""
+    return sum(info[_ACKED] + info[_RECEIVED] for _, info in _connections(servers))
+
+
+def owing(servers: Sequence[str]) -> list[str]:
+    """Those that have not sent anything since they were last sent something."""
+    late = [server for server, info in _connections(servers) if info[_LAST_RECEIVED] > info[_LAST_SENT]]
+    return list(dict.fromkeys(late))
+
+
+def refuses(server: str) -> bool:
+    """Whether nothing listens there."""
+    try:
+        socket.create_connection(split_endpoint(server), _CONNECT_S).close()
+    except (OSError, UnicodeError):
+        return True
+    return False
+
+
+def _connections(servers: Sequence[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """This process's connections to them, each with its tcp_info. None where there is no /proc."""
+    by_peer = {peer: server for server in servers if (peer := resolved(server)) is not None}
+    with suppress(OSError):
+        for entry in os.listdir(_FDS):  # noqa: PTH208 - the descriptor of the listing itself is among them
+            with suppress(OSError):
+                fd = int(entry)
+                if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    continue
+                with socket.socket(fileno=os.dup(fd)) as connection:
+                    is_ipv4 = connection.family == socket.AF_INET
+                    server = by_peer.get(connection.getpeername()) if is_ipv4 else None
+                    if server is None:
+                        continue
+                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+                    yield server, _TCP_INFO.unpack(info.ljust(_TCP_INFO.size, b"\0"))  # older kernels tell less

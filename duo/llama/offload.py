@@ -1,0 +1,63 @@
+"""Offload: the devices that a model's layers go to."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import llama_cpp
+
+from duo.config import SPLIT_MODES, ModelConfig
+from duo.errors import UsageError
+from duo.llama.devices import CPU, RPC, Device, find_devices, gpus
+from duo.llama.rpc import add_server
+
+
+def devices_for(config: ModelConfig) -> list[Device]:
+    """The devices that layers of this model go to; empty: all stay on the CPU.
+
+    As llama.cpp does it, those of other machines come first, so that less travels. Raises DeviceError for a server that
+    does not answer, UsageError for a device that there is not.
+    """
+    served = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
+    named = find_devices(config.devices) if config.devices is not None else None
+    if config.n_gpu_layers == 0:
+        return []
+    if named is not None:
+        return named
+    return served + gpus() if config.uses_gpus else served
+
+
+class Offload:
+    """Where the layers of one model go, in llama.cpp's terms."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Raises what devices_for() raises."""
+        self._config = config
+        self._devices = devices_for(config)
+        most = llama_cpp.llama_max_devices()
+        if len(config.tensor_split) > most:
+            raise UsageError(f"-ts: {len(config.tensor_split)} proportions: llama.cpp knows {most} devices at most")
+        if self._devices and config.split_mode == "none" and config.main_gpu >= len(self._devices):
+            raise UsageError(f"there is no device {config.main_gpu}: {len(self._devices)}, counted from 0 (-mg, -mgd)")
+        self.is_remote = any(device.kind == RPC for device in self._devices)
+        # Never NULL, which would be all devices there are: those of the other model, too.
+        self._pointers = (ctypes.c_void_p * (len(self._devices) + 1))(*(device.pointer for device in self._devices))
+        self._shares = (ctypes.c_float * most)(*config.tensor_split)
+
+    def fill(self, params: Any) -> None:
+        """Set llama.cpp's model parameters, which point into this object from then on."""
+        params.n_gpu_layers = self._config.n_gpu_layers
+        params.split_mode = SPLIT_MODES.index(self._config.split_mode)
+        params.main_gpu = self._config.main_gpu
+        params.devices = ctypes.addressof(self._pointers)
+        if self._config.tensor_split:
+            params.tensor_split = self._shares
+
+    def places(self, n_layer: int) -> frozenset[str]:
+        """Names of the devices that compute the layers of a model that has `n_layer`; CPU is one."""
+        config, devices = self._config, self._devices
+        used = devices[config.main_gpu : config.main_gpu + 1] if config.split_mode == "none" else devices
+        # llama.cpp counts the output as a layer of its own.
+        on_cpu = not devices or 0 <= config.n_gpu_layers <= n_layer
+        return frozenset([*(device.name for device in used), *([CPU] if on_cpu else [])])

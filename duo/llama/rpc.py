@@ -1,0 +1,105 @@
+"""llama.cpp's RPC: devices that another machine serves, and serving this one's.
+
+It is fast and trusting: no encryption, no passwords, and what it is sent is not checked. Only for networks whose every
+machine may do with this one as it likes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duo.errors import DeviceError
+from duo.llama import library
+from duo.llama.connections import split_endpoint
+from duo.llama.devices import CPU, RPC, Device, find_devices, ggml, gpus, list_devices
+from duo.llama.lifeline import lifeline
+
+# ggml-rpc.cpp: a command, the size of what follows, 24 bytes of capabilities; the answer begins with the version.
+_HELLO = struct.pack("<BQ24x", 14, 24)
+_SIZE = struct.Struct("<Q")
+_PLAUSIBLE = range(3, 65)  # bytes of a version and more capabilities
+_PROBE_S = 3.0
+
+
+def add_server(server: str, patience_s: float) -> list[Device]:
+    """The devices that `server` (host:port) serves.
+
+    From now on it has to give a sign of life every `patience_s` seconds while it is called, or the process ends: see
+    duo.llama.lifeline. Raises DeviceError if it is not there or is no RPC server, or this build has no RPC.
+    """
+    if not _served(server):
+        function = _function(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+        probe(server, min(_PROBE_S, patience_s))
+        lifeline.watch(server, patience_s)
+        with lifeline:
+            registry = function(server.encode())
+        if not registry:
+            raise DeviceError(f"the RPC server {server} has no devices")
+        ggml().ggml_backend_register(registry)
+    return _served(server)
+
+
+def probe(server: str, timeout_s: float) -> None:
+    """Ask a server for its version, because llama.cpp would abort or wait for ever. Raises DeviceError."""
+    try:
+        host, port = split_endpoint(server)
+        answer = b""
+        # As llama.cpp, which knows IPv4 only.
+        with socket.create_connection((socket.gethostbyname(host), port), timeout_s) as connection:
+            connection.sendall(_HELLO)
+            while len(answer) < _SIZE.size and (more := connection.recv(_SIZE.size - len(answer))):
+                answer += more
+    except TimeoutError:
+        raise DeviceError(
+            f"the RPC server {server} does not answer: it hangs, has another client (it serves one at a time), is no "
+            "RPC server, or the network drops what it is sent"
+        ) from None
+    except UnicodeError:
+        raise DeviceError(f"the RPC server {server} cannot be reached: that is no name of a host") from None
+    except OSError as error:
+        raise DeviceError(f"the RPC server {server} cannot be reached: {error.strerror or error}") from None
+    if len(answer) < _SIZE.size or _SIZE.unpack(answer)[0] not in _PLAUSIBLE:
+        raise DeviceError(f"{server} is no RPC server of llama.cpp, or one of another version")
+
+
+def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache: str | None = None) -> None:
+    """Serve devices to one client after the other, for ever; returns only if that cannot be.
+
+    `host` is an IPv4 address; `cache` a folder in which large tensors are kept for the next time. Raises DeviceError
+    if this build has no RPC.
+    """
+    function = _function(
+        b"ggml_backend_rpc_start_server",
+        None,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    )
+    pointers = (ctypes.c_void_p * len(devices))(*(device.pointer for device in devices))
+    function(f"{host}:{port}".encode(), cache and cache.encode(), n_threads, len(devices), pointers)
+
+
+def servable_devices(names: Sequence[str] | None) -> list[Device]:
+    """What a server serves: these devices, or all GPUs, or the CPU. Raises UsageError."""
+    if names is not None:
+        return find_devices(names, cpu=True)
+    return gpus() or [device for device in list_devices() if device.kind == CPU]
+
+
+def _served(server: str) -> list[Device]:
+    return [device for device in list_devices() if device.kind == RPC and device.description == server]
+
+
+def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of the RPC back end, which may be a library of its own. Raises DeviceError if there is none."""
+    registry = ggml().ggml_backend_reg_by_name(RPC.encode()) if library.supports_rpc() else None
+    address = ggml().ggml_backend_reg_get_proc_address(registry, name) if registry else None
+    if not address:
+        raise DeviceError("llama.cpp was built without RPC here")
+    return ctypes.CFUNCTYPE(result, *arguments)(address)

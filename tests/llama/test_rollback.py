@@ -1,0 +1,197 @@
+"""How far the caches of hybrid, recurrent and sliding-window models roll back, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from duo.config import ContextConfig, ModelConfig
+from duo.errors import DecodeAborted, RollbackError
+from duo.llama import context as context_module
+from duo.llama.context import Context
+from duo.llama.model import Model
+from duo.spec.types import Logits
+from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_mamba, tiny_qwen35
+
+HYBRIDS = {"lfm2": tiny_hybrid, "qwen35": tiny_qwen35}
+WINDOW = 16
+
+dice = random.Random(3)
+TEXT = [dice.randrange(3, 270) for _ in range(400)]
+WRONG = [dice.randrange(3, 270) for _ in range(16)]
+
+Make = Callable[..., Context]
+
+
+@pytest.fixture(params=HYBRIDS)
+def hybrid(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes contexts of a hybrid model."""
+    yield from contexts(HYBRIDS[request.param](tmp_path / "hybrid.gguf"))
+
+
+@pytest.fixture
+def sliding(tmp_path: Path) -> Iterator[Make]:
+    """Makes contexts of a model, a layer of which sees the last tokens only."""
+    yield from contexts(tiny_gemma(tmp_path / "sliding.gguf", window=WINDOW))
+
+
+def contexts(path: Path) -> Iterator[Make]:
+    model, made = Model(ModelConfig(path)), []
+
+    def make(n_outputs_max: int = 9, n_ctx: int = 512, *, exact: bool = True, **more: Any) -> Context:
+        made.append(Context(model, ContextConfig(n_ctx, 1, 1, n_outputs_max=n_outputs_max, exact=exact, **more)))
+        return made[-1]
+
+    yield make
+    model.close()
+
+
+def read(context: Context, sizes: list[int], n_wrong: int = 0) -> Logits:
+    """The logits of TEXT in batches of these sizes; so many wrong tokens come with each and are taken back."""
+    rows = []
+    for size in sizes:
+        n_past = context.n_past
+        text = TEXT[n_past : n_past + size]
+        rows.append(context.decode(text + WRONG[:n_wrong], size + n_wrong)[:size].copy())
+        context.rollback(n_past + size)
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 24, [2, 1, 4, 1] * 3])
+@pytest.mark.parametrize("n_wrong", [0, 1, 4])
+def test_what_was_taken_back_from_a_hybrid_left_no_trace(hybrid: Make, sizes: list[int], n_wrong: int) -> None:
+    """Bit by bit: with `exact`, a single token is decoded twice, and the second one is taken back."""
+    assert (read(hybrid(), sizes, n_wrong) == hybrid(24).decode(TEXT[:24], 24)).all()
+
+
+def test_as_much_as_is_granted_can_be_taken_back(hybrid: Make) -> None:
+    context = hybrid()
+    assert context.n_rollback == 6
+    assert (read(context, [1] * 12, n_wrong=6) == hybrid(12).decode(TEXT[:12], 12)).all()
+
+
+@pytest.mark.parametrize(
+    ("batches", "n_back"),
+    [
+        ([20, 9], 9),  # the state before the batch is not kept
+        ([20, 9], 7),  # more than is granted
+        ([20, 9, 2, 2, 2], 3),  # llama.cpp would take the state of an earlier batch for it
+        ([20, 9, 1], 1),  # the same, of a single token
+    ],
+)
+def test_more_than_is_kept_is_refused(hybrid: Make, batches: list[int], n_back: int) -> None:
+    context = hybrid(exact=batches[-1] > 1)
+    for n in batches:
+        context.decode(TEXT[context.n_past : context.n_past + n])
+    n_past = context.n_past
+    with pytest.raises(RollbackError):
+        context.rollback(n_past - n_back)
+    assert context.n_past == n_past
+    expected = hybrid(exact=context.exact)
+    for n in [*batches, 3]:
+        expected_row = expected.decode(TEXT[expected.n_past : expected.n_past + n])
+    assert (context.decode(TEXT[n_past : n_past + 3]) == expected_row).all(), "it is as if nothing had been asked"
+
+
+def test_only_once_after_each_decode(hybrid: Make) -> None:
+    context = hybrid()
+    context.decode(TEXT[:9])
+    context.rollback(8)
+    with pytest.raises(RollbackError):
+        context.rollback(7)
+    context.decode(TEXT[8:9])
+    with pytest.raises(RollbackError, match="from 9 to 8 tokens"):
+        context.rollback(8)  # the second row of an exact decode was taken back already
+    context.rollback(0)
+    assert (read(context, [9]) == read(hybrid(), [9])).all(), "everything can always be taken back"
+
+
+@pytest.mark.parametrize(("n_outputs_max", "exact", "kept"), [(1, 0, 0), (1, 1, 1), (2, 1, 1), (5, 0, 4), (300, 0, 6)])
+def test_the_state_is_kept_only_as_often_as_needed(hybrid: Make, n_outputs_max: int, exact: int, kept: int) -> None:
+    assert hybrid(n_outputs_max, exact=bool(exact)).n_rollback == kept
+
+
+@pytest.mark.parametrize("n_outputs_max", [2, 9, 300])
+@pytest.mark.parametrize("n_ctx", [2, 8, 512])
+def test_the_probe_takes_back_all_that_is_granted(hybrid: Make, n_outputs_max: int, n_ctx: int) -> None:
+    context = hybrid(n_outputs_max, n_ctx, n_ubatch=n_outputs_max)
+    assert context.probe_rollback()
+    assert context.n_past == 0
+    n = min(9, context.n_ctx)
+    assert (read(context, [1] * n) == read(hybrid(), [n])).all(), "and leaves nothing behind"
+
+
+def break_off(context: Context, n_past: int) -> None:
+    """Read TEXT in two batches, again and again, until the second is cancelled."""
+    while True:
+        context.rollback(0)
+        with suppress(DecodeAborted):
+            context.decode(TEXT[:n_past])
+            try:
+                context.decode(TEXT[n_past:])
+            except DecodeAborted:
+                return
+
+
+@pytest.mark.parametrize("n_past", [1, 20])
+def test_after_a_decode_that_was_broken_off_nothing_is_left(hybrid: Make, n_past: int) -> None:
+    """The state may have taken in a part of the batch."""
+    context, over = hybrid(), threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(0.0005):
+            context.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        break_off(context, n_past)
+    finally:
+        over.set()
+        thread.join()
+    assert context.n_past == 0
+    assert (read(context, [9]) == read(hybrid(), [9])).all()
+
+
+def test_a_recurrent_model_takes_back_everything_or_nothing(tmp_path: Path) -> None:
+    for make in contexts(tiny_mamba(tmp_path / "recurrent.gguf")):
+        context = make(exact=False)
+        assert context.n_rollback == 0
+        assert not context.probe_rollback()
+        context.decode(TEXT[:12])
+        with pytest.raises(RollbackError):
+            context.rollback(11)
+        context.rollback(0)
+        assert (read(context, [9]) == read(make(exact=False), [9])).all()
+
+
+def test_a_window_is_rolled_back_with_what_is_in_front_of_it(sliding: Make) -> None:
+    context, other = sliding(40, n_ubatch=40), sliding(40, n_ubatch=40)
+    assert context.n_rollback is None
+    read(context, [40] * 9)
+    context.rollback(40 * 9 - 5 * WINDOW)
+    read(other, [40] * 7)
+    assert context.n_past == other.n_past
+    assert (read(context, [40]) == read(other, [40])).all()
+
+
+def test_a_window_that_has_lost_its_beginning_is_found_out(sliding: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = context_module._params
+
+    def small(*arguments: Any) -> Any:
+        made = params(*arguments)
+        made.swa_full = False
+        return made
+
+    monkeypatch.setattr(context_module, "_params", small)
+    context = sliding(40, n_ubatch=40)
+    read(context, [40] * 9)
+    with pytest.raises(RollbackError):
+        context.rollback(300)
