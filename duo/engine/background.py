@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from duo.errors import DeviceError
+from duo.llama import lifeline
+
 T = TypeVar("T")
 _PAUSE_S = 0.02  # between two looks: waking for every item would take a core from the work for a moment
 
@@ -17,7 +20,7 @@ class Background(Generic[T]):
 
     No Python signal handler runs while the main thread sits inside a C call, so the long calls are made here. `work`
     is given `put`, for items, and a flag that asks it to stop. Its exception reaches the iterating thread. The thread
-    has ended when the block is left.
+    has ended when the block is left, unless llama.cpp holds it for ever: see duo.llama.lifeline.
     """
 
     def __init__(
@@ -36,9 +39,11 @@ class Background(Generic[T]):
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
         self._error: BaseException | None = None
+        self._told = lifeline.told(self._lose)
 
     def __enter__(self) -> Background[T]:
         """Start the thread."""
+        self._told.__enter__()
         self._thread.start()
         return self
 
@@ -47,7 +52,9 @@ class Background(Generic[T]):
     ) -> None:
         """Ask the work to stop and wait for it."""
         self._stop.set()
-        self._thread.join()
+        if not lifeline.is_lost():
+            self._thread.join()
+            self._told.__exit__(None, None, None)
 
     def __iter__(self) -> Iterator[T]:
         """What the work puts out, until it returns. Raises what the work raised."""
@@ -73,6 +80,12 @@ class Background(Generic[T]):
     def stop(self) -> None:
         """Ask the work to stop, from any thread or signal handler."""
         self._stop.set()
+
+    def _lose(self, error: DeviceError) -> None:
+        """The work will not go on: let the iterating thread take what there is, and raise `error`."""
+        self._error = error
+        self._done.set()
+        self._items.put(None)
 
     def _run(self) -> None:
         try:

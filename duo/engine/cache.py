@@ -12,18 +12,17 @@ from duo.errors import RollbackError
 class Cache:
     """A context, and the tokens in its KV cache."""
 
-    def __init__(self, context: Decoder, *, can_roll_back: bool = True) -> None:
-        """`can_roll_back`: whether a part of what was read can be forgotten, or only all of it."""
+    def __init__(self, context: Decoder) -> None:
         self.context = context
-        self._can_roll_back = can_roll_back
         self._tokens: list[int] = []
 
     def begin(self, text: Sequence[int]) -> int:
-        """Keep what `text` begins with, but for its last token. How many tokens that is. Raises RollbackError."""
+        """Keep what `text` begins with, but for its last token: how many tokens that is.
+
+        Where so many cannot be taken back, all are. Raises RollbackError if not even that can be done.
+        """
         pairs = zip(self._tokens[: self.context.n_past], text[:-1], strict=False)
         n = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if n < self.context.n_past and not self._can_roll_back:
-            n = 0
         self._tokens = []
         try:
             self.context.rollback(n)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from duo.config import ThreadConfig
-from duo.engine.decoder import Decoder, decode_all
+from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
 from duo.engine.text import Ending
@@ -147,7 +147,7 @@ class Checker:
             decoder.set_threads(self._threads.target, self._threads.target)
             decoder.rollback(0)
             decode_all(decoder, prompt)
-        self._target.rollback(last)
+        return_to(self._target, prompt[:-1])
         # In a batch of two rows, as candidates are.
         row = self._target.decode([prompt[-1]] * 2, 2)[0].copy()
         counts: Counter[int] = Counter()
@@ -169,7 +169,7 @@ class Checker:
 
         If the first `n_kept` tokens are in the caches already, only one step of it.
         """
-        self._target.rollback(n_kept or 0)
+        return_to(self._target, prompt[: n_kept or 0])
         if policy is not None:
             self._draft.rollback(n_kept or 0)
         verifier, guesser = self._choosing(seed)

@@ -15,7 +15,7 @@ def usable_cores() -> int:
     """Physical cores that the affinity mask and the container's quota leave to this process, at least 1."""
     cpus = allowed_cores()
     cores = {_siblings(cpu) for cpu in cpus}
-    quota = _quota()
+    quota = cpu_quota()
     return max(1, len(cores) if quota is None else min(len(cores), math.floor(quota)))
 
 
@@ -67,8 +67,8 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
-def _quota() -> float | None:
-    """How many CPUs' time a container may use."""
+def cpu_quota() -> float | None:
+    """How many CPUs' time a container may use; None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)

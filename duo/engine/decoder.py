@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from duo.errors import RollbackError
 from duo.spec.types import Logits
 
 
@@ -14,6 +15,7 @@ class Decoder(Protocol):
     n_ctx: int
     n_batch: int
     n_vocab: int
+    n_rollback: int | None  # most tokens of a batch that can be taken back, once; None: any number of all
 
     @property
     def n_past(self) -> int:
@@ -25,7 +27,7 @@ class Decoder(Protocol):
         ...
 
     def rollback(self, n_past: int) -> None:
-        """Forget everything from position `n_past` on."""
+        """Forget everything from position `n_past` on. Raises RollbackError if it cannot."""
         ...
 
     def cancel(self) -> None:
@@ -45,12 +47,24 @@ class Decoder(Protocol):
         ...
 
 
+def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
+    """Leave just `tokens` in the cache, which begins with them; they are read again if it cannot be rolled back so far.
+
+    Raises whatever the decode raises.
+    """
+    try:
+        decoder.rollback(len(tokens))
+    except RollbackError:
+        decoder.rollback(0)
+        decode_all(decoder, tokens)
+
+
 def decode_all(decoder: Decoder, tokens: Sequence[int]) -> Logits:
     """Decode one token or more in batches of at most `n_batch`; logits `[1, n_vocab]` after the last.
 
     Raises whatever the decode raises.
     """
-    last = (len(tokens) - 1) // decoder.n_batch * decoder.n_batch
-    for start in range(0, last, decoder.n_batch):
-        decoder.decode(tokens[start : start + decoder.n_batch], n_rows=0)
-    return decoder.decode(tokens[last:])
+    while len(tokens) > (n := decoder.n_batch):
+        decoder.decode(tokens[:n], n_rows=0)
+        tokens = tokens[n:]
+    return decoder.decode(tokens)

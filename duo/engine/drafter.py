@@ -9,6 +9,7 @@ from typing import Protocol
 
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
+from duo.errors import DecodeAborted
 from duo.spec.sampling import Guesser
 from duo.spec.types import Guess
 
@@ -86,13 +87,19 @@ class Drafter:
         fresh = self._tokens[self._first + self._draft.n_past :]
         if max(fresh) >= self._draft.n_vocab:
             return False
-        logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
+        try:
+            logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
+        except DecodeAborted:
+            self._metrics.detail("draft", "cancelled", start, len(fresh))
+            raise
         guess = self._guesser.guess(logits, position, self._recent(position))
         end = time.perf_counter()
         # What is known of the text stays, whether or not this guess is refused: _reconcile looks what has changed.
-        if self._queue.publish(self._epoch, position, guess, len(fresh), end - start):
+        useful = self._queue.publish(self._epoch, position, guess, len(fresh), end - start)
+        if useful:
             self._tokens.append(guess.token)
         self._metrics.drafted(start, end, len(fresh))
+        self._metrics.detail("draft", "publish", end, int(useful))
         return True
 
     def probe(self, n_tokens: int) -> None:
@@ -148,8 +155,11 @@ class Drafter:
 
     def _keep(self, n: int) -> None:
         """Forget all but the first `n` tokens."""
+        start, n_forgotten = time.perf_counter(), len(self._tokens) - n
         del self._tokens[n:]
         if n <= self._first:
             self._first = max(0, n - self._draft.n_ctx // 2)
             self._draft.rollback(0)
         self._draft.rollback(min(self._draft.n_past, max(0, n - self._first)))
+        if n_forgotten:
+            self._metrics.detail("draft", "rollback", start, n_forgotten)

@@ -57,6 +57,7 @@ class Generation:
             self.policy,
             has_draft=self.draft is not None,
             cancel=self.draft.cancel if self.draft is not None else lambda: None,
+            watch=self.metrics.pending,
         )
         if self.draft is None:
             self.policy.stop_drafting()

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
 
-from duo.engine.decoder import Decoder, decode_all
+from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.errors import DuoError
 from duo.spec.sampling import Greedy
 
 SIZES = tuple(range(1, 18))  # sixteen candidates and the token before them
 _DRAFT_TOKENS = 24
-_PROMPT = 32  # tokens in the cache while a decode is timed
+_PROMPT = list(range(100, 132))  # the cache while a decode is timed
 
 Progress = Callable[[str, float], None]  # what is measured, and the share of everything that is done
 
@@ -59,7 +59,7 @@ class Meter:
         found = Measurements()
         for decoder in (self._target, self._draft):
             decoder.rollback(0)
-            decode_all(decoder, list(range(100, 100 + _PROMPT)))
+            decode_all(decoder, _PROMPT)
         for n_threads in draft_threads:
             self._begin(f"the draft on {n_threads} threads")
             self._draft.set_threads(n_threads, n_threads)
@@ -134,7 +134,7 @@ class Meter:
             start = time.perf_counter()
             decoder.decode(tokens, n)
             times.append(time.perf_counter() - start)
-            decoder.rollback(decoder.n_past - n)
+            return_to(decoder, _PROMPT)
         return median(times)
 
     def _begin(self, what: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from duo.spec.schedule import Schedule
@@ -18,7 +16,7 @@ Interval = tuple[float, float]
 class Event(NamedTuple):
     """Something that took time; times in seconds of time.perf_counter()."""
 
-    lane: str  # target or draft
+    lane: str  # target, draft or draft elsewhere
     name: str
     start: float
     end: float
@@ -26,8 +24,9 @@ class Event(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """One step of the target, which ended at `end`."""
+    """One step of the target. From `start` to `end` its tokens became text and the draft's guesses were judged."""
 
+    start: float
     end: float
     n_candidates: int
     n_accepted: int
@@ -51,10 +50,28 @@ class Metrics:
     # The draft's, on whichever thread it computes
     draft_events: list[Event] = field(default_factory=list)
 
-    def drafted(self, start: float, end: float, n_tokens: int) -> None:
+    # Both threads'
+    n_pending: int = 0  # candidates that wait to be verified
+    details: list[Event] | None = None  # what nobody asks but a trace; None: there is none
+
+    def detail(self, lane: str, name: str, start: float, n_tokens: int = 0) -> float:
+        """Something lasted from `start` to now, which is returned. Kept for a trace only."""
+        now = time.perf_counter()
+        if self.details is not None:
+            self.details.append(Event(lane, name, start, now, n_tokens))
+        return now
+
+    def pending(self, n_candidates: int) -> None:
+        """So many candidates wait to be verified now."""
+        self.n_pending = n_candidates
+        if self.details is not None:
+            now = time.perf_counter()
+            self.details.append(Event("queue", "candidates", now, now, n_candidates))
+
+    def drafted(self, start: float, end: float, n_tokens: int, lane: str = "draft") -> None:
         """The draft thread: one token was drafted, after `n_tokens` were decoded to that end."""
         name = "draft" if n_tokens == 1 else "catch up"
-        self.draft_events.append(Event("draft", name, start, end, n_tokens))
+        self.draft_events.append(Event(lane, name, start, end, n_tokens))
 
     def probed(self, start: float, end: float, n_tokens: int) -> None:
         """The draft read `n_tokens` to see how it would have guessed them."""
@@ -68,9 +85,9 @@ class Metrics:
         """The target thread: it looked for candidates, and perhaps waited for the draft beside it."""
         self.events.append(Event("target", "wait", start, end, 0))
 
-    def stepped(self, n_candidates: int, n_accepted: int, n_tokens: int, schedule: Schedule) -> None:
-        """The target thread: the candidates of the last decode were verified, `n_tokens` go to the text."""
-        self.steps.append(StepRecord(time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule))
+    def stepped(self, start: float, n_candidates: int, n_accepted: int, n_tokens: int, schedule: Schedule) -> None:
+        """The target thread: the candidates were verified until `start`, and `n_tokens` have gone to the text."""
+        self.steps.append(StepRecord(start, time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule))
 
     def statistics(self) -> dict[str, Any]:
         """All figures, in JSON's types; None where there is nothing to say."""
@@ -141,27 +158,6 @@ class Metrics:
         for step in self.steps[1:]:
             tokens[step.schedule.value] += step.n_tokens
         return dict(tokens)
-
-    def write_trace(self, path: Path) -> None:
-        """Write all events as Chrome trace JSON (times in µs), which Perfetto opens. Raises OSError."""
-        lanes = {"target": 1, "draft": 2}
-        names = [
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": name}}
-            for name, lane in lanes.items()
-        ]
-        events = [
-            {
-                "ph": "X",
-                "name": event.name,
-                "pid": 1,
-                "tid": lanes[event.lane],
-                "ts": (event.start - self.started) * 1e6,
-                "dur": (event.end - event.start) * 1e6,
-                "args": {"tokens": event.n},
-            }
-            for event in (*self.events, *self.draft_events)
-        ]
-        path.write_text(json.dumps({"traceEvents": names + events}), encoding="utf-8")
 
 
 def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:

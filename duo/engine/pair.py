@@ -10,10 +10,13 @@ from types import TracebackType
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import PromptError, VocabularyError
 from duo.llama.context import Context, cache_bytes
-from duo.llama.devices import supports_gpu
+from duo.llama.devices import CPU
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
+from duo.llama.offload import devices_for
 from duo.llama.vocabulary import vocabulary_difference
+
+DEVICE_CTX = 8192  # tokens: nobody says how long a text will be, and layers compete with its cache for the memory
 
 Warn = Callable[[str], None]
 LoadProgress = Callable[[str, float], bool]  # a model's name and the share loaded; False stops
@@ -66,15 +69,15 @@ class Pair:
 
     @property
     def can_speculate(self) -> bool:
-        """Whether there is a draft, and both models are of a kind that can take tokens back."""
-        return self.draft is not None and self._cannot_roll_back() is None
+        """Whether there is a draft, and both models are of a kind that can take back as much as they have to.
 
-    def _cannot_roll_back(self) -> Model | None:
-        return next((model for model in (self.target, self.draft) if model and not model.can_roll_back), None)
+        A target takes back what it has just verified, a draft whatever it guessed since the text went another way.
+        """
+        return self.draft is not None and self.draft.can_roll_back and not self.target.is_recurrent
 
     def can_be_helped(self, context: Context, warn: Warn) -> bool:
         """Whether drafts on other machines can help the target; `warn` is told if not."""
-        if self.target.can_roll_back and context.probe_rollback():
+        if context.probe_rollback():
             return True
         warn(f"{self.target.path.name} cannot roll back its cache: speculation is off")
         return False
@@ -87,17 +90,15 @@ class Pair:
         `warn` is told when a model cannot take tokens back, so that nothing can be verified ahead. Raises
         MemoryLimitError, ModelError or UsageError.
         """
-        if target.exact and not self.target.can_roll_back:
-            warn(f"{self.target.path.name} cannot roll back its cache: --exact is off")
-            target = replace(target, exact=False)
         context = Context(self.target, target)
-        if self.draft is None or draft is None:
+        if target.exact and context.n_rollback == 0:
+            warn(f"{self.target.path.name} cannot roll back its cache: --exact is off")
+            context.close()
+            context = Context(self.target, replace(target, exact=False))
+        if self.draft is None or draft is None or not self.can_be_helped(context, warn):
             return context, None
-        stubborn = self._cannot_roll_back()
-        if stubborn is None and not context.probe_rollback():
-            stubborn = self.target
-        if stubborn is not None:
-            warn(f"{stubborn.path.name} cannot roll back its cache: speculation is off")
+        if not self.draft.can_roll_back:
+            warn(f"{self.draft.path.name} cannot roll back its cache: speculation is off")
             return context, None
         return context, Context(self.draft, replace(draft, n_ctx=min(draft.n_ctx, self.draft.n_ctx_train)))
 
@@ -106,14 +107,15 @@ def context_size(model: Model, config: ContextConfig, n_prompt: int, n_predict: 
     """Size of the context in tokens: what was asked for, or what prompt and `n_predict` need.
 
     At most what the model was trained for, unless asked for more; to the end (-1) it is also limited to half of the
-    memory that is there. Raises PromptError if the prompt does not fit.
+    memory that is there, and to DEVICE_CTX where a device has some of it. Raises PromptError if the prompt does not
+    fit.
     """
     if asked:
         n_ctx = asked
     elif n_predict >= 0:
         n_ctx = min(model.n_ctx_train, n_prompt + n_predict)
     else:
-        n_ctx = model.n_ctx_train
+        n_ctx = model.n_ctx_train if model.places == {CPU} else max(n_prompt, min(DEVICE_CTX, model.n_ctx_train))
         available, full = available_bytes(), cache_bytes(model, replace(config, n_ctx=n_ctx))
         if available is not None and full > available // 2:
             n_ctx = max(n_prompt, n_ctx * (available // 2) // full)
@@ -124,7 +126,7 @@ def context_size(model: Model, config: ContextConfig, n_prompt: int, n_predict: 
 
 
 def _check_weights(configs: list[ModelConfig], warn: Warn) -> None:
-    on_host = [config for config in configs if config.n_gpu_layers == 0 or not supports_gpu()]
+    on_host = [config for config in configs if not devices_for(config)]
     sizes = [part.stat().st_size for config in on_host for part in config.shards]
     available = available_bytes()
     if available is not None and sum(sizes) > available:

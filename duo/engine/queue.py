@@ -42,13 +42,21 @@ class CandidateQueue:
     """
 
     def __init__(
-        self, session: Session, policy: Policy, *, has_draft: bool, cancel: Callable[[], None] = lambda: None
+        self,
+        session: Session,
+        policy: Policy,
+        *,
+        has_draft: bool,
+        cancel: Callable[[], None] = lambda: None,
+        watch: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`has_draft` tells whether there is a draft at all.
 
-        `cancel` ends the draft's present decode when it has become useless.
+        `cancel` ends the draft's present decode when it has become useless. `watch` is told, under the lock, how many
+        candidates are pending.
         """
         self._cancel = cancel
+        self._watch = watch
         self._session = session
         self._policy = policy
         self._n_prompt = len(session.accepted)
@@ -86,6 +94,7 @@ class CandidateQueue:
             self._tell()  # the one that drafted until now
             self._policy = policy
             self._session.drop()
+            self._watch(0)
             self._employed_in = self._session.epoch
             self._helper = helper
             self._beside = helper is not None
@@ -145,6 +154,7 @@ class CandidateQueue:
         """Add the tokens that the target wrote, at this cost; None if it says nothing, and nothing was verified."""
         with self._changed:
             scores = self._session.commit(tokens, cost.n_candidates if cost is not None else 0)
+            self._watch(self._session.n_pending)
             self._policy.learn_scores(scores)
             if cost is not None:
                 self._policy.learn_step(len(tokens), cost)
@@ -223,6 +233,7 @@ class CandidateQueue:
         if self._beside == (self._policy.schedule is Schedule.ASYNC):  # not in the middle of a change
             self._policy.learn_draft(n_tokens, seconds)
         useful = self._session.offer(epoch, position, guess, n_known)
+        self._watch(self._session.n_pending)
         self._changed.notify_all()
         return useful
 

@@ -51,12 +51,12 @@ class Slot:
         can_be_helped: bool = True,
     ) -> None:
         """`learned` is what a Profile keeps; `can_be_helped`: whether drafts on other machines are of use."""
-        self._can_be_helped = can_be_helped
+        self.can_be_helped = can_be_helped
         self.learned = learned
         self.context = contexts[0]
         self.n_ctx = self.context.n_ctx
         self._model = pair.target
-        self._target = Cache(contexts[0], can_roll_back=pair.target.can_roll_back)
+        self._target = Cache(contexts[0])
         self._draft = Cache(contexts[1]) if contexts[1] is not None else None
         self._threads = threads
         self._drafting = drafting
@@ -118,5 +118,5 @@ class Slot:
             policy=Policy(self._drafting.n_max, self._drafting.n_ahead, self._schedules, self._threads.draft),
             threads=self._threads,
             metrics=task.metrics,
-            helpers=helpers if self._can_be_helped else None,
+            helpers=helpers if self.can_be_helped else None,
         )

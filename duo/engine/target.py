@@ -38,6 +38,8 @@ def generate(
             ending.reason = CONTEXT_FULL if n_context < 0 else LIMIT
             break
         n_room = min(n_context + 1, target.n_batch - len(tokens) + 1, ending.n_room or target.n_batch)
+        if target.n_rollback is not None:
+            n_room = min(n_room, target.n_rollback + 1)
         began = time.perf_counter()
         # While the prompt is read, with all threads, the draft does not work beside it.
         candidates = drafting.candidates(n_room) if len(tokens) == 1 else Candidates()
@@ -52,14 +54,17 @@ def generate(
         recent = queue.accepted_from(max(0, position - verifier.n_recent)) if verifier.n_recent else ()
         acceptance = verifier.verify(logits, candidates, position, recent)
         n_accepted = len(acceptance.accepted)
+        verified = metrics.detail("target", "verify", end, len(candidates))
         target.rollback(position + n_accepted)
+        n_wrong = len(candidates) - n_accepted
+        judged = metrics.detail("target", "rollback", verified, n_wrong) if n_wrong else verified
         text = ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(text)]
         n_accepted = min(n_accepted, len(written))
         # The first step may hold a prompt, which says nothing about later ones.
         cost = StepCost(len(candidates), end - start, time.perf_counter() - began) if len(tokens) == 1 else None
         queue.commit(written, cost)
-        metrics.stepped(len(candidates), n_accepted, len(written), drafting.schedule)
+        metrics.stepped(judged, len(candidates), n_accepted, len(written), drafting.schedule)
         yield Step(written, n_accepted, text, candidates.tokens[len(acceptance.accepted) :])
 
 
@@ -69,6 +74,7 @@ def _prefill(target: Decoder, queue: CandidateQueue, metrics: Metrics, on_prompt
     metrics.n_prompt = len(prompt)
     while len(prompt) - target.n_past > target.n_batch:
         start = time.perf_counter()
-        target.decode(prompt[target.n_past : target.n_past + target.n_batch], n_rows=0)
-        metrics.decoded(start, time.perf_counter(), target.n_batch)
+        batch = prompt[target.n_past : target.n_past + target.n_batch]
+        target.decode(batch, n_rows=0)
+        metrics.decoded(start, time.perf_counter(), len(batch))
         on_prompt(target.n_past)

@@ -1,9 +1,11 @@
+import pytest
+
 from duo.engine.cache import Cache
 from tests.fakes import FakeContext
 
 
-def cache(*, can_roll_back: bool = True) -> Cache:
-    held = Cache(FakeContext(), can_roll_back=can_roll_back)
+def cache(n_rollback: int | None = None) -> Cache:
+    held = Cache(FakeContext(n_rollback=n_rollback))
     assert held.begin([1, 2, 3, 4]) == 0
     held.context.decode([1, 2, 3, 4])
     held.end([1, 2, 3, 4, 5])
@@ -33,6 +35,7 @@ def test_after_a_text_that_was_broken_off_nothing_is_known() -> None:
     assert held.context.n_past == 0
 
 
-def test_what_cannot_be_rolled_back_is_kept_whole_or_not_at_all() -> None:
-    assert cache(can_roll_back=False).begin([1, 2, 9]) == 0
-    assert cache(can_roll_back=False).begin([1, 2, 3, 4, 9]) == 4
+@pytest.mark.parametrize(("n_rollback", "kept"), [(0, 0), (1, 0), (2, 2), (None, 2)])
+def test_what_cannot_be_rolled_back_so_far_is_kept_whole_or_not_at_all(n_rollback: int | None, kept: int) -> None:
+    assert cache(n_rollback).begin([1, 2, 9]) == kept
+    assert cache(n_rollback).begin([1, 2, 3, 4, 9]) == 4

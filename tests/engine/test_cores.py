@@ -29,7 +29,7 @@ def test_split(target: int | None, draft: int | None, n_cores: int, expected: tu
 def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(cores, "_siblings", lambda cpu: f"{cpu % 4},{cpu % 4 + 4}")
-    monkeypatch.setattr(cores, "_quota", lambda: None)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: None)
     assert cores.usable_cores() == 4
 
 
@@ -37,7 +37,7 @@ def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch
 def test_a_containers_quota_counts(monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int) -> None:
     monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(cores, "_siblings", str)
-    monkeypatch.setattr(cores, "_quota", lambda: quota)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
     assert cores.usable_cores() == expected
 
 

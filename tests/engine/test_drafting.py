@@ -144,7 +144,7 @@ def test_what_was_guessed_in_one_schedule_is_verified_in_the_next() -> None:
     generation = make_generation(target, draft, make_ending(N), scripted(ASYNC, SYNC))
     assert run(generation) == TEXT
     # Of at least six guesses the target has written one itself.
-    assert generation.metrics.steps[2][1:] == (4, 4, 5, SYNC)
+    assert generation.metrics.steps[2][2:] == (4, 4, 5, SYNC)
     assert all(size == 1 for size in draft.batches[1:7])
 
 

@@ -42,6 +42,19 @@ def test_with_threads_the_text_is_the_targets_own(n_max: int, salt: int, naps: s
     assert generation.metrics.stop == LIMIT
 
 
+@pytest.mark.parametrize("n_rollback", [0, 1, 3])
+@pytest.mark.parametrize("salt", [0, 1])
+@pytest.mark.parametrize("schedule", [Schedule.ASYNC, Schedule.SYNC])
+def test_no_more_is_verified_than_can_be_taken_back(n_rollback: int, salt: int, schedule: Schedule) -> None:
+    """The fake refuses to take back more."""
+    target = FakeContext(n_batch=32, n_rollback=n_rollback)
+    draft = FakeContext(lambda prefix: next_token(prefix, salt))
+    generation = make_generation(target, draft, make_ending(N), Eager(8, 8, schedule))
+    assert run(generation) == TEXT
+    n_verified = max(step.n_candidates for step in generation.metrics.steps)
+    assert n_verified == n_rollback if schedule is Schedule.SYNC else n_verified <= n_rollback
+
+
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("salt", [0, 1])
 def test_whatever_the_schedule_the_text_is_the_targets_own(seed: int, salt: int) -> None:

@@ -259,15 +259,13 @@ def test_a_gap_counts_as_a_wrong_guess() -> None:
 
 def test_one_that_is_not_yet_asked_is_not_given_up() -> None:
     """The target is measured alone first; a local draft would take over for good."""
-    helper = FakeHelper()
-    line = Line(helper)
-    generation = make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(3), Elsewhere(4, 6))
-    generation.helpers = line
 
-    class Sure(Elsewhere):
+    class Untried(Elsewhere):
         def for_draft_elsewhere(self) -> Policy:
             return Policy(4, 6, elsewhere=True)
 
-    generation.policy = Sure(4, 6)
+    line = Line(FakeHelper())
+    generation = make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(3), Untried(4, 6))
+    generation.helpers = line
     run(generation)
     assert line.given_up == []

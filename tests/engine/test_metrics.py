@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,14 +29,14 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     made = Metrics(started=0.0, n_prompt=10)
     made.decoded(0.0, 1.0, 10)
-    made.stepped(0, 0, 1, Schedule.OFF)
+    made.stepped(1.0, 0, 0, 1, Schedule.OFF)
     made.drafted(0.5, 1.5, 10)
     made.waited(1.0, 2.0)
     made.decoded(2.0, 3.0, 4)
-    made.stepped(3, 2, 3, Schedule.SYNC)
+    made.stepped(3.0, 3, 2, 3, Schedule.SYNC)
     made.drafted(2.0, 2.5, 1)
     made.decoded(3.0, 5.0, 2)
-    made.stepped(1, 0, 1, Schedule.ASYNC)
+    made.stepped(5.0, 1, 0, 1, Schedule.ASYNC)
     made.stop = "token limit"
     return made
 
@@ -79,7 +78,7 @@ def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
     metrics.drafted(0.0, 1.0, 1)
     steps = [(0, Schedule.OFF), (0, Schedule.OFF), (2, Schedule.SYNC), (5, Schedule.ASYNC), (2, Schedule.SYNC)]
     for n_candidates, schedule in steps:
-        metrics.stepped(n_candidates, n_candidates, n_candidates + 1, schedule)
+        metrics.stepped(0.0, n_candidates, n_candidates, n_candidates + 1, schedule)
     statistics = metrics.statistics()
     assert statistics["generation"]["tokens_by_schedule"] == {"off": 1, "sync": 6, "async": 6}
     assert statistics["draft"]["decodes_by_candidates"] == [1, 0, 2, 0, 0, 1]
@@ -93,13 +92,3 @@ def test_probes_are_no_drafts(metrics: Metrics) -> None:
     assert draft | {"hidden": 0} == before | {"hidden": 0}
     assert draft["hidden"] < before["hidden"], "but they cost time"
     assert ("draft", "probe", 5.0, 5.5, 48) in metrics.draft_events
-
-
-def test_the_trace_has_a_lane_for_each_model(metrics: Metrics, tmp_path: Path) -> None:
-    metrics.write_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert sorted(lanes.values()) == ["draft", "target"]
-    spans = [(lanes[event["tid"]], event["name"], event["ts"], event["dur"]) for event in events if event["ph"] == "X"]
-    assert ("target", "decode", 2e6, 1e6) in spans
-    assert ("draft", "draft", 2e6, 0.5e6) in spans
