@@ -28,6 +28,7 @@ from duo.spec.types import Logits
 
 log = logging.getLogger("duo.link")
 
+JOINED = "joined the lead"  # how it says so
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _LEAVE_S = 2.0  # to say goodbye
@@ -66,7 +67,7 @@ class Back:
                     if self._stop.is_set():
                         break
                     welcome = self._greet(self._socket)
-                    log.info("joined the lead at %s", self._url)
+                    log.info("%s at %s", JOINED, self._url)
                     pause_s, told = _FIRST_PAUSE_S, False
                     self._serve(self._socket, welcome)
             except Refusal:
@@ -183,6 +184,7 @@ class _Announcing:
         self._context = context
         self._announce = announce
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
+        self.n_rollback = context.n_rollback
         self.rollback, self.set_threads = context.rollback, context.set_threads
         self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 

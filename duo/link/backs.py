@@ -69,11 +69,8 @@ class Backs:
     fields below it.
     """
 
-    def __init__(self, token: str = "", *, closed: bool = False) -> None:
-        """`token` is what a back must know; empty: it need not know any. `closed`: none may join."""
-        self.closed = closed
+    def __init__(self) -> None:
         self.bell = Bell()
-        self.token = token
         self.target: Target | None = None  # once the model is loaded
         self.counts: Counter[str] = Counter()  # joins, stale guesses, and drops by their reason
         self.latency_s = 0.0  # of the back that drafted last
@@ -105,10 +102,10 @@ class Backs:
 
     # The server's side
 
-    def join(self, back: Standing) -> bool:
-        """Let a back stand in line. False if there are too many."""
+    def join(self, back: Standing, *, always: bool = False) -> bool:
+        """Let a back stand in line. False if there are too many, unless this one may `always`."""
         with self._lock:
-            if len(self._line) >= MOST:
+            if len(self._line) >= MOST and not always:
                 return False
             self._line.append(back)
             self.counts["joined"] += 1

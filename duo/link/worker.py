@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from duo.errors import LinkError
 from duo.link import messages
@@ -28,6 +29,15 @@ Send = Callable[[bytes], Awaitable[None]]
 Receive = Callable[[], Awaitable[bytes | str | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who may come in as a back."""
+
+    token: str = ""  # what it must know; empty: it need not know any
+    closed: bool = False  # nobody may
+    is_own: bool = False  # for the lead's own process alone, however many backs there are
+
+
 class Drop(LinkError):
     """The connection ends, for a reason that is counted."""
 
@@ -41,7 +51,8 @@ class Drop(LinkError):
 class Worker:
     """One back, from its Hello on. notify() and usable() are called from any thread, the rest from the server's."""
 
-    def __init__(self, backs: Backs, send: Send, peer: str) -> None:
+    def __init__(self, backs: Backs, door: Door, send: Send, peer: str) -> None:
+        self._door = door
         self.name = self.model = peer
         self._backs = backs
         self._send = send
@@ -130,14 +141,26 @@ class Worker:
         if not isinstance(hello, Hello):
             raise Drop("garbage", "it did not say hello")
         target = self._backs.target
-        _check(hello, self._backs)
+        self._check(hello)
         if target is None:
             raise Drop("loading", "the model is still loading")
         self._n_vocab, self._n_ctx = target.fingerprint.n_vocab, target.n_ctx
         self.model = _printable(hello.model)
         self.name = f"{self.model} at {self.name}"
-        if not self._backs.join(self):
+        if not self._backs.join(self, always=self._door.is_own):
             raise Drop("too many", "there are enough backs")
+
+    def _check(self, hello: Hello) -> None:
+        """Raise Drop for a back that cannot take part."""
+        if self._door.closed:
+            raise Drop("token", "it takes no backs: it has to be started with --back-token", tell=True)
+        if not hmac.compare_digest(_digest(hello.token), _digest(self._door.token)) and self._door.token:
+            told = "the token is wrong" if hello.token else "it wants a token"
+            raise Drop("token", f"{told}: --token must be the lead's --back-token", tell=True)
+        if (target := self._backs.target) is not None:
+            draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
+            if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
+                raise Drop("vocabulary", f"the draft does not fit the target: {difference}", tell=True)
 
     async def _listen(self, receive: Receive) -> None:
         while (data := await receive()) is not None:
@@ -175,7 +198,8 @@ class Worker:
     def _record(self, job: Job, n_tokens: int, seconds: float) -> None:
         """Note when the guess was made, as far as that can be told here."""
         now = time.perf_counter()
-        job.metrics.drafted(max(self._drafted_until, now - seconds), now, n_tokens)
+        start = max(self._drafted_until, now - seconds)
+        job.metrics.drafted(start, now, n_tokens, "draft elsewhere")
         self._drafted_until = now
 
     async def _give_orders(self) -> None:
@@ -228,19 +252,6 @@ def _decode(data: bytes | str) -> messages.FromBack:
         return messages.from_back(data)
     except LinkError as error:
         raise Drop("garbage", str(error)) from None
-
-
-def _check(hello: Hello, backs: Backs) -> None:
-    """Raise Drop for a back that cannot take part."""
-    if backs.closed:
-        raise Drop("token", "it takes no backs: it has to be started with --back-token", tell=True)
-    if not hmac.compare_digest(_digest(hello.token), _digest(backs.token)) and backs.token:
-        told = "the token is wrong" if hello.token else "it wants a token"
-        raise Drop("token", f"{told}: --token must be the lead's --back-token", tell=True)
-    if backs.target is not None:
-        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
-        if difference := fingerprint_difference(backs.target.fingerprint, backs.target.texts, draft):
-            raise Drop("vocabulary", f"the draft does not fit the target: {difference}", tell=True)
 
 
 def _digest(token: str) -> bytes:

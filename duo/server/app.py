@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,6 +21,7 @@ from duo.engine.slot import Task
 from duo.errors import PromptError, UsageError
 from duo.link.backs import Backs
 from duo.link.messages import ROUTE
+from duo.link.worker import Door
 from duo.llama.model import Model
 from duo.server.answers import Shape
 from duo.server.api import (
@@ -43,6 +45,8 @@ BODY_S = 30.0  # to send it
 MOST_TOKENS = 2**20  # in one request
 _JSON = "application/json"
 
+log = logging.getLogger("duo.server")
+
 
 class Lead:
     """The endpoints. Its methods run on the server's thread."""
@@ -60,7 +64,7 @@ class Lead:
         """From now on there is a model to ask."""
         self._model, self._n_ctx, self._defaults = model, n_ctx, defaults
 
-    def app(self, rules: Rules) -> ASGIApp:
+    def app(self, rules: Rules, door: Door) -> ASGIApp:
         """The application, behind its guard."""
         routes = [
             *_twice("/health", self._answer(self._health)),
@@ -71,7 +75,7 @@ class Lead:
             *_twice("/completions", self._answer(self._complete), "POST"),
             Route("/tokenize", self._answer(self._tokenize), methods=["POST"]),
             Route("/detokenize", self._answer(self._detokenize), methods=["POST"]),
-            draft_route(self._backs),
+            draft_route(self._backs, door),
             Route(ROUTE, self._answer(_upgrade_needed)),
         ]
         app: ASGIApp = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _fault})
@@ -249,5 +253,6 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return error_response(ApiError(error.status_code, str(error.detail)), error.headers)
 
 
-async def _fault(_: Request, error: Exception) -> Response:
+async def _fault(request: Request, error: Exception) -> Response:
+    log.error("a fault at %s: %r", request.url.path, error)
     return error_response(ApiError(500, f"a fault of the server: {type(error).__name__}", "server_error"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
+
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
@@ -10,16 +13,18 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from duo.errors import LinkError
 from duo.link.backs import Backs
 from duo.link.messages import ROUTE, TRY_LATER
-from duo.link.worker import Worker
+from duo.link.worker import Door, Worker
 from duo.server.guard import Guard, Rules
 
+log = logging.getLogger("duo.server")
 
-def draft_app(backs: Backs, rules: Rules) -> ASGIApp:
+
+def draft_app(backs: Backs, door: Door, rules: Rules) -> ASGIApp:
     """Nothing but that route."""
-    return Guard(Starlette(routes=[draft_route(backs)]), rules)
+    return Guard(Starlette(routes=[draft_route(backs, door)]), rules)
 
 
-def draft_route(backs: Backs) -> WebSocketRoute:
+def draft_route(backs: Backs, door: Door) -> WebSocketRoute:
     """The route where backs join."""
 
     async def serve(socket: WebSocket) -> None:
@@ -39,11 +44,14 @@ def draft_route(backs: Backs) -> WebSocketRoute:
             return data if data is not None else str(message.get("text"))
 
         client = socket.client
-        worker = Worker(backs, send, f"{client.host}:{client.port}" if client else "an unknown place")
+        worker = Worker(backs, door, send, f"{client.host}:{client.port}" if client else "an unknown place")
         try:
             await worker.run(receive)
+        except LinkError:
+            return  # it has gone already
+        except Exception as error:  # not the back's fault, and no reason to end the lead
+            log.error("a fault with the back %s: %r", worker.name, error)
+        with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have gone meanwhile
             await socket.close(TRY_LATER)
-        except (LinkError, RuntimeError, WebSocketDisconnect, OSError):
-            pass  # it has gone already
 
     return WebSocketRoute(ROUTE, serve)

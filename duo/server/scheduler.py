@@ -91,16 +91,18 @@ class Scheduler:
 
     def stop(self) -> None:
         """End all jobs, and run() with them. From any thread or signal handler."""
-        threading.Thread(target=self._stop, name="duo-stop").start()  # a handler must not wait for the lock
+        # A handler must not wait for the lock.
+        threading.Thread(target=self.fail, args=(Busy(STOPPING),), name="duo-stop").start()
 
-    def _stop(self) -> None:
+    def fail(self, error: DuoError) -> None:
+        """End all jobs with this error, and run() with them, if it can end."""
         with self._changed:
             self._stopped = True
             rest = [*self._waiting, *filter(None, [self._running])]
             self._waiting.clear()
             self._changed.notify_all()
         for job in rest:
-            job.put(Busy(STOPPING))
+            job.put(error)
             self.cancel(job)
 
     # The target's side

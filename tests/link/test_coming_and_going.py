@@ -147,3 +147,12 @@ def test_a_back_waits_for_a_lead_and_finds_it_again(demo_pair: tuple[Path, Path]
                 assert second.write(PROMPT, 8)
             back.send(signal.SIGINT)
             assert back.finish() == 0
+
+
+def test_a_fault_of_the_leads_own_is_told_and_ends_nothing_but_the_connection(demo_pair: tuple[Path, Path]) -> None:
+    before = "from duo.link.worker import Worker\nWorker._next_message = lambda self: 1 / 0\n"
+    with LeadProcess(demo_pair[0], "-c", "256", before=before) as lead:
+        with BackProcess(demo_pair[1], lead.port):
+            lead.wait_for("a fault with the back .*ZeroDivisionError")
+        assert lead.write(PROMPT, 8)
+        assert lead.metric("duo:workers_connected") == 0
