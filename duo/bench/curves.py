@@ -1,0 +1,76 @@
+"""What duo's own runs say beyond their rates: T(n), acceptance by position, and a stretch of time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from statistics import median
+from typing import NamedTuple
+
+from duo.bench.contestant import Contestant
+from duo.bench.results import Results
+from duo.engine.metrics import Event, Metrics
+
+_LEAST_DECODES = 3  # of a size, to show its time
+_LEAST_VERIFIED = 10  # candidates at a position, to show their acceptance
+_SHOWN_DECODES = 30  # of the target, in a timeline
+_PREFERRED = ("async", "auto", "remote", "sync")  # for the timeline
+
+
+class Timeline(NamedTuple):
+    """The beginning of one text, from `start` to `end` by the events' clock, in seconds."""
+
+    contestant: Contestant
+    category: str
+    events: list[Event]
+    start: float
+    end: float
+
+
+def target_times(results: Results) -> dict[str, dict[int, float]]:
+    """By mode: the median milliseconds of a target decode of n tokens, for each n that is frequent enough."""
+    times: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for mode, metrics in _own(results):
+        for event in metrics.events:
+            if event.name == "decode":
+                times[mode][event.n].append(1000 * (event.end - event.start))
+    return {
+        mode: {n: median(found) for n, found in sorted(sizes.items()) if len(found) >= _LEAST_DECODES}
+        for mode, sizes in times.items()
+    }
+
+
+def acceptance(results: Results) -> dict[str, list[float]]:
+    """By mode that drafts: the share of the candidates accepted at each position of a batch, from the first on."""
+    verified: dict[str, Counter[int]] = defaultdict(Counter)
+    accepted: dict[str, Counter[int]] = defaultdict(Counter)
+    for mode, metrics in _own(results):
+        for step in metrics.steps:
+            verified[mode].update(range(step.n_candidates))
+            accepted[mode].update(range(step.n_accepted))
+    return {
+        mode: [accepted[mode][i] / n for i, n in sorted(counts.items()) if n >= _LEAST_VERIFIED]
+        for mode, counts in verified.items()
+        if counts[0] >= _LEAST_VERIFIED
+    }
+
+
+def timeline(results: Results) -> Timeline | None:
+    """The beginning of a text in which both models worked, side by side if there is one; None if there is none."""
+    for mode in _PREFERRED:
+        for sample in results.samples:
+            metrics = sample.run.metrics
+            if sample.contestant.mode == mode and metrics is not None and metrics.draft_events:
+                decodes = [event for event in metrics.events if event.name == "decode"]
+                events = [*metrics.events, *metrics.draft_events]
+                end = decodes[:_SHOWN_DECODES][-1].end
+                return Timeline(sample.contestant, sample.prompt.category, events, metrics.started, end)
+    return None
+
+
+def _own(results: Results) -> list[tuple[str, Metrics]]:
+    looping = results.looping()
+    return [
+        (sample.contestant.mode, sample.run.metrics)
+        for sample in results.samples
+        if sample.run.metrics is not None and sample.i_round not in looping
+    ]

@@ -1,0 +1,85 @@
+"""A picture of two models at work: a lane for each, and what it did when in colours. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duo.engine.metrics import Event
+from duo.engine.trace import LANES
+from duo.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Of Okabe and Ito, for those who see few colours. Drawn in this order: what is short lies upon what is long.
+COLOURS = {
+    "prompt": "#56b4e9",
+    "decode": "#0072b2",
+    "draft": "#009e73",
+    "catch up": "#7fceb9",
+    "probe": "#b2e2d6",
+    "cancelled": "#bbbbbb",
+    "wait": "#f0e442",
+    "commit": "#555555",
+    "verify": "#cc79a7",
+    "publish": "#e69f00",
+    "rollback": "#d55e00",
+}
+_HEIGHT = 0.8  # of a lane, of 1
+_WIDE = 0.02  # of the picture: there is room for a number
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty picture, in inches. Raises UsageError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - only who draws needs it
+    except ImportError:
+        raise UsageError("plots need matplotlib: pip install matplotlib") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def timeline(axes: Axes, events: Sequence[Event], start: float, end: float) -> None:
+    """Draw what happened from `start` to `end`, in seconds of the events' clock: a lane for each model.
+
+    The numbers are tokens in a batch of the target's.
+    """
+    shown = [event for event in events if event.start < end and event.end > start]
+    lanes = [lane for lane in LANES if any(event.lane == lane for event in shown)]
+    for name, colour in COLOURS.items():
+        label: str | None = name
+        for row, lane in enumerate(lanes):
+            spans = [_clipped(event, start, end) for event in shown if (event.lane, event.name) == (lane, name)]
+            if spans:
+                where = (row - _HEIGHT / 2, _HEIGHT)
+                axes.broken_barh(spans, where, facecolor=colour, edgecolor="white", linewidth=0.25, label=label)
+                label = None
+    for event in shown:
+        left, width = _clipped(event, start, end)
+        if event.name == "decode" and width > _WIDE * 1000 * (end - start):
+            axes.text(left + width / 2, 0, str(event.n), color="white", ha="center", va="center", fontsize="small")
+    axes.set_yticks(range(len(lanes)), [lane.replace(" ", "\n") for lane in lanes])
+    axes.set_ylim(max(1, len(lanes)) - 0.5, -0.5)
+    axes.set_xlim(0, 1000 * (end - start))
+    axes.set_xlabel("ms")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def plot(path: Path, events: Sequence[Event], start: float, end: float, title: str = "") -> None:
+    """Draw a timeline into a file, of the kind that its name says. Raises OSError, or UsageError without matplotlib."""
+    n_lanes = len({event.lane for event in events if event.start < end and event.end > start})
+    figure = new_figure(12, 1.4 + 0.6 * n_lanes)
+    axes = figure.add_subplot()
+    timeline(axes, events, start, end)
+    figure.suptitle(title, x=0.01, ha="left", fontsize="medium", parse_math=False)  # a file may have $ in its name
+    figure.legend(loc="outside lower left", ncols=len(COLOURS), frameon=False, handlelength=1, columnspacing=1.2)
+    figure.savefig(path, dpi=150)
+
+
+def _clipped(event: Event, start: float, end: float) -> tuple[float, float]:
+    """Where an event begins and how long it lasts, in ms after `start`."""
+    first = max(event.start, start)
+    return 1000 * (first - start), 1000 * (min(event.end, end) - first)

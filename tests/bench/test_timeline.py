@@ -1,0 +1,52 @@
+"""The picture of two lanes. What it looks like was looked at; here is what can be asserted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from duo.bench.timeline import COLOURS, new_figure, plot, timeline
+from duo.engine.metrics import Event
+from duo.errors import UsageError
+
+EVENTS = [
+    Event("target", "decode", 0.0, 0.100, 3),
+    Event("target", "wait", 0.100, 0.110, 0),
+    Event("target", "decode", 0.110, 0.200, 5),
+    Event("draft", "draft", 0.050, 0.120, 1),
+    Event("draft elsewhere", "draft", 0.150, 0.160, 1),
+]
+
+
+def test_a_lane_for_each_model_that_took_part() -> None:
+    pytest.importorskip("matplotlib")
+    axes = new_figure(8, 2).add_subplot()
+    timeline(axes, EVENTS, 0.050, 0.150)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["target", "draft"]
+    assert axes.get_xlim() == pytest.approx((0, 100))
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "the target is above"
+    drawn = {bars.get_label(): [path.get_extents() for path in bars.get_paths()] for bars in axes.collections}
+    assert set(drawn) == {"decode", "wait", "draft"}
+    assert [(round(box.x0, 6), round(box.x1, 6)) for box in drawn["decode"]] == [(0, 50), (60, 100)], "clipped"
+    assert [round(box.y0 + box.y1, 6) for box in drawn["decode"]] == [0, 0]
+    assert [round(box.y0 + box.y1, 6) for box in drawn["draft"]] == [2], "in the lane below"
+    assert [text.get_text() for text in axes.texts] == ["3", "5"]
+
+
+def test_all_kinds_have_a_colour_of_their_own() -> None:
+    assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("p.svg", b"<?xml"), ("p.png", b"\x89PNG"), ("p.pdf", b"%PDF")])
+def test_the_name_says_the_kind(tmp_path: Path, name: str, begins: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    plot(tmp_path / name, EVENTS, 0.0, 0.2, "a title")
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UsageError, match=r"pip install 'duo-llm\[bench\]'"):
+        new_figure(1, 1)
