@@ -10,6 +10,7 @@ from pathlib import Path
 from duo.errors import UsageError
 
 ALL_LAYERS = -1
+SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,16 @@ class ModelConfig:
     """Where a model's weights are and where its layers go."""
 
     path: Path
-    n_gpu_layers: int = ALL_LAYERS  # a negative number: all that the devices take
+    n_gpu_layers: int = ALL_LAYERS  # layers that are not for the CPU; a negative number: all
     use_mmap: bool = True
     use_mlock: bool = False
+    rpc_servers: tuple[str, ...] = ()  # host:port of machines whose devices they go to
+    rpc_timeout_s: float = 8.0  # how long one may give no sign of life
+    uses_gpus: bool = True  # whether they go to this machine's GPUs, too
+    devices: tuple[str, ...] | None = None  # names of the devices instead
+    split_mode: str = "layer"  # how several devices share them: one of SPLIT_MODES
+    tensor_split: tuple[float, ...] = ()  # and in what proportion; empty: as llama.cpp finds best
+    main_gpu: int = 0  # index of the one device that is used with split mode none
 
     @property
     def shards(self) -> list[Path]:

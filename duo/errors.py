@@ -8,6 +8,8 @@ DuoError                  exit status 1
 ├── PromptError           the prompt is empty, not text or too long
 ├── DownloadError         a model could not be fetched
 ├── LinkError             lead and back cannot work together
+├── DeviceError           a device, or the machine that serves it, is not there or does not answer
+├── TraceError            a file is no trace of a run
 ├── DecodeError           llama.cpp refused a batch
 │   ├── DecodeAborted     it was told to stop
 │   ├── GrammarError      the grammar leaves nothing to write
@@ -52,6 +54,14 @@ class DownloadError(DuoError):
 
 class LinkError(DuoError):
     """A lead and a back do not understand each other, or do not fit."""
+
+
+class DeviceError(DuoError):
+    """A device, or the server of another machine's devices, is not there, has died or does not answer."""
+
+
+class TraceError(DuoError):
+    """A file is no trace of a run."""
 
 
 class DecodeError(DuoError):

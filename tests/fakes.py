@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from duo.config import ThreadConfig
-from duo.errors import DecodeAborted
+from duo.errors import DecodeAborted, RollbackError
 from duo.spec.forecast import Forecast
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
@@ -108,6 +108,8 @@ def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:
 class FakeContext:
     """Decodes `choose(prefix)` with certainty. Refuses whatever llama.cpp would refuse.
 
+    With an `n_rollback` it is a hybrid model: see duo.llama.Context.
+
     `during` is called in the middle of every decode: there a test lets the other side move.
     """
 
@@ -118,7 +120,10 @@ class FakeContext:
         n_ctx: int = 1000,
         n_batch: int = 8,
         n_vocab: int = N_VOCAB,
+        n_rollback: int | None = None,
     ) -> None:
+        self.n_rollback = n_rollback
+        self._n_removable = 0
         self.tokens: list[int] = []
         self.choose = choose
         self.during = during
@@ -155,6 +160,7 @@ class FakeContext:
             if self._cancelled:
                 raise DecodeAborted("cancelled")
             self.tokens += tokens
+            self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
             logits = np.zeros((n_rows, self.n_vocab), np.float32)
             for row in range(n_rows):
                 end = len(self.tokens) - n_rows + 1 + row
@@ -165,6 +171,11 @@ class FakeContext:
 
     def rollback(self, n_past: int) -> None:
         assert 0 <= n_past <= len(self.tokens), f"cannot roll back from {len(self.tokens)} to {n_past}"
+        n = len(self.tokens) - n_past
+        if n and n_past and self.n_rollback is not None:
+            if n > self._n_removable:
+                raise RollbackError(f"cannot take back {n} tokens")
+            self._n_removable = 0
         del self.tokens[n_past:]
 
     def cancel(self) -> None:

@@ -15,6 +15,7 @@ WORDS = ("▁the", "▁cat", "▁sat", "▁on", "▁mat", "▁and", "▁dog", "�
 N_EMBD = 64
 N_FF = 128
 N_HEAD = 2
+N_EMBD_HEAD = N_EMBD // N_HEAD
 N_CTX_TRAIN = 512
 
 
@@ -27,38 +28,34 @@ def tiny_llama(
     vocabulary: bool = True,
     tensors: bool = True,
     seed: int = 0,
+    depth: float = 1.0,
     max_tensors: int = 0,
 ) -> Path:
     """A llama of one layer, with a vocabulary of its own unless told otherwise.
+
+    `depth` is how much the layer adds: with little of it, what comes next is mostly up to the last token, and models of
+    the same seed often agree, whatever their architecture.
 
     `padding` adds that many unused tokens; with `max_tensors` it is split into parts of so many tensors, and the
     first part's path is returned.
     """
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=max_tensors)
     _write_sizes(writer, N_FF)
-    writer.add_head_count(N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(N_EMBD // N_HEAD)
+    _write_attention(writer)
     n_vocab = _write_vocabulary(writer, words, padding, add_bos) if vocabulary else 32
     if not vocabulary:
         writer.add_vocab_size(n_vocab)
     if tensors:
         weights = _Random(writer, seed)
-        weights.add("token_embd.weight", n_vocab, N_EMBD)
-        weights.add("output.weight", n_vocab, N_EMBD)
-        weights.ones("output_norm.weight", N_EMBD)
-        weights.ones("blk.0.attn_norm.weight", N_EMBD)
+        _add_ends(weights, n_vocab)
+        _add_attention(weights, "blk.0", depth)
         weights.ones("blk.0.ffn_norm.weight", N_EMBD)
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            weights.add(f"blk.0.{name}.weight", N_EMBD, N_EMBD)
-        weights.add("blk.0.ffn_gate.weight", N_FF, N_EMBD)
-        weights.add("blk.0.ffn_up.weight", N_FF, N_EMBD)
-        weights.add("blk.0.ffn_down.weight", N_EMBD, N_FF)
+        _add_feed_forward(weights, "blk.0", depth)
     return _finish(writer, path)
 
 
 def tiny_mamba(path: Path, *, seed: int = 0) -> Path:
-    """A recurrent model of one layer, with the vocabulary of `tiny_llama`."""
+    """A recurrent model of one layer, of which llama.cpp rolls nothing back; with the vocabulary of `tiny_llama`."""
     n_inner, n_state, n_conv, n_rank = 2 * N_EMBD, 16, 4, 4
     writer = gguf.GGUFWriter(path, "mamba")
     _write_sizes(writer, 0)
@@ -85,11 +82,99 @@ def tiny_mamba(path: Path, *, seed: int = 0) -> Path:
     return _finish(writer, path)
 
 
-def _write_sizes(writer: gguf.GGUFWriter, n_ff: int) -> None:
+def tiny_hybrid(path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int = 2) -> Path:
+    """A hybrid of layers of convolution and a last one of attention; vocabulary and `depth` as in `tiny_llama`."""
+    n_conv = 4
+    layers = [f"blk.{i}" for i in range(n_layer)]
+    writer = gguf.GGUFWriter(path, "lfm2")
+    _write_sizes(writer, N_FF, n_layer)
+    _write_attention(writer, n_head_kv=[0] * (n_layer - 1) + [N_HEAD])
+    writer.add_shortconv_l_cache(n_conv)
+    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
+    weights = _Random(writer, seed)
+    _add_ends(weights, n_vocab, norm="token_embd_norm")
+    for layer in layers[:-1]:
+        weights.ones(f"{layer}.attn_norm.weight", N_EMBD)
+        weights.add(f"{layer}.shortconv.conv.weight", N_EMBD, n_conv)
+        weights.add(f"{layer}.shortconv.in_proj.weight", 3 * N_EMBD, N_EMBD)
+        weights.add(f"{layer}.shortconv.out_proj.weight", N_EMBD, N_EMBD, scale=depth)
+    _add_attention(weights, layers[-1], depth)
+    _add_head_norms(weights, layers[-1])
+    for layer in layers:
+        weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
+        _add_feed_forward(weights, layer, depth)
+    return _finish(writer, path)
+
+
+def tiny_qwen35(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
+    """A hybrid of a layer of linear attention and one of attention; vocabulary and `depth` as in `tiny_llama`."""
+    n_state, n_heads, n_conv = 32, 2, 4
+    n_inner = n_state * n_heads
+    writer = gguf.GGUFWriter(path, "qwen35")
+    _write_sizes(writer, N_FF, n_layer=2)
+    _write_attention(writer)
+    writer.add_rope_dimension_sections([N_EMBD_HEAD // 2, 0, 0, 0])
+    writer.add_ssm_conv_kernel(n_conv)
+    writer.add_ssm_inner_size(n_inner)
+    writer.add_ssm_state_size(n_state)
+    writer.add_ssm_time_step_rank(n_heads)
+    writer.add_ssm_group_count(n_heads)
+    writer.add_full_attention_interval(2)
+    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
+    weights = _Random(writer, seed)
+    _add_ends(weights, n_vocab)
+    weights.ones("blk.0.attn_norm.weight", N_EMBD)
+    weights.add("blk.0.attn_qkv.weight", 3 * n_inner, N_EMBD)
+    weights.add("blk.0.attn_gate.weight", n_inner, N_EMBD)
+    weights.add("blk.0.ssm_conv1d.weight", 3 * n_inner, n_conv)
+    weights.add("blk.0.ssm_dt.bias", n_heads)
+    weights.ones("blk.0.ssm_a", n_heads, scale=-1.0)
+    for name in ("ssm_alpha", "ssm_beta"):
+        weights.add(f"blk.0.{name}.weight", n_heads, N_EMBD)
+    weights.ones("blk.0.ssm_norm.weight", n_state)
+    weights.add("blk.0.ssm_out.weight", N_EMBD, n_inner, scale=depth)
+    _add_attention(weights, "blk.1", depth, gated=True)
+    _add_head_norms(weights, "blk.1")
+    for layer in ("blk.0", "blk.1"):
+        weights.ones(f"{layer}.post_attention_norm.weight", N_EMBD)
+        _add_feed_forward(weights, layer, depth)
+    return _finish(writer, path)
+
+
+def tiny_gemma(path: Path, *, window: int, seed: int = 0, depth: float = 1.0) -> Path:
+    """A Gemma 3; the first of two layers sees only the last `window` tokens. The rest is as in `tiny_llama`."""
+    writer = gguf.GGUFWriter(path, "gemma3")
+    _write_sizes(writer, N_FF, n_layer=2)
+    _write_attention(writer)
+    writer.add_sliding_window(window)
+    writer.add_sliding_window_pattern([True, False])
+    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
+    weights = _Random(writer, seed)
+    _add_ends(weights, n_vocab)
+    for layer in ("blk.0", "blk.1"):
+        _add_attention(weights, layer)
+        _add_head_norms(weights, layer)
+        weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
+        _add_feed_forward(weights, layer)
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            weights.ones(f"{layer}.{name}.weight", N_EMBD, scale=depth)
+    return _finish(writer, path)
+
+
+def _write_sizes(writer: gguf.GGUFWriter, n_ff: int, n_layer: int = 1) -> None:
     writer.add_context_length(N_CTX_TRAIN)
     writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(1)
+    writer.add_block_count(n_layer)
     writer.add_feed_forward_length(n_ff)
+
+
+def _write_attention(writer: gguf.GGUFWriter, n_head_kv: int | list[int] = N_HEAD) -> None:
+    writer.add_head_count(N_HEAD)
+    writer.add_head_count_kv(n_head_kv)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(N_EMBD_HEAD)
+    writer.add_key_length(N_EMBD_HEAD)
+    writer.add_value_length(N_EMBD_HEAD)
 
 
 def _write_vocabulary(writer: gguf.GGUFWriter, words: tuple[str, ...], padding: int, add_bos: bool) -> int:
@@ -119,12 +204,38 @@ class _Random:
         self._writer = writer
         self._random = np.random.default_rng(seed)
 
-    def add(self, name: str, *shape: int) -> None:
+    def add(self, name: str, *shape: int, scale: float = 1.0) -> None:
         noise: Weights = self._random.standard_normal(shape, np.float32)
-        self._writer.add_tensor(name, noise / np.sqrt(np.float32(shape[-1])))
+        self._writer.add_tensor(name, noise * np.float32(scale) / np.sqrt(np.float32(shape[-1])))
 
-    def ones(self, name: str, *shape: int) -> None:
-        self._writer.add_tensor(name, np.ones(shape, np.float32))
+    def ones(self, name: str, *shape: int, scale: float = 1.0) -> None:
+        self._writer.add_tensor(name, np.full(shape, scale, np.float32))
+
+
+def _add_ends(weights: _Random, n_vocab: int, norm: str = "output_norm") -> None:
+    """What comes before the first layer and after the last."""
+    weights.add("token_embd.weight", n_vocab, N_EMBD)
+    weights.add("output.weight", n_vocab, N_EMBD)
+    weights.ones(f"{norm}.weight", N_EMBD)
+
+
+def _add_attention(weights: _Random, layer: str, depth: float = 1.0, *, gated: bool = False) -> None:
+    weights.ones(f"{layer}.attn_norm.weight", N_EMBD)
+    weights.add(f"{layer}.attn_q.weight", (1 + gated) * N_EMBD, N_EMBD)
+    weights.add(f"{layer}.attn_k.weight", N_EMBD, N_EMBD)
+    weights.add(f"{layer}.attn_v.weight", N_EMBD, N_EMBD)
+    weights.add(f"{layer}.attn_output.weight", N_EMBD, N_EMBD, scale=depth)
+
+
+def _add_head_norms(weights: _Random, layer: str) -> None:
+    for name in ("attn_q_norm", "attn_k_norm"):
+        weights.ones(f"{layer}.{name}.weight", N_EMBD_HEAD)
+
+
+def _add_feed_forward(weights: _Random, layer: str, depth: float = 1.0) -> None:
+    weights.add(f"{layer}.ffn_gate.weight", N_FF, N_EMBD)
+    weights.add(f"{layer}.ffn_up.weight", N_FF, N_EMBD)
+    weights.add(f"{layer}.ffn_down.weight", N_EMBD, N_FF, scale=depth)
 
 
 def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,9 +25,16 @@ PATIENCE_S = 60.0  # until a test gives up; nothing is asserted about less
 class Served:
     """A process, and what it has said on stderr so far. Leaving `with` ends it."""
 
-    def __init__(self, *arguments: Argument, before: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: Argument,
+        before: str = "",
+        env: dict[str, str] | None = None,
+        under: Sequence[Argument] = (),
+    ) -> None:
+        """`under` is a command that runs it."""
         self.process = subprocess.Popen(
-            command(*arguments, before=before),
+            [*under, *command(*arguments, before=before)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -71,6 +80,11 @@ class Served:
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """To the process and all that it has started, these first."""
+        send_to_children(self.process.pid, number)
+        self.send(number)
 
     def finish(self) -> int:
         """Wait for its end. Returns the exit status."""
@@ -137,6 +151,37 @@ class BackProcess(Served):
 
     def __init__(self, draft: Path, port: int, *more: Argument, before: str = "") -> None:
         super().__init__("back", "-m", draft, "--lead", f"ws://127.0.0.1:{port}", "-t", "1", *more, before=before)
+
+
+class RpcServer(Served):
+    """`duo rpc-server` on a free port of this machine."""
+
+    def __init__(
+        self, *more: Argument, port: int = 0, address: str = "127.0.0.1", under: Sequence[Argument] = ()
+    ) -> None:
+        self.port = port or free_port()
+        super().__init__("rpc-server", "-p", str(self.port), "-t", "1", "-d", "CPU", *more, under=under)
+        self.wait_for("duo: serving CPU")
+        self.name = f"{address}:{self.port}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.send_all(signal.SIGKILL)
+        super().__exit__(kind, error, traceback)
+
+
+def send_to_children(pid: int, number: signal.Signals) -> None:
+    """Send a signal to all that this process has started."""
+    subprocess.run(["pkill", f"-{number.name.removeprefix('SIG')}", "-P", str(pid)], check=False)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class StreamedText:

@@ -84,6 +84,7 @@ class Before:
         self._context = context
         self._before = before
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
+        self.n_rollback = context.n_rollback
         self.rollback, self.set_threads = context.rollback, context.set_threads
         self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from duo.cli import device_options as dev
 from duo.cli import options as opt
 from duo.cli.declare import option
 from duo.cli.server_options import BACKS
+from duo.cli.until_eof import UntilEofOpt
 
 FIRST = "What matters first"
 
@@ -32,9 +34,36 @@ ThreadsOpt = Annotated[
            show_default="all cores", help="Threads of the draft."),
 ]  # fmt: skip
 LayersOpt = Annotated[
-    opt.Layers,
-    option("-ngl", "-ngld", "--gpu-layers", panel=opt.HARDWARE, metavar="N|all|auto", parser=opt.parse_layers,
-           show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the draft on the GPU."),
+    dev.Layers,
+    option("-ngl", "-ngld", "--gpu-layers", panel=dev.DEVICES, metavar="N|all|auto", parser=dev.parse_layers,
+           show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the draft on its devices."),
+]  # fmt: skip
+DeviceOpt = Annotated[
+    dev.Names | None,
+    option("-dev", "-devd", "--device", "--device-draft", panel=dev.DEVICES, metavar="NAME,...|none",
+           parser=dev.parse_names, env="LLAMA_ARG_DEVICE", show_default="all GPUs",
+           help="Devices of the draft, as duo --list-devices names them."),
+]  # fmt: skip
+SplitModeOpt = Annotated[
+    dev.SplitMode,
+    option("-sm", "-smd", "--split-mode", "--split-mode-draft", panel=dev.DEVICES, env="LLAMA_ARG_SPLIT_MODE",
+           help="How several devices share the draft: see llama.cpp."),
+]  # fmt: skip
+TensorSplitOpt = Annotated[
+    dev.Shares | None,
+    option("-ts", "-tsd", "--tensor-split", "--tensor-split-draft", panel=dev.DEVICES, metavar="N,N,...",
+           parser=dev.parse_shares, show_default="by free memory", env="LLAMA_ARG_TENSOR_SPLIT",
+           help="In what proportion they share it."),
+]  # fmt: skip
+MainGpuOpt = Annotated[
+    int,
+    option("-mg", "-mgd", "--main-gpu", "--main-gpu-draft", panel=dev.DEVICES, metavar="I", min=0,
+           env="LLAMA_ARG_MAIN_GPU", help="The one of them that -sm none uses, counted from 0."),
+]  # fmt: skip
+RpcOpt = Annotated[
+    dev.Names | None,
+    option("--rpc", "--rpcd", panel=dev.DEVICES, metavar="HOST:PORT,...", parser=dev.parse_servers,
+           env="LLAMA_ARG_RPC", help="Servers (duo rpc-server, llama.cpp's rpc-server) whose devices the draft is on."),
 ]  # fmt: skip
 ContextSizeOpt = Annotated[
     int,
@@ -64,7 +93,14 @@ class BackOptions:
     mlock: opt.MlockOpt = False
     mmap: opt.MmapOpt = True
     threads: ThreadsOpt = None
-    gpu_layers: LayersOpt = opt.AUTO_LAYERS
+    gpu_layers: LayersOpt = dev.AUTO_LAYERS
+    device: DeviceOpt = None
+    split_mode: SplitModeOpt = dev.SplitMode.LAYER
+    tensor_split: TensorSplitOpt = None
+    main_gpu: MainGpuOpt = 0
+    rpc: RpcOpt = None
+    rpc_timeout: dev.RpcTimeoutOpt = 8.0
+    until_eof: UntilEofOpt = False
     ctx_size: ContextSizeOpt = 0
     flash_attn: opt.FlashAttnOpt = opt.Switch.AUTO
     cache_type_k: opt.CacheTypeKOpt = opt.CacheType.F16

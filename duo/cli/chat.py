@@ -14,8 +14,9 @@ from typing import Any
 
 from duo.cli.chat_client import Answer, Figures, Message, Piece, Server, ServerError
 from duo.cli.chat_options import ChatOptions
-from duo.cli.output import blame, marks_tokens, say, stderr
+from duo.cli.output import marks_tokens, say, stderr
 from duo.cli.prompt import read_argument, read_prompt
+from duo.cli.secrets import api_keys
 from duo.errors import UsageError
 
 _ACCEPTED, _RESET = "\x1b[32m", "\x1b[0m"
@@ -62,11 +63,9 @@ def _key(options: ChatOptions) -> str | None:
     path = options.api_key_file
     if path is None:
         return options.api_key
-    with blame("--api-key-file", path, UsageError):
-        lines = path.read_text(encoding="utf-8", errors="replace").split()
-    if not lines:
+    if not (keys := api_keys(None, path)):
         raise UsageError(f"--api-key-file {path}: there is no key in it")
-    return lines[0]
+    return keys[0]
 
 
 def _answer_stdin(server: Server, system: str | None, printer: Printer) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from duo.cli.chat_events import EventReader
+from duo.cli.secrets import LOOPBACK_NAMES
 from duo.errors import DuoError, UsageError
 
 Message = dict[str, str]
@@ -21,7 +22,6 @@ Message = dict[str, str]
 _CONNECT_S = 5.0
 _SILENCE_S = 3600.0  # a slow machine may read a long prompt for as long
 _LONGEST_BODY = 1 << 24  # bytes of what should be short
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
@@ -161,7 +161,7 @@ class Server:
         client = httpx.AsyncClient(
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
             # A proxy cannot reach this machine's own servers; and without TLS, certificates would only take time.
-            trust_env=self._url.host not in _LOOPBACK,
+            trust_env=self._url.host not in LOOPBACK_NAMES,
             verify=self._url.scheme == "https",
         )
         try:

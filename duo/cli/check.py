@@ -8,7 +8,15 @@ from dataclasses import fields, replace
 from functools import partial
 
 from duo.cli.check_options import CheckOptions
-from duo.cli.configs import context_config, draft_config, model_configs, schedules, thread_config, warn_of_inexact
+from duo.cli.configs import (
+    ON_CPU,
+    context_config,
+    draft_config,
+    model_configs,
+    schedules,
+    thread_config,
+    warn_of_inexact,
+)
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
 from duo.cli.options import RunOptions, ScheduleChoice
@@ -124,8 +132,8 @@ def _work(
     threads = thread_config(
         run_options,
         drafting=True,
-        target_on_gpu=pair.target.on_gpu,
-        draft_on_gpu=pair.draft is not None and pair.draft.on_gpu,
+        target_on=pair.target.places,
+        draft_on=pair.draft.places if pair.draft is not None else ON_CPU,
     )
     drafting = draft_config(run_options)
     _check_lengths(prompts, options.predict, _n_ctx(pair))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from duo.cli import device_options as dev
 from duo.cli import options as opt
 from duo.cli import sampling_options as sample
 from duo.cli.declare import option
@@ -57,8 +58,16 @@ class CheckOptions:
     draft_ahead: opt.AheadOpt = None
     schedule: opt.ScheduleOpt = opt.ScheduleChoice.AUTO
     exact: opt.ExactOpt = False
-    gpu_layers: opt.LayersOpt = opt.AUTO_LAYERS
-    gpu_layers_draft: opt.LayersDraftOpt = opt.AUTO_LAYERS
+    gpu_layers: dev.LayersOpt = dev.AUTO_LAYERS
+    gpu_layers_draft: dev.LayersDraftOpt = dev.AUTO_LAYERS
+    device: dev.DeviceOpt = None
+    device_draft: dev.DeviceDraftOpt = None
+    split_mode: dev.SplitModeOpt = dev.SplitMode.LAYER
+    split_mode_draft: dev.SplitModeDraftOpt = dev.SplitMode.LAYER
+    tensor_split: dev.TensorSplitOpt = None
+    tensor_split_draft: dev.TensorSplitDraftOpt = None
+    main_gpu: dev.MainGpuOpt = 0
+    main_gpu_draft: dev.MainGpuDraftOpt = 0
     threads: opt.ThreadsOpt = None
     threads_draft: opt.ThreadsDraftOpt = None
     flash_attn: opt.FlashAttnOpt = opt.Switch.AUTO

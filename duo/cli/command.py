@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_type_hints
 
 import typer
@@ -23,7 +23,8 @@ def takes(options: type[T]) -> Callable[[Callable[[typer.Context, T], None]], Ca
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", kind, annotation=typer.Context)]
         for field in fields(options):  # type: ignore[arg-type]
-            parameters.append(inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name]))
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         wrapper.__doc__ = command.__doc__

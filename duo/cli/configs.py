@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from duo.cli.options import AUTO_DRAFT, Layers, RunOptions, ScheduleChoice
+from duo.cli.devices import is_demo, place
+from duo.cli.fitting import fit
+from duo.cli.options import AUTO_DRAFT, RunOptions, ScheduleChoice
 from duo.cli.output import progress_bar, say, warn
 from duo.cli.prompt import read_argument
 from duo.config import ContextConfig, DraftConfig, ModelConfig, StopConfig, ThreadConfig
 from duo.engine.cores import allowed_cores, parse_range, split_cores, usable_cores
 from duo.errors import UsageError
-from duo.llama.devices import supports_gpu
+from duo.llama.devices import CPU
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.models.hub import resolve_hub
 from duo.models.paths import check_gguf
 from duo.spec.schedule import ALL, Schedule
 
+Places = frozenset[str]
+ON_CPU: Places = frozenset((CPU,))
+
 # Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 
 
 def model_configs(options: RunOptions) -> tuple[ModelConfig, ModelConfig | None]:
-    """The models asked for; the demo pair if none was. Raises UsageError, ModelError or DownloadError."""
+    """The models asked for; the demo pair if none was. Raises DuoError."""
+    target, draft = place(options, *_paths(options))
+    _check_shards(target, draft)
+    return fit(options, target, draft)
+
+
+def lone_draft(options: RunOptions) -> ModelConfig:
+    """The model that the options name, or the demo pair's draft, as a draft without a target. Raises DuoError."""
     target, draft = _paths(options)
-    _check_gpu(options)
-    configs = [
-        ModelConfig(path, int(layers), options.mmap, options.mlock)
-        for path, layers in ((target, options.gpu_layers), (draft, options.gpu_layers_draft))
-        if path is not None
-    ]
-    for config in configs:
+    path = draft or target
+    config, _ = place(replace(options, model=path, hf_repo=None), path, None)
+    _check_shards(config)
+    return fit(options, config, None, name="draft")[0]
+
+
+def _check_shards(*configs: ModelConfig | None) -> None:
+    for config in filter(None, configs):
         for part in config.shards:
             check_gguf(part)
-    return configs[0], configs[1] if len(configs) > 1 else None
-
-
-def is_demo(options: RunOptions) -> bool:
-    """Whether no model was named, so that the demo pair is meant."""
-    return not (options.model or options.hf_repo)
 
 
 def draft_config(options: RunOptions) -> DraftConfig:
@@ -59,7 +67,7 @@ def stop_config(options: RunOptions) -> StopConfig:
 def check_usage(options: RunOptions) -> None:
     """Find out what cannot be meant like this before anything is fetched or loaded. Raises UsageError."""
     stop_config(options)
-    threads = thread_config(options, drafting=False, target_on_gpu=False, draft_on_gpu=False)
+    threads = thread_config(options, drafting=False)
     context_config(options, threads, draft_config(options).n_max)
 
 
@@ -68,23 +76,29 @@ def schedules(options: RunOptions) -> tuple[Schedule, ...]:
     return ALL if options.schedule is ScheduleChoice.AUTO else (Schedule(options.schedule.value),)
 
 
-def thread_config(options: RunOptions, *, drafting: bool, target_on_gpu: bool, draft_on_gpu: bool) -> ThreadConfig:
-    """Who computes on how many threads in which schedule. Raises UsageError."""
+def thread_config(
+    options: RunOptions, *, drafting: bool, target_on: Places = ON_CPU, draft_on: Places = ON_CPU
+) -> ThreadConfig:
+    """Who computes on how many threads in which schedule; each model is on its `Model.places`. Raises UsageError."""
     own = parse_range(options.cpu_range) if options.cpu_range else None
     cores = usable_cores()
     target = options.threads or (min(cores, len(own)) if own else cores)
-    # A draft on the GPU needs a core only to feed it.
-    asked = options.threads_draft or (1 if draft_on_gpu else None)
+    # A model on other devices needs a core only to feed them.
+    asked = options.threads_draft or (None if CPU in draft_on else 1)
     # A target that has all cores for itself leaves the draft some when they run side by side.
     beside = None if target >= cores and not options.threads_draft else target
+    if CPU not in target_on and not options.threads:
+        beside = 1
     return ThreadConfig(
         target,
         options.threads_batch or target,
         draft=(asked,) if asked else (1, cores) if cores > 1 else (1,),
-        beside=split_cores(beside if options.threads or own else None, asked, cores) if drafting else (target, 1),
+        beside=split_cores(beside if options.threads or own or CPU not in target_on else None, asked, cores)
+        if drafting
+        else (target, 1),
         cores=own,
         draft_cores=parse_range(options.cpu_range_draft) if options.cpu_range_draft else own and allowed_cores(),
-        apart=target_on_gpu != draft_on_gpu,
+        apart=not target_on & draft_on,
     )
 
 
@@ -140,14 +154,3 @@ def _paths(options: RunOptions) -> tuple[Path, Path | None]:
     if options.hf_repo_draft:
         return target, resolve_hub(options.hf_repo_draft, options.offline)
     return target, options.model_draft
-
-
-def _check_gpu(options: RunOptions) -> None:
-    asked = {"-ngl": options.gpu_layers, "-ngld": options.gpu_layers_draft}
-    names = [name for name, layers in asked.items() if _is_asked(layers)]
-    if names and not supports_gpu():
-        warn(f"{' and '.join(names)}: llama.cpp was built without a GPU back end here, so all layers stay on the CPU")
-
-
-def _is_asked(layers: Layers) -> bool:
-    return layers.named and layers != 0

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
 
 from duo.cli.configs import (
     check_usage,
     draft_config,
-    model_configs,
     schedules,
     stop_config,
 )
 from duo.cli.contexts import make_contexts, threads_for
+from duo.cli.elsewhere import Elsewhere
 from duo.cli.interrupts import on_interrupt
 from duo.cli.lead_options import LeadOptions
-from duo.cli.load import load
+from duo.cli.load import models
 from duo.cli.options import RunOptions
 from duo.cli.output import TextWriter, marks_tokens, say, send_log, show_notices, warn
-from duo.cli.profile import keep, wanted_profile
+from duo.cli.profile import keep
 from duo.cli.sampling import check_grammar, grammar_text, sampling_config
 from duo.cli.server_options import PrintChoice
-from duo.cli.serving import as_target, in_url, lead_backs, lead_rules
+from duo.cli.serving import in_url, lead_door, lead_rules
 from duo.engine.background import Background
 from duo.engine.pair import Pair
 from duo.engine.slot import Slot, Task
+from duo.errors import DeviceError
 from duo.models.profiles import Profile
 from duo.server.api import Defaults
 from duo.server.app import Lead
@@ -41,40 +42,38 @@ _MOST_UNSEEN = 4096  # steps that wait to be shown
 def lead(options: LeadOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file)
-    show_notices("duo.link", "duo.server")
+    show_notices("duo.link", "duo.child", "duo.server")
     shared = {field.name for field in fields(RunOptions)} & {field.name for field in fields(options)}
     run_options = RunOptions(**{name: getattr(options, name) for name in shared})
     check_usage(run_options)
     check_grammar(run_options)
-    rules, backs = lead_rules(options), lead_backs(options)
+    rules, door = lead_rules(options), lead_door(options)
+    elsewhere = Elsewhere()
+    backs = elsewhere.backs
     scheduler = Scheduler(options.queue, backs)
     metrics = ServerMetrics(scheduler, backs)
     endpoints = Lead(scheduler, backs, metrics)
-    listener = Listener(endpoints.app(rules), options.host, options.port)
+    listener = Listener(endpoints.app(rules, door), options.host, options.port)
     # The port answers while the models are fetched and loaded: /health says so.
-    with listener, _load(run_options) as (pair, profile):
+    with listener, elsewhere, models(run_options, elsewhere) as (pair, profile):
         slot = _slot(run_options, pair, profile)
-        backs.target = as_target(pair.target, slot.context)
+        elsewhere.begin(pair.target, slot.context, starts=slot.can_be_helped)
         endpoints.load(pair.target, _defaults(options, run_options, pair), slot.n_ctx)
-        if backs.closed:
+        if door.closed:
             say("duo: no backs may join: that takes --back-token")
         try:
             with on_interrupt(scheduler.stop):
                 scheduler.load(slot)
                 say(f"duo: listening on http://{in_url(options.host)}:{listener.port} (Ctrl-C stops)")
                 _serve(options, scheduler, slot, metrics, pair)
+        except DeviceError as error:
+            scheduler.fail(error)  # so that clients hear of it
+            raise
         finally:
             listener.close()  # before the models go: requests may be using them
         if profile is not None:
             keep(profile, slot.learned)
     return 0
-
-
-@contextmanager
-def _load(options: RunOptions) -> Iterator[tuple[Pair, Profile | None]]:
-    target, draft = model_configs(options)
-    with load(target, draft) as pair:
-        yield pair, wanted_profile(options, target, draft)
 
 
 def _slot(options: RunOptions, pair: Pair, profile: Profile | None) -> Slot:

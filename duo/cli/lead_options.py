@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from duo.cli import device_options as dev
 from duo.cli import options as opt
 from duo.cli import sampling_options as sample
 from duo.cli import server_options as serve
@@ -60,8 +61,19 @@ class LeadOptions:
     threads_batch: opt.ThreadsBatchOpt = None
     cpu_range: opt.CpuRangeOpt = None
     cpu_range_draft: opt.CpuRangeDraftOpt = None
-    gpu_layers: opt.LayersOpt = opt.AUTO_LAYERS
-    gpu_layers_draft: opt.LayersDraftOpt = opt.AUTO_LAYERS
+    gpu_layers: dev.LayersOpt = dev.AUTO_LAYERS
+    gpu_layers_draft: dev.LayersDraftOpt = dev.AUTO_LAYERS
+    device: dev.DeviceOpt = None
+    device_draft: dev.DeviceDraftOpt = None
+    split_mode: dev.SplitModeOpt = dev.SplitMode.LAYER
+    split_mode_draft: dev.SplitModeDraftOpt = dev.SplitMode.LAYER
+    tensor_split: dev.TensorSplitOpt = None
+    tensor_split_draft: dev.TensorSplitDraftOpt = None
+    main_gpu: dev.MainGpuOpt = 0
+    main_gpu_draft: dev.MainGpuDraftOpt = 0
+    rpc: dev.RpcOpt = None
+    rpc_draft: dev.RpcDraftOpt = None
+    rpc_timeout: dev.RpcTimeoutOpt = 8.0
     ctx_size: opt.ContextSizeOpt = 0
     batch_size: opt.BatchOpt = 2048
     ubatch_size: opt.UbatchOpt = 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,19 +12,24 @@ from typing import Any, TypeVar
 import typer
 
 from duo.cli.back_options import BackOptions
+from duo.cli.bench_options import BenchOptions
 from duo.cli.chat_options import ChatOptions
 from duo.cli.check_options import CheckOptions
 from duo.cli.command import takes
+from duo.cli.doctor_options import DoctorOptions
 from duo.cli.lead_options import LeadOptions
 from duo.cli.options import RunOptions
 from duo.cli.output import say
 from duo.cli.plan import PlanOptions, plan
+from duo.cli.rpc_server_options import RpcServerOptions
+from duo.cli.trace import TraceOptions, trace
 from duo.cli.tune_options import TuneOptions
-from duo.errors import DuoError, UsageError
+from duo.errors import DeviceError, DuoError, UsageError
 
+COMPLETE = "_DUO_COMPLETE"  # source_bash prints what bash needs for completion, complete_bash answers it
 EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
 
-Options = TypeVar("Options", RunOptions, TuneOptions, CheckOptions, LeadOptions)
+Options = TypeVar("Options", RunOptions, TuneOptions, CheckOptions, LeadOptions, BenchOptions)
 
 app = typer.Typer(add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -45,7 +51,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     if options.version:
         about.show_versions()
     elif options.list_devices:
-        about.show_devices()
+        about.show_devices(options)
     else:
         raise typer.Exit(_run(options))
 
@@ -75,6 +81,31 @@ def check_command(context: typer.Context, options: CheckOptions) -> None:
     raise typer.Exit(check(_prefer_typed(context, options)))
 
 
+@app.command("bench", add_help_option=False)
+@takes(BenchOptions)
+def bench_command(context: typer.Context, options: BenchOptions) -> None:
+    """Measure plain decoding, duo and llama.cpp's programs in turns: a table for these models on this machine."""
+    from duo.cli.bench import bench  # noqa: PLC0415
+
+    raise typer.Exit(_until_nobody_reads(lambda: bench(_prefer_typed(context, options))))
+
+
+@app.command("doctor", add_help_option=False)
+@takes(DoctorOptions)
+def doctor_command(_: typer.Context, options: DoctorOptions) -> None:
+    """Say what this installation can do, what is wrong with it, and the command that mends it."""
+    from duo.cli.doctor import doctor  # noqa: PLC0415
+
+    raise typer.Exit(doctor(options))
+
+
+@app.command("trace", add_help_option=False)
+@takes(TraceOptions)
+def trace_command(_: typer.Context, options: TraceOptions) -> None:
+    """Say where the time of a run went, from what `duo --trace` wrote, and draw it."""
+    raise typer.Exit(_until_nobody_reads(lambda: trace(options)))
+
+
 @app.command("chat", add_help_option=False)
 @takes(ChatOptions)
 def chat_command(_: typer.Context, options: ChatOptions) -> None:
@@ -102,15 +133,28 @@ def back_command(_: typer.Context, options: BackOptions) -> None:
     raise typer.Exit(back(options))
 
 
+@app.command("rpc-server", add_help_option=False)
+@takes(RpcServerOptions)
+def rpc_server_command(_: typer.Context, options: RpcServerOptions) -> None:
+    """Serve this machine's devices to models on other machines, with llama.cpp's RPC."""
+    from duo.cli.rpc_server import rpc_server  # noqa: PLC0415
+
+    raise typer.Exit(rpc_server(options))
+
+
 def main() -> None:
     """Run the command line and exit: 0, 1 for errors, 2 for usage, 128 + n after signal n."""
     if sys.stdout is None:  # closed by whoever started duo
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
+    if COMPLETE in os.environ:
+        _prepare_completion()
     try:
         status = app(prog_name="duo", standalone_mode=False)
     except DuoError as error:
         say(f"duo: error: {error}")
         status = error.exit_status
+        if isinstance(error, DeviceError):
+            _leave_if_lost(status)
     except typer.TyperException as error:
         say(f"duo: error: {error.format_message()} (duo --help lists the options)")
         status = error.exit_code
@@ -121,6 +165,21 @@ def main() -> None:
         _discard_stdout()
         status = 1
     sys.exit(status)
+
+
+def _prepare_completion() -> None:
+    """What Typer does with `add_completion`, without the two options, which would come first in --help."""
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    completion_init()
+
+
+def _leave_if_lost(status: int) -> None:
+    """End at once if llama.cpp holds a thread for ever, or has lost a device: it must not be called again."""
+    from duo.llama.lifeline import is_lost  # noqa: PLC0415
+
+    if is_lost():
+        os._exit(status)  # the text and the line above are written: both streams are flushed as they are written to
 
 
 def _refuse_lost(context: typer.Context) -> None:
@@ -143,14 +202,21 @@ def _prefer_typed(context: typer.Context, options: Options) -> Options:
 
 
 def _run(options: RunOptions) -> int:
-    """Run `duo` without a subcommand. A reader who has had enough is no error."""
+    """Run `duo` without a subcommand."""
     from duo.cli import run  # noqa: PLC0415
 
+    return _until_nobody_reads(lambda: run.run(options))
+
+
+def _until_nobody_reads(act: Callable[[], int]) -> int:
+    """Do it. A reader who has had enough is no error."""
     try:
-        return run.run(options)
+        status = act()
+        sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
         return 0
+    return status
 
 
 def _discard_stdout() -> None:

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from duo.cli import device_options as dev
 from duo.cli import sampling_options as sample
 from duo.cli import server_options as serve
 from duo.cli.declare import option
-from duo.config import ALL_LAYERS, SAMPLERS, SamplingConfig
+from duo.config import SAMPLERS, SamplingConfig
 
 AUTO_DRAFT = 16  # most candidates, if nothing else is asked for
 
@@ -20,28 +21,9 @@ MAIN = "The six that matter first"
 MODELS = "Models"
 PROMPT = "Prompt and text"
 DRAFTING = "Drafting"
-HARDWARE = "Threads and devices"
+HARDWARE = "Threads"
 CONTEXT = "Context"
 OUTPUT = "Output"
-
-
-class Layers(int):
-    """A number of layers; `named` is False for `auto`."""
-
-    named: bool = True
-
-
-def parse_layers(value: str | Layers) -> Layers:
-    """-ngl: a number, `all`, or `auto` (which today means all)."""
-    if isinstance(value, Layers):
-        return value
-    if value in ("all", "auto"):
-        layers = Layers(ALL_LAYERS)
-        layers.named = value == "all"
-        return layers
-    if not value.lstrip("-").isdecimal():
-        raise typer.BadParameter(f"{value!r} is no number, 'all' or 'auto'")
-    return Layers(value)
 
 
 def parse_auto(value: str | int | None) -> int | None:
@@ -52,9 +34,6 @@ def parse_auto(value: str | int | None) -> int | None:
         return int(str(value))
     except ValueError:
         raise typer.BadParameter(f"{value!r} is no number and not 'auto'") from None
-
-
-AUTO_LAYERS = parse_layers("auto")
 
 
 class Switch(str, Enum):
@@ -97,7 +76,7 @@ class Color(str, Enum):
 
 
 def _show_help(context: typer.Context, value: bool) -> None:
-    if value:
+    if value and not context.resilient_parsing:  # not while the shell asks for completions
         typer.echo(context.get_help())
         raise typer.Exit
 
@@ -193,17 +172,6 @@ ExactOpt = Annotated[
             "even near-ties come out the same; single tokens cost as much as two."),
 ]  # fmt: skip
 
-LayersOpt = Annotated[
-    Layers,
-    option("-ngl", "--gpu-layers", "--n-gpu-layers", panel=HARDWARE, metavar="N|all|auto", parser=parse_layers,
-            show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the target on the GPU."),
-]  # fmt: skip
-LayersDraftOpt = Annotated[
-    Layers,
-    option("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", panel=HARDWARE, metavar="N|all|auto",
-            parser=parse_layers, show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-            help="Layers of the draft on the GPU."),
-]  # fmt: skip
 ThreadsOpt = Annotated[
     int | None,
     option("-t", "--threads", panel=HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
@@ -255,22 +223,28 @@ FlashAttnOpt = Annotated[
 ]
 CacheTypeKOpt = Annotated[
     CacheType, option("-ctk", "--cache-type-k", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_K",
-                 help="Type of the target's K cache."),
+                 help="Type of the K cache; where there are two models, the target's."),
 ]  # fmt: skip
 CacheTypeVOpt = Annotated[
     CacheType, option("-ctv", "--cache-type-v", panel=CONTEXT, metavar="TYPE", env="LLAMA_ARG_CACHE_TYPE_V",
-                 help="Type of the target's V cache."),
+                 help="Type of the V cache; where there are two models, the target's."),
 ]  # fmt: skip
 
 ColorOpt = Annotated[
     Color,
     option("--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold."),
 ]
+LiveOpt = Annotated[
+    bool,
+    option("--live", panel=OUTPUT,
+            help="Show below the text how it goes: rates, how busy both models are, and what the draft has ready."),
+]  # fmt: skip
 JsonOpt = Annotated[Path | None, option("--json", panel=OUTPUT, metavar="FILE", help="Write all statistics as JSON.")]
 TraceOpt = Annotated[
     Path | None,
-    option("--trace", panel=OUTPUT, metavar="FILE", help="Write what both models did when, as Chrome trace JSON."),
-]
+    option("--trace", panel=OUTPUT, metavar="FILE",
+            help="Write what both models did when, as Chrome trace JSON: for Perfetto, or duo trace."),
+]  # fmt: skip
 VerboseOpt = Annotated[bool, option("-v", "--verbose", panel=OUTPUT, help="Show llama.cpp's log on stderr.")]
 LogFileOpt = Annotated[
     Path | None,
@@ -341,8 +315,19 @@ class RunOptions:
     threads_batch: ThreadsBatchOpt = None
     cpu_range: CpuRangeOpt = None
     cpu_range_draft: CpuRangeDraftOpt = None
-    gpu_layers: LayersOpt = AUTO_LAYERS
-    gpu_layers_draft: LayersDraftOpt = AUTO_LAYERS
+    gpu_layers: dev.LayersOpt = dev.AUTO_LAYERS
+    gpu_layers_draft: dev.LayersDraftOpt = dev.AUTO_LAYERS
+    device: dev.DeviceOpt = None
+    device_draft: dev.DeviceDraftOpt = None
+    split_mode: dev.SplitModeOpt = dev.SplitMode.LAYER
+    split_mode_draft: dev.SplitModeDraftOpt = dev.SplitMode.LAYER
+    tensor_split: dev.TensorSplitOpt = None
+    tensor_split_draft: dev.TensorSplitDraftOpt = None
+    main_gpu: dev.MainGpuOpt = 0
+    main_gpu_draft: dev.MainGpuDraftOpt = 0
+    rpc: dev.RpcOpt = None
+    rpc_draft: dev.RpcDraftOpt = None
+    rpc_timeout: dev.RpcTimeoutOpt = 8.0
     ctx_size: ContextSizeOpt = 0
     batch_size: BatchOpt = 2048
     ubatch_size: UbatchOpt = 512
@@ -350,6 +335,7 @@ class RunOptions:
     cache_type_k: CacheTypeKOpt = CacheType.F16
     cache_type_v: CacheTypeVOpt = CacheType.F16
     color: ColorOpt = Color.AUTO
+    live: LiveOpt = False
     json: JsonOpt = None
     trace: TraceOpt = None
     verbose: VerboseOpt = False

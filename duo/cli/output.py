@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn
@@ -48,6 +48,22 @@ def marks_tokens(color: Color) -> bool:
     return color is Color.ALWAYS
 
 
+class Stream(Protocol):
+    """Where text goes to."""
+
+    def write(self, data: memoryview, /) -> int:
+        """Take some of it, and say how much."""
+        ...
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+        ...
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        ...
+
+
 class TextWriter:
     """Writes steps to stdout as they come; on a terminal without what could drive it.
 
@@ -56,10 +72,10 @@ class TextWriter:
     """
 
     def __init__(
-        self, *, marks: bool, stream: BinaryIO | None = None, rejected: Callable[[int], bytes] | None = None
+        self, *, marks: bool, stream: Stream | None = None, rejected: Callable[[int], bytes] | None = None
     ) -> None:
         """`rejected` spells guesses that were rejected, which are shown struck through if there are marks."""
-        self._stream = stream or sys.stdout.buffer
+        self._stream: Stream = stream or sys.stdout.buffer
         self._on_terminal = self._stream.isatty()
         self._marks = marks
         self._rejected = rejected
@@ -181,6 +197,7 @@ def show_notices(*loggers: str) -> None:
     atexit.register(listener.stop)
     for name in loggers:
         logging.getLogger(name).addHandler(QueueHandler(records))
+        logging.getLogger(name).handlers[-1].setLevel(logging.INFO)
 
 
 def send_log(*, verbose: bool, file: Path | None) -> None:

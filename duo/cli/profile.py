@@ -28,6 +28,9 @@ def find_profile(options: RunOptions, models: Sequence[ModelConfig]) -> Profile:
                     "path": str(model.path.resolve()),
                     "bytes": sum(part.stat().st_size for part in model.shards),
                     "gpu_layers": model.n_gpu_layers,
+                    "devices": list(model.devices) if model.devices is not None else None,
+                    "servers": list(model.rpc_servers),
+                    "split": [model.split_mode, list(model.tensor_split), model.main_gpu],
                 }
                 for model in models
             ],

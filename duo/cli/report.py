@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from duo.engine.pair import Pair
 from duo.llama import library
-from duo.llama.devices import list_devices
+from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
 
 _CHANGES_SHOWN = 5
@@ -21,15 +20,25 @@ def facts(pair: Pair, threads: dict[str, Any], n_ctx: int, options: dict[str, An
     return {
         "versions": library.versions(),
         "system": library.system_info(),
-        "devices": [asdict(device) for device in list_devices()],
+        "devices": [_device_facts(device) for device in list_devices()],
         "models": {
             "target": _model_facts(pair.target),
             "draft": _model_facts(pair.draft) if pair.draft is not None else None,
         },
         "threads": {name: sorted(n) if isinstance(n, frozenset) else n for name, n in threads.items()},
         "context": n_ctx,
-        "options": {name: _plain(value) for name, value in options.items()},
+        "options": plain_options(options),
     }
+
+
+def plain_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in JSON's types."""
+    return {name: _plain(value) for name, value in options.items()}
+
+
+def _device_facts(device: Device) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": device.name, "description": device.description, "kind": device.kind}
+    return facts | dict(zip(("memory_free", "memory_total"), device.memory, strict=True))
 
 
 def _plain(value: Any) -> Any:

@@ -6,18 +6,19 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from duo import __version__
 from duo.cli import report
 from duo.cli.configs import (
     check_usage,
     draft_config,
-    is_demo,
-    model_configs,
     schedules,
     stop_config,
 )
 from duo.cli.contexts import make_contexts, threads_for
+from duo.cli.devices import is_demo, rpc_servers
 from duo.cli.interrupts import on_interrupt
-from duo.cli.load import load
+from duo.cli.live import Live, can_be_shown
+from duo.cli.load import models
 from duo.cli.options import RunOptions
 from duo.cli.output import (
     TextWriter,
@@ -30,16 +31,18 @@ from duo.cli.output import (
     show_notices,
     warn,
 )
-from duo.cli.profile import keep, wanted_profile
+from duo.cli.profile import keep
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
 from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config, sampling_mode
+from duo.cli.watch import Watch
 from duo.config import SamplingConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.generation import Generation
 from duo.engine.metrics import Metrics
 from duo.engine.pair import Pair
 from duo.engine.text import Ending, TextStream
-from duo.errors import PromptError, UsageError
+from duo.engine.trace import TraceFile
+from duo.errors import DuoError, PromptError, UsageError
 from duo.llama.context import Context
 from duo.llama.memory import peak_bytes
 from duo.llama.model import Model
@@ -48,7 +51,7 @@ from duo.spec.policy import Policy
 from duo.spec.simulate import predict
 
 if TYPE_CHECKING:
-    from duo.cli.serving import BackPort
+    from duo.cli.elsewhere import Elsewhere
 
 
 def run(options: RunOptions) -> int:
@@ -56,31 +59,33 @@ def run(options: RunOptions) -> int:
     send_log(verbose=options.verbose, file=options.log_file)
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
+    if options.json and options.trace and options.json.absolute() == options.trace.absolute():
+        raise UsageError(f"--json and --trace both write {options.json}: give each a file of its own")
     check_usage(options)
     check_grammar(options)
     sampling = sampling_config(options)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not is_demo(options):
         raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
-    back_port = _back_port(options, sampling)
+    elsewhere = _elsewhere(options, sampling)
     metrics = Metrics()
-    target, draft = model_configs(options)
-    with back_port.listener if back_port is not None else nullcontext(), load(target, draft) as pair:
-        profile = wanted_profile(options, target, draft)
+    with elsewhere or nullcontext(), models(options, elsewhere) as (pair, profile):
         kept = profile.load() if profile is not None else {}
         threads = threads_for(options, pair, kept)
         text = _prompt_text(options, prompt, pair.target)
         generation = _generation(options, sampling, pair, threads, text, metrics)
-        if back_port is not None:
-            _take_help(generation, back_port, options, sampling, pair)
         mode = sampling_mode(options, sampling)
+        if elsewhere is not None:
+            _take_help(generation, elsewhere, options, sampling, pair)
+            elsewhere.restore(options, kept, mode)
         restore(generation.policy, kept, mode)
-        writer = TextWriter(marks=marks_tokens(options.color))
-        if options.display_prompt:
-            writer.prompt(text)
-        status = _stream(generation, writer)
-        if profile is not None and generation.draft is not None:
-            keep(profile, remembered(generation.policy, kept, mode))
+        trace = _trace(options, metrics, pair)
+        live = _live(options, metrics)
+        writer = TextWriter(marks=marks_tokens(options.color), stream=live)
+        status = _stream(generation, writer, Watch(metrics, live, trace), text if options.display_prompt else None)
+        learned = generation.policy if generation.draft is not None else generation.used_policy
+        if profile is not None and learned is not None:
+            keep(profile, remembered(learned, kept, mode))
         statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
         statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": mode}
         if generation.draft is not None or statistics["draft"] is not None:
@@ -92,9 +97,9 @@ def run(options: RunOptions) -> int:
                 statistics["policy"]["predicted_tokens_per_s"] = predict(generation.policy)
             with blame("--json", options.json):
                 report.write_json(options.json, statistics | facts)
-        if options.trace:
+        if options.trace and trace is not None and trace.error is not None:
             with blame("--trace", options.trace):
-                metrics.write_trace(options.trace)
+                raise trace.error
     return status
 
 
@@ -124,7 +129,9 @@ def _generation(
         raise PromptError("the prompt has no tokens")
     drafting, stop = draft_config(options), stop_config(options)
     verifier, guesser = choosing(options, sampling, target)
-    context, draft_context = make_contexts(options, pair, threads, len(prompt), options.predict)
+    context, draft_context = make_contexts(
+        options, pair, threads, len(prompt), options.predict, helped=_may_be_helped(options)
+    )
     return Generation(
         target=context,
         draft=draft_context,
@@ -140,60 +147,92 @@ def _generation(
     )
 
 
-def _back_port(options: RunOptions, sampling: SamplingConfig) -> BackPort | None:
-    """Where drafts on other machines connect, if they may. Raises UsageError."""
-    if options.back_port is None:
+def _may_be_helped(options: RunOptions) -> bool:
+    return options.back_port is not None or bool(rpc_servers(options).draft)
+
+
+def _elsewhere(options: RunOptions, sampling: SamplingConfig) -> Elsewhere | None:
+    """The drafts outside this process, if there may be some. Raises UsageError or DeviceError."""
+    if not _may_be_helped(options):
         return None
     if is_in_order(options, sampling):
-        raise UsageError("--verify rejection needs to know the draft's chances, which backs do not send")
-    from duo.cli.serving import BackPort  # noqa: PLC0415 - only who listens waits for the server's libraries
+        raise UsageError("--verify rejection needs to know the draft's chances, which backs and RPC drafts do not send")
+    from duo.cli.elsewhere import Elsewhere  # noqa: PLC0415 - only who listens waits for the server's libraries
 
-    show_notices("duo.link")
-    return BackPort(options)
+    show_notices("duo.child")
+    elsewhere = Elsewhere()
+    if options.back_port is not None:
+        show_notices("duo.link")
+        elsewhere.listen(options)
+    return elsewhere
 
 
 def _take_help(
-    generation: Generation, back_port: BackPort, options: RunOptions, sampling: SamplingConfig, pair: Pair
+    generation: Generation, elsewhere: Elsewhere, options: RunOptions, sampling: SamplingConfig, pair: Pair
 ) -> None:
-    from duo.cli.serving import as_target, brief  # noqa: PLC0415
+    from duo.cli.serving import brief  # noqa: PLC0415
 
     assert isinstance(generation.target, Context)
     if generation.draft is not None or pair.can_be_helped(generation.target, warn):
-        back_port.backs.target = as_target(pair.target, generation.target)
-        generation.helpers = back_port.backs.help_with(brief(options, sampling, pair.target))
+        elsewhere.begin(pair.target, generation.target)
+        generation.helpers = elsewhere.backs.help_with(brief(options, sampling, pair.target))
 
 
-def _stream(generation: Generation, writer: TextWriter) -> int:
-    """Write the text while it is generated. Returns the exit status. Raises BrokenPipeError or DecodeError."""
+def _stream(generation: Generation, writer: TextWriter, watch: Watch, prompt: str | None) -> int:
+    """Write the text, after `prompt`, while it is generated. Returns the exit status.
+
+    Raises BrokenPipeError or DecodeError.
+    """
     metrics = generation.metrics
-    stalls = 0
-
-    def on_stall() -> None:
-        nonlocal stalls
-        stalls += 1
-        if metrics.steps and stalls == 1:  # a long prompt has a progress bar
-            warn("no token for 30 seconds: the model is very slow or its device hangs; Ctrl-C stops")
-
-    running = Background(generation.run, "duo-target", on_stall)
+    running = Background(generation.run, "duo-target", watch.on_pause, watch.pause_s)
 
     def stop() -> None:
         running.stop()
         generation.interrupt()
 
-    with on_interrupt(stop) as interrupt, ExitStack() as bar:
-        if len(generation.prompt) > generation.target.n_batch:
-            show = bar.enter_context(progress_bar())
-            generation.on_prompt = lambda n: show("reading the prompt", n, len(generation.prompt))
-        with running:
-            told = False
-            for step in running:
-                bar.close()
-                writer.step(step)
-                told = told or _warn_of_dead_draft(metrics)
+    told = False
+    with on_interrupt(stop) as interrupt:
+        try:
+            with watch, ExitStack() as bar:
+                if prompt is not None:
+                    writer.prompt(prompt)
+                if len(generation.prompt) > generation.target.n_batch:
+                    show = bar.enter_context(progress_bar())
+                    generation.on_prompt = lambda n: show("reading the prompt", n, len(generation.prompt))
+                with running:
+                    for step in running:
+                        bar.close()
+                        writer.step(step)
+                        watch.on_step()
+                        told = told or _warn_of_dead_draft(metrics)
+        except DuoError:
             writer.end()
+            raise
+        writer.end()
     if not told:
         _warn_of_dead_draft(metrics)
     return interrupt.status
+
+
+def _live(options: RunOptions, metrics: Metrics) -> Live | None:
+    """--live, where it can be shown."""
+    if options.live and not can_be_shown():
+        warn("--live needs a terminal on stdout, and not TERM=dumb")
+        return None
+    return Live(metrics, marks=marks_tokens(options.color)) if options.live else None
+
+
+def _trace(options: RunOptions, metrics: Metrics, pair: Pair) -> TraceFile | None:
+    """The file of --trace. Raises DuoError."""
+    if options.trace is None:
+        return None
+    about = {
+        "duo": __version__,
+        "target": pair.target.path.name,
+        "draft": pair.draft.path.name if pair.draft is not None else None,
+    }
+    with blame("--trace", options.trace):
+        return TraceFile(options.trace, metrics, about)
 
 
 def _warn_of_dead_draft(metrics: Metrics) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
+import struct
 import subprocess
 import tempfile
 import termios
@@ -24,9 +26,16 @@ class Terminal:
     """`duo` in the foreground of a terminal of its own: stdin, stdout and, if wanted, stderr."""
 
     def __init__(
-        self, *arguments: Argument, before: str = "", stderr_too: bool = False, env: dict[str, str] | None = None
+        self,
+        *arguments: Argument,
+        before: str = "",
+        stderr_too: bool = False,
+        env: dict[str, str] | None = None,
+        size: tuple[int, int] = (0, 0),
     ) -> None:
+        """`size` in columns and lines; 0: it is not known."""
         self._master, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", size[1], size[0], 0, 0))
         _keep_newlines(terminal)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the terminal
         self.process = subprocess.Popen(

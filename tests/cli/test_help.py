@@ -1,4 +1,4 @@
-"""The help text, in the golden file and in the README (`make docs` writes both anew)."""
+"""The help text, as in the golden files (`make docs` writes them anew)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from importlib.metadata import entry_points
 import pytest
 
 from tests.command import duo
-from tests.golden import HELP, README, help_text, with_help
+from tests.golden import HELP, help_text
 
 
 @pytest.mark.parametrize("command", HELP, ids=" ".join)
 def test_the_help_text_is_current(command: tuple[str, ...]) -> None:
     assert HELP[command].read_text(encoding="utf-8") == help_text(*command)
-
-
-def test_the_readme_has_it() -> None:
-    readme = README.read_text(encoding="utf-8")
-    assert "<!-- help:start -->" in readme
-    assert readme == with_help(readme, HELP[()].read_text(encoding="utf-8"))
-
-
-def test_a_readme_without_markers_gets_them_once() -> None:
-    readme = with_help("# duo\n", "usage\n")
-    assert readme == "# duo\n\n## All options\n\n<!-- help:start -->\n```text\nusage\n```\n<!-- help:end -->\n"
-    assert with_help(readme, "usage\n") == readme
-    assert with_help(readme + "\nmore\n", "new\n") == readme.replace("usage", "new") + "\nmore\n"
 
 
 def test_the_six_that_matter_come_first() -> None:

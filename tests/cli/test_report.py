@@ -164,10 +164,13 @@ def test_stderr_has_the_same_figures(drafted: tuple[str, Any, Any]) -> None:
 def test_the_trace_has_both_lanes(drafted: tuple[str, Any, Any]) -> None:
     _, report, trace = drafted
     events = trace["traceEvents"]
-    lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert sorted(lanes.values()) == ["draft", "target"]
     timed = [event for event in events if event["ph"] == "X"]
-    assert len(timed) + len(lanes) == len(events)
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+    assert {name: trace["otherData"][name] for name in ("target", "draft")} == {
+        role: Path(report["models"][role]["path"]).name for role in ("target", "draft")
+    }
     assert all(event["pid"] == 1 and event["ts"] >= 0 and event["dur"] >= 0 for event in timed)
 
     def count(lane: str, name: str) -> int:
@@ -175,6 +178,9 @@ def test_the_trace_has_both_lanes(drafted: tuple[str, Any, Any]) -> None:
 
     assert count("target", "prompt") == 1
     assert count("target", "decode") == report["generation"]["decodes"]
+    assert count("target", "commit") == count("target", "verify") == report["generation"]["decodes"] + 1
+    assert sum(event["args"]["tokens"] for event in timed if event["name"] == "commit") == 16
+    assert count("draft", "publish") == report["draft"]["drafted"]
     assert count("draft", "draft") + count("draft", "catch up") == report["draft"]["drafted"]
 
 

@@ -66,13 +66,16 @@ def test_it_advises_and_keeps_what_plain_duo_then_finds(tmp_path: Path, env: dic
         assert said.startswith("This draft does not help here: ")
         assert flags.startswith("Flags: --schedule off")
     (profile,) = kept(env)
+    # On a busy machine a larger batch may look cheaper than a single token: what costs more than that is not believed.
+    times = [value for value, _ in json.loads(profile.read_text())["policy"]["alone"]["target_s"].values()]
+    assert rows["plain"].rate == pytest.approx(1 / times[0], rel=0.01), "what is predicted is what is kept"
     assert where == f"This is kept in {profile}; duo begins with it (--no-profile leaves it out)."
 
     report = tmp_path / "run.json"
     found = duo("-p", "A clock ticks", "-n", "1", "--json", report, before=ONE_CORE, env=env)
     assert (found.status, found.warnings) == (0, [])
     curve = json.loads(report.read_text())["policy"]["curve_ms"]["alone"]
-    assert rows["plain"].rate == pytest.approx(1000 / curve[0], rel=0.01)
+    assert curve[0] == pytest.approx(1000 * min(times), rel=0.01), "and what it begins with"
     assert len(set(curve)) > 3, "many sizes were measured, none is known from this run"
     assert kept(env) == [profile]
 

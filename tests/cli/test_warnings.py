@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from duo.llama.devices import supports_gpu
+from duo.llama.devices import gpus
 from tests.command import ONE_EACH, duo
 
 _SHORT = ("-p", "the cat", "-n", "8", *ONE_EACH)
 
 
-@pytest.mark.skipif(supports_gpu(), reason="this build has a GPU")
+@pytest.mark.skipif(bool(gpus()), reason="this build has a GPU")
 def test_layers_for_a_gpu_that_is_not_there(demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
     plain = duo("-m", target, "-md", draft, *_SHORT, "-ngl", "0", "-ngld", "auto")
@@ -25,7 +25,10 @@ def test_layers_for_a_gpu_that_is_not_there(demo_pair: tuple[Path, Path]) -> Non
     ):
         run = duo("-m", target, "-md", draft, *_SHORT, *options)
         (warning,) = run.warnings
-        assert warning.startswith(f"duo: warning: {said}: llama.cpp was built without a GPU")
+        assert warning.startswith(
+            f"duo: warning: {said}: all layers stay on the CPU, because llama.cpp was built without"
+        )
+        assert "; this builds it with one: " in warning
         assert (run.status, run.stdout) == (0, plain.stdout)
 
 

@@ -1,15 +1,15 @@
-"""Write the expected texts, and the help text into the README."""
+"""Write the expected texts, and all options into docs/configuration.md."""
 
 from __future__ import annotations
 
-from tests.golden import HELP, README, help_text, with_help
+from tests.golden import HELP, help_text
+from tests.golden.configuration import CONFIGURATION, with_options
 
 
 def main() -> None:
     for command, path in HELP.items():
         path.write_text(help_text(*command), encoding="utf-8")
-    text = HELP[()].read_text(encoding="utf-8")
-    README.write_text(with_help(README.read_text(encoding="utf-8"), text), encoding="utf-8")
+    CONFIGURATION.write_text(with_options(CONFIGURATION.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

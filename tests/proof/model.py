@@ -56,6 +56,7 @@ class TableContext:
     n_ctx = 1 << 30
     n_batch = 64
     n_vocab = N_VOCAB
+    n_rollback: int | None = None
 
     def __init__(self, table: Table, during: Callable[[], object] = lambda: None) -> None:
         self.during = during

@@ -1,0 +1,191 @@
+"""`duo bench`: plain decoding, duo's ways and llama.cpp's programs, measured in turns on the user's own models."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from duo.bench import formats
+from duo.bench.contestant import Interrupted, Job
+from duo.bench.facts import checksums, circumstances, model_facts
+from duo.bench.lineup import DEFAULT_N_MAX, Programs, other_programs, own_ways
+from duo.bench.modes import Stage
+from duo.bench.prompts import Prompt, rounds
+from duo.bench.results import Results
+from duo.bench.rounds import Sample, measure
+from duo.bench.timeline import new_figure
+from duo.cli.bench_options import BenchOptions, Format
+from duo.cli.bench_plan import Plan, read_plan
+from duo.cli.configs import check_usage, draft_config, model_configs
+from duo.cli.contexts import make_contexts, threads_for
+from duo.cli.interrupts import on_interrupt
+from duo.cli.load import load
+from duo.cli.options import RunOptions
+from duo.cli.output import blame, check_writable, progress_bar, say, send_log, warn
+from duo.cli.report import plain_options
+from duo.config import ModelConfig
+from duo.engine.background import Background
+from duo.engine.cores import usable_cores
+from duo.engine.pair import Pair
+from duo.errors import PromptError, UsageError
+from duo.llama.devices import gpus
+from duo.llama.model import Model
+
+_BUSY = 0.25  # of the cores
+_ROOM = 32  # tokens of the context that programs may need beyond the text
+
+_FORMATS = {
+    Format.MD: formats.markdown,
+    Format.CSV: formats.as_csv,
+    Format.JSON: formats.as_json,
+    Format.JSONL: formats.as_json_lines,
+}
+
+
+def bench(options: BenchOptions) -> int:
+    """Measure and print. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    plan = read_plan(options)
+    busy = round(os.getloadavg()[0], 2)  # before this process adds to it
+    _check_plot(options.plot)
+    shared = {field.name for field in fields(RunOptions)} & {field.name for field in fields(options)} - {"draft"}
+    run_options = RunOptions(**{name: getattr(options, name) for name in shared}, draft=plan.largest)
+    check_usage(run_options)
+    target, draft = model_configs(run_options)
+    modes = plan.modes_for(draft is not None)
+    with load(target, draft) as pair, ExitStack() as stack:
+        prompts = [replace(p, text=_text(p, pair.target, raw=options.raw)) for p in plan.prompts]
+        taken = rounds(prompts, options.repetitions)
+        stage = _stage(run_options, pair, taken, modes)
+        job = Job(
+            target.path, draft.path if draft is not None else None, "", Path(), options.predict, stage.context.n_ctx
+        )
+        limits = {name: draft_config(replace(run_options, draft=n)) for name, n in plan.limits.items()}
+        contestants = own_ways(stage, modes, limits, draft, stack)
+        contestants += other_programs(_programs(run_options, plan, target, draft), job, stage, stack)
+        if draft is None and "llama-speculative-simple" in plan.peers:
+            warn("llama-speculative-simple needs a draft: left out")
+        results = Results(contestants)
+        facts = circumstances() | {"load_before": busy}
+        if busy > _BUSY * usable_cores():
+            say(f"duo: the load is {busy} already, on {usable_cores()} cores: these figures will wander")
+        sums, status = _measure(results, taken, job, [target, *filter(None, [draft])], options)
+        if status:
+            return status
+        facts |= _facts(pair, sums, options, plan)
+    print(_FORMATS[options.output](results, facts))  # noqa: T201 - this is what was asked for
+    if options.output is Format.CSV:
+        say(json.dumps(facts))
+    if options.plot is not None:
+        _draw(options.plot, results, facts)
+    return 0
+
+
+def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
+    """The prompt in the model's chat template, if it has one, without the BOS that everybody puts in front."""
+    if raw or target.metadata("tokenizer.chat_template") is None:
+        return prompt.text
+    text = target.apply_chat_template([{"role": "user", "content": prompt.text}])
+    bos = target.spelling([target.bos]).decode("utf-8", "replace") if target.adds_bos else ""
+    return text.removeprefix(bos)
+
+
+def _stage(options: RunOptions, pair: Pair, prompts: Sequence[Prompt], modes: Sequence[str]) -> Stage:
+    """Contexts that hold each of the texts. Raises DuoError."""
+    longest = max(len(pair.target.tokenize(prompt.text)) for prompt in prompts)
+    threads = threads_for(options, pair, {})
+    context, draft_context = make_contexts(options, pair, threads, longest, options.predict + _ROOM)
+    if longest + options.predict > context.n_ctx:
+        raise PromptError(
+            f"a prompt of {longest} tokens and {options.predict} more do not fit {context.n_ctx}: take a smaller -n"
+        )
+    if draft_context is None and tuple(modes) != ("plain",):
+        raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: --modes plain")
+    return Stage(pair, context, draft_context, threads)
+
+
+def _programs(options: RunOptions, plan: Plan, target: ModelConfig, draft: ModelConfig | None) -> Programs:
+    """The programs beside duo, with the options that decide what a decode costs."""
+    shared = ["-fa", options.flash_attn.value, "-ctk", options.cache_type_k.value, "-ctv", options.cache_type_v.value]
+    n_max = dict.fromkeys(n or DEFAULT_N_MAX for n in plan.limits.values())
+    drafting = [] if draft is None else _devices(draft, "-ngld", "-devd")
+    return Programs(
+        plan.peers, list(n_max), [*shared, *_devices(target, "-ngl", "-dev")], drafting, may_fail=plan.peers_were_found
+    )
+
+
+def _devices(config: ModelConfig, layers: str, devices: str) -> list[str]:
+    """The options that put a model where duo puts it; theirs may have been built with a GPU where duo has none."""
+    if not gpus():
+        return [devices, "none"]
+    found = [layers, "all" if config.n_gpu_layers < 0 else str(config.n_gpu_layers)]
+    return found if config.devices is None else [*found, devices, ",".join(config.devices) or "none"]
+
+
+def _measure(
+    results: Results, prompts: Sequence[Prompt], job: Job, models: Sequence[ModelConfig], options: BenchOptions
+) -> tuple[list[dict[str, str]], int]:
+    """Fill `results` on another thread. The models' checksums, and the exit status after Ctrl-C, 0 without."""
+    sums: list[dict[str, str]] = []
+
+    def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
+        try:
+            with progress_bar() as show:
+                sums.extend(checksums(model, show, stop) for model in models)
+            measure(results.contestants, prompts, job, put, warn, stop)
+        except Interrupted:
+            pass
+
+    measuring = Background(work, "duo-target", stall_s=3600)
+    width = max(len(contestant.name) for contestant in results.contestants)
+    say(f"duo: {len(prompts)} rounds of {len(results.contestants)} ways, {job.n_tokens} tokens each")
+    with on_interrupt(measuring.stop) as interrupt, measuring:
+        for sample in measuring:
+            results.add(sample)
+            say(_progress(sample, results, len(prompts), width))
+            if options.output is Format.JSONL:
+                print(formats.json_line("run", formats.run_line(sample)), flush=True)  # noqa: T201
+    if interrupt.signal:
+        say("duo: interrupted: nothing is said of a part")
+    return sums, interrupt.status
+
+
+def _progress(sample: Sample, results: Results, n_rounds: int, width: int) -> str:
+    ratio = results.ratio(sample)
+    gain = "" if ratio is None else f"{ratio:8.2f} of plain"
+    name = f"{sample.contestant.name:<{width}}"
+    return (
+        f"{sample.i_round + 1}/{n_rounds} {sample.prompt.category:<12} {name} {sample.run.tokens_per_s:8.1f} t/s{gain}"
+    )
+
+
+def _facts(pair: Pair, sums: Sequence[dict[str, str]], options: BenchOptions, plan: Plan) -> dict[str, Any]:
+    models = [model_facts(m, s) for m, s in zip(filter(None, (pair.target, pair.draft)), sums, strict=True)]
+    return {
+        "models": {"target": models[0], "draft": models[1] if len(models) > 1 else None},
+        "peers": {name: str(path) for name, path in plan.peers.items()},
+        "options": plain_options(asdict(options)),
+    }
+
+
+def _check_plot(path: Path | None) -> None:
+    """Raise UsageError for a plot that could not be drawn at the end."""
+    if path is None:
+        return
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot draws .svg or .png, not {path.name}")
+    new_figure(1, 1)  # find out now whether it can be drawn
+    check_writable(path, "--plot")
+
+
+def _draw(path: Path, results: Results, facts: dict[str, Any]) -> None:
+    from duo.bench.plot import draw  # noqa: PLC0415 - matplotlib is slow to load
+
+    with blame("--plot", path):
+        draw(path, results, facts)

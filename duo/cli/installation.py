@@ -1,0 +1,178 @@
+"""What this installation is: everything that `duo doctor` looks at."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from duo import __version__
+from duo.cli.remedies import LLAMA
+from duo.engine.bandwidth import Bandwidth, measure_bandwidth
+from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
+from duo.engine.host import Host, read_host
+from duo.errors import UsageError
+from duo.models.cache import cache_dir
+from duo.models.profiles import config_dir
+
+# Environment variables that decide how fast duo is.
+_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LLAMA_ARG_THREADS", "CUDA_VISIBLE_DEVICES")
+
+_LOAD_S = 60  # to load llama.cpp and its back ends
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A device that llama.cpp lists; memory in bytes."""
+
+    name: str
+    description: str
+    kind: str  # CPU, GPU, IGPU, ACCEL, META or RPC
+    memory_free: int
+    memory_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What llama.cpp can do here; of one that cannot be loaded, only why."""
+
+    failure: str | None = None
+    version: str | None = None
+    backends: tuple[str, ...] = ()
+    devices: tuple[DeviceFacts, ...] = ()
+    features: tuple[str, ...] = ()  # instruction sets and libraries it was built with
+    rpc: bool = False
+    gpu: bool = False  # whether there is a GPU that layers can go to
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """How many processors there are."""
+
+    logical: int
+    allowed: int  # logical ones that the affinity mask leaves
+    quota: float | None  # CPUs' time that a container may use
+    usable: int  # physical ones, as far as mask and quota go
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The numbers of threads that duo begins with: for the target alone, and for both models side by side."""
+
+    alone: int
+    target: int
+    draft: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that duo writes to; `failure` says why it cannot."""
+
+    path: str | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """All of it. The names of these fields are those of --json."""
+
+    versions: dict[str, str | None]
+    tested_range: str | None  # of llama-cpp-python
+    host: Host
+    cores: Cores
+    threads: Threads
+    bandwidth: Bandwidth | None
+    build: Build
+    optional: dict[str, str | None]  # packages by version; None: not installed
+    folders: dict[str, Folder]
+    environment: dict[str, str]
+
+
+def read_installation(tested_range: str | None) -> Installation:
+    """Look at everything; takes some seconds."""
+    build = read_build()
+    cores = read_cores()
+    target, draft = split_cores(None, None, cores.usable)
+    return Installation(
+        versions={
+            "duo": __version__,
+            "Python": platform.python_version(),
+            LLAMA: _version(LLAMA),
+            "llama.cpp": build.version,
+            "numpy": _version("numpy"),
+        },
+        tested_range=tested_range,
+        host=read_host(),
+        cores=cores,
+        threads=Threads(cores.usable, target, draft),
+        bandwidth=measure_bandwidth(cores.usable),
+        build=build,
+        optional={"huggingface_hub": _version("huggingface_hub")},
+        folders={"config": _folder(config_dir), "cache": _folder(cache_dir)},
+        environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    )
+
+
+def read_build() -> Build:
+    """Ask llama.cpp."""
+    if failure := _load_failure():
+        return Build(failure)
+    # Not before it is known that it can be loaded.
+    from duo.llama import library  # noqa: PLC0415
+    from duo.llama.backends import list_backends  # noqa: PLC0415
+    from duo.llama.devices import list_devices  # noqa: PLC0415
+
+    devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
+    return Build(
+        version=library.versions()["llama.cpp"],
+        backends=tuple(list_backends()),
+        devices=devices,
+        features=tuple(re.findall(r"(\w+) = 1", library.system_info())),
+        rpc=library.supports_rpc(),
+        gpu=any(device.kind in ("GPU", "IGPU") for device in devices),
+    )
+
+
+def read_cores() -> Cores:
+    """Count the processors."""
+    return Cores(os.cpu_count() or 1, len(allowed_cores()), cpu_quota(), usable_cores())
+
+
+def _load_failure() -> str | None:
+    """Why llama.cpp cannot be loaded; tried in another process, because an instruction this CPU lacks ends it."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from duo.llama import library; library.start()"
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LOAD_S)
+    except subprocess.TimeoutExpired:
+        return f"loading it takes longer than {_LOAD_S} s: a GPU's driver may hang"
+    if done.returncode < 0:
+        return f"loading it ended the process: {signal.strsignal(-done.returncode)}"
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return (lines or [f"exit status {done.returncode}"])[-1] if done.returncode else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _folder(find: Callable[[], Path]) -> Folder:
+    """Where it is, and whether files can be made there or the folder itself."""
+    try:
+        path = find()
+    except UsageError as error:
+        return Folder(None, str(error))
+    there = next(folder for folder in (path, *path.parents) if os.access(folder, os.F_OK))
+    if not there.is_dir():
+        return Folder(str(path), f"{there} is not a folder")
+    return Folder(str(path), None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written")

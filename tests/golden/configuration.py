@@ -1,0 +1,100 @@
+"""The tables of docs/configuration.md, from the options that the code declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import groupby
+from typing import Any
+
+import typer
+
+from duo.cli.main import app
+from tests.command import ROOT
+
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+START, END = "<!-- options:start -->", "<!-- options:end -->"
+
+Option = Any  # typer's own classes have no public names
+Row = tuple[str, ...]
+
+
+def with_options(document: str) -> str:
+    """The document with the present options between its markers."""
+    before, _, rest = document.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n{_all_commands()}{END}{after}"
+
+
+def _all_commands() -> str:
+    root: Any = typer.main.get_command(app)
+    shared = {_row(option, typer.Context(root)) for option in root.params}
+    subcommands = [_command(f"duo {name}", one, shared) for name, one in root.commands.items()]
+    return "\n".join([_command("duo", root, set()), *subcommands])
+
+
+def _command(name: str, command: Any, shared: set[Row]) -> str:
+    """A section: what is its own by panel, and the rest by name."""
+    context = typer.Context(command, info_name=name)
+    own = [(option, row) for option in command.params if (row := _row(option, context)) not in shared]
+    said = [f"## `{name}`\n\n{command.help.splitlines()[0]}\n"]
+    for panel, rows in _by_panel((option, row) for option, row in own):
+        said.append(f"{panel}:\n\n" + _table(("option", "default", "variable", "what it does"), rows))
+    if same := [(option, (_code(option.opts[0]),)) for option in command.params if _row(option, context) in shared]:
+        rows = [(panel, ", ".join(names for (names,) in rows)) for panel, rows in _by_panel(same)]
+        said.append("As for [`duo`](#duo):\n\n" + _table(("", ""), rows))
+    return "\n".join(said)
+
+
+def _by_panel(options: Iterable[tuple[Option, Row]]) -> list[tuple[str, list[Row]]]:
+    """Their rows under the headings of --help, in its order."""
+    key: Callable[[tuple[Option, Row]], str] = lambda item: _panel(item[0])  # noqa: E731
+    found = list(options)
+    order = list(dict.fromkeys(map(key, found)))
+    found.sort(key=lambda item: order.index(key(item)))
+    return [(panel, [row for _, row in rows]) for panel, rows in groupby(found, key)]
+
+
+def _panel(option: Option) -> str:
+    return option.rich_help_panel or ("Options" if option.param_type_name == "option" else "Arguments")
+
+
+def _row(option: Option, context: typer.Context) -> Row:
+    value = "" if getattr(option, "is_flag", False) else f" `{option.metavar or option.display_type(context)}`"
+    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
+    # In a help text a backslash keeps rich from reading a bracket as markup; in Markdown it would vanish.
+    text = option.help.replace("\\[", "[").replace("\\", "\\\\") + _bounds(option)
+    return (f"{_names(option)}{value}".strip(), _default(option), ", ".join(map(_code, variables)), text)
+
+
+def _names(option: Option) -> str:
+    if option.param_type_name == "argument":
+        return ""
+    return ", ".join(map(_code, [*option.opts, *option.secondary_opts]))
+
+
+def _default(option: Option) -> str:
+    """As --help has it: `(auto)` is told, not a value that could be typed."""
+    if isinstance(option.show_default, str):
+        return option.show_default
+    value = option.default
+    if isinstance(value, bool):
+        return _code((option.opts if value else option.secondary_opts)[0]) if option.secondary_opts else ""
+    return "" if value is None else _code(value.value if isinstance(value, Enum) else value)
+
+
+def _bounds(option: Option) -> str:
+    least, most = getattr(option, "min", None), getattr(option, "max", None)
+    if least is None:
+        return ""
+    return f" At least {least}." if most is None else f" {least} to {most}."
+
+
+def _table(head: Row, rows: Iterable[Row]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|\n")
+    return "".join(lines)
+
+
+def _code(text: object) -> str:
+    return f"`{text}`"
