@@ -10,13 +10,14 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.contestants import Contestant, ParseError, all_contestants
+from benchmarks.contestants import Contestant, all_contestants
 from benchmarks.measure import read_model
 from benchmarks.models import PAIRS
 from benchmarks.options import PROMPTS, parser, quiet_enough
 from benchmarks.report import circumstances, models_json, print_bars, print_results, results_json, settings_json
 from benchmarks.rounds import measure
 from benchmarks.summary import REFERENCE
+from duo.bench.peers import ParseError
 
 
 def main() -> int:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from duo.bench.contestant import Job, Run
+from duo.bench.peers import (
+    ParseError,
+    cli_command,
+    completion_command,
+    parse_cli,
+    parse_completion,
+    parse_speculative,
+    speculative_command,
+)
+from duo.bench.process import Cost
 
 N_CTX = 2048
 SPECULATIVE_N_MAX = (2, 3, 5, 8)
@@ -16,42 +27,22 @@ SPECULATIVE_P_MIN = (0.0, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What every contestant is asked for: `n_tokens` greedy tokens after a raw prompt."""
+class Task(Job):
+    """A job, and the file that duo writes its statistics to."""
 
-    target: Path
-    draft: Path
-    prompt_file: Path
-    n_tokens: int
-    json_file: Path  # for those that write one
+    json_file: Path
 
-    @property
-    def prompt(self) -> str:
-        """The prompt as all of them read it: without one trailing newline."""
-        return self.prompt_file.read_text(encoding="utf-8").removesuffix("\n")
+
+def example(n_tokens: int) -> Task:
+    """A task to show commands with: capitals stand for the files."""
+    return Task(Path("TARGET"), Path("DRAFT"), "", Path("PROMPT"), n_tokens, N_CTX, Path("STATISTICS"))
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What one process left behind."""
+class DuoRun(Run):
+    """A run of the command `duo`."""
 
-    stdout: str
-    stderr: str
-    json_text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One text, without prompt or outer newlines, and its speed by the program's own count."""
-
-    tokens: int
-    tps: float
-    text: str
-    predicted_tps: float | None = None  # what the program's own simulation says
-
-
-class ParseError(Exception):
-    """A program's output is not what its parser knows."""
+    predicted_tokens_per_s: float | None = None  # by its own simulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +52,8 @@ class Contestant:
     name: str
     program: str
     threads: int | None  # None: it chooses
-    command: Callable[[Job], list[str]]
-    parse: Callable[[Job, Output], Run]
+    command: Callable[[Task], list[str]]
+    parse: Callable[[Task, Cost], Run]
     draft_threads: int | None = None  # None: no draft, or it chooses
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -82,7 +73,7 @@ def taking_turns(peers: Path, threads: Sequence[str], p_mins: Sequence[float] = 
 def duo_alone(duo: list[str]) -> Contestant:
     """duo with no flags but the models: it chooses everything else."""
 
-    def command(job: Job) -> list[str]:
+    def command(job: Task) -> list[str]:
         return [*duo, *_common(job), "-md", str(job.draft), "--json", str(job.json_file)]
 
     return Contestant("duo", "duo", None, command, parse_duo)
@@ -91,7 +82,7 @@ def duo_alone(duo: list[str]) -> Contestant:
 def duo_plain(duo: list[str], threads: int) -> Contestant:
     """duo without a draft."""
 
-    def command(job: Job) -> list[str]:
+    def command(job: Task) -> list[str]:
         return [*duo, *_common(job), "-t", str(threads), "--json", str(job.json_file)]
 
     return Contestant(f"duo plain {threads}", "duo", threads, command, parse_duo)
@@ -100,7 +91,7 @@ def duo_plain(duo: list[str], threads: int) -> Contestant:
 def duo_pair(duo: list[str], threads: int, draft_threads: int) -> Contestant:
     """duo with both models at the same time."""
 
-    def command(job: Job) -> list[str]:
+    def command(job: Task) -> list[str]:
         threads_options = ["-t", str(threads), "-td", str(draft_threads)]
         return [*duo, *_common(job), "-md", str(job.draft), *threads_options, "--json", str(job.json_file)]
 
@@ -111,21 +102,17 @@ def duo_pair(duo: list[str], threads: int, draft_threads: int) -> Contestant:
 def completion(peers: Path, threads: int) -> Contestant:
     """llama.cpp's plain baseline."""
 
-    def command(job: Job) -> list[str]:
-        flags = ["--temp", "0", "-no-cnv", "--no-escape", "--no-display-prompt"]
-        return [str(peers / "llama-completion"), *_common(job), "-t", str(threads), *flags]
+    def command(job: Task) -> list[str]:
+        return completion_command(peers / "llama-completion", job, threads)
 
     return Contestant(f"completion {threads}", "llama-completion", threads, command, parse_completion)
 
 
 def cli(peers: Path, threads: int) -> Contestant:
-    """llama.cpp's chat program: a template that only repeats the message makes its prompt a raw one."""
+    """llama.cpp's chat program."""
 
-    def command(job: Job) -> list[str]:
-        raw = "{% for message in messages %}{{ message.content }}{% endfor %}"
-        flags = ["--temp", "0", "--no-escape", "-st", "--jinja", "--chat-template", raw]
-        server = ["-np", "1", "--simple-io", "--color", "off"]
-        return [str(peers / "llama-cli"), *_common(job), "-t", str(threads), *flags, *server]
+    def command(job: Task) -> list[str]:
+        return cli_command(peers / "llama-cli", job, threads)
 
     return Contestant(f"cli {threads}", "llama-cli", threads, command, parse_cli)
 
@@ -135,11 +122,9 @@ def speculative(peers: Path, threads: str, n_max: int, p_min: float) -> Contesta
     target, _, draft = threads.partition("+")
     draft = draft or target
 
-    def command(job: Job) -> list[str]:
-        flags = ["--temp", "0", "--no-escape", "-t", target, "-td", draft]
-        drafting = ["-md", str(job.draft), "--spec-type", "draft-simple", "--spec-draft-n-max", str(n_max)]
-        drafting += ["--spec-draft-p-min", f"{p_min:g}"]
-        return [str(peers / "llama-speculative-simple"), *_common(job), *flags, *drafting]
+    def command(job: Task) -> list[str]:
+        programs = peers / "llama-speculative-simple"
+        return speculative_command(programs, job, int(target), int(draft), n_max, p_min)
 
     return Contestant(
         f"speculative {threads} n{n_max}" + (f" p{p_min:g}" if p_min else ""),
@@ -154,46 +139,18 @@ def speculative(peers: Path, threads: str, n_max: int, p_min: float) -> Contesta
 
 def _common(job: Job) -> list[str]:
     files = ["-m", str(job.target), "-f", str(job.prompt_file)]
-    return [*files, "-n", str(job.n_tokens), "-c", str(N_CTX), "--ignore-eos"]
+    return [*files, "-n", str(job.n_tokens), "-c", str(job.n_ctx), "--ignore-eos"]
 
 
-def parse_duo(job: Job, output: Output) -> Run:  # noqa: ARG001 (all parsers are called alike)
+def parse_duo(job: Task, cost: Cost) -> DuoRun:
     """Read duo's --json; stdout is the text and nothing else."""
-    if output.json_text is None:
+    if not job.json_file.exists():
         raise ParseError("duo wrote no --json file")
-    statistics = json.loads(output.json_text)
+    statistics = json.loads(job.json_file.read_text(encoding="utf-8"))
     generation, policy = statistics["generation"], statistics.get("policy") or {}
-    tokens, tps = int(generation["tokens"]), float(generation["tokens_per_s"])
-    return Run(tokens, tps, output.stdout.strip("\n"), policy.get("predicted_tokens_per_s"))
-
-
-def parse_completion(job: Job, output: Output) -> Run:  # noqa: ARG001
-    """Read "eval time = … / 255 runs (…, 117.12 tokens per second)"; the first token is the prompt's."""
-    found = _search(r" eval time = .*/ +(\d+) runs .*?([\d.]+) tokens per second", output.stderr)
-    return Run(int(found[1]) + 1, float(found[2]), output.stdout.strip("\n"))
-
-
-def parse_cli(job: Job, output: Output) -> Run:
-    """Read "[ Prompt: 536.4 t/s | Generation: 95.4 t/s ]", which follows the prompt and the text."""
-    found = _search(r"\n\[ Prompt: .* Generation: ([\d.]+) t/s \]", output.stdout)
-    text = _after_prompt(job, output.stdout[: found.start()])
-    return Run(job.n_tokens, float(found[1]), text)
-
-
-def parse_speculative(job: Job, output: Output) -> Run:
-    """Read "decoded  258 tokens in … speed:   63.536 t/s"; it may decode a few more than it was asked for."""
-    found = _search(r"decoded +(\d+) tokens in .*speed: +([\d.]+) t/s", output.stderr)
-    return Run(int(found[1]), float(found[2]), _after_prompt(job, output.stdout))
-
-
-def _search(pattern: str, text: str) -> re.Match[str]:
-    found = re.search(pattern, text)
-    if found is None:
-        raise ParseError(f"no {pattern!r} in: …{text[-500:]}")
-    return found
-
-
-def _after_prompt(job: Job, stdout: str) -> str:
-    """The text after the prompt; with TinyLlama's vocabulary a space follows every special token that is printed."""
-    prompt = _search(r"\s*".join(map(re.escape, job.prompt.split())), stdout)
-    return stdout[prompt.end() :].strip("\n")
+    return DuoRun(
+        int(generation["tokens"]),
+        float(generation["tokens_per_s"]),
+        cost.stdout.strip("\n"),
+        predicted_tokens_per_s=policy.get("predicted_tokens_per_s"),
+    )

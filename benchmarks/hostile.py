@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import run_process
 from benchmarks.options import PROMPTS, parser, quiet_enough
+from duo.bench.process import run_process
 from duo.models.demo import demo_pair
 
 _LEAST = 0.97

@@ -6,10 +6,8 @@ python -m benchmarks.link [-r N] [-n N] [--pairs NAME…]; README.md has the pro
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,26 +15,17 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.measure import git_commit, hardware, run_process
+from benchmarks.backs import waiting_back, write_halves
+from benchmarks.measure import git_commit
 from benchmarks.models import PAIRS
 from benchmarks.options import PROMPTS, parser, quiet_enough
+from benchmarks.ratios import show
+from duo.bench.hardware import hardware
+from duo.bench.process import run_process
 from tests.link.proxy import Proxy
 from tests.serving import BackProcess, LeadProcess
 
 DELAY_S = 0.01  # one way
-
-# The back connects only when the file is there.
-_GATE = """
-import time
-from pathlib import Path
-from duo.link.back import Back
-run = Back.run
-def wait(self):
-    while not Path({gate!r}).exists():
-        time.sleep(0.002)
-    run(self)
-Back.run = wait
-"""
 
 # What is compared: a figure over another one, and the least that it should be.
 BARS = {
@@ -82,14 +71,7 @@ class Bench:
 
     def halves(self, file: Path, lead: LeadProcess, way: str, join: Callable[[], None]) -> None:
         """The rate of the second half; `join` is called at its beginning."""
-        stream = lead.stream(file.read_text(encoding="utf-8"), self.n_tokens)
-        half = self.n_tokens // 2
-        while stream.n_tokens < half and stream.running:
-            stream.wait_for_pieces(len(stream.times) + 1)
-        began, n_before = time.monotonic(), stream.n_tokens
-        join()
-        stream.finish()
-        self.add(way, file.stem, (self.n_tokens - n_before) / (stream.times[-1] - began))
+        self.add(way, file.stem, write_halves(lead, file, self.n_tokens, join).second)
 
 
 def run(bench: Bench, files: list[Path], repetitions: int) -> None:
@@ -117,29 +99,16 @@ def run(bench: Bench, files: list[Path], repetitions: int) -> None:
 
 
 def join_halfway(bench: Bench, file: Path, lead: LeadProcess) -> None:
-    """A back that is loaded and joins in the middle; it goes afterwards."""
-    gate = bench.folder / "gate"
-    gate.unlink(missing_ok=True)
-    with BackProcess(bench.draft, lead.port, before=_GATE.format(gate=str(gate))) as back:
-        back.wait_for("drafts for")
-        bench.halves(file, lead, "joined", gate.touch)
-    gate.unlink()
-    lead.wait_for("has gone", sum("has joined" in line for line in lead.lines))
+    """A back that joins in the middle; it goes afterwards."""
+    with waiting_back(bench.draft, lead, bench.folder) as join:
+        bench.halves(file, lead, "joined", join)
 
 
 def report(bench: Bench, pair: str) -> dict[str, object]:
     """Print the figures and the bars."""
-    medians = {way: {p: statistics.median(rates) for p, rates in found.items()} for way, found in bench.found.items()}
-    means = {way: statistics.geometric_mean(rates.values()) for way, rates in medians.items()}
-    print(f"\n{pair}, one core each, tokens/s, geometric mean of {len(next(iter(medians.values())))} prompts")
-    for way, mean in means.items():
-        print(f"  {way:<12} {mean:7.1f}   " + " ".join(f"{rate:6.1f}" for rate in medians[way].values()))
-    ratios = {}
-    for name, (way, over, least) in BARS.items():
-        ratios[name] = means[way] / means[over]
-        print(f"  {name:<68} {ratios[name]:.3f}  at least {least} {'pass' if ratios[name] >= least else 'MISSED'}")
+    figures = show(bench.found, BARS, pair)
     print(f"  longest gap between two pieces with a back: {1000 * bench.longest_gap_s:.0f} ms")
-    return {"tokens_per_s": medians, "ratios": ratios, "runs": bench.found, "longest_gap_s": bench.longest_gap_s}
+    return {**figures, "longest_gap_s": bench.longest_gap_s}
 
 
 def main() -> None:

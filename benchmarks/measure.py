@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import selectors
-import signal
 import struct
 import subprocess
-import sys
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,74 +13,6 @@ from typing import Any, BinaryIO
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 KV_BYTES = 2  # F16
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one process printed, and what it took."""
-
-    stdout: str
-    stderr: str
-    status: int
-    wall_s: float
-    first_byte_s: float | None  # from the start of the process to its first byte on stdout
-    peak_bytes: int
-
-
-def run_process(command: list[str], variables: Mapping[str, str], timeout_s: float = 600.0) -> Cost:
-    """Run a command to its end, reading both pipes as they fill; it does not outlive an interrupt."""
-    # The options decide, not the caller's environment.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")} | dict(variables)
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=environment,
-        bufsize=0,
-    )
-    try:
-        return _follow(process, start, timeout_s)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            process.wait()
-
-
-def _follow(process: subprocess.Popen[bytes], start: float, timeout_s: float) -> Cost:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    pipes: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
-    first_byte_s = None
-    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
-        for pipe in pipes:
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0.0, start + timeout_s - time.perf_counter()))
-            if not ready:
-                # Not process.kill(): that might reap it before wait4 does.
-                os.kill(process.pid, signal.SIGKILL)
-            for key, _ in ready:
-                chunk = os.read(key.fd, 65536)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-                elif key.fileobj is process.stdout and first_byte_s is None:
-                    first_byte_s = time.perf_counter() - start
-                pipes[key.fileobj] += chunk
-        stdout, stderr = (bytes(text).decode("utf-8", "replace") for text in pipes.values())
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Cost(
-        stdout,
-        stderr,
-        process.returncode,
-        time.perf_counter() - start,
-        first_byte_s,
-        usage.ru_maxrss * unit,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +75,6 @@ def _gguf_value(file: BinaryIO, kind: int) -> Any:
         return [_gguf_value(file, element) for _ in range(length)]
     layout = "<" + _SCALARS[kind]
     return struct.unpack(layout, file.read(struct.calcsize(layout)))[0]
-
-
-def hardware() -> dict[str, Any]:
-    """The processor, its cores and the memory."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].partition(":")[2].strip() if lines else model
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": model, "cores": os.cpu_count(), "usable_cores": usable, "memory_bytes": memory}
 
 
 def versions(peers: Path) -> dict[str, Any]:

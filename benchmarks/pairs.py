@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.contestants import ParseError, completion
+from benchmarks.contestants import completion
 from benchmarks.measure import read_model
 from benchmarks.models import PAIRS
 from benchmarks.options import parser, quiet_enough
@@ -19,6 +19,7 @@ from benchmarks.report import circumstances, print_bars, print_results, settings
 from benchmarks.rounds import measure
 from benchmarks.rows import PARTS, Outcome, Row, bars_of_all
 from benchmarks.summary import Bar
+from duo.bench.peers import ParseError
 
 SCREEN_PROMPTS, FINALISTS = 2, 2
 

@@ -7,9 +7,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import N_CTX, Job
-from benchmarks.measure import ModelFile, git_commit, hardware, versions
-from benchmarks.summary import Bar, Results, distinct_share
+from benchmarks.contestants import N_CTX, example
+from benchmarks.measure import ModelFile, git_commit, versions
+from benchmarks.summary import Bar, Results
+from duo.bench.hardware import hardware
+from duo.bench.texts import distinct_share
 
 
 def print_results(results: Results, baseline: str) -> None:
@@ -63,9 +65,9 @@ def models_json(target: ModelFile, draft: ModelFile) -> dict[str, Any]:
 def results_json(results: Results, n_tokens: int) -> dict[str, Any]:
     """Every figure behind a table, with the commands that were run."""
     document = results.as_json()
-    example = Job(Path("TARGET"), Path("DRAFT"), Path("PROMPT"), n_tokens, Path("STATISTICS"))
+    task = example(n_tokens)
     for contestant in results.contestants:
-        command = contestant.command(example)
+        command = contestant.command(task)
         document["contestants"][contestant.name]["command"] = [Path(command[0]).name, *command[1:]]
     return document
 

@@ -7,9 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.contestants import Contestant, Job, Output, ParseError, Run
-from benchmarks.measure import Cost, run_process
+from benchmarks.contestants import N_CTX, Contestant, Task
 from benchmarks.summary import Results, Sample
+from duo.bench.contestant import Run
+from duo.bench.peers import ParseError
+from duo.bench.process import Cost, run_process
 
 
 def measure(
@@ -25,7 +27,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:  # for the profiles of duo too: it knows nothing from before
         for repetition in range(repetitions):
             for file in prompt_files:
-                job = Job(*models, file.resolve(), n_tokens, Path(folder) / "duo.json")
+                job = _task(models, file.resolve(), n_tokens, Path(folder) / "duo.json")
                 first = n_round % len(contestants)
                 n_round += 1
                 for contestant in results.contestants[first:] + results.contestants[:first]:
@@ -35,7 +37,13 @@ def measure(
     return results
 
 
-def _take_sample(contestant: Contestant, job: Job) -> Sample:
+def _task(models: tuple[Path, Path], file: Path, n_tokens: int, json_file: Path) -> Task:
+    """All of them read the prompt without one trailing newline."""
+    prompt = file.read_text(encoding="utf-8").removesuffix("\n")
+    return Task(*models, prompt, file, n_tokens, N_CTX, json_file)
+
+
+def _take_sample(contestant: Contestant, job: Task) -> Sample:
     """Run one contestant once."""
     command = contestant.command(job)
     job.json_file.unlink(missing_ok=True)
@@ -45,11 +53,10 @@ def _take_sample(contestant: Contestant, job: Job) -> Sample:
     return Sample(_read_run(contestant, job, cost), cost)
 
 
-def _read_run(contestant: Contestant, job: Job, cost: Cost) -> Run:
+def _read_run(contestant: Contestant, job: Task, cost: Cost) -> Run:
     """Read its output; a run that stopped early is an error, because its rate would not compare."""
-    json_text = job.json_file.read_text(encoding="utf-8") if job.json_file.exists() else None
     try:
-        run = contestant.parse(job, Output(cost.stdout, cost.stderr, json_text))
+        run = contestant.parse(job, cost)
     except (KeyError, TypeError, ValueError, ParseError) as error:
         raise ParseError(f"{contestant.name}: cannot read its output: {error!r}") from error
     if run.tokens < job.n_tokens:

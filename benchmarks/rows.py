@@ -104,7 +104,7 @@ class Outcome:
     @property
     def cold_tps(self) -> float:
         """duo's first run, with no profile of this pair."""
-        return self.results.samples(self.duo.name, self.results.prompts[0])[0].run.tps
+        return self.results.samples(self.duo.name, self.results.prompts[0])[0].run.tokens_per_s
 
     @property
     def accuracy(self) -> float | None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import run_process
 from benchmarks.options import PROMPTS, parser, quiet_enough
+from duo.bench.process import run_process
 from duo.config import ContextConfig, ModelConfig, SamplingConfig
 from duo.engine.decoder import decode_all
 from duo.engine.pair import Pair

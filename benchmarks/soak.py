@@ -19,8 +19,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.measure import git_commit, hardware
+from benchmarks.measure import git_commit
 from benchmarks.options import PROMPTS
+from duo.bench.hardware import hardware
 from duo.models.demo import demo_pair
 from tests.serving import PATIENCE_S, BackProcess, LeadProcess
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.contestants import N_CTX, Contestant, Run
-from benchmarks.measure import Cost, ModelFile
+from benchmarks.contestants import N_CTX, Contestant, DuoRun
+from benchmarks.measure import ModelFile
+from duo.bench.contestant import Run
+from duo.bench.process import Cost
+from duo.bench.texts import distinct_share, first_difference, loops
 
-LEAST_DISTINCT = 0.30  # of a text's 4-grams; loops are easy to guess and flatter every speculation
 REFERENCE = "completion 1"
 
 
@@ -46,19 +47,6 @@ class Bar:
         return {**asdict(self), "passed": self.passed}
 
 
-def distinct_share(text: str) -> float:
-    """Which share of the 4-grams of words and signs is distinct."""
-    words = re.findall(r"\w+|[^\w\s]", text)
-    grams = list(zip(words, words[1:], words[2:], words[3:], strict=False))
-    return len(set(grams)) / len(grams) if grams else 1.0
-
-
-def first_difference(text: str, reference: str) -> int | None:
-    """The first character where two texts part, as far as both go: one may be some tokens longer."""
-    both = min(len(text.rstrip("\ufffd")), len(reference.rstrip("\ufffd")))  # the last one may be cut
-    return next((i for i in range(both) if text[i] != reference[i]), None)
-
-
 class Results:
     """All samples of one comparison, by contestant and prompt."""
 
@@ -82,11 +70,11 @@ class Results:
 
     def looping(self) -> list[str]:
         """The prompts whose text loops; they are left out of every mean."""
-        return [name for name in self.prompts if distinct_share(self.reference_text(name)) < LEAST_DISTINCT]
+        return [name for name in self.prompts if loops(self.reference_text(name))]
 
     def tps(self, contestant: str, prompt: str) -> float:
         """The median of its tokens/s on one prompt."""
-        return median(run.tps for run in self._runs(contestant, prompt))
+        return median(run.tokens_per_s for run in self._runs(contestant, prompt))
 
     def counting(self) -> list[str]:
         """The prompts whose text does not loop."""
@@ -114,7 +102,7 @@ class Results:
         medians = [
             median(found)
             for prompt in self.counting()
-            if (found := [run.tps / run.predicted_tps for run in self._runs(contestant, prompt) if run.predicted_tps])
+            if (found := [r.tokens_per_s / p for r in self._runs(contestant, prompt) if (p := _predicted(r))])
         ]
         return geometric_mean(medians) if medians else None
 
@@ -194,8 +182,8 @@ class Results:
                 prompt: [
                     {
                         "tokens": sample.run.tokens,
-                        "tokens_per_s": sample.run.tps,
-                        "predicted_tokens_per_s": sample.run.predicted_tps,
+                        "tokens_per_s": sample.run.tokens_per_s,
+                        "predicted_tokens_per_s": _predicted(sample.run),
                         "wall_s": round(sample.cost.wall_s, 4),
                         "first_byte_s": sample.cost.first_byte_s,
                         "peak_bytes": sample.cost.peak_bytes,
@@ -205,3 +193,7 @@ class Results:
                 for prompt in self.prompts
             },
         }
+
+
+def _predicted(run: Run) -> float | None:
+    return run.predicted_tokens_per_s if isinstance(run, DuoRun) else None
