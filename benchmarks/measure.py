@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import struct
 import subprocess
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,25 +73,6 @@ def _gguf_value(file: BinaryIO, kind: int) -> Any:
         return [_gguf_value(file, element) for _ in range(length)]
     layout = "<" + _SCALARS[kind]
     return struct.unpack(layout, file.read(struct.calcsize(layout)))[0]
-
-
-def versions(peers: Path) -> dict[str, Any]:
-    """What was measured: packages, interpreter, system, and the llama.cpp that the peers come from."""
-    marker = peers.parent / "VERSION"
-    return {
-        "duo": _package("duo-llm"),
-        "llama-cpp-python": _package("llama-cpp-python"),
-        "peers_from_llama-cpp-python": marker.read_text().strip() if marker.exists() else None,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-
-
-def _package(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def git_commit() -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import N_CTX, example
-from benchmarks.measure import ModelFile, git_commit, versions
+from benchmarks.measure import ModelFile, git_commit
 from benchmarks.summary import Bar, Results
-from duo.bench.hardware import hardware
+from duo.bench import facts
 from duo.bench.texts import distinct_share
 
 
@@ -49,12 +48,9 @@ def print_bars(bars: Sequence[Bar]) -> None:
 
 def circumstances(peers: Path) -> dict[str, Any]:
     """When, of what and on what it is measured."""
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        **git_commit(),
-        "hardware": hardware(),
-        "versions": versions(peers),
-    }
+    marker = peers.parent / "VERSION"
+    version = marker.read_text().strip() if marker.exists() else None
+    return {**facts.circumstances(), **git_commit(), "peers_from_llama-cpp-python": version}
 
 
 def models_json(target: ModelFile, draft: ModelFile) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _read_run(contestant: Contestant, job: Task, cost: Cost) -> Run:
         run = contestant.parse(job, cost)
     except (KeyError, TypeError, ValueError, ParseError) as error:
         raise ParseError(f"{contestant.name}: cannot read its output: {error!r}") from error
-    if run.tokens < job.n_tokens:
+    if run.tokens is not None and run.tokens < job.n_tokens:
         raise ParseError(f"{contestant.name}: {run.tokens} tokens instead of {job.n_tokens} on {job.prompt_file}")
     return run
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.backs import measure_backs
-from benchmarks.measure import git_commit
 from benchmarks.models import PAIRS
 from benchmarks.options import PROMPTS, parser, quiet_enough
+from benchmarks.report import circumstances
 from benchmarks.tables import TABLES, Call, backs_table, table
-from duo.bench.facts import circumstances
 from duo.bench.peers import PROGRAMS
 from duo.bench.process import run_process
 
@@ -28,7 +27,7 @@ CHOICES = (*TABLES, "backs")
 
 def main() -> int:
     options = parse_options()
-    document: dict[str, Any] = {**circumstances(), **git_commit(), "table": options.table, "pairs": {}}
+    document: dict[str, Any] = {**circumstances(options.peers), "table": options.table, "pairs": {}}
     document["settings"] = {"n_tokens": options.n_tokens, "repetitions": options.repetitions}
     quiet_enough()
     lines: list[str] = []

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measure import read_model
-from duo.bench.formats import markdown_table
+from duo.bench.formats import markdown_table, number, spread
+from duo.bench.statistics import Range
 from duo.llama.devices import gpus
 
 NO_GPU = "llama.cpp has no GPU here"
@@ -47,21 +48,15 @@ def _placements(target: Path) -> list[Call]:
 
 
 def _number(name: str, digits: int, factor: float = 1) -> Callable[[dict[str, Any]], str]:
-    return lambda row: "" if row[name] is None else f"{factor * row[name]:.{digits}f}"
+    return lambda row: number(None if row[name] is None else factor * row[name], digits)
 
 
-def _range(name: str, low: str, high: str, digits: int) -> Callable[[dict[str, Any]], str]:
-    def cell(row: dict[str, Any]) -> str:
-        if row[name] is None:
-            return ""
-        middle = f"{row[name]:.{digits}f}"
-        return middle if row[low] is None else f"{middle} ({row[low]:.{digits}f}–{row[high]:.{digits}f})"
-
-    return cell
+def _spread(name: str, low: str, high: str, digits: int) -> Callable[[dict[str, Any]], str]:
+    return lambda row: spread(None if row[name] is None else Range(row[name], row[low], row[high]), digits)
 
 
-RATE = _range("tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile", 1)
-GAIN = _range("speed_up", "speed_up_low", "speed_up_high", 2)
+RATE = _spread("tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile", 1)
+GAIN = _spread("speed_up", "speed_up_low", "speed_up_high", 2)
 ACCEPTED = _number("accept_rate", 0, 100)
 
 TABLES = {

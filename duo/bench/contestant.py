@@ -17,7 +17,7 @@ PLAIN = "plain"
 class Run:
     """One text, without its prompt, and its figures by the program's own count; None where it does not say."""
 
-    tokens: int
+    tokens: int | None
     tokens_per_s: float  # of generation; loading and the prompt do not count
     text: str
     prompt_tokens_per_s: float | None = None

@@ -138,7 +138,8 @@ def _same(row: Row) -> str:
     return "" if row.same_text is None else "yes"
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """A cell of the table; empty if there is nothing to say."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
@@ -146,11 +147,12 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.0f}"
 
 
-def _range(found: Range | None, digits: int) -> str:
+def spread(found: Range | None, digits: int) -> str:
+    """A figure with the range around it, if there is one."""
     if found is None:
         return ""
-    middle = _number(found.middle, digits)
-    return middle if found.low is None else f"{middle} ({_number(found.low, digits)}–{_number(found.high, digits)})"
+    middle = number(found.middle, digits)
+    return middle if found.low is None else f"{middle} ({number(found.low, digits)}–{number(found.high, digits)})"
 
 
 # Heading and cell of each column of the Markdown table.
@@ -159,17 +161,18 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "devices": lambda row: row.contestant.devices,
     "threads": lambda row: row.contestant.threads,
     "k": lambda row: row.contestant.n_max or "",
-    "prompt t/s": lambda row: _number(row.prompt_tokens_per_s, 0),
-    "decode t/s": lambda row: _range(row.tokens_per_s, 1),
-    "ms/token": lambda row: _number(row.ms_per_token, 2),
-    "speed-up": lambda row: _range(row.speed_up, 2),
+    "runs": lambda row: str(row.n_runs),
+    "prompt t/s": lambda row: number(row.prompt_tokens_per_s, 0),
+    "decode t/s": lambda row: spread(row.tokens_per_s, 1),
+    "ms/token": lambda row: number(row.ms_per_token, 2),
+    "speed-up": lambda row: spread(row.speed_up, 2),
     "accept %": lambda row: _percent(row.accept_rate),
-    "tokens/decode": lambda row: _number(row.tokens_per_decode, 2),
-    "target ms": lambda row: _number(row.target_ms, 2),
-    "draft ms": lambda row: _number(row.draft_ms, 2),
+    "tokens/decode": lambda row: number(row.tokens_per_decode, 2),
+    "target ms": lambda row: number(row.target_ms, 2),
+    "draft ms": lambda row: number(row.draft_ms, 2),
     "hidden %": lambda row: _percent(row.hidden),
     "waste %": lambda row: _percent(row.waste),
-    "first token s": lambda row: _number(row.first_token_s, 3),
+    "first token s": lambda row: number(row.first_token_s, 3),
     "text as plain": _same,
 }
 _HEADINGS = list(_COLUMNS)

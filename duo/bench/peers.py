@@ -15,8 +15,21 @@ from duo.errors import DuoError
 PROGRAMS = ("llama-completion", "llama-cli", "llama-speculative-simple", "llama-server")
 
 
+_VERSION_S = 10.0  # for a program to say its version
+
+
 class ParseError(DuoError):
     """A program's output is not what its parser knows."""
+
+
+def version(program: Path) -> str | None:
+    """What it says of its version and build; None if it does not say."""
+    try:
+        cost = run_process([str(program), "--version"], timeout_s=_VERSION_S)
+    except (OSError, TimeoutError):
+        return None
+    found = re.search(r"^version: *(.+)$", cost.stderr + cost.stdout, re.MULTILINE)
+    return found and found[1]
 
 
 def completion_command(program: Path, job: Job, threads: int) -> list[str]:
@@ -64,10 +77,11 @@ def parse_completion(job: Job, cost: Cost) -> Run:  # noqa: ARG001 (all parsers 
 
 
 def parse_cli(job: Job, cost: Cost) -> Run:
-    """Read "[ Prompt: 536.4 t/s | Generation: 95.4 t/s ]", which follows the prompt and the text."""
+    """Read "[ Prompt: 536.4 t/s | Generation: 95.4 t/s ]", which follows the prompt and the text; how long that is
+    it does not say."""
     found = _search(r"\n\[ Prompt: ([\d.]+) t/s \| Generation: ([\d.]+) t/s \]", cost.stdout)
     text = _after_prompt(job, cost.stdout[: found.start()])
-    return Run(job.n_tokens, float(found[2]), text, prompt_tokens_per_s=float(found[1]))
+    return Run(None, float(found[2]), text, prompt_tokens_per_s=float(found[1]))
 
 
 def parse_speculative(job: Job, cost: Cost) -> Run:
@@ -120,6 +134,6 @@ class Program:
             run = self.parse(job, cost)
         except (ValueError, ParseError) as error:
             raise ParseError(f"{self.name}: cannot read its output: {error}") from None
-        if run.tokens < job.n_tokens:  # its rate would not compare
+        if run.tokens is not None and run.tokens < job.n_tokens:  # its rate would not compare
             raise ParseError(f"{self.name} stopped after {run.tokens} of {job.n_tokens} tokens")
         return run

@@ -11,8 +11,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from duo.bench import formats
-from duo.bench.contestant import Interrupted, Job
+from duo.bench import formats, peers
+from duo.bench.contestant import PLAIN, Interrupted, Job
 from duo.bench.facts import checksums, circumstances, model_facts
 from duo.bench.lineup import DEFAULT_N_MAX, Programs, other_programs, own_ways
 from duo.bench.modes import Stage
@@ -59,10 +59,15 @@ def bench(options: BenchOptions) -> int:
     check_usage(run_options)
     target, draft = model_configs(run_options)
     modes = plan.modes_for(draft is not None)
+    versions = {name: {"path": str(path), "version": peers.version(path)} for name, path in plan.peers.items()}
     with load(target, draft) as pair, ExitStack() as stack:
         prompts = [replace(p, text=_text(p, pair.target, raw=options.raw)) for p in plan.prompts]
         taken = rounds(prompts, options.repetitions)
-        stage = _stage(run_options, pair, taken, modes)
+        stage = _stage(run_options, pair, taken)
+        if stage.draft_context is None and set(modes) != {PLAIN}:
+            if plan.modes is not None:
+                raise UsageError("one of these models cannot take tokens back: nothing is drafted, take --modes plain")
+            modes = (PLAIN,)  # that nothing is drafted has been said
         job = Job(
             target.path, draft.path if draft is not None else None, "", Path(), options.predict, stage.context.n_ctx
         )
@@ -75,16 +80,24 @@ def bench(options: BenchOptions) -> int:
         facts = circumstances() | {"load_before": busy}
         if busy > _BUSY * usable_cores():
             say(f"duo: the load is {busy} already, on {usable_cores()} cores: these figures will wander")
-        sums, status = _measure(results, taken, job, [target, *filter(None, [draft])], options)
-        if status:
+        sums: list[dict[str, str]] = []
+        facts |= {"complete": False, "peers": versions, "options": plain_options(asdict(options))}
+        try:
+            status = _measure(results, taken, job, [target, *filter(None, [draft])], sums, options)
+            facts["complete"] = not status
             return status
-        facts |= _facts(pair, sums, options, plan)
+        finally:  # whatever ended it, what was measured is said
+            if results.samples:
+                facts["models"] = _models(pair, sums)
+                _show(results, facts, options)
+
+
+def _show(results: Results, facts: dict[str, Any], options: BenchOptions) -> None:
     print(_FORMATS[options.output](results, facts))  # noqa: T201 - this is what was asked for
     if options.output is Format.CSV:
         say(json.dumps(facts))
     if options.plot is not None:
         _draw(options.plot, results, facts)
-    return 0
 
 
 def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
@@ -96,7 +109,7 @@ def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
     return text.removeprefix(bos)
 
 
-def _stage(options: RunOptions, pair: Pair, prompts: Sequence[Prompt], modes: Sequence[str]) -> Stage:
+def _stage(options: RunOptions, pair: Pair, prompts: Sequence[Prompt]) -> Stage:
     """Contexts that hold each of the texts. Raises DuoError."""
     longest = max(len(pair.target.tokenize(prompt.text)) for prompt in prompts)
     threads = threads_for(options, pair, {})
@@ -105,8 +118,6 @@ def _stage(options: RunOptions, pair: Pair, prompts: Sequence[Prompt], modes: Se
         raise PromptError(
             f"a prompt of {longest} tokens and {options.predict} more do not fit {context.n_ctx}: take a smaller -n"
         )
-    if draft_context is None and tuple(modes) != ("plain",):
-        raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: --modes plain")
     return Stage(pair, context, draft_context, threads)
 
 
@@ -115,9 +126,8 @@ def _programs(options: RunOptions, plan: Plan, target: ModelConfig, draft: Model
     shared = ["-fa", options.flash_attn.value, "-ctk", options.cache_type_k.value, "-ctv", options.cache_type_v.value]
     n_max = dict.fromkeys(n or DEFAULT_N_MAX for n in plan.limits.values())
     drafting = [] if draft is None else _devices(draft, "-ngld", "-devd")
-    return Programs(
-        plan.peers, list(n_max), [*shared, *_devices(target, "-ngl", "-dev")], drafting, may_fail=plan.peers_were_found
-    )
+    shared += [*_devices(target, "-ngl", "-dev"), *_split(target)]
+    return Programs(plan.peers, list(n_max), shared, drafting, may_fail=plan.peers_were_found)
 
 
 def _devices(config: ModelConfig, layers: str, devices: str) -> list[str]:
@@ -128,11 +138,23 @@ def _devices(config: ModelConfig, layers: str, devices: str) -> list[str]:
     return found if config.devices is None else [*found, devices, ",".join(config.devices) or "none"]
 
 
+def _split(config: ModelConfig) -> list[str]:
+    """How the target is shared between several GPUs; theirs have no other options for the draft."""
+    if not gpus():
+        return []
+    shares = ["-ts", ",".join(f"{share:g}" for share in config.tensor_split)] if config.tensor_split else []
+    return ["-sm", config.split_mode, "-mg", str(config.main_gpu), *shares]
+
+
 def _measure(
-    results: Results, prompts: Sequence[Prompt], job: Job, models: Sequence[ModelConfig], options: BenchOptions
-) -> tuple[list[dict[str, str]], int]:
-    """Fill `results` on another thread. The models' checksums, and the exit status after Ctrl-C, 0 without."""
-    sums: list[dict[str, str]] = []
+    results: Results,
+    prompts: Sequence[Prompt],
+    job: Job,
+    models: Sequence[ModelConfig],
+    sums: list[dict[str, str]],
+    options: BenchOptions,
+) -> int:
+    """Fill `sums`, the models' checksums, and `results` on another thread. The exit status after Ctrl-C, 0 without."""
 
     def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
         try:
@@ -152,8 +174,8 @@ def _measure(
             if options.output is Format.JSONL:
                 print(formats.json_line("run", formats.run_line(sample)), flush=True)  # noqa: T201
     if interrupt.signal:
-        say("duo: interrupted: nothing is said of a part")
-    return sums, interrupt.status
+        say(f"duo: interrupted after {len(results.samples)} of {len(prompts) * len(results.contestants)} texts")
+    return interrupt.status
 
 
 def _progress(sample: Sample, results: Results, n_rounds: int, width: int) -> str:
@@ -165,13 +187,9 @@ def _progress(sample: Sample, results: Results, n_rounds: int, width: int) -> st
     )
 
 
-def _facts(pair: Pair, sums: Sequence[dict[str, str]], options: BenchOptions, plan: Plan) -> dict[str, Any]:
+def _models(pair: Pair, sums: Sequence[dict[str, str]]) -> dict[str, Any]:
     models = [model_facts(m, s) for m, s in zip(filter(None, (pair.target, pair.draft)), sums, strict=True)]
-    return {
-        "models": {"target": models[0], "draft": models[1] if len(models) > 1 else None},
-        "peers": {name: str(path) for name, path in plan.peers.items()},
-        "options": plain_options(asdict(options)),
-    }
+    return {"target": models[0], "draft": models[1] if len(models) > 1 else None}
 
 
 def _check_plot(path: Path | None) -> None:

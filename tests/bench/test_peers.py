@@ -19,6 +19,7 @@ from duo.bench.peers import (
     parse_completion,
     parse_speculative,
     speculative_command,
+    version,
 )
 from tests.bench.recorded import JOB, N_TOKENS, TEXT, cost, recorded
 
@@ -31,13 +32,22 @@ def test_what_llama_completion_says() -> None:
 
 
 def test_what_llama_cli_says() -> None:
-    assert parse_cli(JOB, cost(recorded("cli.out"))) == Run(N_TOKENS, 72.9, TEXT, prompt_tokens_per_s=235.1)
+    assert parse_cli(JOB, cost(recorded("cli.out"))) == Run(None, 72.9, TEXT, prompt_tokens_per_s=235.1)
 
 
 def test_what_llama_speculative_simple_says() -> None:
     run = parse_speculative(JOB, cost(recorded("speculative.out"), recorded("speculative.err")))
     more = " they could make a"  # it may write a few tokens more
     assert run == Run(28, 42.466, TEXT + more, prompt_tokens_per_s=179.879, n_verified=32, n_accepted=17)
+
+
+def test_a_program_says_its_version(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho 'version: 7 (abc)' >&2\necho built >&2\n", encoding="utf-8")
+    program.chmod(0o755)
+    assert version(program) == "7 (abc)"
+    assert version(Path(sys.executable)) is None  # its answer is of another kind
+    assert version(tmp_path) is None
 
 
 def test_nothing_may_have_been_drafted() -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from duo.cli.bench import _programs
 from duo.cli.bench_options import BenchOptions
 from duo.cli.bench_plan import read_plan
+from duo.cli.options import RunOptions
+from duo.config import ModelConfig
 from tests.bench.recorded import recorded
 from tests.cli.terminal import CTRL_C, Terminal
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused, duo, environment, models
@@ -125,8 +128,9 @@ def test_a_program_beside_it(demo_pair: tuple[Path, Path], tmp_path: Path) -> No
     assert (peer["mode"], peer["tokens_per_s"], peer["threads"]) == ("llama-completion", 78.54, "1")
     assert peer["first_token_s"] is peer["accept_rate"] is None  # it does not say
     assert peer["same_text"] is False
-    assert document["peers"] == {"llama-completion": str(program)}
-    warm_up, asked = (tmp_path / "asked").read_text().splitlines()
+    assert document["peers"] == {"llama-completion": {"path": str(program), "version": None}}
+    version, warm_up, asked = (tmp_path / "asked").read_text().splitlines()
+    assert version == "--version"
     assert " -n 16 " in warm_up
     assert " -n 24 " in asked
 
@@ -139,6 +143,22 @@ def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
     rows = json.loads(bench(demo_pair, *SHORT, *more, "-o", "json")[0])["rows"]
     assert [row["mode"] for row in rows] == ["plain", *there]
     assert all(row["tokens_per_s"] > 0 and row["prompt_tokens_per_s"] > 0 for row in rows)
+
+
+def test_programs_with_gpus_are_told_where_everything_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = read_plan(BenchOptions(draft="2,auto", peers="none"))
+    target = ModelConfig(
+        Path("a.gguf"), n_gpu_layers=7, devices=("CUDA0", "CUDA1"), split_mode="row", tensor_split=(3, 1), main_gpu=1
+    )
+    draft = ModelConfig(Path("b.gguf"), n_gpu_layers=-1)
+    without = _programs(RunOptions(), plan, target, draft)
+    assert (without.options[-2:], without.draft_options) == (["-dev", "none"], ["-devd", "none"])
+    monkeypatch.setattr("duo.cli.bench.gpus", lambda: ["CUDA0", "CUDA1"])
+    programs = _programs(RunOptions(), plan, target, draft)
+    shared = ["-ngl", "7", "-dev", "CUDA0,CUDA1", "-sm", "row", "-mg", "1", "-ts", "3,1"]
+    assert programs.options[-len(shared) :] == shared
+    assert programs.draft_options == ["-ngld", "all"]
+    assert programs.n_max == [2, 3]
 
 
 def test_a_program_on_the_path_takes_part_if_it_can(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -158,13 +178,38 @@ def test_a_program_on_the_path_takes_part_if_it_can(demo_pair: tuple[Path, Path]
     assert (run.status, run.stdout) == (1, b"")
 
 
-def test_ctrl_c_ends_it(demo_pair: tuple[Path, Path]) -> None:
+def test_after_ctrl_c_there_is_a_table_of_what_was_measured(demo_pair: tuple[Path, Path]) -> None:
     arguments = ("bench", *models(*demo_pair), "-n", "64", "-r", "50", "--peers", "none", *ONE_EACH)
     with Terminal(*arguments, stderr_too=True) as terminal:
         terminal.read_until(b"1/50 chat")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
-    assert terminal.shown.splitlines()[-1] == b"duo: interrupted: nothing is said of a part"
+    said, _, table = terminal.shown.decode().partition("duo: interrupted after ")
+    n_texts = said.count("1/50 chat ")
+    assert table.startswith(f"{n_texts} of 200 texts")
+    lines = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("| ")]
+    runs = lines[0].index("runs")
+    assert sum(int(line[runs]) for line in lines[2:6]) == n_texts
+    assert json.loads(table.partition("```json")[2].rpartition("```")[0])["complete"] is False
+
+
+def test_a_program_that_fails_later_costs_nothing_that_was_measured(
+    demo_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for name in ("completion.out", "completion.err"):
+        (tmp_path / name).write_text(recorded(name), encoding="utf-8")
+    program = tmp_path / "tires"  # of its version, the warm-up and one round
+    replay = f"cat {tmp_path}/completion.out\ncat {tmp_path}/completion.err >&2"
+    count = f"echo >>{tmp_path}/asked\n[ $(wc -l <{tmp_path}/asked) -gt 3 ] && exit 5"
+    program.write_text(f"#!/bin/sh\n{count}\n{replay}\n", encoding="utf-8")
+    program.chmod(0o755)
+    more = ("--modes", "plain", "--peers", f"llama-completion={program}", "-r", "4", "-o", "json")
+    run = duo("bench", *models(*demo_pair), *SHORT, *more)
+    assert run.status == 1
+    assert run.stderr.splitlines()[-1] == "duo: error: llama-completion exited with 5: it said nothing"
+    document = json.loads(run.text)
+    assert document["complete"] is False
+    assert [(row["mode"], row["runs"] + row["looping_runs"]) for row in document["rows"]][1] == ("llama-completion", 1)
 
 
 @pytest.mark.parametrize(
@@ -204,9 +249,13 @@ def test_a_mode_that_needs_a_draft_needs_one(tiny: Path) -> None:
 
 def test_models_that_cannot_roll_back_are_measured_plain(recurrent: Path) -> None:
     pair = ("-m", recurrent, "-md", recurrent)
-    run = duo("bench", *pair, *SHORT)
-    assert run.status == 2
-    assert run.stderr.splitlines()[-1].endswith("so that nothing is drafted: --modes plain")
+    run = duo("bench", *pair, *SHORT, "-o", "json")
+    assert run.status == 0, run.stderr
+    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain"]
+    assert any("cannot" in line for line in run.warnings)
+    run = duo("bench", *pair, *SHORT, "--modes", "plain,auto")
+    assert (run.status, run.stdout) == (2, b"")
+    assert run.stderr.splitlines()[-1].endswith("cannot take tokens back: nothing is drafted, take --modes plain")
     assert duo("bench", *pair, *SHORT, "--modes", "plain").status == 0
 
 
@@ -217,7 +266,7 @@ def test_a_text_that_does_not_fit_is_refused(demo_pair: tuple[Path, Path]) -> No
 
 
 def test_a_picture_without_matplotlib_is_refused_at_once() -> None:
-    hide = "import sys; sys.modules['matplotlib'] = None"
+    hide = "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None"
     run = duo("bench", "--plot", "out.svg", before=hide)
     assert_refused(run, "plots need matplotlib: pip install matplotlib", status=2)
 

@@ -260,10 +260,10 @@ def test_devices_that_there_are_not(
 
 def test_a_devices_memory_is_not_waited_for_for_ever(demo_pair: tuple[Path, Path]) -> None:
     with RpcServer() as server:
-        n_bytes = 2 * (1 + 8 + 24) + 1 + 8  # two greetings and a question: then it is asked for its memory
-        with Relay(server.port, n_bytes, lambda: server.send_all(signal.SIGSTOP)) as relay:
-            run = duo("-m", demo_pair[0], *PROMPT, "--rpc", relay.name, *IMPATIENT)
-    assert_refused(run, f"the RPC server {relay.name}", "answer")
+        n_bytes = 3 * (1 + 8 + 24) + 1 + 8  # three greetings and how many devices there are: then it is asked for that
+        with Relay(server.port, n_bytes + 1, lambda: server.send_all(signal.SIGSTOP)) as relay:
+            run = duo("-m", demo_pair[0], *PROMPT, "-ngl", "auto", "--rpc", relay.name, *IMPATIENT)
+    assert_refused(run, f"the RPC server {relay.name} has not answered for 2 s")
 
 
 @pytest.mark.parametrize("whose", ["target", "draft"])
@@ -292,11 +292,15 @@ def test_a_run_that_was_suspended_goes_on(
     demo_pair: tuple[Path, Path], server: RpcServer, plain: dict[tuple[str, ...], bytes]
 ) -> None:
     with Served("-m", demo_pair[0], *PROMPT, "--rpc", server.name, *IMPATIENT, before=SLOW_TARGET + TELL) as run:
-        for n in (8, 16, 24):
+        for n in (8, 16):
             run.wait_for("decoding", n=n)
+            server.send_all(signal.SIGSTOP)
+            time.sleep(0.5)  # it waits for an answer by now
             run.send(signal.SIGSTOP)
             time.sleep(2.5)
             run.send(signal.SIGCONT)
+            time.sleep(0.5)  # it has looked how long it has been waiting
+            server.send_all(signal.SIGCONT)
         assert run.finish() == 0
     assert run.stdout == plain[PROMPT]
 
