@@ -4,8 +4,9 @@
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
 # make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
-# make tables  the headline tables, with the same models (over an hour), and how far off duo bench is
+# make tables  the headline tables, with the same models (over an hour), how far off duo bench is, and what a trace costs
 # make docs    writes the texts that are generated from the code
+# make clean   removes what was installed; models, programs and results in build/ stay
 
 PYTHON ?= python3
 VENV := .venv
@@ -57,6 +58,7 @@ tables: $(VENV)/ready-dev
 	    $(BIN)/python -m benchmarks.run --table $$table --json build/$$table.json || exit; \
 	done
 	$(BIN)/python -m benchmarks.stopwatch --json build/stopwatch.json
+	$(BIN)/python -m benchmarks.tracing --json build/tracing.json
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden
@@ -78,4 +80,4 @@ $(VENV)/ready-dev: $(VENV)/ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) dist

@@ -5,17 +5,15 @@ python -m benchmarks.rpc [-r N] [-n N] [--pairs NAME…]; README.md has the prot
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
-import tempfile
 from pathlib import Path
 
 from benchmarks.measure import git_commit
 from benchmarks.models import PAIRS
 from benchmarks.options import PROMPTS, parser, quiet_enough
-from benchmarks.ratios import Rates, show
+from benchmarks.ratios import Rates, in_turns, show
 from duo.bench.hardware import hardware
-from duo.bench.process import run_process
 from tests.command import command
 from tests.serving import RpcServer
 
@@ -33,36 +31,19 @@ BARS = {
 }
 
 
-def measure(target: Path, draft: Path, files: list[Path], n_tokens: int, repetitions: int) -> Rates:
+def measure(target: Path, draft: Path, files: list[Path], options: argparse.Namespace) -> Rates:
     """All ways in turns."""
-    rates: Rates = {}
-    with RpcServer() as server, tempfile.TemporaryDirectory() as folder:
-        both = ("-md", str(draft), "-td", "1")
-        ways: dict[str, tuple[tuple[str, ...], str]] = {
-            "plain": ((), ""),
-            "thread": (both, ""),
-            "supervised": ((*both, "--rpc", server.name), _NO_SERVER),
-            "rpc": ((*both, "--rpc", server.name), ""),
-            "target on rpc": (("--rpc", server.name), ""),
+    with RpcServer() as server:
+        alone = ("-m", target, "-t", "1")
+        both = (*alone, "-md", draft, "-td", "1")
+        ways = {
+            "plain": command(*alone),
+            "thread": command(*both),
+            "supervised": command(*both, "--rpc", server.name, before=_NO_SERVER),
+            "rpc": command(*both, "--rpc", server.name),
+            "target on rpc": command(*alone, "--rpc", server.name),
         }
-        report = Path(folder) / "duo.json"
-        for repetition in range(repetitions):
-            for file in files:
-                names = list(ways)
-                for i, way in enumerate(names[repetition % len(names) :] + names[: repetition % len(names)]):
-                    print(
-                        f"\r{repetition + 1}/{repetitions} {file.stem:<12} {i + 1}/{len(ways)}", end="", file=sys.stderr
-                    )
-                    options, before = ways[way]
-                    fixed = ("-m", target, "-t", "1", "-f", file, "-n", str(n_tokens), "--ignore-eos", "--json", report)
-                    line = [str(part) for part in command(*fixed, *options, before=before)]
-                    cost = run_process(line, {"DUO_CONFIG": f"{folder}/{way}"})
-                    if cost.status:
-                        raise SystemExit(cost.stderr)
-                    rate = json.loads(report.read_text())["generation"]["tokens_per_s"]
-                    rates.setdefault(way, {}).setdefault(file.stem, []).append(rate)
-    print(file=sys.stderr)
-    return rates
+        return in_turns({way: [*map(str, line)] for way, line in ways.items()}, files, options)
 
 
 def main() -> None:
@@ -73,7 +54,7 @@ def main() -> None:
     document: dict[str, object] = {"hardware": hardware(), **git_commit(), "load": quiet_enough()}
     for pair in options.pairs:
         target, draft = (make() for make in PAIRS[pair])
-        document[pair] = show(measure(target, draft, files, options.n_tokens, options.repetitions), BARS, pair)
+        document[pair] = show(measure(target, draft, files, options), BARS, f"{pair}, one core each")
         if options.json:
             options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from duo.models.demo import demo_pair as _demo_pair
+# Threads that wait for each other sleep: where they spin, a busy machine makes each decode take seconds. Read when
+# llama.cpp is loaded; not in the package, because benchmarks use that, too.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # A shell that runs the tests in the background has Ctrl-C ignored, and every duo that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,4 +24,6 @@ settings.load_profile("duo")
 @pytest.fixture(scope="session")
 def demo_pair() -> tuple[Path, Path]:
     """Target and draft of the demo pair, from the user's cache; the first time they are fetched and made."""
-    return _demo_pair()
+    from duo.models.demo import demo_pair
+
+    return demo_pair()

@@ -42,6 +42,8 @@ NOT_RUN = {
     r"--peers llama-completion=/opt": "names a program of the reader's own",
     r"^(\. \.venv|D=|eval |_DUO_COMPLETE=)": "is for the reader's shell: tests/cli/test_completion.py has the last two",
     r"^python -m pytest": "would run all tests from one of them",
+    r"^PYTHON=.* benchmarks/peers\.sh": "compiles for eight minutes",
+    r"^PATH=.* duo bench": "needs what that has built: tests/cli/test_bench.py runs it where it is there",
 }
 
 MEASURES = ("tune", "check", "bench")  # they take minutes with models that write sense
@@ -83,7 +85,7 @@ def _here(command: Command, names: dict[str, str]) -> str:
     """The command with what there is here, and shorter."""
     text = command.text
     if re.match(r"duo trace ", text):
-        text = text.replace("run.json", names["trace.json"])
+        text = text.replace("trace.json", names["trace.json"])
     for name in ("main.gguf", "draft.gguf"):
         stands_in = "tiny.gguf" if re.match(rf"duo ({'|'.join(MEASURES)}) ", text) else name
         text = text.replace(f" {name}", f" {names[stands_in]}")

@@ -200,8 +200,11 @@ def _rate_and_gain(row: Row) -> str:
 
 def _notes(results: Results) -> list[str]:
     looping = results.looping()
-    names = [f"{s.prompt.category} (round {s.i_round + 1})" for s in results.of(results.contestants[0])
-             if s.i_round in looping]  # fmt: skip
+    names = dict.fromkeys(
+        f"{s.prompt.category} (round {s.i_round + 1}{'' if s.i_round in looping else f', {s.contestant.name} alone'})"
+        for s in results.samples
+        if s.i_round in looping or loops(s.run.text)
+    )
     return ["", f"Left out because the text loops: {', '.join(names)}."] if names else []
 
 

@@ -67,7 +67,7 @@ class Results:
         return list(dict.fromkeys(sample.prompt.category for sample in self.samples))
 
     def looping(self) -> set[int]:
-        """The rounds whose text loops: plain decoding's or, without it, that of the first contestant."""
+        """The rounds in which plain decoding's text loops or, without it, that of the first contestant."""
         judge = self._plain or self.contestants[0]
         return {sample.i_round for sample in self.samples if sample.contestant is judge and loops(sample.run.text)}
 
@@ -95,9 +95,9 @@ class Results:
         return [self.row(contestant, category) for contestant in self.contestants for category in self.categories]
 
     def row(self, contestant: Contestant, category: str = ALL) -> Row:
-        """What its samples come to; rounds that loop are left out of all but the comparison of texts."""
+        """What its samples come to; those that loop, or whose round does, only count where texts are compared."""
         samples, looping = self.of(contestant, category), self.looping()
-        counting = [sample for sample in samples if sample.i_round not in looping]
+        counting = [sample for sample in samples if sample.i_round not in looping and not loops(sample.run.text)]
         runs = [sample.run for sample in counting]
 
         def middle(figure: Callable[[Run], float | None]) -> float | None:

@@ -41,11 +41,15 @@ def test_a_round_that_loops_is_left_out() -> None:
     assert (row.n_runs, row.n_looping, row.tokens_per_s) == (0, 1, None)
 
 
-def test_whether_it_loops_is_for_plain_decoding_to_say() -> None:
+def test_a_text_that_loops_where_plain_decoding_does_not_is_left_out_too() -> None:
     found = Results([ASYNC, PLAIN])
-    found.add(sample(ASYNC, 0, "chat", 100, LOOP))
-    found.add(sample(PLAIN, 0, "chat", 100, STORY))
+    for i_round, text in enumerate((LOOP, STORY)):
+        found.add(sample(ASYNC, i_round, "chat", 300 - 100 * i_round, text))
+        found.add(sample(PLAIN, i_round, "chat", 100, STORY))
     assert found.looping() == set()
+    row = found.row(ASYNC)
+    assert (row.n_runs, row.n_looping, row.tokens_per_s, row.speed_up) == (1, 1, (200, None, None), (2, None, None))
+    assert found.row(PLAIN).n_runs == 2
     alone = Results([ASYNC])
     alone.add(sample(ASYNC, 0, "chat", 100, LOOP))
     assert alone.looping() == {0}
