@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 
+from duo.bench.formats import spread
 from duo.bench.process import run_process
+from duo.bench.statistics import speed_up
 
 Rates = dict[str, dict[str, list[float]]]  # tokens/s by way and prompt
 Bars = Mapping[str, tuple[str, str, float]]  # a way over another one, and the least that it should be
@@ -49,6 +51,8 @@ def show(rates: Rates, bars: Bars, title: str) -> dict[str, object]:
         print(f"  {way:<14} {mean:7.1f}   " + " ".join(f"{rate:6.1f}" for rate in medians[way].values()))
     ratios = {}
     for name, (way, over, least) in bars.items():
-        ratios[name] = means[way] / means[over]
-        print(f"  {name:<68} {ratios[name]:.3f}  at least {least} {'pass' if ratios[name] >= least else 'MISSED'}")
+        ratio = ratios[name] = means[way] / means[over]
+        runs = [a / b for prompt in rates[way] for a, b in zip(rates[way][prompt], rates[over][prompt], strict=True)]
+        print(f"  {name:<68} {ratio:.3f}  at least {least} {'pass' if ratio >= least else 'MISSED'}")
+        print(f"    run by run {spread(speed_up(runs), 3)}, 95 % interval")
     return {"tokens_per_s": medians, "ratios": ratios, "runs": rates}

@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks.contestants import N_CTX, example
 from benchmarks.measure import ModelFile, git_commit
 from benchmarks.summary import Bar, Results
-from duo.bench import facts
 from duo.bench.texts import distinct_share
 
 
@@ -48,6 +47,8 @@ def print_bars(bars: Sequence[Bar]) -> None:
 
 def circumstances(peers: Path) -> dict[str, Any]:
     """When, of what and on what it is measured."""
+    from duo.bench import facts  # noqa: PLC0415 - loads llama.cpp: not for a dry run
+
     marker = peers.parent / "VERSION"
     version = marker.read_text().strip() if marker.exists() else None
     return {**facts.circumstances(), **git_commit(), "peers_from_llama-cpp-python": version}

@@ -29,6 +29,9 @@ def main() -> int:
     options = parse_options()
     document: dict[str, Any] = {**circumstances(options.peers), "table": options.table, "pairs": {}}
     document["settings"] = {"n_tokens": options.n_tokens, "repetitions": options.repetitions}
+    if options.table == "peers" and not any((options.peers / name).exists() for name in PROGRAMS):
+        print(f"run: {options.peers} has no programs: bash benchmarks/peers.sh builds them", file=sys.stderr)
+        return 2
     quiet_enough()
     lines: list[str] = []
     for pair in options.pairs:

@@ -61,8 +61,12 @@ class Contestant:
     threads: str  # of the target, with those of the draft
     devices: str
     n_max: str | None = None  # most candidates in a batch, or auto; None without a draft
-    drafts: bool = False
     may_fail: bool = False  # it was found, not asked for: if it cannot run it is left out
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a draft takes part."""
+        return self.n_max is not None
 
     @property
     def name(self) -> str:

@@ -45,7 +45,7 @@ def own_ways(
             continue
         make = _remote(stage, draft, stack) if mode == "remote" else partial(_local, stage, mode)
         for name, limit in limits.items():
-            found.append(Contestant(mode, make(limit), _threads(stage, mode), _devices(stage), name, drafts=True))
+            found.append(Contestant(mode, make(limit), _threads(stage, mode), _devices(stage), name))
     return found
 
 
@@ -75,7 +75,7 @@ class Programs:
 
 def other_programs(programs: Programs, job: Job, stage: Stage, stack: ExitStack) -> list[Contestant]:
     """Each with the same models and threads; llama-server drafts too, if there is a draft. `stack` ends them."""
-    n_target, n_draft = stage.threads.target, max(stage.threads.draft)
+    n_target = stage.threads.target
     plain = partial(
         Contestant, threads=str(n_target), devices=_peer_devices(stage.pair.target), may_fail=programs.may_fail
     )
@@ -86,12 +86,10 @@ def other_programs(programs: Programs, job: Job, stage: Stage, stack: ExitStack)
             command = partial(make, path, threads=n_target)
             found.append(plain(name, peers.Program(name, command, parse, programs.options)))
         elif name == "llama-server" and job.draft is None:
-            served = Server(name, [*server_command(path, job, n_target, None, 0), *programs.options])
+            served = Server(name, [*server_command(path, job, n_target, 0, 0), *programs.options])
             found.append(plain(name, stack.enter_context(served)))
         elif job.draft is not None:
-            found += [
-                _taking_turns(name, path, programs, job, stage, (n_target, n_draft), n, stack) for n in programs.n_max
-            ]
+            found += [_taking_turns(name, path, programs, job, stage, n, stack) for n in programs.n_max]
     return found
 
 
@@ -101,12 +99,13 @@ def _taking_turns(
     programs: Programs,
     job: Job,
     stage: Stage,
-    threads: tuple[int, int],
     n: int,
     stack: ExitStack,
 ) -> Contestant:
     """A program that drafts at most `n` candidates."""
     options = [*programs.options, *programs.draft_options]
+    n_target, n_draft = stage.threads.target, stage.threads.draft
+    threads = (n_target, n_draft[0] if len(n_draft) == 1 else n_target)  # as theirs, unless -td says so
     writer: Writer
     if name == "llama-server":
         writer = stack.enter_context(Server(name, [*server_command(path, job, *threads, n), *options]))
@@ -120,15 +119,14 @@ def _taking_turns(
         f"{threads[0]}/{threads[1]}",
         _peer_devices(*models),
         str(n),
-        drafts=True,
         may_fail=programs.may_fail,
     )
 
 
 def _threads(stage: Stage, mode: str) -> str:
-    """Of target and draft: `a/b` in turns, `a+b` at the same time."""
+    """Of target and draft: `a/b` in turns, where the policy may choose, `a+b` at the same time."""
     threads = stage.threads
-    in_turns = f"{threads.target}/{max(threads.draft)}"
+    in_turns = f"{threads.target}/{'–'.join(map(str, threads.draft))}"
     at_once = f"{threads.beside[0]}+{threads.beside[1]}"
     by_mode = {PLAIN: str(threads.target), "sync": in_turns, "auto": f"{in_turns} or {at_once}"}
     return by_mode.get(mode, at_once)

@@ -70,6 +70,10 @@ class InProcess:
             raise DecodeError(f"the draft failed: {task.metrics.draft_error}")
         return as_run(b"".join(text).decode("utf-8", "replace"), task.metrics)
 
+    def interrupt(self) -> None:
+        """Let the present text end soon, from any thread: a long prompt is not read to its end."""
+        self._slot.interrupt()
+
 
 def as_run(text: str, metrics: Metrics) -> Run:
     """What a generation of two tokens or more says of itself."""

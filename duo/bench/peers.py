@@ -16,6 +16,8 @@ PROGRAMS = ("llama-completion", "llama-cli", "llama-speculative-simple", "llama-
 
 
 _VERSION_S = 10.0  # for a program to say its version
+_ECHOED = 500  # bytes of a prompt that llama-cli repeats: llama.cpp, tools/cli/cli-ui.h
+_SHOWN = 200  # characters of an output that cannot be read
 
 
 class ParseError(DuoError):
@@ -80,7 +82,7 @@ def parse_cli(job: Job, cost: Cost) -> Run:
     """Read "[ Prompt: 536.4 t/s | Generation: 95.4 t/s ]", which follows the prompt and the text; how long that is
     it does not say."""
     found = _search(r"\n\[ Prompt: ([\d.]+) t/s \| Generation: ([\d.]+) t/s \]", cost.stdout)
-    text = _after_prompt(job, cost.stdout[: found.start()])
+    text = _after(_echo(job.prompt), cost.stdout[: found.start()])
     return Run(None, float(found[2]), text, prompt_tokens_per_s=float(found[1]))
 
 
@@ -92,7 +94,7 @@ def parse_speculative(job: Job, cost: Cost) -> Run:
     return Run(
         int(found[1]),
         float(found[2]),
-        _after_prompt(job, cost.stdout),
+        _after(job.prompt, cost.stdout),
         prompt_tokens_per_s=float(encoded[1]),
         n_verified=int(drafted[1]),
         n_accepted=int(accepted[1]),
@@ -102,14 +104,20 @@ def parse_speculative(job: Job, cost: Cost) -> Run:
 def _search(pattern: str, text: str) -> re.Match[str]:
     found = re.search(pattern, text)
     if found is None:
-        raise ParseError(f"no {pattern!r} in: …{text[-500:]}")
+        raise ParseError(f"no {pattern[:_SHOWN]!r} in: …{text[-_SHOWN:]!r}")
     return found
 
 
-def _after_prompt(job: Job, stdout: str) -> str:
+def _echo(prompt: str) -> str:
+    """What llama-cli shows of it."""
+    data = prompt.encode()
+    return prompt if len(data) <= _ECHOED else data[:_ECHOED].decode("utf-8", "replace") + " ... (truncated)"
+
+
+def _after(prompt: str, stdout: str) -> str:
     """The text after the prompt; with TinyLlama's vocabulary a space follows every special token that is printed."""
-    prompt = _search(r"\s*".join(map(re.escape, job.prompt.split())), stdout)
-    return stdout[prompt.end() :].strip("\n")
+    found = _search(r"\s*".join(map(re.escape, prompt.split())), stdout)
+    return stdout[found.end() :].strip("\n")
 
 
 @dataclass(frozen=True, slots=True)

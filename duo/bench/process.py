@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -66,8 +68,14 @@ def run_process(
             return _follow(process, start, start + timeout_s, stop)
         finally:
             if process.returncode is None:
-                process.kill()
+                _signal(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _signal(leader: int, number: signal.Signals) -> None:
+    """To a process and all that it has started in its session: it may be a script around a program."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, number)
 
 
 def _follow(process: subprocess.Popen[bytes], start: float, end: float, stop: threading.Event) -> Cost:
@@ -166,18 +174,17 @@ class Child:
 
     def kill(self) -> None:
         """End it at once, from any thread."""
-        self._process.kill()
+        _signal(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """End it, with patience at first."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.terminate()
-        try:
+        _signal(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self.kill()
+        self._process.wait()
         self._guard.__exit__(None, None, None)
         self._log.close()
 

@@ -33,12 +33,14 @@ def measure(
     put: Callable[[Sample], None],
     warn: Callable[[str], None],
     stop: threading.Event,
+    note: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Let every contestant write once per round, which has a prompt of its own, each time in another order.
 
     The orders are drawn, always the same ones: in a rotation everybody would follow the same one every time.
     Before that each writes a few tokens: whatever is made only once is made then, and who cannot run is found out.
-    `job` says all but the prompts; `warn` is told of those that may fail, and do. Ends early once `stop` is set.
+    `job` says all but the prompts; `warn` is told of those that may fail, and do, `note` who warms up. Ends early once
+    `stop` is set.
     Raises DuoError.
     """
     failed: list[Contestant] = []
@@ -61,6 +63,7 @@ def measure(
         try:
             warm_up = replace(_with_prompt(job, prompts[-1], file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
             for contestant in contestants:
+                note(contestant.name)
                 write(contestant, warm_up)
             for i_round, prompt in enumerate(prompts):
                 asked = _with_prompt(job, prompt, file)

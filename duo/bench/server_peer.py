@@ -63,13 +63,16 @@ class Server:
                     if line.startswith("data: {"):
                         first_s = first_s or time.perf_counter() - began
                         events.append(json.loads(line[6:]))
-            return parse_events(job, events, first_s)
         except (httpx.HTTPError, ValueError) as error:
             if stop.is_set():
                 raise Interrupted from None
             raise ParseError(f"{self._name}: {type(error).__name__}: {error}") from None
         finally:
             done.set()
+        try:
+            return parse_events(job, events, first_s)
+        except (KeyError, TypeError, ValueError, ParseError) as error:
+            raise ParseError(f"{self._name}: cannot read its answer: {error}") from None
 
     def _watch(self, stop: threading.Event, done: threading.Event) -> None:
         """A long prompt brings no line for a long time: to stop then, end the process."""
@@ -102,19 +105,22 @@ class Server:
             return False
 
 
-def server_command(program: Path, job: Job, threads: int, draft_threads: int | None, n_max: int) -> list[str]:
-    """The command for jobs with these models; it drafts if the job has a draft and `draft_threads` are given."""
+def server_command(program: Path, job: Job, threads: int, draft_threads: int, n_max: int) -> list[str]:
+    """The command for jobs with these models; it drafts if the job has a draft."""
     # Without prompt cache and checkpoints, every prompt is read anew.
     common = ["-c", str(job.n_ctx), "-np", "1", "-t", str(threads), "-cram", "0", "-ctxcp", "0"]
     command = [str(program), "-m", str(job.target), *common]
-    if job.draft is None or draft_threads is None:
+    if job.draft is None:
         return command
     drafting = ["--spec-type", "draft-simple", "--spec-draft-n-max", str(n_max), "--spec-draft-p-min", "0"]
     return [*command, "-md", str(job.draft), "-td", str(draft_threads), *drafting]
 
 
 def parse_events(job: Job, events: Sequence[dict[str, Any]], first_s: float | None) -> Run:
-    """Read the events of a streamed answer; the last one has the timings. Raises ParseError."""
+    """Read the events of a streamed answer; the last one has the timings.
+
+    Raises ParseError, KeyError or TypeError if they are not as this knows them.
+    """
     timings = events[-1].get("timings") if events else None
     if timings is None:
         raise ParseError(f"no timings in: {str(events[-1:])[:200]}")

@@ -15,7 +15,7 @@ from duo.bench import formats, peers
 from duo.bench.contestant import PLAIN, Interrupted, Job
 from duo.bench.facts import checksums, circumstances, model_facts
 from duo.bench.lineup import DEFAULT_N_MAX, Programs, other_programs, own_ways
-from duo.bench.modes import Stage
+from duo.bench.modes import InProcess, Stage
 from duo.bench.prompts import Prompt, rounds
 from duo.bench.results import Results
 from duo.bench.rounds import Sample, measure
@@ -24,6 +24,7 @@ from duo.cli.bench_options import BenchOptions, Format
 from duo.cli.bench_plan import Plan, read_plan
 from duo.cli.configs import check_usage, draft_config, model_configs
 from duo.cli.contexts import make_contexts, threads_for
+from duo.cli.installation import SLOWING
 from duo.cli.interrupts import on_interrupt
 from duo.cli.load import load
 from duo.cli.options import RunOptions
@@ -64,24 +65,16 @@ def bench(options: BenchOptions) -> int:
         prompts = [replace(p, text=_text(p, pair.target, raw=options.raw)) for p in plan.prompts]
         taken = rounds(prompts, options.repetitions)
         stage = _stage(run_options, pair, taken)
-        if stage.draft_context is None and set(modes) != {PLAIN}:
-            if plan.modes is not None:
-                raise UsageError("one of these models cannot take tokens back: nothing is drafted, take --modes plain")
-            modes = (PLAIN,)  # that nothing is drafted has been said
-        job = Job(
-            target.path, draft.path if draft is not None else None, "", Path(), options.predict, stage.context.n_ctx
-        )
+        draft_path = draft.path if draft is not None else None
+        job = Job(target.path, draft_path, "", Path(), options.predict, stage.context.n_ctx)
         limits = {name: draft_config(replace(run_options, draft=n)) for name, n in plan.limits.items()}
-        contestants = own_ways(stage, modes, limits, draft, stack)
+        contestants = own_ways(stage, _possible(modes, plan, stage), limits, draft, stack)
         contestants += other_programs(_programs(run_options, plan, target, draft), job, stage, stack)
-        if draft is None and "llama-speculative-simple" in plan.peers:
-            warn("llama-speculative-simple needs a draft: left out")
         results = Results(contestants)
-        facts = circumstances() | {"load_before": busy}
-        if busy > _BUSY * usable_cores():
-            say(f"duo: the load is {busy} already, on {usable_cores()} cores: these figures will wander")
+        facts = circumstances() | {"load_before": busy, "complete": False}
+        facts |= {"peers": versions, "options": plain_options(asdict(options))}
+        _caution(busy)
         sums: list[dict[str, str]] = []
-        facts |= {"complete": False, "peers": versions, "options": plain_options(asdict(options))}
         try:
             status = _measure(results, taken, job, [target, *filter(None, [draft])], sums, options)
             facts["complete"] = not status
@@ -121,9 +114,28 @@ def _stage(options: RunOptions, pair: Pair, prompts: Sequence[Prompt]) -> Stage:
     return Stage(pair, context, draft_context, threads)
 
 
+def _possible(modes: Sequence[str], plan: Plan, stage: Stage) -> Sequence[str]:
+    """The modes that these models can do. Raises UsageError if others were asked for."""
+    if stage.draft_context is not None or set(modes) == {PLAIN}:
+        return modes
+    if plan.modes is not None:
+        raise UsageError("one of these models cannot take tokens back: nothing is drafted, take --modes plain")
+    return (PLAIN,)  # that nothing is drafted has been said
+
+
+def _caution(busy: float) -> None:
+    """Say what will spoil the figures."""
+    if busy > _BUSY * usable_cores():
+        say(f"duo: the load is {busy} already, on {usable_cores()} cores: these figures will wander")
+    for name in filter(os.environ.__contains__, SLOWING):
+        say(f"duo: {name} is set: it can make every decode, of all programs, several times slower")
+
+
 def _programs(options: RunOptions, plan: Plan, target: ModelConfig, draft: ModelConfig | None) -> Programs:
     """The programs beside duo, with the options that decide what a decode costs."""
     shared = ["-fa", options.flash_attn.value, "-ctk", options.cache_type_k.value, "-ctv", options.cache_type_v.value]
+    if draft is None and "llama-speculative-simple" in plan.peers:
+        warn("llama-speculative-simple needs a draft: left out")
     n_max = dict.fromkeys(n or DEFAULT_N_MAX for n in plan.limits.values())
     drafting = [] if draft is None else _devices(draft, "-ngld", "-devd")
     shared += [*_devices(target, "-ngl", "-dev"), *_split(target)]
@@ -160,14 +172,21 @@ def _measure(
         try:
             with progress_bar() as show:
                 sums.extend(checksums(model, show, stop) for model in models)
-            measure(results.contestants, prompts, job, put, warn, stop)
+            measure(results.contestants, prompts, job, put, warn, stop, lambda name: say(f"duo: {name} warms up"))
         except Interrupted:
             pass
 
     measuring = Background(work, "duo-target", stall_s=3600)
     width = max(len(contestant.name) for contestant in results.contestants)
     say(f"duo: {len(prompts)} rounds of {len(results.contestants)} ways, {job.n_tokens} tokens each")
-    with on_interrupt(measuring.stop) as interrupt, measuring:
+
+    def stop() -> None:
+        measuring.stop()
+        for contestant in results.contestants:
+            if isinstance(contestant.writer, InProcess):
+                contestant.writer.interrupt()
+
+    with on_interrupt(stop) as interrupt, measuring:
         for sample in measuring:
             results.add(sample)
             say(_progress(sample, results, len(prompts), width))

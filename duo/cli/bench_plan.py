@@ -82,9 +82,11 @@ def _peers(text: str) -> dict[str, Path]:
         name, equals, path = item.partition("=")
         if name not in PROGRAMS:
             raise UsageError(f"--peers: no program {name!r} is known (but {', '.join(PROGRAMS)})")
-        if not equals or not Path(path).is_file():
+        if not equals or not Path(path).expanduser().is_file():
             raise UsageError(f"--peers takes {name}=PATH; there is no program {path!r}")
-        found[name] = Path(path).absolute()
+        if name in found:
+            raise UsageError(f"--peers: {name} is named twice: measure one build after the other")
+        found[name] = Path(path).expanduser().absolute()
     return found
 
 

@@ -23,7 +23,8 @@ from duo.models.cache import cache_dir
 from duo.models.profiles import config_dir
 
 # Environment variables that decide how fast duo is.
-_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LLAMA_ARG_THREADS", "CUDA_VISIBLE_DEVICES")
+SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS", "CUDA_VISIBLE_DEVICES")
 
 _LOAD_S = 60  # to load llama.cpp and its back ends
 

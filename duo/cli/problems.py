@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from duo.cli.installation import Installation
+from duo.cli.installation import SLOWING, Installation
 from duo.cli.remedies import (
     CUDA,
     GPU_BACKENDS,
@@ -89,7 +89,7 @@ def _needs(backend: str) -> str:
 
 def _environment(here: Installation) -> Iterator[Problem]:
     set_here, n_cores = here.environment, here.cores.usable
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+    for name in SLOWING:
         if set_here.get(name) and (not here.build.features or "OPENMP" in here.build.features):
             what = f"{name}={set_here[name]} is set: it can make every decode several times slower."
             yield Problem("openmp", what, f"unset {name}")

@@ -123,17 +123,18 @@ def advise(found: Shares) -> str:
     """What these figures say about the pair, in one line."""
     waits = found.share("target", "wait")
     computes, drafts = found.target_s / found.seconds, found.draft_s / found.seconds
-    accepted = found.n_accepted / found.n_verified if found.n_verified else 1.0
+    right = found.n_accepted / found.n_judged if found.n_judged else 1.0
     most = max(found.tokens_by_schedule, key=found.tokens_by_schedule.__getitem__, default="")
     findings = (
         (not found.n_drafted, "No draft took part: `duo tune` says whether one would help."),
         (most == "off", "The target was faster alone: this draft is too slow here, or guesses too badly."),
-        (accepted < 0.5, "Most guesses are wrong: a draft more like the target helps more than a faster one."),
+        (right < 0.5, "Most guesses are wrong: a draft more like the target helps more than a faster one."),
         (waits > 0.1, f"The target waits {waits:.0%} of the time: a faster draft, or more threads for it, would help."),
         (most == "sync", f"They take turns: on hardware of its own, the draft's {drafts:.0%} would cost no time."),
         (
             drafts < 0.7,
-            f"The draft rests {1 - drafts:.0%} of the time: a larger one that guesses better costs nothing.",
+            f"The draft rests {1 - drafts:.0%} of the time: on hardware of its own a larger one, that guesses better, "
+            "would cost nothing.",
         ),
         (computes > 0.85, "The target computes nearly all the time: only better guesses, or a faster target, help."),
     )

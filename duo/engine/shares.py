@@ -39,6 +39,7 @@ class Shares:
     n_drafted: int = 0
     n_verified: int = 0
     n_accepted: int = 0
+    n_judged: int = 0  # candidates up to the first that was wrong: what came behind it was not looked at
     n_tokens: int | None = None  # None: the trace does not tell
     tokens_by_schedule: Counter[str] = field(default_factory=Counter)
 
@@ -84,6 +85,7 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
         steps = [step for step in recording.steps if start < step.end <= end]
         found.n_verified = sum(step.n_candidates for step in steps)
         found.n_accepted = sum(step.n_accepted for step in steps)
+        found.n_judged = sum(min(step.n_accepted + 1, step.n_candidates) for step in steps)
         found.n_tokens = sum(step.n_tokens for step in steps)
         for step in steps:
             found.tokens_by_schedule[step.schedule.value] += step.n_tokens

@@ -34,7 +34,7 @@ class Silent:
 
 
 PLAIN = Contestant("plain", Silent(), "2", "CPU")
-ASYNC = Contestant("async", Silent(), "1+1", "CPU+CPU", "auto", drafts=True)
+ASYNC = Contestant("async", Silent(), "1+1", "CPU+CPU", "auto")
 PEER = Contestant("llama-completion", Silent(), "2", "CPU")
 
 

@@ -21,7 +21,7 @@ from duo.bench.peers import (
     speculative_command,
     version,
 )
-from tests.bench.recorded import JOB, N_TOKENS, TEXT, cost, recorded
+from tests.bench.recorded import JOB, N_TOKENS, PROMPT, TEXT, cost, recorded
 
 NEVER = threading.Event()
 
@@ -33,6 +33,14 @@ def test_what_llama_completion_says() -> None:
 
 def test_what_llama_cli_says() -> None:
     assert parse_cli(JOB, cost(recorded("cli.out"))) == Run(None, 72.9, TEXT, prompt_tokens_per_s=235.1)
+
+
+def test_llama_cli_shows_the_beginning_of_a_long_prompt() -> None:
+    said = recorded("cli.out")
+    for prompt in ("word " * 130, "x" * 499 + "é and more"):
+        shown = prompt.encode()[:500].decode("utf-8", "replace") + " ... (truncated)"
+        job = replace(JOB, prompt=prompt)
+        assert parse_cli(job, cost(said.replace(PROMPT, shown))).text == TEXT
 
 
 def test_what_llama_speculative_simple_says() -> None:
@@ -58,7 +66,7 @@ def test_nothing_may_have_been_drafted() -> None:
 @pytest.mark.parametrize("parse", [parse_completion, parse_cli, parse_speculative])
 def test_output_of_another_kind_is_an_error(parse: object) -> None:
     assert callable(parse)
-    with pytest.raises(ParseError, match=r"no .* in: …help"):
+    with pytest.raises(ParseError, match=r"no .* in: …'help'"):
         parse(JOB, cost("help", "help"))
 
 

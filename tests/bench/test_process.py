@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.process import run_process
+from duo.bench.process import Child, run_process
 
 SLEEP = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
 START = """
@@ -22,6 +22,28 @@ command = [sys.executable, "-c", {code!r}, sys.argv[1]]
 time.sleep(600)
 """
 WRITE_PID = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + '.'); time.sleep(600)"
+
+
+@pytest.mark.parametrize("how", ["end", "kill", "time"])
+def test_what_a_script_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    command = ["sh", "-c", '"$@"; echo', "sh", sys.executable, "-c", WRITE_PID, str(path)]
+    if how == "time":
+        with pytest.raises(TimeoutError):
+            run_process(command, timeout_s=2.0)
+    else:
+        child = Child(command)
+        _wait_for_pid(path)
+        if how == "kill":
+            child.kill()
+        child.end()
+    pid = _wait_for_pid(path)
+    for _ in range(200):
+        if _has_ended(pid):
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("it outlived the script")
 
 
 @pytest.mark.parametrize("start", ["child = Child(command)", "run_process(command)"])

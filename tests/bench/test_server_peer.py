@@ -75,7 +75,7 @@ def test_a_text_that_is_too_short_or_has_no_end_is_an_error() -> None:
 
 
 def test_how_it_is_called() -> None:
-    plain = server_command(Path("a"), JOB, 2, None, 3)
+    plain = server_command(Path("a"), replace(JOB, draft=None), 2, 1, 3)
     assert "-md" not in plain
     assert plain[plain.index("-cram") + 1] == "0"
     drafting = server_command(Path("a"), JOB, 2, 1, 3)
@@ -103,6 +103,14 @@ def test_one_process_writes_all_texts_without_its_prompt_cache(tmp_path: Path) -
 def test_a_server_that_refuses_is_named(tmp_path: Path) -> None:
     with serve(tmp_path, status=500) as server, pytest.raises(ParseError, match="llama-server: status 500"):
         server.write(JOB, NEVER)
+
+
+@pytest.mark.parametrize("timings", ["null", "{}", '{"predicted_n": null}'])
+def test_a_server_of_another_version_is_named(tmp_path: Path, timings: str) -> None:
+    with serve(tmp_path) as server:
+        (tmp_path / "server.txt").write_text(f'data: {{"content": "x", "timings": {timings}}}\n', encoding="utf-8")
+        with pytest.raises(ParseError, match="llama-server: cannot read its answer"):
+            server.write(JOB, NEVER)
 
 
 def test_a_server_that_does_not_start_says_why() -> None:

@@ -22,6 +22,18 @@ from tests.command import ONE_EACH, ROOT, Argument, assert_refused, duo, environ
 SHORT = ("-n", "16", "-r", "1", "--peers", "none", *ONE_EACH)
 PROGRAMS = ROOT / "build" / "peers" / "bin"
 
+# Code for `before`: counts the decodes.
+COUNT = """
+import sys
+from duo.llama.context import Context
+decode, n_seen = Context.decode, []
+def counting(self, tokens, n_rows=1):
+    n_seen.append(1)
+    sys.stderr.write(f"<{len(n_seen)}>")
+    return decode(self, tokens, n_rows)
+Context.decode = counting
+"""
+
 # A column of the CSV for each thing that the table promises to say.
 PROMISED = {
     "mode", "target", "target_quantisation", "draft", "draft_quantisation", "devices", "threads", "k", "category",
@@ -60,6 +72,7 @@ def test_a_table_in_markdown(demo_pair: tuple[Path, Path]) -> None:
     check_facts(json.loads(facts.removesuffix("```\n")), demo_pair)
     progress = [line for line in said.splitlines() if line.startswith("1/1 chat ")]
     assert len(progress) == 4
+    assert said.count(" warms up\n") == 4
 
 
 def test_every_mode_in_csv(demo_pair: tuple[Path, Path]) -> None:
@@ -139,7 +152,8 @@ def test_a_program_beside_it(demo_pair: tuple[Path, Path], tmp_path: Path) -> No
 def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
     names = ("llama-completion", "llama-cli", "llama-speculative-simple", "llama-server")
     there = [name for name in names if (PROGRAMS / name).exists()]
-    more = ("--modes", "plain", "--exact", "--peers", ",".join(f"{name}={PROGRAMS / name}" for name in there))
+    programs = ",".join(f"{name}={PROGRAMS / name}" for name in there)
+    more = ("--modes", "plain", "--exact", "-r", "2", "--categories", "chat,summary", "--peers", programs)
     rows = json.loads(bench(demo_pair, *SHORT, *more, "-o", "json")[0])["rows"]
     assert [row["mode"] for row in rows] == ["plain", *there]
     assert all(row["tokens_per_s"] > 0 and row["prompt_tokens_per_s"] > 0 for row in rows)
@@ -193,6 +207,17 @@ def test_after_ctrl_c_there_is_a_table_of_what_was_measured(demo_pair: tuple[Pat
     assert json.loads(table.partition("```json")[2].rpartition("```")[0])["complete"] is False
 
 
+def test_ctrl_c_does_not_wait_for_a_long_prompt(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("word " * 4000, encoding="utf-8")
+    arguments = ("bench", *models(*demo_pair), "--prompts", prompts, "--modes", "plain", *SHORT)
+    with Terminal(*arguments, stderr_too=True, before=COUNT) as terminal:
+        terminal.read_until(b"<2>")
+        terminal.type(CTRL_C)
+        assert terminal.finish() == 130
+    assert b"<8>" not in terminal.shown, "4000 tokens in batches of 512"
+
+
 def test_a_program_that_fails_later_costs_nothing_that_was_measured(
     demo_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -224,6 +249,7 @@ def test_a_program_that_fails_later_costs_nothing_that_was_measured(
         (["--categories", "poem"], "no prompt of the category 'poem' (there are chat, code"),
         (["--peers", "vllm=/bin/true"], "no program 'vllm' is known"),
         (["--peers", "llama-cli=/no/such"], "--peers takes llama-cli=PATH; there is no program '/no/such'"),
+        (["--peers", f"llama-cli={sys.executable},llama-cli={sys.executable}"], "llama-cli is named twice"),
         (["--peers", "llama-cli"], "--peers takes llama-cli=PATH; there is no program ''"),
         (["--plot", "out.pdf"], "--plot draws .svg or .png, not out.pdf"),
         (["--plot", "/no/such/out.png"], "--plot /no/such/out.png: No such file or directory"),

@@ -39,6 +39,16 @@ def _row(run: Run, lane: str, name: str) -> list[float]:
     raise AssertionError(run.text)
 
 
+def _lane(run: Run, lane: str) -> list[str]:
+    """The rows of a lane."""
+    found, here = [], ""
+    for line in run.text.partition("\n\ntokens")[0].splitlines()[3:]:
+        here = line[:16].strip() or here
+        if here == lane:
+            found.append(line)
+    return found
+
+
 def test_the_figures_are_those_of_the_run(recorded: tuple[Path, dict[str, dict[str, float]]]) -> None:
     trace, report = recorded
     run = duo("trace", trace)
@@ -57,7 +67,10 @@ def test_the_figures_are_those_of_the_run(recorded: tuple[Path, dict[str, dict[s
     assert re.search(r"^overlap   [\d.]+ % of the time both models computed$", run.text, re.MULTILINE)
     assert re.search(r"^waste     [\d.]+ % of \d+ drafted tokens were of no use$", run.text, re.MULTILINE)
     for lane in ("target", "draft"):
-        assert _row(run, lane, "idle")[1] <= 100
+        names = [line[16:26].strip() for line in run.text.splitlines()]
+        shares = [float(found) for line in _lane(run, lane) for found in re.findall(r"([\d.]+) %", line)]
+        assert "idle" in names
+        assert sum(shares) == pytest.approx(100, abs=0.5), "what is shown is rounded"
     assert run.text.splitlines()[-1].endswith(".")
 
 
@@ -181,6 +194,7 @@ def _shares(**figures: float) -> Shares:
     found = Shares(0.0, 10.0, [Share("target", "wait", 9, 10 * figures.get("waits", 0.0))])
     found.target_s, found.draft_s = 10 * figures.get("target", 0.95), 10 * figures.get("draft", 0.9)
     found.n_drafted, found.n_verified, found.n_accepted = 100, 100, int(100 * figures.get("accepted", 0.8))
+    found.n_judged = int(figures.get("judged", 100))
     found.tokens_by_schedule = Counter({"async": 180})
     return found
 
@@ -191,6 +205,7 @@ def _shares(**figures: float) -> Shares:
         ({}, "async", "only better guesses, or a faster target"),
         ({"waits": 0.3, "target": 0.6}, "async", "waits 30% of the time"),
         ({"accepted": 0.3}, "async", "Most guesses are wrong"),
+        ({"accepted": 0.3, "judged": 40}, "async", "only better guesses"),
         ({"draft": 0.4}, "async", "The draft rests 60% of the time"),
         ({"draft": 0.3, "target": 0.7}, "sync", "the draft's 30% would cost no time"),
         ({}, "off", "faster alone"),

@@ -56,6 +56,9 @@ def test_tokens(recording: Recording) -> None:
     found = where_it_went(recording, 1.0, 6.0)
     assert (found.n_tokens, found.n_drafted, found.n_verified, found.n_accepted) == (3, 1, 1, 1)
     assert found.tokens_by_schedule == {"off": 1, "async": 2}
+    assert found.n_judged == 1
+    recording.steps += [StepRecord(6.0, 6.0, 8, 3, 4, Schedule.ASYNC), StepRecord(6.0, 6.0, 8, 0, 1, Schedule.ASYNC)]
+    assert where_it_went(recording, 1.0, 6.0).n_judged == 1 + 4 + 1
     recording.steps.clear()
     assert where_it_went(recording, 1.0, 6.0).n_tokens is None
 
