@@ -198,7 +198,7 @@ def test_a_script_is_there(command: Command) -> None:
             "PYTHON": sys.executable,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         }
-        run = [script, *options, "--dry-run"]
+        run = [str(script), *options, "--dry-run"]
         done = subprocess.run(run, env=environment(own), capture_output=True, text=True, check=True, cwd=ROOT)
         assert all(option in done.stdout for option in options if option != "--dry-run")
     else:

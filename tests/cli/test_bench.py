@@ -249,7 +249,7 @@ def test_a_program_that_fails_later_costs_nothing_that_was_measured(
         (["--categories", "poem"], "no prompt of the category 'poem' (there are chat, code"),
         (["--peers", "vllm=/bin/true"], "no program 'vllm' is known"),
         (["--peers", "llama-cli=/no/such"], "--peers takes llama-cli=PATH; there is no program '/no/such'"),
-        (["--peers", f"llama-cli={sys.executable},llama-cli={sys.executable}"], "llama-cli is named twice"),
+        (["--peers", f"llama-cli={sys.executable},llama-cli=/bin/sh"], "llama-cli is named twice"),
         (["--peers", "llama-cli"], "--peers takes llama-cli=PATH; there is no program ''"),
         (["--plot", "out.pdf"], "--plot draws .svg or .png, not out.pdf"),
         (["--plot", "/no/such/out.png"], "--plot /no/such/out.png: No such file or directory"),
