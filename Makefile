@@ -4,7 +4,7 @@
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
 # make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
-# make tables  the headline tables, with the same models (over an hour), how far off duo bench is, and what a trace costs
+# make tables  the headline tables, with the same models (some hours), how far off duo bench is, and what a trace costs
 # make docs    writes the texts that are generated from the code
 # make clean   removes what was installed; models, programs and results in build/ stay
 

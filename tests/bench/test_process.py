@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from duo.bench.contestant import Interrupted
 from duo.bench.process import Child, run_process
 
 SLEEP = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
@@ -24,13 +26,20 @@ time.sleep(600)
 WRITE_PID = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + '.'); time.sleep(600)"
 
 
-@pytest.mark.parametrize("how", ["end", "kill", "time"])
+@pytest.mark.parametrize("how", ["end", "kill", "stop"])
 def test_what_a_script_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     command = ["sh", "-c", '"$@"; echo', "sh", sys.executable, "-c", WRITE_PID, str(path)]
-    if how == "time":
-        with pytest.raises(TimeoutError):
-            run_process(command, timeout_s=2.0)
+    if how == "stop":
+        stop = threading.Event()
+
+        def stop_it() -> None:
+            _wait_for_pid(path)
+            stop.set()
+
+        threading.Thread(target=stop_it).start()
+        with pytest.raises(Interrupted):
+            run_process(command, stop=stop)
     else:
         child = Child(command)
         _wait_for_pid(path)
