@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from duo.bench.contestant import Contestant, Interrupted, Job
 from duo.bench.lineup import own_ways
-from duo.bench.modes import Stage
+from duo.bench.modes import InProcess, Stage
 from duo.config import ContextConfig, DraftConfig, ModelConfig, ThreadConfig
 from duo.engine.pair import Pair
+from duo.llama.context import Context
+from duo.spec.schedule import Schedule
 
 NEVER = threading.Event()
 THREADS = ThreadConfig(1, 1, (1,), (1, 1))
@@ -44,8 +48,18 @@ def test_every_mode_writes_what_plain_decoding_writes(ways: dict[str, Contestant
     assert run.tokens_per_s > 0
 
 
-def test_the_figures_of_a_draft(ways: dict[str, Contestant]) -> None:
-    run = ways["sync"].writer.write(job("Ten things to pack for a week in the mountains:\n1."), NEVER)
+def test_the_figures_of_a_draft(ways: dict[str, Contestant], monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Stage = ways["sync"].writer._stage  # type: ignore[attr-defined]
+    decode = Context.decode
+
+    def slowly(self: Context, tokens: Sequence[int], n_rows: int = 1) -> Any:
+        if self is stage.context:
+            time.sleep(0.05)
+        return decode(self, tokens, n_rows)
+
+    monkeypatch.setattr(Context, "decode", slowly)  # or a draft might not pay, and not be asked
+    in_turns = InProcess(stage, DraftConfig(4, 8), (Schedule.SYNC,))
+    run = in_turns.write(job("Ten things to pack for a week in the mountains:\n1."), NEVER)
     assert run.n_verified
     assert run.n_accepted
     assert run.hidden == 0  # in turns, nothing is
