@@ -123,7 +123,8 @@ def test_a_better_or_faster_draft_is_never_forecast_to_be_slower(
 def test_a_larger_lead_is_worth_more_and_a_fresh_start_nothing() -> None:
     found = overlapped(APART.target_s, APART.draft_s, 0.8, N_AHEAD)
     worths = [found.worth_of(lead / 2) for lead in range(-2, 2 * N_AHEAD + 1)]
-    assert worths == sorted(worths)
+    # Linear algebra differs in the last bits between processors.
+    assert all(high > low - 1e-9 for low, high in itertools.pairwise(worths))
     assert found.worth_of(0) == pytest.approx(0)
     assert found.worth_of(-9) == worths[0] < 0 < worths[-1] == found.worth_of(99)
 
@@ -156,7 +157,8 @@ def test_the_further_away_the_draft_the_lower_the_rate(seed: int) -> None:
         overlapped(machine.beside_target_s, machine.beside_draft_s, acceptance, N_AHEAD, latency_s).rate
         for latency_s in (0.0, machine.beside_draft_s, 4 * machine.beside_draft_s, 16 * machine.beside_draft_s)
     ]
-    assert rates == sorted(rates, reverse=True) or max(rates) < 1.001 * min(rates)
+    falls = all(near > (1 - 1e-9) * far for near, far in itertools.pairwise(rates))
+    assert falls or max(rates) < 1.001 * min(rates)
     assert min(rates) >= 0.999 / machine.beside_target_s[0], "the target alone is always there"
 
 
