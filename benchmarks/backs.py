@@ -18,13 +18,13 @@ from tests.serving import BackProcess, LeadProcess
 _GATE = """
 import time
 from pathlib import Path
-from duo.link.back import Back
-run = Back.run
+from duo.link.client import DraftClient
+run = DraftClient.run
 def wait(self):
     while not Path({gate!r}).exists():
         time.sleep(0.002)
     run(self)
-Back.run = wait
+DraftClient.run = wait
 """
 
 

@@ -16,8 +16,8 @@ from duo.models.demo import demo_pair
 
 _RANDOM_DRAFT = """
 import random, sys
-from duo.cli import run
 from duo.cli.main import main
+from duo.engine import slot
 from duo.spec.types import Guess
 class Random:
     n_recent = 0
@@ -25,8 +25,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Guess(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = run.choosing
-run.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = slot.choosing
+slot.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 sys.argv[0] = "duo"
 main()
 """

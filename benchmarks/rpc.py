@@ -19,9 +19,10 @@ from tests.serving import RpcServer
 
 # The draft's process computes itself, as one without an RPC server would: what it costs to have one is left.
 _NO_SERVER = """
-from duo.cli import elsewhere
-arguments = elsewhere._arguments
-elsewhere._arguments = lambda *given: [each for each in arguments(*given) if "--rpc=" not in each]
+from dataclasses import replace
+from duo.link import process
+plan = process.DraftPlan
+process.DraftPlan = lambda url, model, context: plan(url, replace(model, rpc_servers=()), context)
 """
 
 # What is compared: a figure over another one, and the least that it should be.

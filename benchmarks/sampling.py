@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from benchmarks.options import PROMPTS, parser, quiet_enough
 from duo.bench.process import run_process
 from duo.config import ContextConfig, ModelConfig, SamplingConfig
 from duo.engine.decoder import decode_all
-from duo.engine.pair import Pair
 from duo.llama.context import Context
+from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.spec.sampling import Chain, Coupled, Greedy
 from duo.spec.types import Distribution
@@ -37,11 +38,11 @@ _VOCABULARY, _ROWS, _DECODE_S = 128_256, 5, 0.020
 # The draft proposes its most likely token, and the target samples: what is usual where nothing is coupled.
 _GREEDY_DRAFT = """
 import sys
-from duo.cli import run
 from duo.cli.main import main
+from duo.engine import slot
 from duo.spec.sampling import Greedy
-choosing = run.choosing
-run.choosing = lambda *arguments: (choosing(*arguments)[0], Greedy())
+choosing = slot.choosing
+slot.choosing = lambda *arguments: (choosing(*arguments)[0], Greedy())
 sys.argv[0] = "duo"
 main()
 """
@@ -78,15 +79,14 @@ def sampling_cost() -> float:
 def acceptance(files: Sequence[Path], n_tokens: int) -> dict[str, dict[str, float]]:
     """By temperature, the share of guesses that are right in each way."""
     found = {}
-    target_path, draft_path = demo_pair()
-    with Pair.load(ModelConfig(target_path), ModelConfig(draft_path)) as pair:
-        assert pair.draft is not None
-        config = ContextConfig(1024, 2, 2)
-        target, draft = Context(pair.target, config), Context(pair.draft, config)
+    config = ContextConfig(1024, 2, 2)
+    with ExitStack() as stack:
+        model, draft_model = (stack.enter_context(closing(Model(ModelConfig(path)))) for path in demo_pair())
+        target, draft = Context(model, config), Context(draft_model, config)
         for temperature in TEMPERATURES:
             counts = dict.fromkeys((*WAYS, "bound"), 0.0)
             for seed, file in enumerate(files):
-                prompt = pair.target.tokenize(file.read_text())
+                prompt = model.tokenize(file.read_text())
                 _compare(target, draft, prompt, n_tokens, SamplingConfig(temp=temperature, seed=seed), counts)
             found[f"{temperature:g}"] = {way: n / (n_tokens * len(files)) for way, n in counts.items()}
     return found

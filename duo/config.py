@@ -19,6 +19,7 @@ class ModelConfig:
 
     path: Path
     n_gpu_layers: int = ALL_LAYERS  # layers that are not for the CPU; a negative number: all
+    fits_layers: bool = False  # as many layers as fit instead: see duo.models.fitting
     use_mmap: bool = True
     use_mlock: bool = False
     rpc_servers: tuple[str, ...] = ()  # host:port of machines whose devices they go to
@@ -28,6 +29,13 @@ class ModelConfig:
     split_mode: str = "layer"  # how several devices share them: one of SPLIT_MODES
     tensor_split: tuple[float, ...] = ()  # and in what proportion; empty: as llama.cpp finds best
     main_gpu: int = 0  # index of the one device that is used with split mode none
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.split_mode not in SPLIT_MODES:
+            raise UsageError(
+                f"split_mode must be one of {', '.join(SPLIT_MODES)}, not {self.split_mode!r}", "split_mode"
+            )
 
     @property
     def shards(self) -> list[Path]:
@@ -49,7 +57,7 @@ class ContextConfig:
     n_batch: int = 2048  # most tokens in one call
     n_ubatch: int = 512  # most tokens computed at once
     n_outputs_max: int = 32  # most rows of logits that one call returns
-    flash_attn: str = "auto"  # on, off or auto
+    flash_attn: str = "auto"  # one of FLASH_ATTN
     type_k: str = "f16"
     type_v: str = "f16"
     exact: bool = False  # bit-equal logits whatever the batch: see Context.decode
@@ -58,9 +66,14 @@ class ContextConfig:
         """Raise UsageError for a value out of range."""
         for name in ("n_ctx", "n_threads", "n_threads_batch", "n_batch", "n_ubatch", "n_outputs_max"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}", name)
         if self.exact and self.flash_attn == "off":
-            raise UsageError("--exact needs flash attention: leave out -fa off")
+            raise UsageError("exact needs flash attention: it cannot be off", "exact")
+
+
+AUTO_DRAFT = 16  # most candidates, if nothing else is asked for
+SCHEDULES = ("auto", "async", "sync", "off")
+FLASH_ATTN = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +82,74 @@ class DraftConfig:
 
     n_max: int  # most candidates in one target batch; 0 is a plain run
     n_ahead: int  # most unverified tokens that the draft holds ready
+    schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
         if self.n_max < 0:
-            raise UsageError(f"--draft must be at least 0, not {self.n_max}")
+            raise UsageError(f"draft_n_max must be at least 0, not {self.n_max}", "draft_n_max")
         if self.n_max and self.n_ahead < 1:
-            raise UsageError(f"--draft-ahead must be at least 1, not {self.n_ahead}")
+            raise UsageError(f"draft_n_ahead must be at least 1, not {self.n_ahead}", "draft_n_ahead")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}", "schedule")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine decodes, whatever the text. None, and 0 for n_ctx: chosen for this machine and these models."""
+
+    n_ctx: int = 0  # tokens; 0: what each text needs
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    flash_attn: str = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    exact: bool = False
+    n_threads: int | None = None
+    n_threads_batch: int | None = None
+    draft_n_threads: int | None = None
+    cpu_range: str | None = None  # lo-hi: cores of the target's threads
+    draft_cpu_range: str | None = None
+    draft_n_max: int | None = None
+    draft_n_ahead: int | None = None
+    schedule: str = "auto"
+    n_predict: int = -1  # tokens that texts will have, as far as that is known: devices keep room for their cache
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        for name in ("n_batch", "n_ubatch", "n_threads", "n_threads_batch", "draft_n_threads"):
+            if (n := getattr(self, name)) is not None and n < 1:
+                raise UsageError(f"{name} must be at least 1, not {n}", name)
+        if self.n_ctx < 0:
+            raise UsageError(f"n_ctx must be 0 or more, not {self.n_ctx}", "n_ctx")
+        if self.flash_attn not in FLASH_ATTN:
+            raise UsageError(
+                f"flash_attn must be one of {', '.join(FLASH_ATTN)}, not {self.flash_attn!r}", "flash_attn"
+            )
+
+    def drafting(self) -> DraftConfig:
+        """How far to draft and verify. Raises UsageError."""
+        n_max = AUTO_DRAFT if self.draft_n_max is None else self.draft_n_max
+        # They are verified in one batch, together with the last accepted token.
+        n_max = min(n_max, max(2, min(self.n_batch, self.n_ubatch)) - 1)
+        n_ahead = 2 * n_max if self.draft_n_ahead is None else self.draft_n_ahead
+        return DraftConfig(n_max, n_ahead, self.schedule)
+
+    def context(self, n_ctx: int, n_threads: int, n_threads_batch: int, n_max: int) -> ContextConfig:
+        """The target's context, for at most `n_max` candidates. Raises UsageError."""
+        return ContextConfig(
+            # Exact decodes need one cell to spare.
+            n_ctx + self.exact,
+            n_threads,
+            n_threads_batch,
+            self.n_batch,
+            self.n_ubatch,
+            n_outputs_max=n_max + 1,
+            flash_attn=self.flash_attn,
+            type_k=self.type_k,
+            type_v=self.type_v,
+            exact=self.exact,
+        )
 
 
 SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
@@ -100,26 +174,23 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        for option, value in (("--top-k", self.top_k), ("--repeat-last-n", self.repeat_last_n)):
-            if value < 0:
-                raise UsageError(f"{option} must be 0 or more, not {value}")
+        for name in ("top_k", "repeat_last_n"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}", name)
         if not 0 <= self.temp < math.inf:
-            raise UsageError(f"--temp must be 0 or more, not {self.temp:g}")
-        for option, share in (("--top-p", self.top_p), ("--min-p", self.min_p), ("--typical", self.typical)):
+            raise UsageError(f"temperature must be 0 or more, not {self.temp:g}", "temperature")
+        for name, share in (("top_p", self.top_p), ("min_p", self.min_p), ("typical_p", self.typical)):
             if not 0 <= share <= 1:
-                raise UsageError(f"{option} must be between 0 and 1, not {share:g}")
+                raise UsageError(f"{name} must be between 0 and 1, not {share:g}", name)
         if not 0 < self.repeat_penalty < math.inf:
-            raise UsageError(f"--repeat-penalty must be greater than 0, not {self.repeat_penalty:g}")
-        for option, penalty in (
-            ("--presence-penalty", self.presence_penalty),
-            ("--frequency-penalty", self.frequency_penalty),
-        ):
-            if not math.isfinite(penalty):
-                raise UsageError(f"{option} must be a number, not {penalty:g}")
+            raise UsageError(f"repeat_penalty must be greater than 0, not {self.repeat_penalty:g}", "repeat_penalty")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise UsageError(f"{name} must be a number, not {getattr(self, name):g}", name)
         if any(math.isnan(bias) for _, bias in self.logit_bias):
-            raise UsageError("--logit-bias must be a number, not nan")
+            raise UsageError("logit_bias must be a number, not nan", "logit_bias")
         if unknown := [name for name in self.samplers if name not in SAMPLERS]:
-            raise UsageError(f"no sampler {unknown[0]!r} (there are {', '.join(SAMPLERS)})")
+            raise UsageError(f"samplers: no sampler {unknown[0]!r} (there are {', '.join(SAMPLERS)})", "samplers")
 
     @property
     def mode(self) -> str:
@@ -157,6 +228,34 @@ class StopConfig:
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
         if self.n_predict < -1:
-            raise UsageError(f"-n must be -1 or more, not {self.n_predict}")
+            raise UsageError(f"max_tokens must be -1 or more, not {self.n_predict}", "max_tokens")
         if "" in self.stop_strings:
-            raise UsageError("-r needs a text that is not empty")
+            raise UsageError("stop needs a text that is not empty", "stop")
+
+
+VERIFY = ("coupled", "rejection")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """How one text is written."""
+
+    sampling: SamplingConfig = SamplingConfig()
+    stop: StopConfig = StopConfig()
+    grammar: str | None = None  # GBNF
+    verify: str = "coupled"  # one of VERIFY; above temperature 0, rejection is classic speculative sampling
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.verify not in VERIFY:
+            raise UsageError(f"verify must be one of {', '.join(VERIFY)}, not {self.verify!r}", "verify")
+
+    @property
+    def mode(self) -> str:
+        """How tokens are chosen: greedy, coupled or rejection. What a draft is worth in one says nothing of another."""
+        return "rejection" if self.is_rejection else self.sampling.mode
+
+    @property
+    def is_rejection(self) -> bool:
+        """Whether candidates are verified by rejection sampling. At temperature 0 it is the same as matching."""
+        return self.verify == "rejection" and self.sampling.temp > 0

@@ -7,9 +7,10 @@ DuoError                  exit status 1
 │   └── MemoryLimitError  cache and buffers do not fit the memory that is there
 ├── PromptError           the prompt is empty, not text or too long
 ├── DownloadError         a model could not be fetched
-├── LinkError             lead and back cannot work together
+├── LinkError             a lead and a remote draft cannot work together
 ├── DeviceError           a device, or the machine that serves it, is not there or does not answer
 ├── TraceError            a file is no trace of a run
+├── BusyError             too many texts wait already, or the engine is closing
 ├── DecodeError           llama.cpp refused a batch
 │   ├── DecodeAborted     it was told to stop
 │   ├── GrammarError      the grammar leaves nothing to write
@@ -30,6 +31,11 @@ class UsageError(DuoError):
     """Options that contradict each other or are out of range."""
 
     exit_status = 2
+
+    def __init__(self, message: str, parameter: str = "") -> None:
+        """`parameter` is the one that `message` begins with, if it does: a command says the name of its option."""
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class ModelError(DuoError):
@@ -53,7 +59,7 @@ class DownloadError(DuoError):
 
 
 class LinkError(DuoError):
-    """A lead and a back do not understand each other, or do not fit."""
+    """A lead and a remote draft do not understand each other, or do not fit."""
 
 
 class DeviceError(DuoError):
@@ -62,6 +68,10 @@ class DeviceError(DuoError):
 
 class TraceError(DuoError):
     """A file is no trace of a run."""
+
+
+class BusyError(DuoError):
+    """Too many texts wait already, or there is no model yet or any more."""
 
 
 class DecodeError(DuoError):

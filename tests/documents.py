@@ -44,6 +44,15 @@ def _commands_in(document: Path) -> Iterator[Command]:
             yield Command(text, f"{document.relative_to(ROOT)}:{number + 1}", _section(lines, number))
 
 
+def programs(document: Path) -> list[tuple[str, str]]:
+    """The blocks of Python in a document, each with its place."""
+    text = document.read_text(encoding="utf-8")
+    return [
+        (f"{document.name}:{text[: found.start()].count(chr(10)) + 1}", found[1])
+        for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
 def strangers() -> list[str]:
     """Lines between commands that are none that is known here."""
     found = []

@@ -13,8 +13,9 @@ import numpy as np
 
 from duo.config import ThreadConfig
 from duo.errors import DecodeAborted, RollbackError
+from duo.spec.costs import Calibration
 from duo.spec.forecast import Forecast
-from duo.spec.policy import Decision, Policy, StepCost
+from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.types import Logits
 
@@ -40,6 +41,9 @@ def text_after(prompt: Sequence[int], n: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+CERTAIN = (1.0,) * (len(Calibration.EDGES) + 1)  # the acceptance of a draft that is always right
+
+
 class Eager(Policy):
     """Verifies whatever is ready and drafts whatever it may, so that nothing depends on how long things take.
 
@@ -60,8 +64,8 @@ class Eager(Policy):
     def forecasts(self, *_: Any, **__: Any) -> dict[Schedule, Forecast]:
         return {}
 
-    def may_draft(self, confidences: Sequence[float]) -> bool:
-        return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead
+    def lookahead(self) -> Lookahead:
+        return Lookahead(self.n_ahead, 0.0, CERTAIN) if self.schedule is Schedule.ASYNC else Lookahead()
 
 
 class Scripted(Eager):
@@ -80,8 +84,8 @@ class Scripted(Eager):
     def schedule(self) -> Schedule:
         return self._now
 
-    def begin(self, n_prompt: int, n_room: int | None = None) -> None:
-        super().begin(n_prompt, n_room)
+    def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
+        super().begin(n_prompt, n_room, mode)
         self._n_tokens = n_prompt
 
     def probe_due(self) -> bool:
@@ -132,6 +136,7 @@ class FakeContext:
         self.n_vocab = n_vocab
         self.threads: set[int] = set()  # that have called decode
         self.batches: list[int] = []
+        self.n_refused = 0  # decodes that an abort() kept from beginning
         self.teams: list[int] = []  # the number of threads that each batch was computed with; 0: as it was made
         self._n_threads = (0, 0)
         self._busy = threading.Lock()
@@ -151,6 +156,7 @@ class FakeContext:
             assert len(self.tokens) + len(tokens) <= self.n_ctx, "the context is full"
             assert all(0 <= token < self.n_vocab for token in tokens)
             if self._aborted:
+                self.n_refused += 1
                 raise DecodeAborted("aborted")
             self.threads.add(threading.get_ident())
             self.batches.append(len(tokens))

@@ -30,6 +30,7 @@ def tiny_llama(
     seed: int = 0,
     depth: float = 1.0,
     max_tensors: int = 0,
+    chat_template: str | None = None,
 ) -> Path:
     """A llama of one layer, with a vocabulary of its own unless told otherwise.
 
@@ -45,6 +46,8 @@ def tiny_llama(
     n_vocab = _write_vocabulary(writer, words, padding, add_bos) if vocabulary else 32
     if not vocabulary:
         writer.add_vocab_size(n_vocab)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     if tensors:
         weights = _Random(writer, seed)
         _add_ends(weights, n_vocab)

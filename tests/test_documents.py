@@ -6,6 +6,7 @@ two tables of what is not run.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -22,9 +23,11 @@ import pytest
 import typer
 
 from duo.cli.main import app
+from duo.engine.engine import generation_config
 from duo.llama.library import supports_rpc
+from duo.loading import load
 from tests.command import ROOT, environment
-from tests.documents import Command, broken_links, commands, inline_commands, strangers
+from tests.documents import Command, broken_links, commands, inline_commands, programs, strangers
 from tests.gguf_files import tiny_llama
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
 
@@ -47,8 +50,11 @@ NOT_RUN = {
 }
 
 MEASURES = ("tune", "check", "bench")  # they take minutes with models that write sense
-SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4 --draws 100"}
+SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4"}
 MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
+
+PYTHON = ROOT / "docs" / "python.md"
+PROGRAMS = [*programs(PYTHON), *programs(ROOT / "README.md")]
 
 COMMANDS = list({command.text: command for command in reversed(commands())}.values())[::-1]
 
@@ -203,6 +209,34 @@ def test_a_script_is_there(command: Command) -> None:
         assert all(option in done.stdout for option in options if option != "--dry-run")
     else:
         assert options == []
+
+
+# Python
+
+
+@pytest.mark.parametrize("program", [program for _, program in PROGRAMS], ids=[place for place, _ in PROGRAMS])
+def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for name, path in zip(("main.gguf", "draft.gguf"), demo_pair, strict=True):
+        (tmp_path / name).symlink_to(path)
+    text = re.sub(r"max_tokens=\d+", "max_tokens=4", program.replace("port=5555", "port=0"))
+    text = text.replace("lead.wait()", 'print(__import__("httpx").get(f"{lead.url}/health").raise_for_status().text)')
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_every_parameter_is_in_the_document_for_python() -> None:
+    text = PYTHON.read_text(encoding="utf-8")
+    names = [*inspect.signature(load).parameters, *inspect.signature(generation_config).parameters]
+    assert [name for name in names if not re.search(rf"`{name}\b", text)] == []
 
 
 # What holds for all

@@ -5,24 +5,28 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from duo.cli.options import AUTO_DRAFT
-from duo.config import ContextConfig, ModelConfig, StopConfig, ThreadConfig
+from duo.config import AUTO_DRAFT, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.background import Background
+from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder
+from duo.engine.draft import DraftRequest
 from duo.engine.generation import Generation
+from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.pair import Pair
 from duo.engine.text import Ending, TextStream
 from duo.errors import DecodeError
 from duo.llama.context import Context
+from duo.llama.model import Model
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
+from duo.spec.session import Session
 from duo.spec.types import Logits
 from duo.spec.verify import Matching
 from tests.fakes import Eager, FakeContext, restless
@@ -37,14 +41,17 @@ TWO = ThreadConfig(2, 2, (1, 2), (1, 1))
 class Bench:
     """The demo pair with one context each, which keep a prompt for as long as it is asked for."""
 
-    def __init__(self, pair: Pair) -> None:
-        assert pair.draft is not None
-        self.model = pair.target
+    def __init__(self, target: Model, draft: Model) -> None:
+        self.model = target
         config = ContextConfig(2304, 1, 1, n_outputs_max=Policy.PROBE_TOKENS, exact=True)
-        self.target = Context(pair.target, config)
-        self.twin = Context(pair.target, config)
-        self.draft = Context(pair.draft, config)
+        self.target = Context(target, config)
+        self.twin = Context(target, config)
+        self.draft = Context(draft, config)
         self.prompt: list[int] = []
+
+    def close(self) -> None:
+        for context in (self.target, self.twin, self.draft):
+            context.close()
 
     def hold(self, text: str) -> None:
         self.prompt = self.model.tokenize(text)
@@ -53,28 +60,38 @@ class Bench:
 
     def write(self, draft: Decoder | None, policy: Policy, threads: ThreadConfig = ONE) -> tuple[list[int], Metrics]:
         """The tokens that follow the prompt."""
-        return run(self.generation(self.target, draft, policy, threads))
+        return run(*self.generation(self.target, draft, policy, threads))
 
     def generation(
         self, target: Decoder, draft: Decoder | None, policy: Policy, threads: ThreadConfig = ONE
-    ) -> Generation:
+    ) -> tuple[Generation, Metrics]:
         for context in (self.target, self.twin, self.draft):
             context.rollback(min(context.n_past, len(self.prompt) - 1))
             context.set_threads(threads.target_batch, threads.target_batch)
         ending = Ending(StopConfig(N), TextStream(self.model.piece), self.model.is_end)
-        return Generation(target, draft, self.prompt, Matching(Greedy()), Greedy(), ending, policy, threads, Metrics())
+        metrics, n_vocab = Metrics(), self.model.n_vocab
+        request = DraftRequest(
+            Session(self.prompt, n_vocab), ending, metrics, n_vocab, Greedy(), SamplingConfig(), mode="greedy"
+        )
+        local = None
+        if draft is not None:
+            cache = Cache(draft)
+            cache.end(self.prompt)  # as much of it as is there
+            local = LocalDraft(cache, policy, threads)
+        return Generation(target, request, Matching(Greedy()), threads, local), metrics
 
 
-def run(generation: Generation) -> tuple[list[int], Metrics]:
+def run(generation: Generation, metrics: Metrics) -> tuple[list[int], Metrics]:
     """Run on a thread of its own, as in earnest: OpenMP's team of threads ends with it."""
     with Background(generation.run, "test") as running:
-        return [token for step in running for token in step.tokens], generation.metrics
+        return [token for step in running for token in step.tokens], metrics
 
 
 @pytest.fixture(scope="module")
 def bench(demo_pair: tuple[Path, Path]) -> Iterator[Bench]:
-    with Pair.load(ModelConfig(demo_pair[0]), ModelConfig(demo_pair[1])) as pair:
-        yield Bench(pair)
+    target, draft = (Model(ModelConfig(path)) for path in demo_pair)
+    with closing(target), closing(draft), closing(Bench(target, draft)) as made:
+        yield made
 
 
 class Before:
@@ -182,11 +199,11 @@ def test_the_text_is_the_same_when_guesses_are_surely_used(bench: Bench, kind: s
     # A target so slow that the draft is always ahead.
     slow = Before(bench.target, lambda: time.sleep(0.1))
     for target, schedule in ((slow, Schedule.ASYNC), (bench.target, Schedule.SYNC)):
-        tokens, metrics = run(bench.generation(target, bench.draft, eager(schedule)))
+        tokens, metrics = run(*bench.generation(target, bench.draft, eager(schedule)))
         assert tokens == plain
-        statistics = metrics.statistics()["draft"]
-        assert statistics["accepted"] > 0
-        assert statistics["accepted"] < statistics["verified"], "and some were rejected"
+        statistics = metrics.statistics().draft
+        assert statistics is not None
+        assert 0 < statistics.accepted < statistics.verified, "some were accepted and some rejected"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,17 +12,17 @@ from pathlib import Path
 
 from duo.bench import peers
 from duo.bench.contestant import PLAIN, Contestant, Job, Writer
-from duo.bench.modes import InProcess, Stage
-from duo.bench.remote import LoopbackBack
-from duo.bench.server_peer import Server, server_command
+from duo.bench.modes import InProcess
+from duo.bench.remote import LoopbackDraft
+from duo.bench.server_peer import ServerPeer, server_command
 from duo.config import DraftConfig, ModelConfig
+from duo.engine.engine import Engine
+from duo.engine.slot import Drafts
 from duo.llama.devices import CPU
 from duo.llama.model import Model
-from duo.spec.schedule import ALL, Schedule
 
 DEFAULT_N_MAX = 3  # llama.cpp's own, where duo chooses by itself
 
-_SCHEDULES = {"plain": (Schedule.OFF,), "sync": (Schedule.SYNC,), "async": (Schedule.ASYNC,), "auto": ALL}
 _PLAIN_PROGRAMS = {
     "llama-completion": (peers.completion_command, peers.parse_completion),
     "llama-cli": (peers.cli_command, peers.parse_cli),
@@ -34,32 +35,34 @@ def found_peers() -> dict[str, Path]:
 
 
 def own_ways(
-    stage: Stage, modes: Sequence[str], limits: Mapping[str, DraftConfig], draft: ModelConfig | None, stack: ExitStack
+    engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig], draft: ModelConfig | None, stack: ExitStack
 ) -> list[Contestant]:
     """duo's modes, each but plain with every limit (by its name: a number or auto); `stack` ends what they start."""
     found = []
     for mode in modes:
         if mode == PLAIN:
-            writer = InProcess(stage, DraftConfig(0, 0), _SCHEDULES[mode])
-            found.append(Contestant(mode, writer, _threads(stage, mode), _device(stage.pair.target)))
+            writer = InProcess(engine, lambda _: Drafts())
+            found.append(Contestant(mode, writer, _threads(engine, mode), _device(engine.slot.target)))
             continue
-        make = _remote(stage, draft, stack) if mode == "remote" else partial(_local, stage, mode)
         for name, limit in limits.items():
-            found.append(Contestant(mode, make(limit), _threads(stage, mode), _devices(stage), name))
+            writer = InProcess(engine, _drafts(engine, mode, limit, draft, stack))
+            found.append(Contestant(mode, writer, _threads(engine, mode), _devices(engine), name))
     return found
 
 
-def _local(stage: Stage, mode: str, limit: DraftConfig) -> InProcess:
-    return InProcess(stage, limit, _SCHEDULES[mode])
-
-
-def _remote(stage: Stage, draft: ModelConfig | None, stack: ExitStack) -> Callable[[DraftConfig], InProcess]:
-    assert draft is not None
-    # On this machine both share its cores, as they do side by side.
-    n_target, n_draft = stage.threads.beside
-    beside = replace(stage, threads=replace(stage.threads, target=n_target, target_batch=n_target))
-    back = stack.enter_context(LoopbackBack(draft, n_draft, stage.pair.target, stage.context))
-    return lambda limit: InProcess(beside, limit, _SCHEDULES["async"], back.help)
+def _drafts(
+    engine: Engine, mode: str, limit: DraftConfig, draft: ModelConfig | None, stack: ExitStack
+) -> Callable[[threading.Event], Drafts]:
+    slot = engine.slot
+    if mode == "remote":
+        assert draft is not None
+        # On this machine both share its cores, as they do side by side.
+        n_target = slot.threads.beside[0]
+        threads = replace(slot.threads, target=n_target, target_batch=n_target)
+        limit = replace(limit, schedule="async")
+        return stack.enter_context(LoopbackDraft(engine, draft, limit, threads)).drafts
+    drafts = Drafts(slot.new_draft(slot.new_policy(replace(limit, schedule=mode))))
+    return lambda _: drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,11 @@ class Programs:
     may_fail: bool = False
 
 
-def other_programs(programs: Programs, job: Job, stage: Stage, stack: ExitStack) -> list[Contestant]:
+def other_programs(programs: Programs, job: Job, engine: Engine, stack: ExitStack) -> list[Contestant]:
     """Each with the same models and threads; llama-server drafts too, if there is a draft. `stack` ends them."""
-    n_target = stage.threads.target
+    n_target = engine.slot.threads.target
     plain = partial(
-        Contestant, threads=str(n_target), devices=_peer_devices(stage.pair.target), may_fail=programs.may_fail
+        Contestant, threads=str(n_target), devices=_peer_devices(engine.slot.target), may_fail=programs.may_fail
     )
     found = []
     for name, path in programs.paths.items():
@@ -86,10 +89,10 @@ def other_programs(programs: Programs, job: Job, stage: Stage, stack: ExitStack)
             command = partial(make, path, threads=n_target)
             found.append(plain(name, peers.Program(name, command, parse, programs.options)))
         elif name == "llama-server" and job.draft is None:
-            served = Server(name, [*server_command(path, job, n_target, 0, 0), *programs.options])
+            served = ServerPeer(name, [*server_command(path, job, n_target, 0, 0), *programs.options])
             found.append(plain(name, stack.enter_context(served)))
         elif job.draft is not None:
-            found += [_taking_turns(name, path, programs, job, stage, n, stack) for n in programs.n_max]
+            found += [_taking_turns(name, path, programs, job, engine, n, stack) for n in programs.n_max]
     return found
 
 
@@ -98,21 +101,21 @@ def _taking_turns(
     path: Path,
     programs: Programs,
     job: Job,
-    stage: Stage,
+    engine: Engine,
     n: int,
     stack: ExitStack,
 ) -> Contestant:
     """A program that drafts at most `n` candidates."""
     options = [*programs.options, *programs.draft_options]
-    n_target, n_draft = stage.threads.target, stage.threads.draft
+    n_target, n_draft = engine.slot.threads.target, engine.slot.threads.draft
     threads = (n_target, n_draft[0] if len(n_draft) == 1 else n_target)  # as theirs, unless -td says so
     writer: Writer
     if name == "llama-server":
-        writer = stack.enter_context(Server(name, [*server_command(path, job, *threads, n), *options]))
+        writer = stack.enter_context(ServerPeer(name, [*server_command(path, job, *threads, n), *options]))
     else:
         command = partial(peers.speculative_command, path, threads=threads[0], draft_threads=threads[1], n_max=n)
         writer = peers.Program(name, command, peers.parse_speculative, options)
-    models = [model for model in (stage.pair.target, stage.pair.draft) if model is not None]
+    models = [model for model in (engine.slot.target, engine.slot.draft_model) if model is not None]
     return Contestant(
         name,
         writer,
@@ -123,17 +126,17 @@ def _taking_turns(
     )
 
 
-def _threads(stage: Stage, mode: str) -> str:
+def _threads(engine: Engine, mode: str) -> str:
     """Of target and draft: `a/b` in turns, where the policy may choose, `a+b` at the same time."""
-    threads = stage.threads
+    threads = engine.slot.threads
     in_turns = f"{threads.target}/{'–'.join(map(str, threads.draft))}"
     at_once = f"{threads.beside[0]}+{threads.beside[1]}"
     by_mode = {PLAIN: str(threads.target), "sync": in_turns, "auto": f"{in_turns} or {at_once}"}
     return by_mode.get(mode, at_once)
 
 
-def _devices(stage: Stage) -> str:
-    return "+".join(_device(model) for model in (stage.pair.target, stage.pair.draft) if model is not None)
+def _devices(engine: Engine) -> str:
+    return "+".join(_device(model) for model in (engine.slot.target, engine.slot.draft_model) if model is not None)
 
 
 def _peer_devices(*models: Model) -> str:

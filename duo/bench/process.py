@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from duo.bench.contestant import Interrupted
@@ -63,7 +62,7 @@ def run_process(
         bufsize=0,
         start_new_session=True,  # Ctrl-C is for this process, which ends that one
     )
-    with Guard(process.pid):
+    with ProcessGuard(process.pid):
         try:
             return _follow(process, start, start + timeout_s, stop)
         finally:
@@ -113,7 +112,7 @@ def _follow(process: subprocess.Popen[bytes], start: float, end: float, stop: th
     )
 
 
-class Guard:
+class ProcessGuard:
     """Kills a process, and what it has started in its session, if this one ends inside the block, however."""
 
     # Its standard input ends when this process does; otherwise it is told that all is well.
@@ -129,13 +128,11 @@ class Guard:
             start_new_session=True,
         )
 
-    def __enter__(self) -> Guard:
+    def __enter__(self) -> ProcessGuard:
         """It watches from its start on."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the watch."""
         self._process.kill()
         with self._process:
@@ -160,7 +157,7 @@ class Child:
         except OSError:
             self._log.close()
             raise
-        self._guard = Guard(self._process.pid)
+        self._guard = ProcessGuard(self._process.pid)
 
     @property
     def has_ended(self) -> bool:

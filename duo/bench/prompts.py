@@ -46,7 +46,7 @@ def chosen(prompts: Sequence[Prompt], categories: Sequence[str] | None) -> list[
     if categories is None:
         return list(prompts)
     if unknown := [name for name in categories if name not in known]:
-        raise UsageError(f"--categories: no prompt of the category {unknown[0]!r} (there are {', '.join(known)})")
+        raise UsageError(f"categories: no prompt of {unknown[0]!r} (there are {', '.join(known)})", "categories")
     return [prompt for name in categories for prompt in prompts if prompt.category == name]
 
 

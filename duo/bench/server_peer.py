@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -21,7 +20,7 @@ from duo.bench.process import Child
 _LOOK_S = 0.05
 
 
-class Server:
+class ServerPeer:
     """Starts with the first text; ends with the block."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -31,13 +30,11 @@ class Server:
         self._process: Child | None = None
         self._url = ""
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ServerPeer:
         """Nothing runs yet."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the process."""
         if self._process is not None:
             self._process.end()

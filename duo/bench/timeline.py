@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duo.diagnose.trace import LANES
 from duo.engine.metrics import Event
-from duo.engine.trace import LANES
 from duo.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,97 +14,68 @@ from duo.cli.until_eof import UntilEofOpt
 
 FIRST = "What matters first"
 
-ModelOpt = Annotated[
-    Path | None,
-    option("-m", "--model", "-md", "--model-draft", panel=FIRST, metavar="GGUF",
-           env=["LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"],
-           help="The draft: a small model with the vocabulary of the lead's. Without it, the demo pair's."),
-]  # fmt: skip
-LeadOpt = Annotated[
-    str, option("--lead", panel=FIRST, metavar="URL", help="Where the lead is: ws:// or wss://, host and port.")
-]
-HfOpt = Annotated[
-    str | None,
-    option("-hf", "-hfd", "--hf-repo", "--hf-repo-draft", panel=opt.MODELS, metavar="USER/REPO[:QUANT]",
-           env="LLAMA_ARG_SPEC_DRAFT_HF_REPO", help="The draft from Hugging Face."),
-]  # fmt: skip
-ThreadsOpt = Annotated[
-    int | None,
-    option("-t", "-td", "--threads", panel=opt.HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS",
-           show_default="all cores", help="Threads of the draft."),
-]  # fmt: skip
-LayersOpt = Annotated[
-    dev.Layers,
-    option("-ngl", "-ngld", "--gpu-layers", panel=dev.DEVICES, metavar="N|all|auto", parser=dev.parse_layers,
-           show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS", help="Layers of the draft on its devices."),
-]  # fmt: skip
-DeviceOpt = Annotated[
-    dev.Names | None,
-    option("-dev", "-devd", "--device", "--device-draft", panel=dev.DEVICES, metavar="NAME,...|none",
-           parser=dev.parse_names, env="LLAMA_ARG_DEVICE", show_default="all GPUs",
-           help="Devices of the draft, as duo --list-devices names them."),
-]  # fmt: skip
-SplitModeOpt = Annotated[
-    dev.SplitMode,
-    option("-sm", "-smd", "--split-mode", "--split-mode-draft", panel=dev.DEVICES, env="LLAMA_ARG_SPLIT_MODE",
-           help="How several devices share the draft: see llama.cpp."),
-]  # fmt: skip
-TensorSplitOpt = Annotated[
-    dev.Shares | None,
-    option("-ts", "-tsd", "--tensor-split", "--tensor-split-draft", panel=dev.DEVICES, metavar="N,N,...",
-           parser=dev.parse_shares, show_default="by free memory", env="LLAMA_ARG_TENSOR_SPLIT",
-           help="In what proportion they share it."),
-]  # fmt: skip
-MainGpuOpt = Annotated[
-    int,
-    option("-mg", "-mgd", "--main-gpu", "--main-gpu-draft", panel=dev.DEVICES, metavar="I", min=0,
-           env="LLAMA_ARG_MAIN_GPU", help="The one of them that -sm none uses, counted from 0."),
-]  # fmt: skip
-RpcOpt = Annotated[
-    dev.Names | None,
-    option("--rpc", "--rpcd", panel=dev.DEVICES, metavar="HOST:PORT,...", parser=dev.parse_servers,
-           env="LLAMA_ARG_RPC", help="Servers (duo rpc-server, llama.cpp's rpc-server) whose devices the draft is on."),
-]  # fmt: skip
-ContextSizeOpt = Annotated[
-    int,
-    option("-c", "--ctx-size", panel=opt.CONTEXT, metavar="N", min=0, env="LLAMA_ARG_CTX_SIZE",
-           help="Context in tokens; 0 is what the lead's texts need, up to what the draft was trained for."),
-]  # fmt: skip
-TokenOpt = Annotated[
-    str | None,
-    option("--token", "--back-token", panel=BACKS, metavar="TOKEN", env="DUO_BACK_TOKEN", show_default="none",
-           help="What the lead wants to be told (its --back-token)."),
-]  # fmt: skip
-TokenFileOpt = Annotated[
-    Path | None, option("--token-file", "--back-token-file", panel=BACKS, metavar="FILE", help="The same from a file.")
-]
 
+# fmt: off
+@dataclass(frozen=True)
+class DraftOptions:
+    """Which draft, and for whom."""
 
-@dataclass(frozen=True, slots=True)
-class BackOptions:
-    """The options of `duo back`."""
-
-    model: ModelOpt = None
-    lead: LeadOpt = "ws://localhost:5555"
-    token: TokenOpt = None
-    token_file: TokenFileOpt = None
-    hf_repo: HfOpt = None
+    model: Annotated[Path | None, option(
+        "-m", "--model", "-md", "--model-draft", panel=FIRST, metavar="GGUF",
+        env=["LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"],
+        help="The draft: a small model with the vocabulary of the lead's. Without it, the demo pair's.")] = None
+    lead: Annotated[str, option(
+        "--lead", panel=FIRST, metavar="URL",
+        help="Where the lead is: ws:// or wss://, host and port.")] = "ws://localhost:5555"
+    token: Annotated[str | None, option(
+        "--token", "--back-token", panel=BACKS, metavar="TOKEN", env="DUO_BACK_TOKEN", show_default="none",
+        help="What the lead wants to be told (its --back-token).")] = None
+    token_file: Annotated[Path | None, option(
+        "--token-file", "--back-token-file", panel=BACKS, metavar="FILE", help="The same from a file.")] = None
+    hf_repo: Annotated[str | None, option(
+        "-hf", "-hfd", "--hf-repo", "--hf-repo-draft", panel=opt.MODELS, metavar="USER/REPO[:QUANT]",
+        env="LLAMA_ARG_SPEC_DRAFT_HF_REPO", help="The draft from Hugging Face.")] = None
     offline: opt.OfflineOpt = False
-    mlock: opt.MlockOpt = False
-    mmap: opt.MmapOpt = True
-    threads: ThreadsOpt = None
-    gpu_layers: LayersOpt = dev.AUTO_LAYERS
-    device: DeviceOpt = None
-    split_mode: SplitModeOpt = dev.SplitMode.LAYER
-    tensor_split: TensorSplitOpt = None
-    main_gpu: MainGpuOpt = 0
-    rpc: RpcOpt = None
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where the draft computes."""
+
+    threads: Annotated[int | None, option(
+        "-t", "-td", "--threads", panel=opt.HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS",
+        show_default="all cores", help="Threads of the draft.")] = None
+    gpu_layers: Annotated[dev.Layers, option(
+        "-ngl", "-ngld", "--gpu-layers", panel=dev.DEVICES, metavar="N|all|auto", parser=dev.parse_layers,
+        show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS",
+        help="Layers of the draft on its devices.")] = dev.AUTO_LAYERS
+    device: Annotated[dev.Names | None, option(
+        "-dev", "-devd", "--device", "--device-draft", panel=dev.DEVICES, metavar="NAME,...|none",
+        parser=dev.parse_names, env="LLAMA_ARG_DEVICE", show_default="all GPUs",
+        help="Devices of the draft, as duo --list-devices names them.")] = None
+    split_mode: Annotated[dev.SplitMode, option(
+        "-sm", "-smd", "--split-mode", "--split-mode-draft", panel=dev.DEVICES, env="LLAMA_ARG_SPLIT_MODE",
+        help="How several devices share the draft: see llama.cpp.")] = dev.SplitMode.LAYER
+    tensor_split: Annotated[dev.Proportions | None, option(
+        "-ts", "-tsd", "--tensor-split", "--tensor-split-draft", panel=dev.DEVICES, metavar="N,N,...",
+        parser=dev.parse_shares, show_default="by free memory", env="LLAMA_ARG_TENSOR_SPLIT",
+        help="In what proportion they share it.")] = None
+    main_gpu: Annotated[int, option(
+        "-mg", "-mgd", "--main-gpu", "--main-gpu-draft", panel=dev.DEVICES, metavar="I", min=0,
+        env="LLAMA_ARG_MAIN_GPU", help="The one of them that -sm none uses, counted from 0.")] = 0
+    rpc: Annotated[dev.Names | None, option(
+        "--rpc", "--rpcd", panel=dev.DEVICES, metavar="HOST:PORT,...", parser=dev.parse_servers, env="LLAMA_ARG_RPC",
+        help="Servers (duo rpc-server, llama.cpp's rpc-server) whose devices the draft is on.")] = None
     rpc_timeout: dev.RpcTimeoutOpt = 8.0
     until_eof: UntilEofOpt = False
-    ctx_size: ContextSizeOpt = 0
-    flash_attn: opt.FlashAttnOpt = opt.Switch.AUTO
-    cache_type_k: opt.CacheTypeKOpt = opt.CacheType.F16
-    cache_type_v: opt.CacheTypeVOpt = opt.CacheType.F16
-    verbose: opt.VerboseOpt = False
-    log_file: opt.LogFileOpt = None
+    ctx_size: Annotated[int, option(
+        "-c", "--ctx-size", panel=opt.CONTEXT, metavar="N", min=0, env="LLAMA_ARG_CTX_SIZE",
+        help="Context in tokens; 0 is what the lead's texts need, up to what the draft was trained for.")] = 0
+
+
+@dataclass(frozen=True)
+class BackOptions(DraftOptions, PlaceOptions, opt.EngineOptions):
+    """The options of `duo back`."""
+
+    offers = (DraftOptions, opt.WeightOptions, PlaceOptions, opt.CacheOptions, opt.LogOptions)
     help: opt.HelpOpt = False

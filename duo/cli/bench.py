@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,26 @@ from duo.bench import formats, peers
 from duo.bench.contestant import PLAIN, Interrupted, Job
 from duo.bench.facts import checksums, circumstances, model_facts
 from duo.bench.lineup import DEFAULT_N_MAX, Programs, other_programs, own_ways
-from duo.bench.modes import InProcess, Stage
+from duo.bench.modes import InProcess
 from duo.bench.prompts import Prompt, rounds
 from duo.bench.results import Results
 from duo.bench.rounds import Sample, measure
 from duo.bench.timeline import new_figure
 from duo.cli.bench_options import BenchOptions, Format
 from duo.cli.bench_plan import Plan, read_plan
-from duo.cli.configs import check_usage, draft_config, model_configs
-from duo.cli.contexts import make_contexts, threads_for
+from duo.cli.configs import check_usage, model_names
+from duo.cli.devices import is_demo
 from duo.cli.installation import SLOWING
 from duo.cli.interrupts import on_interrupt
-from duo.cli.load import load
-from duo.cli.options import RunOptions
+from duo.cli.load import loaded
+from duo.cli.options import CacheOptions
 from duo.cli.output import blame, check_writable, progress_bar, say, send_log, warn
 from duo.cli.report import plain_options
 from duo.config import ModelConfig
 from duo.engine.background import Background
 from duo.engine.cores import usable_cores
-from duo.engine.pair import Pair
+from duo.engine.engine import Engine
+from duo.engine.slot import Slot
 from duo.errors import PromptError, UsageError
 from duo.llama.devices import gpus
 from duo.llama.model import Model
@@ -51,37 +52,38 @@ _FORMATS = {
 
 def bench(options: BenchOptions) -> int:
     """Measure and print. Returns the exit status. Raises DuoError."""
-    send_log(verbose=options.verbose, file=options.log_file)
+    send_log(verbose=options.verbose, file=options.log_file, hidden=("duo.link", "duo.process"))
     plan = read_plan(options)
     busy = round(os.getloadavg()[0], 2)  # before this process adds to it
     _check_plot(options.plot)
-    shared = {field.name for field in fields(RunOptions)} & {field.name for field in fields(options)} - {"draft"}
-    run_options = RunOptions(**{name: getattr(options, name) for name in shared}, draft=plan.largest)
-    check_usage(run_options)
-    target, draft = model_configs(run_options)
-    modes = plan.modes_for(draft is not None)
+    options = replace(options, draft=plan.largest)
+    check_usage(options)
+    has_draft = model_names(options)[1] is not None or is_demo(options)
+    modes = plan.modes_for(has_draft)
     versions = {name: {"path": str(path), "version": peers.version(path)} for name, path in plan.peers.items()}
-    with load(target, draft) as pair, ExitStack() as stack:
-        prompts = [replace(p, text=_text(p, pair.target, raw=options.raw)) for p in plan.prompts]
+    with loaded(options) as engine, ExitStack() as stack:
+        slot = engine.slot
+        prompts = [replace(p, text=_text(p, slot.target, raw=options.raw)) for p in plan.prompts]
         taken = rounds(prompts, options.repetitions)
-        stage = _stage(run_options, pair, taken)
-        draft_path = draft.path if draft is not None else None
-        job = Job(target.path, draft_path, "", Path(), options.predict, stage.context.n_ctx)
-        limits = {name: draft_config(replace(run_options, draft=n)) for name, n in plan.limits.items()}
-        contestants = own_ways(stage, _possible(modes, plan, stage), limits, draft, stack)
-        contestants += other_programs(_programs(run_options, plan, target, draft), job, stage, stack)
+        _reserve(engine, taken, options.predict)
+        models = [slot.target.config, *([slot.draft_model.config] if slot.draft_model is not None else [])]
+        target, draft = models[0], models[1] if len(models) > 1 else None
+        job = Job(target.path, draft.path if draft is not None else None, "", Path(), options.predict, slot.n_ctx)
+        limits = {name: replace(slot.config, draft_n_max=n).drafting() for name, n in plan.limits.items()}
+        contestants = own_ways(engine, _possible(modes, plan, slot), limits, draft, stack)
+        contestants += other_programs(_programs(options, plan, target, draft), job, engine, stack)
         results = Results(contestants)
         facts = circumstances() | {"load_before": busy, "complete": False}
-        facts |= {"peers": versions, "options": plain_options(asdict(options))}
+        facts |= {"peers": versions, "options": plain_options(asdict(options)) | {"draft": options.limits}}
         _caution(busy)
         sums: list[dict[str, str]] = []
         try:
-            status = _measure(results, taken, job, [target, *filter(None, [draft])], sums, options)
+            status = _measure(results, taken, job, models, sums, options)
             facts["complete"] = not status
             return status
         finally:  # whatever ended it, what was measured is said
             if results.samples:
-                facts["models"] = _models(pair, sums)
+                facts["models"] = _models(slot, sums)
                 _show(results, facts, options)
 
 
@@ -102,21 +104,18 @@ def _text(prompt: Prompt, target: Model, *, raw: bool) -> str:
     return text.removeprefix(bos)
 
 
-def _stage(options: RunOptions, pair: Pair, prompts: Sequence[Prompt]) -> Stage:
-    """Contexts that hold each of the texts. Raises DuoError."""
-    longest = max(len(pair.target.tokenize(prompt.text)) for prompt in prompts)
-    threads = threads_for(options, pair, {})
-    context, draft_context = make_contexts(options, pair, threads, longest, options.predict + _ROOM)
-    if longest + options.predict > context.n_ctx:
-        raise PromptError(
-            f"a prompt of {longest} tokens and {options.predict} more do not fit {context.n_ctx}: take a smaller -n"
-        )
-    return Stage(pair, context, draft_context, threads)
+def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
+    """Make contexts that hold each of the texts. Raises DuoError."""
+    longest = max(len(engine.tokenize(prompt.text)) for prompt in prompts)
+    engine.call(lambda slot: slot.reserve(longest, n_predict + _ROOM))
+    n_ctx = engine.slot.n_ctx
+    if longest + n_predict > n_ctx:
+        raise PromptError(f"a prompt of {longest} tokens and {n_predict} more do not fit {n_ctx}: take a smaller -n")
 
 
-def _possible(modes: Sequence[str], plan: Plan, stage: Stage) -> Sequence[str]:
+def _possible(modes: Sequence[str], plan: Plan, slot: Slot) -> Sequence[str]:
     """The modes that these models can do. Raises UsageError if others were asked for."""
-    if stage.draft_context is not None or set(modes) == {PLAIN}:
+    if slot.draft is not None or set(modes) == {PLAIN}:
         return modes
     if plan.modes is not None:
         raise UsageError("one of these models cannot take tokens back: nothing is drafted, take --modes plain")
@@ -131,7 +130,7 @@ def _caution(busy: float) -> None:
         say(f"duo: {name} is set: it can make every decode, of all programs, several times slower")
 
 
-def _programs(options: RunOptions, plan: Plan, target: ModelConfig, draft: ModelConfig | None) -> Programs:
+def _programs(options: CacheOptions, plan: Plan, target: ModelConfig, draft: ModelConfig | None) -> Programs:
     """The programs beside duo, with the options that decide what a decode costs."""
     shared = ["-fa", options.flash_attn.value, "-ctk", options.cache_type_k.value, "-ctv", options.cache_type_v.value]
     if draft is None and "llama-speculative-simple" in plan.peers:
@@ -206,8 +205,8 @@ def _progress(sample: Sample, results: Results, n_rounds: int, width: int) -> st
     )
 
 
-def _models(pair: Pair, sums: Sequence[dict[str, str]]) -> dict[str, Any]:
-    models = [model_facts(m, s) for m, s in zip(filter(None, (pair.target, pair.draft)), sums, strict=True)]
+def _models(slot: Slot, sums: Sequence[dict[str, str]]) -> dict[str, Any]:
+    models = [model_facts(m, s) for m, s in zip(filter(None, (slot.target, slot.draft_model)), sums, strict=True)]
     return {"target": models[0], "draft": models[1] if len(models) > 1 else None}
 
 

@@ -11,8 +11,8 @@ from duo.bench.lineup import found_peers
 from duo.bench.peers import PROGRAMS
 from duo.bench.prompts import Prompt, built_in, chosen, parse_prompts
 from duo.cli.bench_options import BenchOptions
-from duo.cli.options import AUTO_DRAFT
 from duo.cli.prompt import read_file
+from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
 
 _DEFAULT_MODES = ("plain", "sync", "async", "auto")  # remote needs the memory of a second draft
@@ -52,7 +52,7 @@ def read_plan(options: BenchOptions) -> Plan:
     categories = None if options.categories is None else _split(options.categories, "--categories")
     return Plan(
         None if options.modes is None else _modes(options.modes),
-        {name: _limit(name) for name in _split(options.draft, "--draft")},
+        {name: _limit(name) for name in _split(options.limits, "--draft")},
         chosen(prompts, categories),
         found_peers() if options.peers is None else _peers(options.peers),
         options.peers is None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -17,24 +16,16 @@ from duo.errors import UsageError
 from duo.models.profiles import config_dir
 
 
-class InputLine:
-    """An input line with a history; Enter sends, Alt-Enter and Ctrl-J make a new line."""
+def input_line() -> PromptSession[str]:
+    """An input line with a history; Enter sends, Alt-Enter and Ctrl-J make a new line, Ctrl-C clears it.
 
-    def __init__(self) -> None:
-        self._session: PromptSession[str] = PromptSession(
-            [("", "\n"), ("bold", "> ")],
-            multiline=True,
-            history=_history(),
-            key_bindings=_keys(),
-            enable_suspend=True,
-            # Beside a text that goes elsewhere, there may be a terminal yet.
-            output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),
-        )
-
-    def read(self) -> str:
-        """A message. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C on an empty line."""
-        # A byte that is no UTF-8 comes as half a character, which no encoding has.
-        return self._session.prompt().encode("utf-8", "replace").decode()
+    Its prompt() raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C on an empty line.
+    """
+    return PromptSession(
+        [("", "\n"), ("bold", "> ")], multiline=True, history=_history(), key_bindings=_keys(), enable_suspend=True,
+        # Beside a text that goes elsewhere, there may be a terminal yet.
+        output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),
+    )  # fmt: skip
 
 
 class _KeptHistory(FileHistory):
@@ -49,39 +40,26 @@ def _history() -> History:
     """In a file that only the user can read, if one can be made."""
     try:
         path = config_dir() / "chat_history"
-        _make_private(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+        path.chmod(0o600)
     except (OSError, UsageError):
         return InMemoryHistory()
     return _KeptHistory(path)
 
 
-def _make_private(path: Path) -> None:
-    """Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.open("r+b").close()
-
-
 def _keys() -> KeyBindings:
-    keys = KeyBindings()
-    at_line = has_focus(DEFAULT_BUFFER)
-
-    @keys.add("enter", filter=at_line)
-    def send(event: KeyPressEvent) -> None:
-        event.current_buffer.validate_and_handle()
-
-    @keys.add("escape", "enter", filter=at_line)
-    @keys.add("c-j", filter=at_line)
-    def begin_line(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    @keys.add("c-c", filter=at_line)
-    @keys.add("<sigint>", filter=at_line)
-    def clear(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            event.app.exit(exception=KeyboardInterrupt)
-
+    keys, at_line = KeyBindings(), has_focus(DEFAULT_BUFFER)
+    keys.add("enter", filter=at_line)(lambda event: event.current_buffer.validate_and_handle())
+    for new_line in (("escape", "enter"), ("c-j",)):
+        keys.add(*new_line, filter=at_line)(lambda event: event.current_buffer.insert_text("\n"))
+    for interrupt in ("c-c", "<sigint>"):
+        keys.add(interrupt, filter=at_line)(_clear)
     return keys
+
+
+def _clear(event: KeyPressEvent) -> None:
+    if event.current_buffer.text:
+        event.current_buffer.reset()
+    else:
+        event.app.exit(exception=KeyboardInterrupt)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from duo.cli.declare import option
+from duo.cli import declare
 from duo.config import ALL_LAYERS
 from duo.llama.connections import split_endpoint
 
 DEVICES = "Devices"
+option = partial(declare.option, panel=DEVICES)
 
 
 class Layers(int):
@@ -41,7 +44,7 @@ class Names(tuple[str, ...]):
     """Names of devices, or of servers."""
 
 
-class Shares(tuple[float, ...]):
+class Proportions(tuple[float, ...]):
     """Proportions."""
 
 
@@ -66,12 +69,12 @@ def parse_servers(value: str | Names) -> Names:
     return servers
 
 
-def parse_shares(value: str | Shares) -> Shares:
+def parse_shares(value: str | Proportions) -> Proportions:
     """Proportions with commas or slashes between them, as llama.cpp takes them."""
-    if isinstance(value, Shares):
+    if isinstance(value, Proportions):
         return value
     try:
-        shares = Shares(float(share) for share in value.replace("/", ",").split(","))
+        shares = Proportions(float(share) for share in value.replace("/", ",").split(","))
     except ValueError:
         raise typer.BadParameter(f"{value!r} is not written N,N,... with numbers") from None
     if not all(0 <= share < math.inf for share in shares) or not any(shares):
@@ -88,68 +91,57 @@ class SplitMode(str, Enum):
     TENSOR = "tensor"
 
 
-LayersOpt = Annotated[
-    Layers,
-    option("-ngl", "--gpu-layers", "--n-gpu-layers", panel=DEVICES, metavar="N|all|auto", parser=parse_layers,
-            show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS",
-           help="Layers of the target on its devices; auto: as many as fit beside the draft."),
-]  # fmt: skip
-LayersDraftOpt = Annotated[
-    Layers,
-    option("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", panel=DEVICES, metavar="N|all|auto",
-            parser=parse_layers, show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-            help="Layers of the draft on its devices."),
-]  # fmt: skip
-DeviceOpt = Annotated[
-    Names | None,
-    option("-dev", "--device", panel=DEVICES, metavar="NAME,...|none", parser=parse_names, env="LLAMA_ARG_DEVICE",
-           show_default="all GPUs", help="Devices of the target, as --list-devices names them."),
-]  # fmt: skip
-DeviceDraftOpt = Annotated[
-    Names | None,
-    option("-devd", "--device-draft", "--spec-draft-device", panel=DEVICES, metavar="NAME,...|none",
-           parser=parse_names, show_default="all GPUs", help="Devices of the draft."),
-]  # fmt: skip
-SplitModeOpt = Annotated[
-    SplitMode,
-    option("-sm", "--split-mode", panel=DEVICES, env="LLAMA_ARG_SPLIT_MODE",
-           help="How several devices share the target: see llama.cpp."),
-]  # fmt: skip
-SplitModeDraftOpt = Annotated[
-    SplitMode, option("-smd", "--split-mode-draft", panel=DEVICES, help="How several devices share the draft.")
-]
-TensorSplitOpt = Annotated[
-    Shares | None,
-    option("-ts", "--tensor-split", panel=DEVICES, metavar="N,N,...", parser=parse_shares,
-           show_default="by free memory", env="LLAMA_ARG_TENSOR_SPLIT",
-           help="In what proportion they share the target."),
-]  # fmt: skip
-TensorSplitDraftOpt = Annotated[
-    Shares | None,
-    option("-tsd", "--tensor-split-draft", panel=DEVICES, metavar="N,N,...", parser=parse_shares,
-           show_default="by free memory", help="In what proportion they share the draft."),
-]  # fmt: skip
-MainGpuOpt = Annotated[
-    int,
-    option("-mg", "--main-gpu", panel=DEVICES, metavar="I", min=0, env="LLAMA_ARG_MAIN_GPU",
-           help="The one of the target's devices that -sm none uses, counted from 0."),
-]  # fmt: skip
-MainGpuDraftOpt = Annotated[
-    int, option("-mgd", "--main-gpu-draft", panel=DEVICES, metavar="I", min=0, help="The same of the draft's devices.")
-]
-RpcOpt = Annotated[
-    Names | None,
-    option("--rpc", panel=DEVICES, metavar="HOST:PORT,...", parser=parse_servers, env="LLAMA_ARG_RPC",
-           help="Servers (duo rpc-server, llama.cpp's rpc-server) whose devices the draft is on; with --rpcd, or "
-           "without a draft, the target."),
-]  # fmt: skip
-RpcDraftOpt = Annotated[
-    Names | None,
-    option("--rpcd", "--rpc-draft", panel=DEVICES, metavar="HOST:PORT,...|none", parser=parse_servers,
-           help="Servers that the draft is on, and --rpc is for the target; none: the draft is on this machine."),
-]  # fmt: skip
-RpcTimeoutOpt = Annotated[
-    float,
-    option("--rpc-timeout", panel=DEVICES, metavar="SECONDS", min=1,
-           help="How long a server may give no sign of life before it counts as dead."),
-]  # fmt: skip
+# fmt: off
+RpcTimeoutOpt = Annotated[float, option(
+    "--rpc-timeout", metavar="SECONDS", min=1,
+    help="How long a server may give no sign of life before it counts as dead.")]
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Which devices of this machine each model is on."""
+
+    gpu_layers: Annotated[Layers, option(
+        "-ngl", "--gpu-layers", "--n-gpu-layers", metavar="N|all|auto", parser=parse_layers, show_default="auto",
+        env="LLAMA_ARG_N_GPU_LAYERS",
+        help="Layers of the target on its devices; auto: as many as fit beside the draft.")] = AUTO_LAYERS
+    gpu_layers_draft: Annotated[Layers, option(
+        "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", metavar="N|all|auto", parser=parse_layers,
+        show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+        help="Layers of the draft on its devices.")] = AUTO_LAYERS
+    device: Annotated[Names | None, option(
+        "-dev", "--device", metavar="NAME,...|none", parser=parse_names, env="LLAMA_ARG_DEVICE",
+        show_default="all GPUs", help="Devices of the target, as --list-devices names them.")] = None
+    device_draft: Annotated[Names | None, option(
+        "-devd", "--device-draft", "--spec-draft-device", metavar="NAME,...|none", parser=parse_names,
+        show_default="all GPUs", help="Devices of the draft.")] = None
+    split_mode: Annotated[SplitMode, option(
+        "-sm", "--split-mode", env="LLAMA_ARG_SPLIT_MODE",
+        help="How several devices share the target: see llama.cpp.")] = SplitMode.LAYER
+    split_mode_draft: Annotated[SplitMode, option(
+        "-smd", "--split-mode-draft", help="How several devices share the draft.")] = SplitMode.LAYER
+    tensor_split: Annotated[Proportions | None, option(
+        "-ts", "--tensor-split", metavar="N,N,...", parser=parse_shares, show_default="by free memory",
+        env="LLAMA_ARG_TENSOR_SPLIT", help="In what proportion they share the target.")] = None
+    tensor_split_draft: Annotated[Proportions | None, option(
+        "-tsd", "--tensor-split-draft", metavar="N,N,...", parser=parse_shares, show_default="by free memory",
+        help="In what proportion they share the draft.")] = None
+    main_gpu: Annotated[int, option(
+        "-mg", "--main-gpu", metavar="I", min=0, env="LLAMA_ARG_MAIN_GPU",
+        help="The one of the target's devices that -sm none uses, counted from 0.")] = 0
+    main_gpu_draft: Annotated[int, option(
+        "-mgd", "--main-gpu-draft", metavar="I", min=0, help="The same of the draft's devices.")] = 0
+
+
+@dataclass(frozen=True)
+class RpcOptions:
+    """Which devices of other machines each model is on."""
+
+    rpc: Annotated[Names | None, option(
+        "--rpc", metavar="HOST:PORT,...", parser=parse_servers, env="LLAMA_ARG_RPC",
+        help="Servers (duo rpc-server, llama.cpp's rpc-server) whose devices the draft is on; with --rpcd, or without "
+        "a draft, the target.")] = None
+    rpc_draft: Annotated[Names | None, option(
+        "--rpcd", "--rpc-draft", metavar="HOST:PORT,...|none", parser=parse_servers,
+        help="Servers that the draft is on, and --rpc is for the target; none: the draft is on this machine.")] = None
+    rpc_timeout: RpcTimeoutOpt = 8.0

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
-from duo.cli.device_options import SplitMode
-from duo.cli.options import RunOptions
+from duo.cli.device_options import DeviceOptions, SplitMode
+from duo.cli.options import EngineOptions
 from duo.cli.output import warn
-from duo.cli.remedies import GPU_BACKENDS, RPC, build_for_gpu, build_with
-from duo.config import ModelConfig
+from duo.cli.remedies import CUDA, GPU_BACKENDS, RPC, best_backend, build_with
+from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
-from duo.llama.backends import list_backends
 from duo.llama.connections import resolved
-from duo.llama.devices import CPU, gpus, list_devices
+from duo.llama.devices import CPU, gpus, list_backends, list_devices
 from duo.llama.library import supports_rpc
 
 
@@ -26,12 +24,12 @@ class Servers:
     draft: tuple[str, ...] = ()
 
 
-def is_demo(options: RunOptions) -> bool:
+def is_demo(options: EngineOptions) -> bool:
     """Whether no model was named, so that the demo pair is meant."""
     return not (options.model or options.hf_repo)
 
 
-def rpc_servers(options: RunOptions) -> Servers:
+def rpc_servers(options: EngineOptions) -> Servers:
     """Who serves which model: --rpc the draft, but the target if none is named or --rpcd says where that is.
 
     With `--draft 0` a draft that is named keeps its servers, and neither is used. Raises UsageError, or DeviceError if
@@ -62,43 +60,6 @@ def check_rpc(servers: tuple[str, ...] | None) -> None:
         raise DeviceError(f"--rpc: llama.cpp was built without RPC here; this builds it: {build_with(RPC)}")
 
 
-def place(options: RunOptions, target: Path, draft: Path | None) -> tuple[ModelConfig, ModelConfig | None]:
-    """Both models with their devices. Raises UsageError or DeviceError."""
-    servers = rpc_servers(options)
-    _check_gpu(options, servers, has_draft=draft is not None)
-    # The GPUs are left to a draft that stays here when the target has devices of its own.
-    draft_is_here = draft is not None and not servers.draft
-    target_config = ModelConfig(
-        path=target,
-        n_gpu_layers=int(options.gpu_layers),
-        use_mmap=options.mmap,
-        use_mlock=options.mlock,
-        rpc_servers=servers.target,
-        rpc_timeout_s=options.rpc_timeout,
-        uses_gpus=not (servers.target and draft_is_here),
-        devices=options.device,
-        split_mode=options.split_mode.value,
-        tensor_split=options.tensor_split or (),
-        main_gpu=options.main_gpu,
-    )
-    if draft is None:
-        return target_config, None
-    draft_config = ModelConfig(
-        path=draft,
-        n_gpu_layers=int(options.gpu_layers_draft),
-        use_mmap=options.mmap,
-        use_mlock=options.mlock,
-        rpc_servers=servers.draft,
-        rpc_timeout_s=options.rpc_timeout,
-        uses_gpus=not servers.draft,
-        devices=options.device_draft,
-        split_mode=options.split_mode_draft.value,
-        tensor_split=options.tensor_split_draft or (),
-        main_gpu=options.main_gpu_draft,
-    )
-    return target_config, draft_config
-
-
 def _check_used(option: str, servers: tuple[str, ...], layers: int, devices: tuple[str, ...] | None) -> None:
     """Raise UsageError for servers to which no layer could go."""
     if servers and layers == 0:
@@ -107,7 +68,7 @@ def _check_used(option: str, servers: tuple[str, ...], layers: int, devices: tup
         raise UsageError(f"{option} {servers[0]}: -dev none (or -devd none) leaves nothing to put there")
 
 
-def _check_gpu(options: RunOptions, servers: Servers, *, has_draft: bool) -> None:
+def check_gpu(options: DeviceOptions, servers: Servers, *, has_draft: bool) -> None:
     """Warn of what needs a GPU where there is none. Raises UsageError for devices that are named."""
     if gpus():
         return
@@ -123,7 +84,8 @@ def _check_gpu(options: RunOptions, servers: Servers, *, has_draft: bool) -> Non
     if GPU_BACKENDS & set(list_backends()):
         why = "llama.cpp finds no GPU here (duo doctor may know why)"
     else:
-        why = f"llama.cpp was built without a GPU back end here; this builds it with one: {build_for_gpu()}"
+        command = build_with(best_backend(read_host()) or CUDA)
+        why = f"llama.cpp was built without a GPU back end here; this builds it with one: {command}"
     if named and all(device.kind == CPU for device in list_devices()):
         raise UsageError(f"{' and '.join(named)}: {why}")
     if asked:

@@ -10,14 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from duo import __version__
-from duo.cli.remedies import LLAMA
-from duo.engine.bandwidth import Bandwidth, measure_bandwidth
+from duo.cli.remedies import LLAMA, tested_range, version_of
+from duo.diagnose.bandwidth import Bandwidth, measure_bandwidth
+from duo.diagnose.host import Host, read_host
 from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
-from duo.engine.host import Host, read_host
 from duo.errors import UsageError
 from duo.models.cache import cache_dir
 from duo.models.profiles import config_dir
@@ -25,7 +24,6 @@ from duo.models.profiles import config_dir
 # Environment variables that decide how fast duo is.
 SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS", "CUDA_VISIBLE_DEVICES")
-
 _LOAD_S = 60  # to load llama.cpp and its back ends
 
 
@@ -64,15 +62,6 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """The numbers of threads that duo begins with: for the target alone, and for both models side by side."""
-
-    alone: int
-    target: int
-    draft: int
-
-
-@dataclass(frozen=True, slots=True)
 class Folder:
     """A folder that duo writes to; `failure` says why it cannot."""
 
@@ -88,7 +77,7 @@ class Installation:
     tested_range: str | None  # of llama-cpp-python
     host: Host
     cores: Cores
-    threads: Threads
+    threads: dict[str, int]  # that duo begins with: `alone` for the target, `target` and `draft` side by side
     bandwidth: Bandwidth | None
     build: Build
     optional: dict[str, str | None]  # packages by version; None: not installed
@@ -96,54 +85,40 @@ class Installation:
     environment: dict[str, str]
 
 
-def read_installation(tested_range: str | None) -> Installation:
+def read_installation() -> Installation:
     """Look at everything; takes some seconds."""
-    build = read_build()
-    cores = read_cores()
-    target, draft = split_cores(None, None, cores.usable)
+    build, n_cores = _read_build(), usable_cores()
+    target, draft = split_cores(None, None, n_cores)
     return Installation(
         versions={
-            "duo": __version__,
-            "Python": platform.python_version(),
-            LLAMA: _version(LLAMA),
-            "llama.cpp": build.version,
-            "numpy": _version("numpy"),
+            "duo": __version__, "Python": platform.python_version(), LLAMA: version_of(LLAMA),
+            "llama.cpp": build.version, "numpy": version_of("numpy"),
         },
-        tested_range=tested_range,
+        tested_range=tested_range(),
         host=read_host(),
-        cores=cores,
-        threads=Threads(cores.usable, target, draft),
-        bandwidth=measure_bandwidth(cores.usable),
+        cores=Cores(os.cpu_count() or 1, len(allowed_cores()), cpu_quota(), n_cores),
+        threads={"alone": n_cores, "target": target, "draft": draft},
+        bandwidth=measure_bandwidth(n_cores),
         build=build,
-        optional={"huggingface_hub": _version("huggingface_hub")},
+        optional={"huggingface_hub": version_of("huggingface_hub")},
         folders={"config": _folder(config_dir), "cache": _folder(cache_dir)},
         environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
-    )
+    )  # fmt: skip
 
 
-def read_build() -> Build:
-    """Ask llama.cpp."""
+def _read_build() -> Build:
     if failure := _load_failure():
         return Build(failure)
     # Not before it is known that it can be loaded.
     from duo.llama import library  # noqa: PLC0415
-    from duo.llama.backends import list_backends  # noqa: PLC0415
-    from duo.llama.devices import list_devices  # noqa: PLC0415
+    from duo.llama.devices import list_backends, list_devices  # noqa: PLC0415
 
     devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
     return Build(
-        version=library.versions()["llama.cpp"],
-        backends=tuple(list_backends()),
-        devices=devices,
-        features=tuple(re.findall(r"(\w+) = 1", library.system_info())),
-        rpc=library.supports_rpc(),
+        version=library.versions()["llama.cpp"], backends=tuple(list_backends()), devices=devices,
+        features=tuple(re.findall(r"(\w+) = 1", library.system_info())), rpc=library.supports_rpc(),
         gpu=any(device.kind in ("GPU", "IGPU") for device in devices),
-    )
-
-
-def read_cores() -> Cores:
-    """Count the processors."""
-    return Cores(os.cpu_count() or 1, len(allowed_cores()), cpu_quota(), usable_cores())
+    )  # fmt: skip
 
 
 def _load_failure() -> str | None:
@@ -158,13 +133,6 @@ def _load_failure() -> str | None:
         return f"loading it ended the process: {signal.strsignal(-done.returncode)}"
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     return (lines or [f"exit status {done.returncode}"])[-1] if done.returncode else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _folder(find: Callable[[], Path]) -> Folder:

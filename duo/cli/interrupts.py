@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,8 +26,17 @@ class Interrupt:
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
-    """Call `stop` on the first SIGINT or SIGTERM inside the block, end the process on the second."""
+    """Call `stop` after the first SIGINT or SIGTERM inside the block, end the process on the second.
+
+    A handler may interrupt code that holds a lock, and must not wait for one: so `stop` is called on another thread,
+    which the handler tells through the one queue whose put() may interrupt itself.
+    """
     interrupt = Interrupt()
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def watch() -> None:
+        if signals.get():
+            stop()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if interrupt.signal:
@@ -33,11 +44,15 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
                 os.write(2, b"\x1b[?25h")  # a progress bar may have hidden the cursor
             os._exit(128 + number)
         interrupt.signal = number
-        stop()
+        signals.put(number)
 
+    watcher = threading.Thread(target=watch, name="duo-signals")
+    watcher.start()
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupt
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signals.put(0)
+        watcher.join()

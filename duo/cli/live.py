@@ -7,12 +7,11 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.cells import get_character_cell_size
 
+from duo.diagnose.pulse import Pulse, Reading
 from duo.engine.metrics import Metrics
-from duo.engine.pulse import Pulse, Reading
 from duo.spec.schedule import Schedule
 
 N_LINES = 3
@@ -72,9 +71,7 @@ class Live:
         """Begin, at the beginning of a line."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave nothing but the text."""
         if self._reading is not None:
             self._put(_CLEAR if not self._at_edge else f"{_MAKE_ROOM}{_BEGIN}{_DOWN}{_CLEAR}{_END}")

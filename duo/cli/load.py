@@ -2,59 +2,116 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from duo.cli.configs import model_configs
+from duo.cli.configs import engine_config, model_names
+from duo.cli.devices import check_gpu, is_demo, rpc_servers
 from duo.cli.interrupts import on_interrupt
-from duo.cli.options import RunOptions
-from duo.cli.output import progress_bar, say, warn
-from duo.cli.profile import wanted_profile
-from duo.config import ModelConfig
-from duo.engine.background import Background
-from duo.engine.pair import Pair
-from duo.models.profiles import Profile
+from duo.cli.options import EngineOptions
+from duo.cli.output import progress_bar, say
+from duo.cli.secrets import back_token
+from duo.engine.engine import Engine
+from duo.errors import UsageError
+from duo.link.guard import is_loopback
+from duo.loading import DEMO, load
 
 if TYPE_CHECKING:
-    from duo.cli.elsewhere import Elsewhere
+    from duo.link.remote_drafts import RemoteDrafts
+
+
+class Closable(Protocol):
+    """What is loaded."""
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+T = TypeVar("T", bound=Closable)
+Show = Callable[[str, float, float | None], bool]
 
 
 @contextmanager
-def models(options: RunOptions, elsewhere: Elsewhere | None) -> Iterator[tuple[Pair, Profile | None]]:
-    """The models that the options ask for, and the profile of the pair; a draft on RPC servers is left `elsewhere`.
+def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
+    """The engine that the options ask for. Raises DuoError, or SystemExit after an interruption."""
+    target, draft = model_names(options)
+    servers = rpc_servers(options)
+    has_draft = options.draft != 0 and (draft is not None or target == DEMO)
+    check_gpu(options, servers, has_draft=has_draft)
+    token = _back_token(options) if options.back_port is not None else ""
 
-    Raises DuoError, or SystemExit after an interruption.
-    """
-    target, draft = model_configs(options)
-    here = draft
-    if draft is not None and draft.rpc_servers and elsewhere is not None:
-        elsewhere.add_process(options, draft)
-        here = None
-    with load(target, here) as pair:
-        yield pair, wanted_profile(options, target, draft)
+    def assemble(show: Show) -> Engine:
+        return load(
+            target,
+            draft,
+            **asdict(engine_config(options)),
+            n_gpu_layers=int(options.gpu_layers) if options.gpu_layers.named else "auto",
+            draft_n_gpu_layers=int(options.gpu_layers_draft) if options.gpu_layers_draft.named else "auto",
+            devices=options.device,
+            draft_devices=options.device_draft,
+            split_mode=options.split_mode.value,
+            draft_split_mode=options.split_mode_draft.value,
+            tensor_split=options.tensor_split or (),
+            draft_tensor_split=options.tensor_split_draft or (),
+            main_gpu=options.main_gpu,
+            draft_main_gpu=options.main_gpu_draft,
+            rpc_servers=servers.target,
+            draft_rpc_servers=servers.draft,
+            rpc_timeout_s=options.rpc_timeout,
+            use_mmap=options.mmap,
+            use_mlock=options.mlock,
+            offline=options.offline,
+            profile=options.profile,
+            back_port=options.back_port,
+            back_host=options.back_host,
+            back_token=token,
+            remote_drafts=remote_drafts,
+            progress=show,
+        )
+
+    with interruptible(assemble) as engine:
+        if is_demo(options):
+            say("duo: no model was named (-m, -hf): this is the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+        with engine:
+            yield engine
 
 
-def load(target: ModelConfig, draft: ModelConfig | None) -> Pair:
-    """Load the models on another thread, so that Ctrl-C is heard. Raises SystemExit after one."""
-    with progress_bar() as bar:
+@contextmanager
+def interruptible(load: Callable[[Show], T]) -> Iterator[T]:
+    """What `load` returns, which is given a progress bar that tells it to stop. Raises SystemExit after Ctrl-C."""
+    with on_interrupt(lambda: None) as interrupt:
+        try:
+            with progress_bar() as bar:
 
-        def work(put: Callable[[Pair], None], stop: threading.Event) -> None:
-            def progress(name: str, share: float) -> bool:
-                bar(f"loading {name}", share)
-                return not stop.is_set()
+                def show(description: str, done: float, total: float | None) -> bool:
+                    bar(description, done, total)
+                    return not interrupt.signal
 
-            put(Pair.load(target, draft, progress, warn))
-
-        loading = Background(work, "duo-load")
-        with on_interrupt(loading.stop) as interrupt, loading:
-            try:
-                (pair,) = loading
-            except Exception:
-                if not interrupt.signal:
-                    raise
+                found = load(show)
+        except Exception:
+            if not interrupt.signal:
+                raise
+            _leave(interrupt.status)
     if interrupt.signal:
-        say("duo: interrupted while loading")
-        raise SystemExit(interrupt.status)
-    return pair
+        found.close()
+        _leave(interrupt.status)
+    yield found
+
+
+def _leave(status: int) -> None:
+    say("duo: interrupted while loading")
+    raise SystemExit(status)
+
+
+def _back_token(options: EngineOptions) -> str:
+    """What drafts on other machines must know. Raises UsageError."""
+    token = back_token(options.back_token, options.back_token_file)
+    if not token and not is_loopback(options.back_host):
+        raise UsageError(
+            f"--back-host {options.back_host}: other machines can reach this address, so backs must know a "
+            "token: add --back-token TOKEN (or --back-token-file, DUO_BACK_TOKEN)"
+        )
+    return token

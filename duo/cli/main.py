@@ -16,10 +16,10 @@ from duo.cli.bench_options import BenchOptions
 from duo.cli.chat_options import ChatOptions
 from duo.cli.check_options import CheckOptions
 from duo.cli.command import takes
-from duo.cli.doctor_options import DoctorOptions
+from duo.cli.doctor import DoctorOptions, doctor
 from duo.cli.lead_options import LeadOptions
-from duo.cli.options import RunOptions
-from duo.cli.output import say
+from duo.cli.options import EngineOptions, RunOptions
+from duo.cli.output import finish_notices, say, with_options
 from duo.cli.plan import PlanOptions, plan
 from duo.cli.rpc_server_options import RpcServerOptions
 from duo.cli.trace import TraceOptions, trace
@@ -29,7 +29,7 @@ from duo.errors import DeviceError, DuoError, UsageError
 COMPLETE = "_DUO_COMPLETE"  # source_bash prints what bash needs for completion, complete_bash answers it
 EPILOG = "Options left out are chosen for this machine. The text goes to stdout, everything else to stderr."
 
-Options = TypeVar("Options", RunOptions, TuneOptions, CheckOptions, LeadOptions, BenchOptions)
+Options = TypeVar("Options", bound=EngineOptions)
 
 app = typer.Typer(add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -94,9 +94,7 @@ def bench_command(context: typer.Context, options: BenchOptions) -> None:
 @takes(DoctorOptions)
 def doctor_command(_: typer.Context, options: DoctorOptions) -> None:
     """Say what this installation can do, what is wrong with it, and the command that mends it."""
-    from duo.cli.doctor import doctor  # noqa: PLC0415
-
-    raise typer.Exit(doctor(options))
+    raise typer.Exit(_until_nobody_reads(lambda: doctor(options)))
 
 
 @app.command("trace", add_help_option=False)
@@ -112,7 +110,7 @@ def chat_command(_: typer.Context, options: ChatOptions) -> None:
     """Talk with a model that a server runs: `duo lead`, or any other that is OpenAI-compatible."""
     from duo.cli.chat import chat  # noqa: PLC0415
 
-    raise typer.Exit(chat(options))
+    raise typer.Exit(_until_nobody_reads(lambda: chat(options)))
 
 
 @app.command("lead", add_help_option=False)
@@ -151,7 +149,8 @@ def main() -> None:
     try:
         status = app(prog_name="duo", standalone_mode=False)
     except DuoError as error:
-        say(f"duo: error: {error}")
+        finish_notices()
+        say(f"duo: error: {_with_option(error)}")
         status = error.exit_status
         if isinstance(error, DeviceError):
             _leave_if_lost(status)
@@ -165,6 +164,23 @@ def main() -> None:
         _discard_stdout()
         status = 1
     sys.exit(status)
+
+
+# What the rooms below call a parameter is an option here.
+_OPTIONS = {
+    "exact": "--exact", "n_ctx": "-c", "n_threads": "-t", "n_threads_batch": "-tb", "n_batch": "-b", "n_ubatch": "-ub",
+    "draft_n_max": "--draft", "draft_n_ahead": "--draft-ahead", "temperature": "--temp", "top_k": "--top-k",
+    "top_p": "--top-p", "min_p": "--min-p", "typical_p": "--typical", "repeat_penalty": "--repeat-penalty",
+    "repeat_last_n": "--repeat-last-n", "presence_penalty": "--presence-penalty", "stop": "-r", "max_tokens": "-n",
+    "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "tensor_split": "-ts",
+    "main_gpu": "-mg", "categories": "--categories",
+}  # fmt: skip
+
+
+def _with_option(error: DuoError) -> str:
+    """What an error says, with options for the parameter that it begins with and those that it mentions."""
+    parameter = error.parameter if isinstance(error, UsageError) else ""
+    return _OPTIONS.get(parameter, parameter) + with_options(str(error).removeprefix(parameter))
 
 
 def _prepare_completion() -> None:

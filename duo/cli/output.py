@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import QueueHandler, QueueListener
@@ -41,6 +42,19 @@ def warn(text: str) -> None:
     say(f"duo: warning: {text}")
 
 
+# Parameters of the rooms below in the midst of a message: neither words of English nor names that a user may give.
+_PARAMETERS = {
+    "n_ctx": "-c", "type_k": "-ctk", "type_v": "-ctv", "draft_n_max": "--draft", "n_gpu_layers": "-ngl",
+    "draft_n_gpu_layers": "-ngld", "profile=False": "--no-profile",
+}  # fmt: skip
+_PARAMETER = re.compile(rf"(?<![\w./-])({'|'.join(_PARAMETERS)})(?![\w./-])")
+
+
+def with_options(text: str) -> str:
+    """A message of the rooms below in terms of options."""
+    return _PARAMETER.sub(lambda match: _PARAMETERS[match[1]], text)
+
+
 def marks_tokens(color: Color) -> bool:
     """Whether the text is to be marked with colours: asked for, or a terminal that wants them."""
     if color is Color.AUTO:
@@ -48,7 +62,7 @@ def marks_tokens(color: Color) -> bool:
     return color is Color.ALWAYS
 
 
-class Stream(Protocol):
+class TextSink(Protocol):
     """Where text goes to."""
 
     def write(self, data: memoryview, /) -> int:
@@ -72,10 +86,10 @@ class TextWriter:
     """
 
     def __init__(
-        self, *, marks: bool, stream: Stream | None = None, rejected: Callable[[int], bytes] | None = None
+        self, *, marks: bool, stream: TextSink | None = None, rejected: Callable[[int], bytes] | None = None
     ) -> None:
         """`rejected` spells guesses that were rejected, which are shown struck through if there are marks."""
-        self._stream: Stream = stream or sys.stdout.buffer
+        self._stream: TextSink = stream or sys.stdout.buffer
         self._on_terminal = self._stream.isatty()
         self._marks = marks
         self._rejected = rejected
@@ -88,7 +102,7 @@ class TextWriter:
 
     def step(self, step: Step) -> None:
         """Write one step. Raises BrokenPipeError when nobody reads any more."""
-        text = tuple(map(self._harmless, step.text))
+        text = tuple(map(self._harmless, step.pieces))
         if not any(text):
             return
         self._write(self._marked(step, text) if self._marks else b"".join(text))
@@ -179,41 +193,69 @@ def blame(option: str, path: Path, error_type: type[DuoError] = DuoError) -> Ite
 
 
 class _NoticeHandler(logging.Handler):
-    """Shows what is logged like every other line."""
+    """Shows what is logged like every other line; with `tracebacks`, those too."""
+
+    def __init__(self, level: int, *, tracebacks: bool) -> None:
+        super().__init__(level)
+        self._tracebacks = tracebacks
 
     def emit(self, record: logging.LogRecord) -> None:
-        (warn if record.levelno >= logging.WARNING else _notice)(record.getMessage())
+        message = record.getMessage()
+        if self._tracebacks and record.exc_info:
+            message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        (warn if record.levelno >= logging.WARNING else _notice)(with_options(message))
+
+
+_records: queue.Queue[logging.LogRecord] = queue.Queue()
+
+
+def finish_notices() -> None:
+    """Wait until all that is logged is said, so that it comes before what follows."""
+    _records.join()
+
+
+class _QueueHandler(QueueHandler):
+    """Passes records on as they are: they do not leave the process."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
 
 
 def _notice(text: str) -> None:
     say(f"duo: {text}")
 
 
-def show_notices(*loggers: str) -> None:
-    """Say what these log, from now on; whoever logs does not wait for the terminal."""
-    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    listener = QueueListener(records, _NoticeHandler())
-    listener.start()
-    atexit.register(listener.stop)
-    for name in loggers:
-        logging.getLogger(name).addHandler(QueueHandler(records))
-        logging.getLogger(name).handlers[-1].setLevel(logging.INFO)
+def send_log(*, verbose: bool, file: Path | None, hidden: tuple[str, ...] = ()) -> None:
+    """Say on stderr what is logged, from now on. Raises UsageError for a file that cannot be written.
 
-
-def send_log(*, verbose: bool, file: Path | None) -> None:
-    """Send llama.cpp's log to stderr, to a file, to both or nowhere. Raises UsageError for a file it cannot write.
-
-    Warnings of duo's own always go to stderr.
+    llama.cpp's log, and tracebacks, go there if `verbose`, to a file, to both or nowhere. Of the `hidden` loggers only
+    warnings are said. Whatever logs does not wait for the terminal.
     """
     check_writable(file, "--log-file")
     logging.raiseExceptions = False  # a full disk ends the log, not the run
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # what it says is about connections that broke
+    library_stderr()
     everything, llama = logging.getLogger("duo"), logging.getLogger("duo.llama")
     everything.propagate = False
     everything.setLevel(logging.DEBUG if file else logging.INFO)
+    listener = QueueListener(_records, _NoticeHandler(logging.INFO, tracebacks=verbose))
+    listener.start()
+    atexit.register(listener.stop)
+    notices = _QueueHandler(_records)
+    notices.setLevel(logging.INFO)
+    notices.addFilter(lambda record: not record.name.startswith("duo.llama"))
+    notices.addFilter(lambda record: record.levelno >= logging.WARNING or record.name not in hidden)
+    everything.addHandler(notices)
     llama.setLevel(logging.NOTSET if file or verbose else logging.CRITICAL)
-    logging.getLogger("duo.models").addHandler(_NoticeHandler(logging.WARNING))
     if verbose:
         llama.addHandler(logging.StreamHandler())
         llama.handlers[-1].setLevel(logging.INFO)
     if file is not None:
         everything.addHandler(logging.FileHandler(file, encoding="utf-8"))
+
+
+def library_stderr() -> None:
+    """Standard error belongs to this process, so that what C code writes there can be read."""
+    from duo.llama import library  # noqa: PLC0415 - not for --help
+
+    library.owns_stderr = True

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from duo.cli.options import AUTO_DRAFT, HelpOpt
+from duo.cli.options import HelpOpt
 from duo.cli.output import say
+from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
 from duo.spec import forecast
 from duo.spec.policy import Policy

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from duo.engine.pair import Pair
+from duo.engine.slot import Slot
 from duo.llama import library
 from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
@@ -15,18 +16,19 @@ from duo.llama.model import Model
 _CHANGES_SHOWN = 5
 
 
-def facts(pair: Pair, threads: dict[str, Any], n_ctx: int, options: dict[str, Any]) -> dict[str, Any]:
+def facts(slot: Slot, options: dict[str, Any]) -> dict[str, Any]:
     """What a run was made with, for --json."""
+    target, draft, threads = slot.target, slot.draft_model, asdict(slot.threads)
     return {
         "versions": library.versions(),
         "system": library.system_info(),
         "devices": [_device_facts(device) for device in list_devices()],
         "models": {
-            "target": _model_facts(pair.target),
-            "draft": _model_facts(pair.draft) if pair.draft is not None else None,
+            "target": _model_facts(target),
+            "draft": _model_facts(draft) if draft is not None else None,
         },
         "threads": {name: sorted(n) if isinstance(n, frozenset) else n for name, n in threads.items()},
-        "context": n_ctx,
+        "context": slot.n_ctx,
         "options": plain_options(options),
     }
 

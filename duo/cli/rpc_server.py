@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from contextlib import suppress
 
 from duo.cli.interrupts import on_interrupt
 from duo.cli.output import say, send_log
 from duo.cli.remedies import RPC, build_with
 from duo.cli.rpc_server_options import RpcServerOptions
-from duo.cli.secrets import is_loopback
-from duo.cli.until_eof import end_with_stdin
 from duo.engine.cores import usable_cores
 from duo.errors import DeviceError, UsageError
-from duo.link.child import own_command
+from duo.link.guard import is_loopback
+from duo.link.process import end_with_stdin
 from duo.llama import rpc
 from duo.llama.connections import refuses
 from duo.llama.library import supports_rpc
@@ -56,7 +56,10 @@ def _command(options: RpcServerOptions, names: list[str]) -> list[str]:
     arguments = [f"--port={options.port}", f"--host={options.host}", f"--device={','.join(names)}"]
     arguments += ["--insecure-bind"] * options.insecure_bind + ["--cache"] * options.cache
     arguments += ["--verbose"] * options.verbose
-    return own_command("rpc-server", *arguments, f"--threads={options.threads or usable_cores()}")
+    arguments += [f"--threads={options.threads or usable_cores()}", "--until-eof"]
+    # Unlike `python -m duo` this does not run what happens to lie in the current folder.
+    code = "import sys; sys.path = [path for path in sys.path if path]; from duo.cli.main import main; main()"
+    return [sys.executable, "-c", code, "rpc-server", *arguments]
 
 
 def _serve(options: RpcServerOptions, address: str) -> int:

@@ -2,108 +2,85 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 from duo import __version__
 from duo.cli import report
-from duo.cli.configs import (
-    check_usage,
-    draft_config,
-    schedules,
-    stop_config,
-)
-from duo.cli.contexts import make_contexts, threads_for
+from duo.cli.configs import check_usage, generation_config
 from duo.cli.devices import is_demo, rpc_servers
 from duo.cli.interrupts import on_interrupt
 from duo.cli.live import Live, can_be_shown
-from duo.cli.load import models
+from duo.cli.load import loaded
 from duo.cli.options import RunOptions
 from duo.cli.output import (
     TextWriter,
     blame,
     check_writable,
+    finish_notices,
     marks_tokens,
     progress_bar,
     say,
     send_log,
-    show_notices,
     warn,
 )
-from duo.cli.profile import keep
 from duo.cli.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
-from duo.cli.sampling import check_grammar, choosing, is_in_order, sampling_config, sampling_mode
 from duo.cli.watch import Watch
-from duo.config import SamplingConfig, ThreadConfig
-from duo.engine.background import Background
-from duo.engine.generation import Generation
+from duo.config import GenerationConfig
+from duo.diagnose.trace import TraceFile
+from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
-from duo.engine.pair import Pair
-from duo.engine.text import Ending, TextStream
-from duo.engine.trace import TraceFile
-from duo.errors import DuoError, PromptError, UsageError
-from duo.llama.context import Context
+from duo.engine.slot import Slot
+from duo.engine.stream import Stream
+from duo.errors import UsageError
 from duo.llama.memory import peak_bytes
-from duo.llama.model import Model
-from duo.models.profiles import remembered, restore
-from duo.spec.policy import Policy
 from duo.spec.simulate import predict
-
-if TYPE_CHECKING:
-    from duo.cli.elsewhere import Elsewhere
 
 
 def run(options: RunOptions) -> int:
     """Generate one text. Returns the exit status. Raises DuoError."""
-    send_log(verbose=options.verbose, file=options.log_file)
+    # A draft of this command's own that comes and goes is no news.
+    hidden = () if options.back_port is not None else ("duo.link",)
+    send_log(verbose=options.verbose, file=options.log_file, hidden=hidden)
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
     if options.json and options.trace and options.json.absolute() == options.trace.absolute():
         raise UsageError(f"--json and --trace both write {options.json}: give each a file of its own")
     check_usage(options)
-    check_grammar(options)
-    sampling = sampling_config(options)
+    config = generation_config(options, escape=options.escape)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not is_demo(options):
         raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
-    elsewhere = _elsewhere(options, sampling)
-    metrics = Metrics()
-    with elsewhere or nullcontext(), models(options, elsewhere) as (pair, profile):
-        kept = profile.load() if profile is not None else {}
-        threads = threads_for(options, pair, kept)
-        text = _prompt_text(options, prompt, pair.target)
-        generation = _generation(options, sampling, pair, threads, text, metrics)
-        mode = sampling_mode(options, sampling)
-        if elsewhere is not None:
-            _take_help(generation, elsewhere, options, sampling, pair)
-            elsewhere.restore(options, kept, mode)
-        restore(generation.policy, kept, mode)
-        trace = _trace(options, metrics, pair)
+    _check_remote(options, config)
+    with loaded(options) as engine:
+        text = _prompt_text(options, prompt, engine)
+        metrics = Metrics()
+        trace = _trace(options, metrics, engine.slot)
         live = _live(options, metrics)
         writer = TextWriter(marks=marks_tokens(options.color), stream=live)
-        status = _stream(generation, writer, Watch(metrics, live, trace), text if options.display_prompt else None)
-        learned = generation.policy if generation.draft is not None else generation.used_policy
-        if profile is not None and learned is not None:
-            keep(profile, remembered(learned, kept, mode))
-        statistics = metrics.statistics() | {"memory": {"peak_bytes": peak_bytes()}}
-        statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": mode}
-        if generation.draft is not None or statistics["draft"] is not None:
-            statistics["policy"] = (generation.used_policy or generation.policy).statistics()
-        say(report.render(statistics))
-        if options.json:
-            facts = report.facts(pair, asdict(threads), generation.target.n_ctx, asdict(options))
-            if "policy" in statistics:
-                statistics["policy"]["predicted_tokens_per_s"] = predict(generation.policy)
-            with blame("--json", options.json):
-                report.write_json(options.json, statistics | facts)
-        if options.trace and trace is not None and trace.error is not None:
-            with blame("--trace", options.trace):
-                raise trace.error
+        shown = text if options.display_prompt else None
+        stream, status = _write(options, engine, text, config, writer, Watch(metrics, live, trace), shown)
+        statistics = _statistics(engine, stream, config)
+        facts = _facts(options, engine.slot, stream, statistics) if options.json else {}
+    finish_notices()  # the last lines are the statistics
+    say(report.render(statistics))
+    if options.json:
+        with blame("--json", options.json):
+            report.write_json(options.json, statistics | facts)
+    if options.trace and trace is not None and trace.error is not None:
+        with blame("--trace", options.trace):
+            raise trace.error
     return status
 
 
-def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
+def _check_remote(options: RunOptions, config: GenerationConfig) -> None:
+    """Raise UsageError for drafts outside this process that could not take part."""
+    if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
+        raise UsageError("--verify rejection needs to know the draft's chances, which backs and RPC drafts do not send")
+
+
+def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str:
     """The text before the first token, in the chat template if one was asked for."""
     system = options.system_prompt
     if system is not None:
@@ -116,102 +93,63 @@ def _prompt_text(options: RunOptions, prompt: str | None, target: Model) -> str:
     messages = [{"role": "user", "content": prompt}]
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    return target.apply_chat_template(messages)
+    return engine.apply_chat_template(messages)
 
 
-def _generation(
-    options: RunOptions, sampling: SamplingConfig, pair: Pair, threads: ThreadConfig, text: str, metrics: Metrics
-) -> Generation:
-    """Tokenise the prompt and make contexts that hold it. Raises DuoError."""
-    target = pair.target
-    prompt = target.tokenize(text)
-    if not prompt:
-        raise PromptError("the prompt has no tokens")
-    drafting, stop = draft_config(options), stop_config(options)
-    verifier, guesser = choosing(options, sampling, target)
-    context, draft_context = make_contexts(
-        options, pair, threads, len(prompt), options.predict, helped=_may_be_helped(options)
-    )
-    return Generation(
-        target=context,
-        draft=draft_context,
-        prompt=prompt,
-        verifier=verifier,
-        guesser=guesser,
-        ending=Ending(stop, TextStream(target.piece, stop.stop_strings), target.is_end),
-        policy=Policy(
-            drafting.n_max, drafting.n_ahead, schedules(options), threads.draft, in_order=is_in_order(options, sampling)
-        ),
-        threads=threads,
-        metrics=metrics,
-    )
+def _write(
+    options: RunOptions,
+    engine: Engine,
+    text: str,
+    config: GenerationConfig,
+    writer: TextWriter,
+    watch: Watch,
+    prompt: str | None,
+) -> tuple[Stream, int]:
+    """Write the text, after `prompt`, while it is generated. Returns its stream and the exit status.
 
-
-def _may_be_helped(options: RunOptions) -> bool:
-    return options.back_port is not None or bool(rpc_servers(options).draft)
-
-
-def _elsewhere(options: RunOptions, sampling: SamplingConfig) -> Elsewhere | None:
-    """The drafts outside this process, if there may be some. Raises UsageError or DeviceError."""
-    if not _may_be_helped(options):
-        return None
-    if is_in_order(options, sampling):
-        raise UsageError("--verify rejection needs to know the draft's chances, which backs and RPC drafts do not send")
-    from duo.cli.elsewhere import Elsewhere  # noqa: PLC0415 - only who listens waits for the server's libraries
-
-    show_notices("duo.child")
-    elsewhere = Elsewhere()
-    if options.back_port is not None:
-        show_notices("duo.link")
-        elsewhere.listen(options)
-    return elsewhere
-
-
-def _take_help(
-    generation: Generation, elsewhere: Elsewhere, options: RunOptions, sampling: SamplingConfig, pair: Pair
-) -> None:
-    from duo.cli.serving import brief  # noqa: PLC0415
-
-    assert isinstance(generation.target, Context)
-    if generation.draft is not None or pair.can_be_helped(generation.target, warn):
-        elsewhere.begin(pair.target, generation.target)
-        generation.helpers = elsewhere.backs.help_with(brief(options, sampling, pair.target))
-
-
-def _stream(generation: Generation, writer: TextWriter, watch: Watch, prompt: str | None) -> int:
-    """Write the text, after `prompt`, while it is generated. Returns the exit status.
-
-    Raises BrokenPipeError or DecodeError.
+    Raises BrokenPipeError or DuoError.
     """
-    metrics = generation.metrics
-    running = Background(generation.run, "duo-target", watch.on_pause, watch.pause_s)
+    tokens = engine.tokenize(text)
+    bar = ExitStack()
 
-    def stop() -> None:
-        running.stop()
-        generation.interrupt()
+    def on_prompt(n: int) -> None:
+        if show is not None:
+            show("reading the prompt", n, len(tokens))
 
-    told = False
-    with on_interrupt(stop) as interrupt:
-        try:
-            with watch, ExitStack() as bar:
+    show = bar.enter_context(progress_bar()) if len(tokens) > min(options.batch_size, options.ubatch_size) else None
+    try:
+        with bar, watch, engine.start(tokens, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
+            stream.items.on_stall, stream.items.stall_s = watch.on_pause, watch.pause_s
+            with on_interrupt(stream.close) as interrupt:
                 if prompt is not None:
                     writer.prompt(prompt)
-                if len(generation.prompt) > generation.target.n_batch:
-                    show = bar.enter_context(progress_bar())
-                    generation.on_prompt = lambda n: show("reading the prompt", n, len(generation.prompt))
-                with running:
-                    for step in running:
-                        bar.close()
-                        writer.step(step)
-                        watch.on_step()
-                        told = told or _warn_of_dead_draft(metrics)
-        except DuoError:
-            writer.end()
-            raise
+                for step in stream:
+                    bar.close()
+                    writer.step(step)
+                    watch.on_step()
+    finally:
         writer.end()
-    if not told:
-        _warn_of_dead_draft(metrics)
-    return interrupt.status
+    return stream, interrupt.status
+
+
+def _statistics(engine: Engine, stream: Stream, config: GenerationConfig) -> dict[str, Any]:
+    """All figures of a text, in JSON's types."""
+    statistics = asdict(stream.statistics) | {"memory": {"peak_bytes": peak_bytes()}}
+    sampling = config.sampling
+    statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": config.mode}
+    policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
+    if policy is not None:
+        statistics["policy"] = policy.statistics()
+    return statistics
+
+
+def _facts(options: RunOptions, slot: Slot, stream: Stream, statistics: dict[str, Any]) -> dict[str, Any]:
+    """What --json has besides the statistics."""
+    facts = report.facts(slot, asdict(options))
+    if "policy" in statistics:
+        policy = stream.request.policy or slot.policy
+        facts["policy"] = statistics["policy"] | {"predicted_tokens_per_s": predict(policy)}
+    return facts
 
 
 def _live(options: RunOptions, metrics: Metrics) -> Live | None:
@@ -222,20 +160,14 @@ def _live(options: RunOptions, metrics: Metrics) -> Live | None:
     return Live(metrics, marks=marks_tokens(options.color)) if options.live else None
 
 
-def _trace(options: RunOptions, metrics: Metrics, pair: Pair) -> TraceFile | None:
+def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | None:
     """The file of --trace. Raises DuoError."""
     if options.trace is None:
         return None
     about = {
         "duo": __version__,
-        "target": pair.target.path.name,
-        "draft": pair.draft.path.name if pair.draft is not None else None,
+        "target": slot.target.path.name,
+        "draft": slot.draft_model.path.name if slot.draft_model is not None else None,
     }
     with blame("--trace", options.trace):
         return TraceFile(options.trace, metrics, about)
-
-
-def _warn_of_dead_draft(metrics: Metrics) -> bool:
-    if metrics.draft_error is not None:
-        warn(f"the draft failed ({metrics.draft_error}): the target goes on alone")
-    return metrics.draft_error is not None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 
 from duo.errors import UsageError
-
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
@@ -35,16 +32,6 @@ def back_token(token: str | None, file: Path | None, option: str = "--back-token
     if token is not None and (len(token) > 256 or not token.isprintable()):
         raise UsageError(f"{option} takes at most 256 characters that can be printed")
     return token or ""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _lines(file: Path, option: str) -> list[str]:

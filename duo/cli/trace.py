@@ -12,11 +12,10 @@ import typer
 from duo.bench.timeline import new_figure, plot
 from duo.cli.options import HelpOpt
 from duo.cli.output import blame, check_writable, say, warn
-from duo.engine.shares import Shares, end_of, first_token, where_it_went
-from duo.engine.trace import Recording, read_trace
+from duo.diagnose.shares import Shares, end_of, first_token, where_it_went
+from duo.diagnose.trace import Recording, read_trace
 from duo.errors import TraceError, UsageError
 
-_PICTURES = (".svg", ".png")
 _PICTURE_S = 1.0  # shown if nothing else is asked for: of more, single decodes can hardly be seen
 
 
@@ -44,23 +43,21 @@ class TraceOptions:
 
 def trace(options: TraceOptions) -> int:
     """Read a trace, print where the time went, and draw it if asked to. Returns the exit status. Raises DuoError."""
-    if options.picture is not None and options.picture.suffix not in _PICTURES:
-        raise UsageError(f"--plot {options.picture}: its name has to end in .svg or .png")
     if options.picture is not None:
+        if options.picture.suffix not in (".svg", ".png"):
+            raise UsageError(f"--plot {options.picture}: its name has to end in .svg or .png")
         new_figure(1, 1)  # find out now whether it can be drawn
     check_writable(options.picture, "--plot")
     recording = read_trace(options.file)
     start, end = _window(options, recording)
     if not recording.whole:
         warn(f"{options.file} ends in the middle: this is what there is")
-    for line in render(where_it_went(recording, start, end)):
-        print(line)  # noqa: T201 - this is what was asked for
+    print("\n".join(render(where_it_went(recording, start, end))))  # noqa: T201 - this is what was asked for
     if options.picture is not None:
         if options.start is options.end is None:
             end = min(end, start + _PICTURE_S)
-        title = f"{options.file.name}, {start:.2f} to {end:.2f} s"
         with blame("--plot", options.picture):
-            plot(options.picture, recording.events, start, end, title)
+            plot(options.picture, recording.events, start, end, f"{options.file.name}, {start:.2f} to {end:.2f} s")
         say(f"duo: {start:.2f} to {end:.2f} s are drawn in {options.picture}")
     return 0
 

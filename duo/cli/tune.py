@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
-from duo.cli.configs import model_configs
+from duo.cli.configs import model_names
 from duo.cli.interrupts import on_interrupt
-from duo.cli.load import load
-from duo.cli.options import AUTO_DRAFT, RunOptions
-from duo.cli.output import blame, progress_bar, say, send_log, warn
+from duo.cli.load import loaded
+from duo.cli.output import blame, progress_bar, say, send_log
 from duo.cli.plan import gain_stops, predict, render
-from duo.cli.profile import find_profile
 from duo.cli.prompts import PROMPTS
 from duo.cli.tune_options import TuneOptions
-from duo.config import ContextConfig
-from duo.engine.background import Background
+from duo.config import AUTO_DRAFT
+from duo.diagnose.measure import Measurements, Meter, Stopped
 from duo.engine.cores import split_cores, usable_cores
-from duo.engine.measure import Measurements, Meter, Stopped
-from duo.engine.pair import Pair
+from duo.engine.engine import Engine
+from duo.engine.slot import Slot
 from duo.errors import UsageError
-from duo.models.profiles import remembered
+from duo.loading import DEMO
 from duo.spec import forecast
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -29,7 +26,6 @@ from duo.spec.simulate import Machine
 
 _N_TEXTS = 3
 _N_TEXT = 48  # tokens written after each of them
-_N_CTX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +41,19 @@ class Tuned:
 def tune(options: TuneOptions) -> int:
     """Measure, print and keep. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file)
-    run_options = RunOptions(**{field.name: getattr(options, field.name) for field in fields(options)})
-    target, draft = model_configs(run_options)
-    if draft is None:
+    if model_names(options) != (DEMO, None) and model_names(options)[1] is None:
         raise UsageError("nothing to tune without a draft: name one with -md or -hfd")
-    profile = find_profile(run_options, (target, draft))
-    with load(target, draft) as pair:
-        if not pair.can_speculate:
+    with loaded(options) as engine:
+        slot = engine.slot
+        if slot.can_speculate:
+            engine.call(lambda slot: slot.reserve(0, 0))
+        if slot.draft is None:
             say("One of these models cannot take tokens back, so that a draft is of no use: run it without -md.")
             return 0
-        measured = _measure(options, pair)
+        if slot.profile is None:
+            raise UsageError("there is no place to keep what is measured: set DUO_CONFIG")
+        measured = _measure(engine)
+        profile = slot.profile
     if isinstance(measured, int):
         say("duo: interrupted: nothing was kept")
         return measured
@@ -62,7 +61,7 @@ def tune(options: TuneOptions) -> int:
     tuned = choose(measured, acceptance)
     threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
     with blame("the profile", profile.path):
-        profile.save(remembered(learned(measured, tuned), {"threads": threads}, "greedy"))
+        profile.save({"policy": learned(measured, tuned).state(), "threads": threads})
     rates = predict(tuned.machine, acceptance, AUTO_DRAFT)
     table = (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, rates, AUTO_DRAFT), "")
     for line in (*table, *advise(tuned, acceptance, rates)):
@@ -96,6 +95,7 @@ def choose(measured: Measurements, acceptance: float) -> Tuned:
 def learned(measured: Measurements, tuned: Tuned) -> Policy:
     """A policy that knows what was measured."""
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, draft_threads=(tuned.draft,))
+    policy.begin(0, mode="greedy")
     machine = tuned.machine
     for costs, times in ((policy.alone, machine.target_s), (policy.beside, machine.beside_target_s)):
         for n, seconds in enumerate(times, 1):
@@ -154,33 +154,25 @@ def _curve(measured: Measurements, n_threads: int) -> list[float]:
     return [seconds for (threads, _), seconds in sorted(measured.target.items()) if threads == n_threads]
 
 
-def _measure(options: TuneOptions, pair: Pair) -> Measurements | int:
-    """All measurements, made on another thread; the exit status after Ctrl-C."""
-    config = ContextConfig(
-        _N_CTX, 1, 1, n_outputs_max=32, flash_attn=options.flash_attn.value, type_k=options.cache_type_k.value,
-        type_v=options.cache_type_v.value, exact=options.exact,
-    )  # fmt: skip
-    draft_config = replace(config, type_k="f16", type_v="f16", exact=False, flash_attn="auto")
-    target, draft = pair.contexts(config, draft_config, warn)
-    if draft is None:
-        raise UsageError("the target cannot take tokens back: a draft is of no use")
-    texts = [pair.target.tokenize(text) for text in PROMPTS[:_N_TEXTS]]
+def _measure(engine: Engine) -> Measurements | int:
+    """All measurements; the exit status after Ctrl-C."""
+    texts = [engine.tokenize(text) for text in PROMPTS[:_N_TEXTS]]
     cores = usable_cores()
+    stop = threading.Event()
+    with progress_bar() as show, on_interrupt(stop.set) as interrupt:
 
-    def work(put: Callable[[Measurements], None], stop: threading.Event) -> None:
-        try:
-            meter = Meter(target, draft, show, stop)
+        def work(slot: Slot) -> Measurements:
+            assert slot.target_cache is not None
+            assert slot.draft_cache is not None
+            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop)
             splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
             counts = sorted({max(1, cores // 2), cores})
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
             for text in texts:
                 found.scores += meter.accept(text, _N_TEXT, cores)
-            put(found)
-        except Stopped:
-            pass
+            return found
 
-    with progress_bar() as show:
-        measuring = Background(work, "duo-tune", stall_s=3600)
-        with on_interrupt(measuring.stop) as interrupt, measuring:
-            found = next(iter(measuring), None)
-        return interrupt.status if found is None else found
+        try:
+            return engine.call(work)
+        except Stopped:
+            return interrupt.status

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from typing import Any
 
 from duo.cli.live import REFRESH_S, Live
 from duo.cli.output import warn
+from duo.diagnose.trace import TraceFile
 from duo.engine.metrics import Metrics
-from duo.engine.trace import TraceFile
 
 _STALL_S = 30.0
 
@@ -17,7 +17,7 @@ class Watch:
     """Keeps --live and --trace up to date, and says so when nothing comes for long."""
 
     def __init__(self, metrics: Metrics, live: Live | None, trace: TraceFile | None) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._live = live
         self._trace = trace
         self._warned = False
@@ -30,12 +30,10 @@ class Watch:
             self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Clear the screen of it, and write the trace to its end."""
         if self._live is not None:
-            self._live.__exit__(kind, error, traceback)
+            self._live.__exit__(*error)
         if self._trace is not None:
             self._trace.close()
 
@@ -48,7 +46,7 @@ class Watch:
         """Nothing has come for a while."""
         self._look()
         # A long prompt has a progress bar.
-        if self._metrics.steps and not self._warned and time.perf_counter() - self._last >= _STALL_S:
+        if self.metrics.steps and not self._warned and time.perf_counter() - self._last >= _STALL_S:
             self._warned = True
             warn("no token for 30 seconds: the model is very slow or its device hangs; Ctrl-C stops")
 

@@ -1,18 +1,60 @@
-"""Run a function on another thread while the main thread stays free for signals and the screen."""
+"""Work on another thread, whose results the calling thread iterates over."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from duo.errors import DeviceError
 from duo.llama import lifeline
 
 T = TypeVar("T")
-_PAUSE_S = 0.02  # between two looks: waking for every item would take a core from the work for a moment
+PAUSE_S = 0.02  # between two looks: waking for every item would take a core from the work for a moment
+
+
+class Items(Generic[T]):
+    """Carries items from a thread that works to one that iterates, which a signal can interrupt while it waits."""
+
+    def __init__(self, on_stall: Callable[[], None] = lambda: None, stall_s: float = 30.0) -> None:
+        """`on_stall` is called on the iterating thread whenever nothing has come for `stall_s` seconds."""
+        self.on_stall = on_stall
+        self.stall_s = stall_s
+        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def put(self, item: T) -> None:
+        """The next one."""
+        self._items.put(item)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """There are no more. `error` is raised where they are iterated over; only the first one counts."""
+        self._error = self._error or error
+        self._done.set()
+        self._items.put(None)
+
+    @property
+    def n_waiting(self) -> int:
+        """Items that were put and not yet taken."""
+        return self._items.qsize()
+
+    def __iter__(self) -> Iterator[T]:
+        """The items, until there are no more."""
+        while True:
+            try:
+                item = self._items.get(timeout=self.stall_s)
+            except queue.Empty:
+                self.on_stall()
+                continue
+            if item is None:
+                break
+            yield item
+            if self._items.empty():
+                self._done.wait(PAUSE_S)
+        if self._error is not None:
+            raise self._error
 
 
 class Background(Generic[T]):
@@ -30,15 +72,11 @@ class Background(Generic[T]):
         on_stall: Callable[[], None] = lambda: None,
         stall_s: float = 30.0,
     ) -> None:
-        """`on_stall` is called on the iterating thread whenever nothing has come for `stall_s` seconds."""
+        """See Items for `on_stall` and `stall_s`."""
         self._work = work
-        self._on_stall = on_stall
-        self._stall_s = stall_s
-        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._items: Items[T] = Items(on_stall, stall_s)
         self._stop = threading.Event()
-        self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
-        self._error: BaseException | None = None
         self._told = lifeline.told(self._lose)
 
     def __enter__(self) -> Background[T]:
@@ -47,9 +85,7 @@ class Background(Generic[T]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ask the work to stop and wait for it."""
         self._stop.set()
         if not lifeline.is_lost():
@@ -58,24 +94,12 @@ class Background(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """What the work puts out, until it returns. Raises what the work raised."""
-        while True:
-            try:
-                item = self._items.get(timeout=self._stall_s)
-            except queue.Empty:
-                self._on_stall()
-                continue
-            if item is None:
-                break
-            yield item
-            if self._items.empty():
-                self._done.wait(_PAUSE_S)
-        if self._error is not None:
-            raise self._error
+        return iter(self._items)
 
     @property
     def n_waiting(self) -> int:
         """What was put out and not yet taken."""
-        return self._items.qsize()
+        return self._items.n_waiting
 
     def stop(self) -> None:
         """Ask the work to stop, from any thread or signal handler."""
@@ -83,15 +107,12 @@ class Background(Generic[T]):
 
     def _lose(self, error: DeviceError) -> None:
         """The work will not go on: let the iterating thread take what there is, and raise `error`."""
-        self._error = error
-        self._done.set()
-        self._items.put(None)
+        self._items.end(error)
 
     def _run(self) -> None:
         try:
             self._work(self._items.put, self._stop)
         except BaseException as error:  # carried to the iterating thread
-            self._error = error
-        finally:
-            self._done.set()
-            self._items.put(None)
+            self._items.end(error)
+        else:
+            self._items.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
@@ -15,24 +15,24 @@ from duo.spec.types import Guess
 
 
 class TargetSide(Protocol):
-    """What a draft knows of its target: a CandidateQueue, or a Mirror of one on another machine."""
+    """What a draft knows of its target: a CandidateQueue, or what stands for one on another machine."""
 
-    @property
-    def n_prompt(self) -> int:
-        """Tokens of the prompt."""
-        ...
-
-    def begin(self, n_seen: int) -> tuple[int, list[int]]:
-        """The draft begins a token: the epoch, and the accepted tokens from `n_seen` on."""
+    def begin(self) -> tuple[int, list[int]]:
+        """The draft begins a token: the epoch, and the tokens accepted since it last asked."""
         ...
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a guess, for which `n_tokens` were decoded in `seconds`. False: look again how the text goes on."""
+        """Offer a guess, for which `n_tokens` were decoded in `seconds`. False if it is known to be of no use."""
         ...
 
-    def learn_probe(self, scores: list[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
-        """The draft's guesses at a piece of text that it read in one batch: see Policy.learn_probe."""
-        ...
+
+class Probe(NamedTuple):
+    """How a draft would have guessed a piece of the text, which it read in one batch."""
+
+    scores: list[tuple[float, bool]]  # confidence of each guess, and whether it was right
+    n_tokens: int  # that were read; 0: it could not
+    seconds: float
+    whole: bool  # whether the draft has now read all of the text
 
 
 class Drafter:
@@ -102,12 +102,13 @@ class Drafter:
         self._metrics.detail("draft", "publish", end, int(useful))
         return True
 
-    def probe(self, n_tokens: int) -> None:
-        """Read what is new of the text in one batch and tell the queue how well it would have been guessed.
+    def probe(self, n_tokens: int, n_prompt: int) -> Probe:
+        """Read what is new of the text in one batch and see how well it would have been guessed.
 
         If more than `n_tokens` are new, read only so many, without what stands before them, and judge the second half;
-        the draft then has to read all again before it can go on. The prompt is not judged, and nothing is read while
-        the draft has guesses that are still to be judged. Raises whatever the decode raises.
+        the draft then has to read all again before it can go on. The prompt, the first `n_prompt` tokens, is not
+        judged, and nothing is read while the draft has guesses that are still to be judged. Raises whatever the decode
+        raises.
         """
         start = time.perf_counter()
         self._reconcile()
@@ -115,15 +116,15 @@ class Drafter:
         n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx, n_text)
         whole = n_text - self._first - self._draft.n_past <= n_read and n_text - self._first <= self._draft.n_ctx
         text = self._tokens[self._first + self._draft.n_past if whole else -n_read :]
-        n_judged = min(len(text) - 1 if whole else len(text) // 2, n_text - self._queue.n_prompt)
+        n_judged = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt)
         scores: list[tuple[float, bool]] = []
         if n_text == self._n_seen and n_judged > 0 and max(text) < self._draft.n_vocab:
             scores = self._judge(text, n_judged, keep=whole)
         else:
             text, whole = [], True
         end = time.perf_counter()
-        self._queue.learn_probe(scores, len(text), end - start, whole=whole)
         self._metrics.probed(start, end, len(text))
+        return Probe(scores, len(text), end - start, whole)
 
     def _judge(self, text: Sequence[int], n: int, *, keep: bool) -> list[tuple[float, bool]]:
         """How the last `n` tokens of `text` would have been guessed; what was read stays in the cache if `keep`."""
@@ -144,7 +145,7 @@ class Drafter:
 
     def _reconcile(self) -> None:
         """Go back to the last token that agrees with the target's text, and take over what it wrote since."""
-        epoch, fresh = self._queue.begin(self._n_seen)
+        epoch, fresh = self._queue.begin()
         guessed = self._tokens[self._n_seen :]
         n_agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(fresh, guessed, strict=False)))
         if epoch != self._epoch or n_agreed < len(fresh):

@@ -1,120 +1,196 @@
-"""Generation: one text from a target and, if there is one, a draft that runs beside it."""
+"""Generation: one text. The target's loop: candidates, decode, verify, roll back, commit."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from duo.config import ThreadConfig
-from duo.engine.cores import pin
+from duo.config import DraftConfig, ThreadConfig
 from duo.engine.decoder import Decoder
-from duo.engine.drafter import Drafter
-from duo.engine.drafting import Drafting
-from duo.engine.helpers import Helpers
-from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue
-from duo.engine.target import generate
-from duo.engine.text import GRAMMAR_END, INTERRUPTED, Ending
+from duo.engine.draft import Draft, DraftRequest
+from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
-from duo.spec.policy import Policy
-from duo.spec.sampling import Guesser
-from duo.spec.session import Session
-from duo.spec.types import Step
+from duo.llama.context import Context
+from duo.llama.model import Model
+from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import Schedule
+from duo.spec.types import Acceptance, Candidates, Logits, Step
 from duo.spec.verify import Verifier
 
 
-@dataclass(slots=True)
-class Generation:
-    """All that one generation needs. run() works on the calling thread and joins the draft's before it returns."""
+class RemoteSource(Protocol):
+    """Remote drafts, which come and go. Called on the target's thread: see duo.link.remote_drafts."""
 
-    target: Decoder
-    draft: Decoder | None
-    prompt: Sequence[int]
-    verifier: Verifier
-    guesser: Guesser
-    ending: Ending
-    policy: Policy
-    threads: ThreadConfig
-    metrics: Metrics
-    on_prompt: Callable[[int], None] = lambda _: None  # told how many tokens of a long prompt are done
-    helpers: Helpers | None = None  # drafts on other machines
-    tokens: list[int] = field(default_factory=list)  # the prompt and the text, once it has ended
-    draft_tokens: list[int] = field(default_factory=list)  # what the local draft's cache holds then
-    used_policy: Policy | None = None  # of the last draft that took part
+    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
+        """How far they may guess ahead, and the threads that the target has while one of them works."""
+        ...
+
+    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
+        """There is a target to draft for. What is starting is waited for a while, but not once `stop` is set."""
+        ...
+
+    def begin(self) -> None:
+        """A text begins."""
+        ...
+
+    def choose(self, *, has_other: bool) -> Draft | None:
+        """The one to use now; None if there is none. `has_other`: there is a local draft."""
+        ...
+
+
+class Generation:
+    """Writes one text and owns its session. Without a draft it is plain autoregressive decoding.
+
+    Remote drafts are preferred to the local one for as long as one is there. Between two steps the target's cache holds
+    all accepted tokens but the last, which is decoded with the next candidates; the prompt is no special case.
+    """
+
+    def __init__(
+        self,
+        target: Decoder,
+        request: DraftRequest,
+        verifier: Verifier,
+        threads: ThreadConfig,
+        draft: Draft | None = None,
+        remote: RemoteSource | None = None,
+        on_prompt: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """The first `target.n_past` tokens of the session are in the cache already.
+
+        `on_prompt` is told how many tokens of a long prompt are decoded.
+        """
+        self._target = target
+        self.session = request.session
+        self._request = request
+        self._verifier = verifier
+        self._threads = threads
+        self._ending = request.ending
+        self._metrics = request.metrics
+        self._alone = Draft(threads.target)
+        self._local = draft
+        self._remote = remote
+        self._on_prompt = on_prompt
+        self._n_threads = 0  # that the target was last set to; 0: those for the prompt
+        self._alone.begin(request)
+        self.draft: Draft = self._alone  # the present one
+        self.policy: Policy | None = None  # of the last draft that took part
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
-        """Generate until the ending, or until `stop` is set; every step goes to `put`.
+        """Write until the ending, or until `stop` is set; every step goes to `put`.
 
-        When the draft dies, `metrics.draft_error` says of what, and the text goes on without it. Raises DecodeError
-        if the target fails.
+        Works on the calling thread and joins the draft's before it returns. When the draft dies, the text goes on
+        without it. Raises DecodeError if the target fails.
         """
-        pin(self.threads.cores)
-        self.policy.begin(len(self.prompt), self.ending.n_room)
-        queue = CandidateQueue(
-            Session(self.prompt, self.target.n_vocab, judges_all=not self.policy.in_order),
-            self.policy,
-            has_draft=self.draft is not None,
-            cancel=self.draft.cancel if self.draft is not None else lambda: None,
-            watch=self.metrics.pending,
-        )
-        if self.draft is None:
-            self.policy.stop_drafting()
-        drafter = self._drafter(queue)
-        drafting = Drafting(self.target, self.draft, drafter, queue, self.threads, self.helpers)
+        ending = self._ending
+        self._metrics.n_prompt = self.session.n_prompt
         try:
-            with self._help(queue), drafting:
-                self._write(queue, drafting, put, stop)
+            if self._remote is not None:
+                self._remote.begin()
+            self._use(self._best_draft())
+            self._prefill(stop)
+            while ending.reason is None and not stop.is_set():
+                if (step := self._step()) is not None:
+                    put(step)
+        except DecodeAborted:
+            pass  # by interrupt()
+        except GrammarError:
+            ending.reason = GRAMMAR_END
         finally:
-            self.tokens = queue.accepted_from(0)
-            self.draft_tokens = drafter.cached if drafter is not None else []
-            self.used_policy = drafting.policy
-        self._look_after(drafting)
-        self.metrics.stop = self.ending.reason or INTERRUPTED
-        if rest := self.ending.finish():
+            self.draft.end()
+        self._metrics.stop = ending.reason or INTERRUPTED
+        if rest := ending.finish():
             put(Step((), 0, (rest,)))
 
-    def _write(
-        self, queue: CandidateQueue, drafting: Drafting, put: Callable[[Step], None], stop: threading.Event
-    ) -> None:
-        steps = generate(self.target, queue, drafting, self.verifier, self.ending, self.metrics, self.on_prompt)
-        try:
-            for step in steps:
-                self._look_after(drafting)
-                put(step)
-                if stop.is_set():
-                    break
-        except DecodeAborted:
-            pass  # by abort(), because of an interruption
-        except GrammarError:
-            self.ending.reason = GRAMMAR_END
-
-    @contextmanager
-    def _help(self, queue: CandidateQueue) -> Iterator[None]:
-        """The drafts on other machines take part from here to the end of the block."""
-        if self.helpers is None:
-            yield
-            return
-        self.helpers.begin(queue, self.metrics)
-        try:
-            yield
-        finally:
-            self.helpers.end()
-
     def interrupt(self) -> None:
-        """Let the generation end soon, from any thread or signal handler: a long prompt is not read to its end."""
-        if self.draft is not None:
-            self.draft.abort()
-        if not self.metrics.steps:
-            self.target.abort()
+        """Let run() end soon, from any thread: a long prompt is not read to its end. Set `stop` before."""
+        self.draft.interrupt()
+        if not self._metrics.steps:
+            self._target.abort()
 
-    def _look_after(self, drafting: Drafting) -> None:
-        """Take note if the draft has died."""
-        if drafting.error is not None:
-            self.metrics.draft_error = str(drafting.error) or type(drafting.error).__name__
-
-    def _drafter(self, queue: CandidateQueue) -> Drafter | None:
-        if self.draft is None:
+    def _step(self) -> Step | None:
+        """One decode and what follows from it; None if there is no room for another."""
+        tokens = self.session.accepted[self._target.n_past :]
+        n_room = self._room(len(tokens))
+        if n_room <= 0:
             return None
-        return Drafter(self.draft, queue, self.guesser, self.target.n_vocab, self.metrics, self.prompt)
+        began = time.perf_counter()
+        # While the prompt is read, with all threads, the draft does not work beside it.
+        candidates, schedule = self._candidates(n_room) if len(tokens) == 1 else (Candidates(), Schedule.OFF)
+        logits, decode_s = self._decode(tokens, candidates)
+        acceptance, judged = self._verify(logits, candidates)
+        pieces = self._ending.push(acceptance.tokens)
+        written = acceptance.tokens[: len(pieces)]
+        # The first step may hold a prompt, which says nothing about later ones.
+        cost = StepCost(len(candidates), decode_s, time.perf_counter() - began) if len(tokens) == 1 else None
+        self.draft.commit(written, cost)
+        n_accepted = min(len(acceptance.accepted), len(written))
+        self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule)
+        return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :])
+
+    def _room(self, n_fresh: int) -> int:
+        """How many tokens the next step may write, after it has decoded `n_fresh` that are not in the cache."""
+        target, n_text = self._target, self._ending.n_room
+        n_context = target.n_ctx - target.n_past - n_fresh + 1
+        if n_context <= 0 or n_text == 0:
+            self._ending.reason = CONTEXT_FULL if n_context <= 0 else LIMIT
+            return 0
+        n_room = min(n_context, target.n_batch - n_fresh + 1, n_text or target.n_batch)
+        return n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
+
+    def _candidates(self, n_room: int) -> tuple[Candidates, Schedule]:
+        """The candidates to verify now, from the draft that is best now, and the schedule that is followed for them."""
+        self._use(self._best_draft())
+        start = time.perf_counter()
+        candidates, schedule = self.draft.candidates(n_room), self.draft.schedule
+        if (n := self.draft.n_target_threads) != self._n_threads:
+            self._target.set_threads(n, n)
+            self._n_threads = n
+        if schedule is Schedule.ASYNC:  # in turns, it is the draft's time
+            self._metrics.waited(start, time.perf_counter())
+        return candidates, schedule
+
+    def _decode(self, tokens: Sequence[int], candidates: Candidates) -> tuple[Logits, float]:
+        """Logits `[k+1, n_vocab]` after the last token and each of k candidates, and the seconds that it took."""
+        start = time.perf_counter()
+        logits = self._target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
+        end = time.perf_counter()
+        self._metrics.decoded(start, end, len(tokens) + len(candidates))
+        return logits, end - start
+
+    def _verify(self, logits: Logits, candidates: Candidates) -> tuple[Acceptance, float]:
+        """What stays of the candidates; the others are rolled back. And when that was done."""
+        metrics, session, n_recent = self._metrics, self.session, self._verifier.n_recent
+        position = self._target.n_past - len(candidates)
+        start = time.perf_counter()
+        recent = session.accepted[max(0, position - n_recent) :] if n_recent else ()
+        acceptance = self._verifier.verify(logits, candidates, position, recent)
+        done = metrics.detail("target", "verify", start, len(candidates))
+        n_accepted = len(acceptance.accepted)
+        self._target.rollback(position + n_accepted)
+        if n_wrong := len(candidates) - n_accepted:
+            done = metrics.detail("target", "rollback", done, n_wrong)
+        return acceptance, done
+
+    def _prefill(self, stop: threading.Event) -> None:
+        """Decode the prompt up to its last batch, which belongs to the first step."""
+        target, prompt = self._target, self.session.accepted
+        while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
+            start = time.perf_counter()
+            batch = prompt[target.n_past : target.n_past + target.n_batch]
+            target.decode(batch, n_rows=0)
+            self._metrics.decoded(start, time.perf_counter(), len(batch))
+            self._on_prompt(target.n_past)
+
+    def _best_draft(self) -> Draft:
+        remote = self._remote.choose(has_other=self._local is not None) if self._remote is not None else None
+        return remote or self._local or self._alone
+
+    def _use(self, draft: Draft) -> None:
+        """Let this draft work from here on, with all that was accepted so far."""
+        if draft is not self.draft:
+            self.draft.end()
+            self.draft = draft
+            self.policy = draft.policy or self.policy
+            draft.begin(self._request)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from duo.spec.schedule import Schedule
 
@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 class Event(NamedTuple):
     """Something that took time; times in seconds of time.perf_counter()."""
 
-    lane: str  # target, draft or draft elsewhere
+    lane: str  # target, draft or remote draft
     name: str
     start: float
     end: float
@@ -32,6 +32,61 @@ class StepRecord(NamedTuple):
     n_accepted: int
     n_tokens: int
     schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStatistics:
+    """The prefill."""
+
+    tokens: int
+    seconds: float
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStatistics:
+    """The text; rates do not count its first token, which belongs to the prefill, as llama.cpp counts."""
+
+    tokens: int
+    seconds: float
+    tokens_per_s: float | None
+    time_to_first_token_s: float | None
+    decodes: int
+    tokens_per_decode: float | None
+    target_ms_per_decode: float | None
+    waited_s: float  # by the target for the draft
+    tokens_by_schedule: dict[str, int]
+    stop: str  # why the text ended
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStatistics:
+    """The draft's part."""
+
+    drafted: int
+    verified: int
+    accepted: int
+    accept_rate: float | None  # of the verified
+    accept_rate_by_position: list[float]
+    decodes_by_candidates: list[int]  # target decodes that verified 0, 1, … candidates
+    ms_per_token: float | None
+    hidden: float | None  # share of the draft's time in which the target computed too
+    unused: float | None  # share of the drafted tokens that the text did not get
+    error: str | None  # what it died of
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The figures of one text; None where there is nothing to say."""
+
+    prompt: PromptStatistics
+    generation: GenerationStatistics
+    draft: DraftStatistics | None  # None: no draft took part
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second after the first one; None for a text of fewer than two steps."""
+        return self.generation.tokens_per_s
 
 
 @dataclass(slots=True)
@@ -63,10 +118,10 @@ class Metrics:
 
     def pending(self, n_candidates: int) -> None:
         """So many candidates wait to be verified now."""
-        self.n_pending = n_candidates
-        if self.details is not None:
+        if self.details is not None and n_candidates != self.n_pending:
             now = time.perf_counter()
             self.details.append(Event("queue", "candidates", now, now, n_candidates))
+        self.n_pending = n_candidates
 
     def drafted(self, start: float, end: float, n_tokens: int, lane: str = "draft") -> None:
         """The draft thread: one token was drafted, after `n_tokens` were decoded to that end."""
@@ -89,8 +144,8 @@ class Metrics:
         """The target thread: the candidates were verified until `start`, and `n_tokens` have gone to the text."""
         self.steps.append(StepRecord(start, time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule))
 
-    def statistics(self) -> dict[str, Any]:
-        """All figures, in JSON's types; None where there is nothing to say."""
+    def statistics(self) -> Statistics:
+        """What it comes to."""
         decodes = [event for event in self.events if event.name == "decode"]
         first = self.steps[0].end if self.steps else None
         end = self.steps[-1].end if self.steps else None
@@ -99,28 +154,24 @@ class Metrics:
         n_timed = n_tokens - (self.steps[0].n_tokens if self.steps else 0)
         seconds = end - first if end is not None and first is not None else 0.0
         prompt_s = sum(event.end - event.start for event in self.events if event.name == "prompt")
-        return {
-            "prompt": {
-                "tokens": self.n_prompt,
-                "seconds": prompt_s,
-                "tokens_per_s": _rate(self.n_prompt, prompt_s),
-            },
-            "generation": {
-                "tokens": n_tokens,
-                "seconds": seconds,
-                "tokens_per_s": _rate(n_timed, seconds),
-                "time_to_first_token_s": first - self.started if first is not None else None,
-                "decodes": len(decodes),
-                "tokens_per_decode": _rate(n_timed, len(decodes)),
-                "target_ms_per_decode": _mean_ms(decodes),
-                "waited_s": sum(event.end - event.start for event in self.events if event.name == "wait"),
-                "tokens_by_schedule": self._tokens_by_schedule(),
-                "stop": self.stop,
-            },
-            "draft": self._draft_statistics(),
-        }
+        return Statistics(
+            PromptStatistics(self.n_prompt, prompt_s, _rate(self.n_prompt, prompt_s)),
+            GenerationStatistics(
+                tokens=n_tokens,
+                seconds=seconds,
+                tokens_per_s=_rate(n_timed, seconds),
+                time_to_first_token_s=first - self.started if first is not None else None,
+                decodes=len(decodes),
+                tokens_per_decode=_rate(n_timed, len(decodes)),
+                target_ms_per_decode=_mean_ms(decodes),
+                waited_s=sum(event.end - event.start for event in self.events if event.name == "wait"),
+                tokens_by_schedule=self._tokens_by_schedule(),
+                stop=self.stop,
+            ),
+            self._draft_statistics(),
+        )
 
-    def _draft_statistics(self) -> dict[str, Any] | None:
+    def _draft_statistics(self) -> DraftStatistics | None:
         if not self.draft_events and self.draft_error is None:
             return None
         n_drafted = sum(event.name != "probe" for event in self.draft_events)
@@ -128,18 +179,18 @@ class Metrics:
         n_accepted = sum(step.n_accepted for step in self.steps)
         busy = [(event.start, event.end) for event in self.events if event.name != "wait"]
         drafting = [(event.start, event.end) for event in self.draft_events]
-        return {
-            "drafted": n_drafted,
-            "verified": n_verified,
-            "accepted": n_accepted,
-            "accept_rate": _rate(n_accepted, n_verified),
-            "accept_rate_by_position": self._by_position(),
-            "decodes_by_candidates": self._decodes_by_candidates(),
-            "ms_per_token": _mean_ms([event for event in self.draft_events if event.name == "draft"]),
-            "hidden": _rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
-            "unused": _rate(n_drafted - n_accepted, n_drafted),
-            "error": self.draft_error,
-        }
+        return DraftStatistics(
+            drafted=n_drafted,
+            verified=n_verified,
+            accepted=n_accepted,
+            accept_rate=_rate(n_accepted, n_verified),
+            accept_rate_by_position=self._by_position(),
+            decodes_by_candidates=self._decodes_by_candidates(),
+            ms_per_token=_mean_ms([event for event in self.draft_events if event.name == "draft"]),
+            hidden=_rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
+            unused=_rate(n_drafted - n_accepted, n_drafted),
+            error=self.draft_error,
+        )
 
     def _by_position(self) -> list[float]:
         """Of the candidates verified at each position of a batch, the share that was accepted."""

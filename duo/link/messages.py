@@ -1,6 +1,6 @@
-"""What lead and back say to each other, as MessagePack in binary WebSocket messages. Pure: bytes in, values out.
+"""What a lead and a remote draft say to each other, as MessagePack in binary WebSocket messages. Pure.
 
-    back                                   lead
+    draft                                  lead
     Hello ───────────────────────────────►      version, token, vocabulary
           ◄─────────────────────────────── Welcome, or Refused and the end
           ◄─────────────────────────────── Begin       a text, with all its tokens so far
@@ -27,7 +27,7 @@ VERSION = 1
 ROUTE = "/v1/draft"  # of the WebSocket, on the lead's port
 TRY_LATER = 1013  # why a connection is closed (RFC 6455, registry of close codes)
 # Both ends leave out compression: messages are small, and it would cost time and memory.
-MAX_FROM_BACK = 64 * 1024  # bytes of one message; the largest is a Hello
+MAX_FROM_DRAFT = 64 * 1024  # bytes of one message; the largest is a Hello
 MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may hold a long text
 _LONGEST_S = 3600.0
 _SUREST = 50.0  # confidence; what is more is as good
@@ -42,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first message of a back. Its first fields are the same in every version."""
+    """The first message of a draft. Its first fields are the same in every version."""
 
     version: int
     token: Word  # what shows that it may take part
@@ -55,7 +55,7 @@ class Hello(Message, frozen=True, tag=1):
     tail: Annotated[bytes, msgspec.Meta(max_length=8192)]
 
 
-class Guess(Message, frozen=True, tag=2):
+class GuessMessage(Message, frozen=True, tag=2):
     """The draft's token for a position, its confidence, and what it took to make; `n_known` tokens were accepted."""
 
     serial: Number
@@ -69,25 +69,25 @@ class Guess(Message, frozen=True, tag=2):
 
 
 class Alive(Message, frozen=True, tag=3):
-    """The back is about to read much, or has ended a text and is ready for the next."""
+    """The draft is about to decode much, or has ended a text and is ready for the next."""
 
     serial: Number
 
 
 class Unable(Message, frozen=True, tag=4):
-    """The back cannot guess in this text any more."""
+    """The draft cannot guess in this text any more."""
 
     serial: Number
 
 
 class Welcome(Message, frozen=True, tag=16):
-    """The back may take part."""
+    """The draft may take part."""
 
     n_ctx: Number  # tokens that a text can have
 
 
 class Refused(Message, frozen=True, tag=17):
-    """The back may not take part."""
+    """The draft may not take part."""
 
     reason: str
 
@@ -121,11 +121,11 @@ class End(Message, frozen=True, tag=20):
     serial: Number
 
 
-FromBack = Hello | Guess | Alive | Unable
+FromDraft = Hello | GuessMessage | Alive | Unable
 FromLead = Welcome | Refused | Begin | Text | End
 
 _encoder = msgspec.msgpack.Encoder()
-_from_back: msgspec.msgpack.Decoder[FromBack] = msgspec.msgpack.Decoder(FromBack)
+_from_draft: msgspec.msgpack.Decoder[FromDraft] = msgspec.msgpack.Decoder(FromDraft)
 _from_lead: msgspec.msgpack.Decoder[FromLead] = msgspec.msgpack.Decoder(FromLead)
 
 M = TypeVar("M")
@@ -136,10 +136,10 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def from_back(data: bytes | str) -> FromBack:
-    """What a back says, with every value in its range. Raises LinkError."""
-    message = _decode(_from_back, data, MAX_FROM_BACK)
-    if isinstance(message, Guess):
+def from_draft(data: bytes | str) -> FromDraft:
+    """What a draft says, with every value in its range. Raises LinkError."""
+    message = _decode(_from_draft, data, MAX_FROM_DRAFT)
+    if isinstance(message, GuessMessage):
         if not math.isfinite(message.confidence):
             _reject("a confidence that is no number")
         if not 0 <= message.seconds <= _LONGEST_S:
@@ -163,7 +163,7 @@ def from_lead(data: bytes | str) -> FromLead:
     return _decode(_from_lead, data, MAX_FROM_LEAD)
 
 
-def usable_confidence(message: Guess) -> float:
+def usable_confidence(message: GuessMessage) -> float:
     """The confidence, not beyond what a draft of duo's own would say."""
     return min(max(message.confidence, 0.0), _SUREST)
 

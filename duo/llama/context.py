@@ -285,7 +285,7 @@ def _check_memory(model: Model, config: ContextConfig) -> None:
     if available is not None and needed > available:
         raise MemoryLimitError(
             f"{model.path.name}: a context of {config.n_ctx} tokens needs {needed / 2**30:.1f} GiB for its cache and "
-            f"{available / 2**30:.1f} GiB are available: take a smaller -c or -ctk/-ctv q8_0"
+            f"{available / 2**30:.1f} GiB are available: take a smaller n_ctx, or q8_0 for type_k and type_v"
         )
 
 

@@ -47,6 +47,8 @@ def ggml() -> ctypes.CDLL:
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     sizes = ctypes.POINTER(size)
     for name, result, arguments in (
+        ("reg_count", size, []),
+        ("reg_get", pointer, [size]),
         ("dev_count", size, []),
         ("dev_get", pointer, [size]),
         ("dev_name", text, [pointer]),
@@ -67,6 +69,14 @@ def ggml() -> ctypes.CDLL:
 def list_devices() -> list[Device]:
     """All devices, in llama.cpp's order; those of other machines once they have been added."""
     return [_device(ggml().ggml_backend_dev_get(i)) for i in range(ggml().ggml_backend_dev_count())]
+
+
+def list_backends() -> list[str]:
+    """The back ends of this build as llama.cpp names them: CPU, RPC, CUDA, ROCm, MTL (Metal), Vulkan …"""
+    lib = ggml()
+    return [
+        lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(i)).decode() for i in range(lib.ggml_backend_reg_count())
+    ]
 
 
 def gpus() -> list[Device]:

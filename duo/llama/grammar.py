@@ -15,6 +15,7 @@ from duo.llama import library
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
+_UNKNOWN = "it is no GBNF with a rule root (llama.cpp may have written more to standard error)"
 Logits = npt.NDArray[np.float32]
 
 # llama.h, llama_token_data
@@ -35,7 +36,7 @@ class Grammar(Handle):
             reasons = [
                 line.removeprefix("parse: ") for line in (*lines, *errors) if "grammar" in line or "parse" in line
             ]
-            raise UsageError(f"the grammar cannot be used: {reasons[0] if reasons else 'it has no rule root'}")
+            raise UsageError(f"the grammar cannot be used: {reasons[0] if reasons else _UNKNOWN}")
         super().__init__(pointer, llama_cpp.llama_sampler_free, parent=model)
         self._one = np.zeros(1, _TOKEN)
         self._all = np.zeros(model.n_vocab, _TOKEN)

@@ -14,14 +14,14 @@ from importlib.metadata import version
 
 import llama_cpp
 
-from duo import __version__
-
 _logger = logging.getLogger("duo.llama")
 _logger.addHandler(logging.NullHandler())
 
 # ggml.h, enum ggml_log_level; 5 continues the line before.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUES = 5
+# How lines end that llama.cpp logs as errors when a decode is cancelled.
+_CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret = 2")
 
 
 class _Log(threading.local):
@@ -39,6 +39,8 @@ class _Log(threading.local):
         if not self.line.endswith("\n"):
             return
         line, self.line = self.line.rstrip(), ""
+        if self.level >= logging.ERROR and line.endswith(_CANCELLED):
+            self.level = logging.DEBUG  # as it was meant to
         if self.errors is not None and self.level >= logging.ERROR:
             self.errors.append(line)
         _logger.log(self.level, "%s", line)
@@ -70,10 +72,16 @@ def collect_errors() -> Iterator[list[str]]:
         _log.errors = None
 
 
+owns_stderr = False  # whether standard error may be redirected for a moment: a command's may, a library's user's not
+
+
 @contextmanager
 def capture_stderr() -> Iterator[list[str]]:
-    """Collect the lines that C code writes to standard error itself, past its log, while nothing else runs."""
+    """Collect the lines that C code writes to standard error itself, past its log, if `owns_stderr`."""
     lines: list[str] = []
+    if not owns_stderr:
+        yield lines
+        return
     before = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
@@ -94,7 +102,7 @@ def supports_rpc() -> bool:
 def versions() -> dict[str, str]:
     """Versions of the packages that decide what a run does and how fast."""
     return {
-        "duo": __version__,
+        "duo": version("duo-llm"),
         "llama-cpp-python": version("llama-cpp-python"),
         "llama.cpp": llama_cpp.llama_version().decode(),
         "numpy": version("numpy"),

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from llama_cpp._ggml import libggml
@@ -29,7 +28,7 @@ _LOADING = 10  # times as long
 _LAST_WORDS_S = 1.5  # for the main thread to write what there is
 
 _lost = threading.Event()
-_listener: Callable[[DeviceError], None] | None = None
+_listeners: list[Callable[[DeviceError], None]] = []
 
 
 class Lifeline:
@@ -57,9 +56,7 @@ class Lifeline:
         self._since = time.monotonic()
         self._depth += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """It has ended."""
         self._depth -= 1
 
@@ -84,8 +81,8 @@ class Lifeline:
             elif silent_s > self._limit_s() and self._depth and self._since == since:
                 which = " or ".join(connections.owing(self.servers) or self.servers)
                 _die(
-                    f"the RPC server {which} has not answered for {self._limit_s():g} s: it hangs or is very slow "
-                    "(--rpc-timeout sets how long to wait)"
+                    f"the RPC server {which} has not answered for {self._limit_s():g} s, the longest that was to be "
+                    "waited: it hangs or is very slow"
                 )
 
     def _limit_s(self) -> float:
@@ -114,12 +111,11 @@ def told(listener: Callable[[DeviceError], None]) -> Iterator[None]:
 
     It has a moment to let the main thread raise that, write what there is, and end the process.
     """
-    global _listener  # noqa: PLW0603 - llama.cpp's callback belongs to the process, too
-    before, _listener = _listener, listener
+    _listeners.append(listener)
     try:
         yield
     finally:
-        _listener = before
+        _listeners.remove(listener)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
@@ -136,8 +132,9 @@ def _die(message: str) -> NoReturn:
     """End the process with status 1 after its last words. Never returns."""
     first = not _lost.is_set()
     _lost.set()
-    if first and _listener is not None and threading.current_thread() is not threading.main_thread():
-        _listener(DeviceError(message))
+    if first and _listeners and threading.current_thread() is not threading.main_thread():
+        for listener in list(_listeners):
+            listener(DeviceError(message))
         time.sleep(_LAST_WORDS_S)
     elif not first:
         time.sleep(2 * _LAST_WORDS_S)

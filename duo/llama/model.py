@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -25,6 +26,7 @@ class Model(Handle):
     def __init__(self, config: ModelConfig, progress: Progress | None = None, *, vocabulary_only: bool = False) -> None:
         """Load the file, or nothing but its vocabulary. Raises ModelError, DeviceError or UsageError."""
         library.start()
+        self.config = config
         self.path = config.path
         self._offload = Offload(config)
         params = llama_cpp.llama_model_default_params()
@@ -231,22 +233,28 @@ class Model(Handle):
     def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> str:
         """The prompt text for `messages` (`role`, `content`), ready for the assistant's answer.
 
-        Uses the template in the file, rendered by jinja2. Raises PromptError if there is none or it refuses.
+        Uses the template in the file, compiled once by jinja2. Raises PromptError if there is none or it refuses.
         """
+        try:
+            return str(self._chat_formatter(messages=list(messages)).prompt)
+        except PromptError:
+            raise
+        except Exception as error:  # a template is a program: it may raise anything
+            raise PromptError(f"{self.path.name}: its chat template refused: {error}") from error
+
+    @functools.cached_property
+    def _chat_formatter(self) -> Any:
+        """The template, compiled. Raises PromptError if there is none."""
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: PLC0415 - only chats pay for it
 
         template = self.metadata("tokenizer.chat_template")
         if template is None:
-            raise PromptError(f"{self.path.name} has no chat template: leave out --chat and write the prompt out")
-        try:
-            formatter = Jinja2ChatFormatter(
-                template=template,
-                eos_token=self.spelling([self.eos]).decode("utf-8", "replace") if self.eos >= 0 else "",
-                bos_token=self.spelling([self.bos]).decode("utf-8", "replace") if self.bos >= 0 else "",
-            )
-            return str(formatter(messages=list(messages)).prompt)
-        except Exception as error:  # a template is a program: it may raise anything
-            raise PromptError(f"{self.path.name}: its chat template refused: {error}") from error
+            raise PromptError(f"{self.path.name} has no chat template: write the prompt out")
+        return Jinja2ChatFormatter(
+            template=template,
+            eos_token=self.spelling([self.eos]).decode("utf-8", "replace") if self.eos >= 0 else "",
+            bos_token=self.spelling([self.bos]).decode("utf-8", "replace") if self.bos >= 0 else "",
+        )
 
 
 def _load_mode(config: ModelConfig) -> int:

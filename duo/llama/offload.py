@@ -37,9 +37,13 @@ class Offload:
         self._devices = devices_for(config)
         most = llama_cpp.llama_max_devices()
         if len(config.tensor_split) > most:
-            raise UsageError(f"-ts: {len(config.tensor_split)} proportions: llama.cpp knows {most} devices at most")
+            raise UsageError(
+                f"tensor_split has {len(config.tensor_split)} parts: llama.cpp knows {most} devices", "tensor_split"
+            )
         if self._devices and config.split_mode == "none" and config.main_gpu >= len(self._devices):
-            raise UsageError(f"there is no device {config.main_gpu}: {len(self._devices)}, counted from 0 (-mg, -mgd)")
+            raise UsageError(
+                f"main_gpu: there is no device {config.main_gpu} of {len(self._devices)}, counted from 0", "main_gpu"
+            )
         self.is_remote = any(device.kind == RPC for device in self._devices)
         # Never NULL, which would be all devices there are: those of the other model, too.
         self._pointers = (ctypes.c_void_p * (len(self._devices) + 1))(*(device.pointer for device in self._devices))

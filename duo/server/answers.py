@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from duo.engine.slot import Task
+from duo.engine.slot import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.spec.types import Step
 
@@ -25,11 +25,17 @@ class Shape:
         }
         self._kinds = (kind, f"{kind}.chunk" if chat else kind)
 
-    def whole(self, text: str, task: Task) -> dict[str, Any]:
+    def whole(self, text: str, request: TextRequest) -> dict[str, Any]:
         """The answer at once."""
         content = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason(task)}
-        return {**self._head, "object": self._kinds[0], "choices": [choice], "usage": usage(task), **_timings(task)}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason(request)}
+        return {
+            **self._head,
+            "object": self._kinds[0],
+            "choices": [choice],
+            "usage": usage(request),
+            **_timings(request),
+        }
 
     def first(self) -> Iterable[dict[str, Any]]:
         """What a stream begins with."""
@@ -38,59 +44,59 @@ class Shape:
 
     def step(self, step: Step) -> dict[str, Any]:
         """A piece of a stream. `duo`: its tokens, and how many of its characters were the draft's guesses."""
-        text = _decode(step.text)
+        text = step.text
         content: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
-        accepted = len(_decode(step.text[: step.n_accepted]))
+        accepted = len(_decode(step.pieces[: step.n_accepted]))
         return self._chunk(content) | {"duo": {"tokens": len(step.tokens), "accepted": accepted}}
 
-    def last(self, task: Task) -> dict[str, Any]:
+    def last(self, request: TextRequest) -> dict[str, Any]:
         """What a stream ends with."""
         content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        return self._chunk(content, finish_reason(task)) | _timings(task)
+        return self._chunk(content, finish_reason(request)) | _timings(request)
 
-    def usage(self, task: Task) -> dict[str, Any]:
+    def usage(self, request: TextRequest) -> dict[str, Any]:
         """The usage, after the end of a stream."""
-        return {**self._head, "object": self._kinds[1], "choices": [], "usage": usage(task)}
+        return {**self._head, "object": self._kinds[1], "choices": [], "usage": usage(request)}
 
     def _chunk(self, content: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish}
         return {**self._head, "object": self._kinds[1], "choices": [choice]}
 
 
-def finish_reason(task: Task) -> str:
+def finish_reason(request: TextRequest) -> str:
     """OpenAI's word for what ended the text."""
-    return "length" if task.metrics.stop in (LIMIT, CONTEXT_FULL) else "stop"
+    return "length" if request.metrics.stop in (LIMIT, CONTEXT_FULL) else "stop"
 
 
-def usage(task: Task) -> dict[str, Any]:
+def usage(request: TextRequest) -> dict[str, Any]:
     """OpenAI's count of tokens."""
-    n_prompt, n_text = len(task.prompt), sum(step.n_tokens for step in task.metrics.steps)
+    n_prompt, n_text = len(request.prompt), sum(step.n_tokens for step in request.metrics.steps)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_text,
         "total_tokens": n_prompt + n_text,
-        "prompt_tokens_details": {"cached_tokens": task.n_cached},
+        "prompt_tokens_details": {"cached_tokens": request.n_cached},
     }
 
 
-def _timings(task: Task) -> dict[str, Any]:
+def _timings(request: TextRequest) -> dict[str, Any]:
     """llama-server's `timings`."""
-    statistics = task.metrics.statistics()
-    prompt, text, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
-    n_read = len(task.prompt) - task.n_cached
+    statistics = request.metrics.statistics()
+    prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
+    n_read = len(request.prompt) - request.n_cached
     timings = {
-        "cache_n": task.n_cached,
+        "cache_n": request.n_cached,
         "prompt_n": n_read,
-        "prompt_ms": 1000 * prompt["seconds"],
-        "prompt_per_token_ms": 1000 * prompt["seconds"] / n_read,
-        "prompt_per_second": n_read / prompt["seconds"] if prompt["seconds"] else None,
-        "predicted_n": text["tokens"],
-        "predicted_ms": 1000 * text["seconds"],
-        "predicted_per_token_ms": 1000 / text["tokens_per_s"] if text["tokens_per_s"] else None,
-        "predicted_per_second": text["tokens_per_s"],
+        "prompt_ms": 1000 * prompt.seconds,
+        "prompt_per_token_ms": 1000 * prompt.seconds / n_read,
+        "prompt_per_second": n_read / prompt.seconds if prompt.seconds else None,
+        "predicted_n": text.tokens,
+        "predicted_ms": 1000 * text.seconds,
+        "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
+        "predicted_per_second": text.tokens_per_s,
     }
     if draft is not None:
-        timings |= {"draft_n": draft["verified"], "draft_n_accepted": draft["accepted"]}
+        timings |= {"draft_n": draft.verified, "draft_n_accepted": draft.accepted}
     return {"timings": timings}
 
 

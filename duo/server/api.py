@@ -10,14 +10,13 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from duo.config import SamplingConfig, StopConfig
-from duo.engine.slot import Task
+from duo.config import GenerationConfig, StopConfig
 from duo.errors import UsageError
+from duo.link.guard import ApiError
 from duo.llama.grammar import schema_grammar
 
 _MOST_MESSAGES = 4096
 _MOST_STOPS = 32
-_LONGEST_MESSAGE = 500
 _LOWEST_TEMPERATURE = 1e-6  # what is below is 0
 _DEEPEST = 2048
 # Texts, character classes, tokens and comments of a grammar, as llama.cpp ends them.
@@ -30,21 +29,6 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-
-
-class ApiError(Exception):
-    """What a client is told instead of an answer, in OpenAI's shape."""
-
-    def __init__(self, status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind
-        self.code = code
-
-    def body(self) -> dict[str, Any]:
-        """The JSON."""
-        message = str(self)[:_LONGEST_MESSAGE]  # it may quote what was asked
-        return {"error": {"message": message, "type": self.kind, "param": None, "code": self.code or self.status}}
 
 
 class Part(msgspec.Struct):
@@ -93,7 +77,7 @@ class ResponseFormat(msgspec.Struct):
     schema: dict[str, Any] | None = None
 
 
-class Request(msgspec.Struct):
+class TextRequestBody(msgspec.Struct):
     """What chats and completions share. None: as the server's own options say."""
 
     model: str | None = None
@@ -131,13 +115,13 @@ class Request(msgspec.Struct):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class ChatRequest(Request):
+class ChatRequest(TextRequestBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Said], msgspec.Meta(max_length=_MOST_MESSAGES)] = []
 
 
-class CompletionRequest(Request):
+class CompletionRequest(TextRequestBody):
     """POST /v1/completions."""
 
     prompt: str | list[int | str] = ""
@@ -172,14 +156,14 @@ def parse(body: bytes, kind: type[R]) -> R:
 class Defaults:
     """What the server's own options say."""
 
-    model: str
-    sampling: SamplingConfig
-    stop: StopConfig
-    grammar: str | None = None
+    config: GenerationConfig
+    random_seed: bool  # a new one for each text
 
 
-def task(request: Request, prompt: list[int], defaults: Defaults, n_vocab: int, n_ctx: int) -> Task:
-    """What is asked for. Raises ApiError."""
+def wanted(
+    request: TextRequestBody, prompt: list[int], defaults: Defaults, n_vocab: int, n_ctx: int
+) -> GenerationConfig:
+    """How the text is to be written. Raises ApiError."""
     _refuse_what_is_not_here(request)
     if not prompt:
         raise ApiError(400, "the prompt has no tokens")
@@ -200,17 +184,19 @@ def task(request: Request, prompt: list[int], defaults: Defaults, n_vocab: int, 
         "frequency_penalty": request.frequency_penalty,
         "logit_bias": bias or None,
     }
-    sampling = replace(defaults.sampling, **{name: value for name, value in asked.items() if value is not None})
-    seed = request.seed if request.seed is not None else defaults.sampling.seed
-    return Task(
-        prompt,
+    config = defaults.config
+    sampling = replace(config.sampling, **{name: value for name, value in asked.items() if value is not None})
+    seed = request.seed
+    if seed is None:
+        seed = -1 if defaults.random_seed else config.sampling.seed
+    return GenerationConfig(
         replace(sampling, seed=secrets.randbits(32) if seed == -1 else seed),
-        _stop(request, defaults.stop),
-        _grammar(request) or defaults.grammar,
+        _stop(request, config.stop),
+        _grammar(request) or config.grammar,
     )
 
 
-def _refuse_what_is_not_here(request: Request) -> None:
+def _refuse_what_is_not_here(request: TextRequestBody) -> None:
     if request.n not in (None, 1):
         raise ApiError(400, f"n must be 1, not {request.n}: one text at a time")
     # False is what they are anyway.
@@ -219,7 +205,7 @@ def _refuse_what_is_not_here(request: Request) -> None:
             raise ApiError(400, f"{name} is not supported")
 
 
-def _stop(request: Request, default: StopConfig) -> StopConfig:
+def _stop(request: TextRequestBody, default: StopConfig) -> StopConfig:
     lengths = (request.max_completion_tokens, request.max_tokens, request.n_predict)
     asked = next((length for length in lengths if length is not None), default.n_predict)
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
@@ -227,7 +213,7 @@ def _stop(request: Request, default: StopConfig) -> StopConfig:
     return StopConfig(asked, (*default.stop_strings, *stops), ignore_eos)
 
 
-def _bias(request: Request, n_vocab: int) -> tuple[tuple[int, float], ...]:
+def _bias(request: TextRequestBody, n_vocab: int) -> tuple[tuple[int, float], ...]:
     found = []
     for key, value in (request.logit_bias or {}).items():
         if not (key.isascii() and key.isdecimal() and len(key) <= 12) or int(key) >= n_vocab:
@@ -236,7 +222,7 @@ def _bias(request: Request, n_vocab: int) -> tuple[tuple[int, float], ...]:
     return tuple(found)
 
 
-def _grammar(request: Request) -> str | None:
+def _grammar(request: TextRequestBody) -> str | None:
     """The grammar that the text obeys. Raises ApiError if it is asked for in two ways, or cannot be used."""
     schemas = [request.json_schema] if request.json_schema is not None else []
     form = request.response_format

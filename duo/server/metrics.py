@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -10,14 +10,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from duo.engine.metrics import Metrics
-from duo.link.backs import Backs
-from duo.server.scheduler import Scheduler
+from duo.link.remote_drafts import RemoteDrafts
 
 
 class ServerMetrics:
-    """Counters over all generations. Counted on the target's thread, read on the server's."""
+    """Counters over all texts. Counted on the engine's thread, read on the server's."""
 
-    def __init__(self, scheduler: Scheduler, backs: Backs) -> None:
+    def __init__(self, n_texts: Callable[[], int], drafts: RemoteDrafts) -> None:
+        """`n_texts` tells how many texts are being written or wait for it."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
 
@@ -45,25 +45,25 @@ class ServerMetrics:
         def gauge(name: str, what: str, value: object) -> None:
             Gauge(name, what, registry=registry).set_function(value)  # type: ignore[arg-type]
 
-        gauge("llamacpp:requests_processing", "Requests that are being answered.", lambda: scheduler.n_running)
-        gauge("llamacpp:requests_deferred", "Requests that wait.", lambda: scheduler.n_waiting)
-        gauge("duo:workers_connected", "Backs that draft or stand by.", lambda: backs.n_connected)
-        gauge("duo:round_trip_seconds", "From a decision to the first guess after it.", lambda: backs.latency_s)
-        registry.register(_BackCounts(backs))
+        gauge("llamacpp:requests_processing", "Requests that are being answered.", lambda: min(1, n_texts()))
+        gauge("llamacpp:requests_deferred", "Requests that wait.", lambda: max(0, n_texts() - 1))
+        gauge("duo:workers_connected", "Remote drafts that are connected.", lambda: drafts.n_connected)
+        gauge("duo:round_trip_seconds", "From a decision to the first guess after it.", lambda: drafts.latency_s)
+        registry.register(_DraftCounts(drafts))
 
     def add(self, metrics: Metrics, n_cached: int) -> None:
         """A generation has ended."""
         statistics = metrics.statistics()
-        prompt, generation = statistics["prompt"], statistics["generation"]
-        self._prompt.inc(max(0, prompt["tokens"] - n_cached))
+        prompt, generation = statistics.prompt, statistics.generation
+        self._prompt.inc(max(0, prompt.tokens - n_cached))
         self._cached.inc(n_cached)
-        self._prompt_s.inc(prompt["seconds"])
-        self._predicted.inc(generation["tokens"])
-        self._predicted_s.inc(generation["seconds"])
-        self._decodes.inc(generation["decodes"])
-        self._stops.labels(generation["stop"]).inc()
-        self._rates["predicted"].set(generation["tokens_per_s"] or 0)
-        self._rates["prompt"].set((prompt["tokens"] - n_cached) / prompt["seconds"] if prompt["seconds"] else 0)
+        self._prompt_s.inc(prompt.seconds)
+        self._predicted.inc(generation.tokens)
+        self._predicted_s.inc(generation.seconds)
+        self._decodes.inc(generation.decodes)
+        self._stops.labels(generation.stop).inc()
+        self._rates["predicted"].set(generation.tokens_per_s or 0)
+        self._rates["prompt"].set((prompt.tokens - n_cached) / prompt.seconds if prompt.seconds else 0)
         for step in metrics.steps:
             self._drafts.inc(step.n_candidates > 0)
             self._drafted.inc(step.n_candidates)
@@ -76,23 +76,23 @@ class ServerMetrics:
         return generate_latest(self._registry)
 
 
-class _BackCounts(Collector):
-    """What backs did, counted where it happens."""
+class _DraftCounts(Collector):
+    """What remote drafts did, counted where it happens."""
 
-    def __init__(self, backs: Backs) -> None:
-        self._backs = backs
+    def __init__(self, drafts: RemoteDrafts) -> None:
+        self._drafts = drafts
 
     def collect(self) -> Iterable[Metric]:
-        counts = dict(self._backs.counts)
+        counts = self._drafts.counts
         for key, name, what in (
-            ("joined", "duo:worker_joins", "Backs that have joined."),
-            ("stalled", "duo:worker_stalls", "Times that a back did not answer."),
-            ("stale", "duo:stale_candidates", "Guesses that came too late or fitted nowhere."),
+            ("joined", "duo:worker_joins", "Remote drafts that have joined."),
+            ("stalled", "duo:worker_stalls", "Times that a remote draft did not answer."),
+            ("stale", "duo:stale_candidates", "Candidates of remote drafts that came too late or fitted nowhere."),
         ):
             yield CounterMetricFamily(name, what, value=counts.get(key, 0))
         for prefix, name, what in (
-            ("dropped: ", "duo:worker_drops", "Backs that have gone, and why."),
-            ("refused: ", "duo:worker_refusals", "Backs that were not let in, and why."),
+            ("dropped: ", "duo:worker_drops", "Remote drafts that have gone, by reason."),
+            ("refused: ", "duo:worker_refusals", "Remote drafts that were refused, by reason."),
         ):
             family = CounterMetricFamily(name, what, labels=["reason"])
             for key, value in counts.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import truediv
 from typing import Any
 
 KEPT = 2  # what an earlier run has learned counts as so many values: machines and texts change
@@ -188,6 +189,10 @@ class Calibration:
         """How often a candidate of this confidence is accepted, if all before it are."""
         i = bisect_right(self.EDGES, confidence)
         return self._accepted[i] / self._seen[i]
+
+    def probabilities(self) -> tuple[float, ...]:
+        """probability() of each bin, in the order of EDGES."""
+        return tuple(map(truediv, self._accepted, self._seen))
 
     def add(self, confidence: float, accepted: bool) -> None:
         """A candidate turned out right or wrong."""

@@ -15,10 +15,11 @@ long-run rate largest.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from duo.spec import forecast
 from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time, positive
@@ -31,8 +32,8 @@ MIN_SURVIVAL = 0.05
 _HOPELESS = 0.02  # survival of a candidate that nobody waits for
 _EXCELLENT = 0.95  # acceptance: where even this would not help, the draft is not asked how it would guess
 _MANY = 16  # tokens in a batch that tell what one of many costs
-_LEAST_BIAS, _LEAST_BIAS_ELSEWHERE = 0.5, 0.02  # of a forecast: who is elsewhere may lie
-_FIRST_ALONE = 2  # steps of the target alone before a draft elsewhere is asked
+_LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02  # of a forecast: a remote draft may report false times
+_FIRST_ALONE = 2  # steps of the target alone before a remote draft is asked
 _SILENCE = 16  # tokens without a guess until the draft is asked how it would guess
 
 
@@ -45,6 +46,23 @@ class StepCost:
     total_s: float
 
 
+class Lookahead(NamedTuple):
+    """How far a draft may go on: a rule that can be followed without the policy, on the draft's thread."""
+
+    n_ahead: int = 0  # most tokens ahead of the accepted ones
+    least: float = 0.0  # survival of the pending candidates below which it stops
+    accepted: Sequence[float] = ()  # a(c) in each bin of Calibration
+
+    def allows(self, confidences: Sequence[float]) -> bool:
+        """Whether the draft may go on after pending candidates of these `confidences`."""
+        if len(confidences) >= self.n_ahead:
+            return False
+        survival = 1.0
+        for confidence in confidences:
+            survival *= self.accepted[bisect_right(Calibration.EDGES, confidence)]
+        return survival >= self.least
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Verify `n_verify` candidates now; or, if `wait_s` is not None, wait so long for another and decide again."""
@@ -53,8 +71,11 @@ class Decision:
     wait_s: float | None = None
 
 
+REJECTION = "rejection"  # the mode of sampling in which candidates are considered from left to right
+
+
 class Policy:
-    """Decides for one generation, and learns from it."""
+    """Decides for one draft, text after text, and learns from each. The target's thread alone calls it."""
 
     PROBE_TOKENS = 48  # most that a draft reads at once to see how it would guess
 
@@ -65,34 +86,37 @@ class Policy:
         schedules: Sequence[Schedule] = ALL,
         draft_threads: Sequence[int] = (1,),
         *,
-        in_order: bool = False,
-        elsewhere: bool = False,
+        remote: bool = False,
     ) -> None:
         """At most `n_max` candidates in a batch; the draft at most `n_ahead` tokens ahead.
 
         It chooses among `schedules`, and among `draft_threads` for a draft that takes turns with the target.
-        `in_order`: nothing that comes after a candidate may keep it from being verified, as rejection sampling demands.
-        `elsewhere`: the draft computes on another machine, so that it takes no turns and reads at nobody's cost.
+        `remote`: the draft computes on another machine, so it takes no turns and its prefill costs the target nothing.
         """
-        if elsewhere:
+        if remote:
             schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
-        self._elsewhere = elsewhere
-        self._least_bias = _LEAST_BIAS_ELSEWHERE if elsewhere else _LEAST_BIAS
-        self.in_order = in_order
+        self._remote = remote
+        self._least_bias = _LEAST_BIAS_REMOTE if remote else _LEAST_BIAS
         self.n_max = n_max
         self.n_ahead = n_ahead
         self.alone = CostModel()
         self.beside = CostModel(self.alone)
-        self.calibration = Calibration()
-        self.chooser = Chooser(schedules if n_max else (Schedule.OFF,))
-        # Whether the draft would be used if it were better, and can be asked how it would guess.
-        self._worth_asking = self.chooser.allowed != (Schedule.OFF,)
-        self._schedules = tuple(schedules)
+        self.calibration = Calibration()  # of the present mode of sampling
+        self._calibrations: dict[str, Calibration] = {}
+        self._schedules = tuple(schedules) if n_max else (Schedule.OFF,)
         self._draft_threads = tuple(draft_threads)
+        self._mode = ""
+        self._start_text()
         self._forecast = Forecast(0.0)
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._read = Time()  # per token of a long batch of the draft
-        self._latency = Time()  # of a draft elsewhere
+        self._latency = Time()  # of a remote draft
+
+    def _start_text(self) -> None:
+        """What holds for one text only."""
+        self.chooser = Chooser(self._schedules)
+        # Whether the draft would be used if it were better, and can be asked how it would guess.
+        self._worth_asking = self._schedules != (Schedule.OFF,)
         self._n_text = 0
         self._unread = 0  # tokens of the text that the draft has not read
         self._unscored = 0  # tokens written since the draft's guesses were last compared with the text
@@ -105,9 +129,9 @@ class Policy:
     def schedule(self) -> Schedule:
         """The schedule to follow now.
 
-        With a draft elsewhere the target is first measured alone: the other machine may be the same one.
+        With a remote draft the target is first measured alone: the other machine may be the same one.
         """
-        if self._elsewhere and Schedule.OFF in self.chooser.allowed and self.alone.n_measured(1) < _FIRST_ALONE:
+        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.n_measured(1) < _FIRST_ALONE:
             return Schedule.OFF
         return self.chooser.now
 
@@ -123,7 +147,7 @@ class Policy:
 
     @property
     def latency_s(self) -> float:
-        """Seconds that decisions and guesses take on their way to a draft elsewhere and back."""
+        """Seconds that decisions and guesses take on their way to a remote draft and back."""
         return self._latency.value
 
     @property
@@ -136,12 +160,21 @@ class Policy:
         """Threads for a draft that takes turns with the target."""
         return self.alone.draft_threads(self._draft_threads)
 
-    def for_draft_elsewhere(self) -> Policy:
-        """A policy with the same limits, which knows nothing yet, for a draft on another machine."""
-        return Policy(self.n_max, self.n_ahead, self._schedules, elsewhere=True)
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing that comes after a candidate may keep it from being verified."""
+        return self._mode == REJECTION
 
-    def begin(self, n_prompt: int, n_room: int | None = None) -> None:
-        """A text begins, with a prompt that the draft has not read, and room for `n_room` tokens (None: any number)."""
+    def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
+        """A text begins, with a prompt that the draft has not read, and room for `n_room` tokens (None: any number).
+
+        `mode` is how tokens are chosen: what is learned of a draft in one says nothing of another.
+        """
+        if mode != self._mode:
+            self._calibrations[self._mode] = self.calibration
+            self.calibration = self._calibrations.pop(mode, Calibration())
+            self._mode = mode
+        self._start_text()
         self._n_text = self._unread = n_prompt
         self.chooser.begin(self.rates(), self._entry_s(), n_room)
         self._foresee()
@@ -228,14 +261,18 @@ class Policy:
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         """Whether the draft should guess on, beside the target, after pending candidates of these `confidences`."""
-        if self.schedule is not Schedule.ASYNC or len(confidences) >= self.n_ahead:
-            return False
-        survival = math.prod(map(self.calibration.probability, confidences))
-        return survival >= min(MIN_SURVIVAL, self.rate * self.costs.draft_s)
+        return self.lookahead().allows(confidences)
+
+    def lookahead(self) -> Lookahead:
+        """How far the draft may go on, by what is known now."""
+        if self.schedule is not Schedule.ASYNC:
+            return Lookahead()
+        least = min(MIN_SURVIVAL, self.rate * self.costs.draft_s)
+        return Lookahead(self.n_ahead, least, self.calibration.probabilities())
 
     def probe_due(self) -> bool:
         """Whether the draft, which has not guessed for a while, should read the text to see how it would."""
-        if self._elsewhere or not self._worth_asking:
+        if self._remote or not self._worth_asking:
             return False
         if self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
             return False
@@ -264,7 +301,7 @@ class Policy:
             self.alone.add_draft(seconds, self.n_draft_threads)
 
     def learn_latency(self, seconds: float) -> None:
-        """A decision went to a draft elsewhere and a guess came back; `seconds` without the time to make it."""
+        """A decision went to a remote draft and a guess came back; `seconds` without the time to make it."""
         self._latency.add(max(seconds, 1e-6))
 
     def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
@@ -320,7 +357,11 @@ class Policy:
         return {
             "alone": self.alone.state(),
             "beside": self.beside.state(),
-            "acceptance": self.calibration.state(),
+            "acceptance": {
+                mode: found.state()
+                for mode, found in {**self._calibrations, self._mode: self.calibration}.items()
+                if mode
+            },
             "read_s": self._read.value,
             "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
@@ -330,7 +371,11 @@ class Policy:
         """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
         self.alone.restore(state["alone"])
         self.beside.restore(state["beside"])
-        self.calibration.restore(state["acceptance"])
+        for mode, found in state["acceptance"].items():
+            self._calibrations[mode] = Calibration()
+            self._calibrations[mode].restore(found)
+        if self._mode in self._calibrations:
+            self.calibration = self._calibrations.pop(self._mode)
         if state["read_s"]:
             self._read = Time(value=positive(state["read_s"]), n=KEPT)
         if state["latency_s"]:
@@ -339,13 +384,21 @@ class Policy:
             bias = positive(state["bias"][schedule.value])
             self._bias[schedule] = Mean(value=min(max(bias, self._least_bias), 2.0), n=4)
 
+    def restore_kept(self, state: Any) -> None:
+        """The same with what a file has kept; nothing if it is damaged."""
+        try:
+            Policy(self.n_max, self.n_ahead).restore(state)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            return
+        self.restore(state)
+
     @property
     def _read_s(self) -> float:
         """Time for the draft to read one of many tokens; a guess until it has."""
         return self._read.value or self.alone.draft_s / 3
 
     def _entry_s(self) -> float:
-        return 0.0 if self._elsewhere else self._unread * self._read_s
+        return 0.0 if self._remote else self._unread * self._read_s
 
     def _review(self) -> None:
         self._foresee()

@@ -1,4 +1,4 @@
-"""Session: the tokens accepted so far, and the draft's chain of guesses after them."""
+"""Session: the tokens accepted so far, and the draft's chain of candidates after them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from duo.spec.types import Candidates, Guess
 
 
 class Session:
-    """The one account of a generation, and the rules by which guesses enter and leave it.
+    """The one account of a text, and the rules by which guesses enter and leave it. The target's loop owns it.
 
     `accepted` is the prompt and everything the target wrote. The pending candidates continue it without a gap.
     `epoch` counts the times that the chain was broken, mostly because the target contradicted it: a guess made in an
-    earlier epoch is stale. A draft elsewhere learns of that late, and finds out by itself where the text has left its
+    earlier epoch is stale. A remote draft learns of that late, and finds out by itself where the text has left its
     chain; so of its guesses it counts whether they were made knowing the first `settled` tokens, the last of which
     contradicted a guess.
     """
@@ -22,9 +22,10 @@ class Session:
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
         """`judges_all`: whether a guess that was not verified is right or wrong by what the target wrote instead."""
         self.accepted = list(prompt)
+        self.n_prompt = len(prompt)
         self.epoch = 0
         self.settled = len(self.accepted)
-        self._last = (0, -1)  # n_known and position of the last guess from elsewhere
+        self._last = (0, -1)  # n_known and position of the last guess of a remote draft
         self._late_to = 0  # positions before this one have been scored late
         self._n_vocab = n_vocab
         self._judges_all = judges_all
@@ -76,7 +77,7 @@ class Session:
         return not in_order or n_known < self.settled
 
     def _judge_late(self, position: int, guess: Guess, *, once: bool) -> bool:
-        """Score a guess for what is written already; of those from elsewhere one for each position."""
+        """Score a guess for what is written already; of those of a remote draft one for each position."""
         right = self.accepted[position] == guess.token
         if self._judges_all and (position >= self._late_to or not once):
             self._late.append((guess.confidence, right))

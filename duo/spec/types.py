@@ -71,9 +71,14 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One target decode as the reader sees it: the first `n_accepted` tokens were the draft's guesses."""
+    """What one decode of the target adds to the text; its first `n_accepted` tokens were candidates of the draft."""
 
     tokens: tuple[int, ...]
     n_accepted: int
-    text: tuple[bytes, ...]  # what each token adds; a character that spans tokens comes with its last one
-    rejected: tuple[int, ...] = ()  # guesses that were verified in vain
+    pieces: tuple[bytes, ...]  # what each token adds; a character that spans tokens comes with its last one
+    rejected: tuple[int, ...] = ()  # candidates that were verified and not accepted
+
+    @property
+    def text(self) -> str:
+        """What the step adds to the text: whole characters, U+FFFD for bytes that are no UTF-8."""
+        return b"".join(self.pieces).decode("utf-8", "replace")

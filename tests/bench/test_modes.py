@@ -1,4 +1,4 @@
-"""duo's own ways, on the real pair: they share its contexts, and nothing of one text helps another."""
+"""duo's own ways, on the real pair: they share one engine's contexts, and nothing of one text helps another."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ import pytest
 
 from duo.bench.contestant import Contestant, Interrupted, Job
 from duo.bench.lineup import own_ways
-from duo.bench.modes import InProcess, Stage
-from duo.config import ContextConfig, DraftConfig, ModelConfig, ThreadConfig
-from duo.engine.pair import Pair
+from duo.bench.modes import InProcess
+from duo.config import DraftConfig, ModelConfig
+from duo.engine.engine import Engine
+from duo.engine.slot import Drafts
 from duo.llama.context import Context
-from duo.spec.schedule import Schedule
+from duo.loading import load
 
 NEVER = threading.Event()
-THREADS = ThreadConfig(1, 1, (1,), (1, 1))
 MODES = ("plain", "sync", "async", "auto", "remote")
 N_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
-def ways(demo_pair: tuple[Path, Path]) -> Iterator[dict[str, Contestant]]:
-    target, draft = (ModelConfig(path) for path in demo_pair)
-    config = ContextConfig(128, 1, 1, n_outputs_max=17, exact=True)
-    with Pair.load(target, draft) as pair, ExitStack() as stack:
-        stage = Stage(pair, *pair.contexts(config, ContextConfig(128, 1, 1)), THREADS)
-        found = own_ways(stage, MODES, {"auto": DraftConfig(4, 8)}, draft, stack)
+def engine(demo_pair: tuple[Path, Path]) -> Iterator[Engine]:
+    target, draft = demo_pair
+    with load(target, draft, n_ctx=128, exact=True, n_threads=1, draft_n_threads=1, profile=False) as engine:
+        engine.call(lambda slot: slot.reserve(0, 128))
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def ways(engine: Engine, demo_pair: tuple[Path, Path]) -> Iterator[dict[str, Contestant]]:
+    with ExitStack() as stack:
+        found = own_ways(engine, MODES, {"auto": DraftConfig(4, 8)}, ModelConfig(demo_pair[1]), stack)
         yield {contestant.mode: contestant for contestant in found}
 
 
@@ -48,18 +53,18 @@ def test_every_mode_writes_what_plain_decoding_writes(ways: dict[str, Contestant
     assert run.tokens_per_s > 0
 
 
-def test_the_figures_of_a_draft(ways: dict[str, Contestant], monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Stage = ways["sync"].writer._stage  # type: ignore[attr-defined]
+def test_the_figures_of_a_draft(engine: Engine, ways: dict[str, Contestant], monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = engine.slot
     decode = Context.decode
 
     def slowly(self: Context, tokens: Sequence[int], n_rows: int = 1) -> Any:
-        if self is stage.context:
+        if self is slot.target_context:
             time.sleep(0.05)
         return decode(self, tokens, n_rows)
 
     monkeypatch.setattr(Context, "decode", slowly)  # or a draft might not pay, and not be asked
-    in_turns = InProcess(stage, DraftConfig(4, 8), (Schedule.SYNC,))
-    run = in_turns.write(job("Ten things to pack for a week in the mountains:\n1."), NEVER)
+    drafts = Drafts(slot.new_draft(slot.new_policy(DraftConfig(4, 8, "sync"))))
+    run = InProcess(engine, lambda _: drafts).write(job("Ten things to pack for a week in the mountains:\n1."), NEVER)
     assert run.n_verified
     assert run.n_accepted
     assert run.hidden == 0  # in turns, nothing is

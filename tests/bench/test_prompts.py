@@ -34,7 +34,7 @@ def test_only_some_categories() -> None:
     found = chosen(built_in(), ["list", "chat"])
     assert [prompt.category for prompt in found] == ["list", "list", "chat", "chat"]
     assert chosen(built_in(), None) == built_in()
-    with pytest.raises(UsageError, match=r"no prompt of the category 'poem' \(there are chat, code"):
+    with pytest.raises(UsageError, match=r"categories: no prompt of 'poem' \(there are chat, code"):
         chosen(built_in(), ["chat", "poem"])
 
 

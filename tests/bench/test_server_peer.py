@@ -13,7 +13,7 @@ import pytest
 
 from duo.bench.contestant import Interrupted, Run
 from duo.bench.peers import ParseError
-from duo.bench.server_peer import Server, parse_events, server_command
+from duo.bench.server_peer import ServerPeer, parse_events, server_command
 from tests.bench.recorded import JOB, N_TOKENS, PROMPT, TEXT, recorded
 
 NEVER = threading.Event()
@@ -83,9 +83,9 @@ def test_how_it_is_called() -> None:
         assert drafting[drafting.index(name) + 1] == value
 
 
-def serve(folder: Path, status: int = 200) -> Server:
+def serve(folder: Path, status: int = 200) -> ServerPeer:
     (folder / "server.txt").write_text(recorded("server.txt"), encoding="utf-8")
-    return Server("llama-server", [sys.executable, "-c", REPLAY, str(folder), str(status)])
+    return ServerPeer("llama-server", [sys.executable, "-c", REPLAY, str(folder), str(status)])
 
 
 def test_one_process_writes_all_texts_without_its_prompt_cache(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_server_of_another_version_is_named(tmp_path: Path, timings: str) -> N
 def test_a_server_that_does_not_start_says_why() -> None:
     code = "import sys; sys.exit('no such model')"
     with (
-        Server("llama-server", [sys.executable, "-c", code]) as server,
+        ServerPeer("llama-server", [sys.executable, "-c", code]) as server,
         pytest.raises(ParseError, match="llama-server did not start: no such model"),
     ):
         server.write(JOB, NEVER)
@@ -126,5 +126,5 @@ def test_waiting_for_a_server_can_be_interrupted() -> None:
     stop = threading.Event()
     stop.set()
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with Server("llama-server", command) as server, pytest.raises(Interrupted):
+    with ServerPeer("llama-server", command) as server, pytest.raises(Interrupted):
         server.write(JOB, stop)

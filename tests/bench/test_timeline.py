@@ -16,7 +16,7 @@ EVENTS = [
     Event("target", "wait", 0.100, 0.110, 0),
     Event("target", "decode", 0.110, 0.200, 5),
     Event("draft", "draft", 0.050, 0.120, 1),
-    Event("draft elsewhere", "draft", 0.150, 0.160, 1),
+    Event("remote draft", "draft", 0.150, 0.160, 1),
 ]
 
 

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from duo.cli.options import AUTO_DRAFT
 from duo.cli.plan import predict, render
 from duo.cli.tune import Tuned, advise, choose, learned
-from duo.engine.measure import SIZES, Measurements
+from duo.config import AUTO_DRAFT
+from duo.diagnose.measure import SIZES, Measurements
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 

@@ -15,13 +15,13 @@ PROMPT = ("-p", "def fibonacci(n):\n    ", "-n", "48", "--ignore-eos", "--exact"
 # The text begins only when a back is there.
 WAIT_FOR_BACK = """
 import time
-from duo.link.backs import Backs
-begin = Backs.begin
-def patiently(self, job):
+from duo.link.remote_drafts import RemoteDrafts
+begin = RemoteDrafts.begin
+def patiently(self):
     while not self.n_connected:
         time.sleep(0.01)
-    begin(self, job)
-Backs.begin = patiently
+    begin(self)
+RemoteDrafts.begin = patiently
 """
 
 

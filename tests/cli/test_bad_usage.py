@@ -119,4 +119,4 @@ def test_a_disk_that_is_full_for_the_log_harms_no_text(tiny: Path) -> None:
 def test_without_huggingface_hub(option: str, demo_pair: tuple[Path, Path]) -> None:
     names = ["-hf", "user/repo"] if option == "-hf" else ["-m", str(demo_pair[0]), "-hfd", "user/repo"]
     run = duo(*names, "-p", "x", before="import sys; sys.modules['huggingface_hub'] = None")
-    assert_refused(run, "-hf needs huggingface_hub: pip install huggingface_hub")
+    assert_refused(run, "models of Hugging Face need huggingface_hub: pip install huggingface_hub")

@@ -161,7 +161,7 @@ def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
 
 
 def test_programs_with_gpus_are_told_where_everything_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = read_plan(BenchOptions(draft="2,auto", peers="none"))
+    plan = read_plan(BenchOptions(limits="2,auto", peers="none"))
     target = ModelConfig(
         Path("a.gguf"), n_gpu_layers=7, devices=("CUDA0", "CUDA1"), split_mode="row", tensor_split=(3, 1), main_gpu=1
     )
@@ -247,7 +247,7 @@ def test_a_program_that_fails_later_costs_nothing_that_was_measured(
         (["--draft", "0"], "--draft takes numbers of at least 1 and auto, not '0'"),
         (["-n", "1"], "'-n' / '--predict'"),
         (["-r", "0"], "'-r' / '--repetitions'"),
-        (["--categories", "poem"], "no prompt of the category 'poem' (there are chat, code"),
+        (["--categories", "poem"], "--categories: no prompt of 'poem' (there are chat, code"),
         (["--peers", "vllm=/bin/true"], "no program 'vllm' is known"),
         (["--peers", "llama-cli=/no/such"], "--peers takes llama-cli=PATH; there is no program '/no/such'"),
         (["--peers", f"llama-cli={sys.executable},llama-cli=/bin/sh"], "llama-cli is named twice"),
@@ -305,4 +305,4 @@ def test_the_modules_do_not_wait_for_matplotlib() -> None:
 
 @pytest.mark.parametrize(("limits", "largest"), [("64,auto", 64), ("4,auto", 16), ("auto", None), ("2,8", 8)])
 def test_the_contexts_have_room_for_the_most_candidates(limits: str, largest: int | None) -> None:
-    assert read_plan(BenchOptions(draft=limits, peers="none")).largest == largest
+    assert read_plan(BenchOptions(limits=limits, peers="none")).largest == largest

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from duo.cli.doctor import is_wrong, render, to_json
-from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Installation, Threads
+from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Installation
 from duo.cli.problems import Problem, find_problems
-from duo.engine.bandwidth import Bandwidth
-from duo.engine.host import Gpu, Host
+from duo.diagnose.bandwidth import Bandwidth
+from duo.diagnose.host import Gpu, Host
 from tests.command import ROOT, assert_refused, duo
 
 CPU = DeviceFacts("CPU", "Some CPU", "CPU", 8 * 10**9, 16 * 10**9)
@@ -27,7 +27,7 @@ HEALTHY = Installation(
     tested_range=">=0.3.36,<0.3.37",
     host=Host("Linux", "x86_64", "6.1", "Some CPU", ("AVX", "AVX2"), (), 16 * 10**9, 8 * 10**9),
     cores=Cores(8, 8, None, 4),
-    threads=Threads(4, 3, 1),
+    threads={"alone": 4, "target": 3, "draft": 1},
     bandwidth=Bandwidth(10e9, 40e9, 4),
     build=Build(None, "b1", ("RPC", "CPU"), (CPU,), ("AVX", "AVX2", "OPENMP"), rpc=True),
     optional={"huggingface_hub": "1.0"},
@@ -133,7 +133,7 @@ def test_a_llama_cpp_that_cannot_be_loaded(tmp_path: Path, code: str, said: str)
 
 
 def test_advice_does_not_change_the_status() -> None:
-    hide = "import duo.cli.installation as here; here._version = lambda package: None"
+    hide = "import duo.cli.installation as here; here.version_of = lambda package: None"
     run = duo("doctor", "--json", before=hide)
     problems = json.loads(run.text)["problems"]
     assert "hub" in [problem["name"] for problem in problems if problem["advice"]]
@@ -224,9 +224,9 @@ def test_little_memory_and_no_figure_for_it() -> None:
     low = replace(HEALTHY, host=replace(HEALTHY.host, memory_available=10**8), bandwidth=None)
     assert (only(low).name, only(low).advice) == ("memory", False)
     assert "not measured" in "\n".join(render(low, [only(low)]))
-    unknown = replace(HEALTHY, host=replace(HEALTHY.host, memory_total=None, memory_available=None))
+    unknown = replace(HEALTHY, host=replace(HEALTHY.host, memory_available=None))
     assert find_problems(unknown) == []
-    assert "memory      unknown, unknown available" in render(unknown, [])
+    assert "memory      16.0 GB, unknown available" in render(unknown, [])
 
 
 @pytest.mark.parametrize("threads", ["5", "many"])

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from duo.cli.interrupts import on_interrupt
 from tests.cli.terminal import CTRL_C, Terminal
 from tests.command import ONE_EACH, Argument, duo, models
 
 # Decodes never return and the interruption is announced: whatever ends the process, it is not the run.
 HANGS = """
 import os, time
-from duo.engine.background import Background
+from duo.engine.stream import Stream
 from duo.llama.context import Context
-stop, decode, n_decodes = Background.stop, Context.decode, 0
+close, decode, n_decodes = Stream.close, Context.decode, 0
 def announce(self):
-    stop(self)
-    os.write(1, b"asked to stop")  # the thread that is interrupted may be in the middle of a print
+    close(self)
+    os.write(1, b"asked to stop")  # another thread may be in the middle of a print
 def hang(self, *arguments, **more):
     global n_decodes
     n_decodes += 1
@@ -26,7 +28,7 @@ def hang(self, *arguments, **more):
         print("hanging", flush=True)
         time.sleep(3600)
     return decode(self, *arguments, **more)
-Background.stop, Context.decode = announce, hang
+Stream.close, Context.decode = announce, hang
 """
 
 # One signal while the first model is loaded: at {share} of it.
@@ -106,3 +108,32 @@ def test_while_a_model_is_loaded(demo_pair: tuple[Path, Path], number: signal.Si
     arguments = ("-m", demo_pair[0], "-p", "Count: 1 2 3 4", "-n", "4", "-t", "1")
     run = duo(*arguments, before=SIGNAL_WHILE_LOADING.format(share=share, number=int(number)))
     assert (run.status, run.stdout, run.stderr) == (128 + number, b"", "duo: interrupted while loading\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_handler_takes_no_lock(number: signal.Signals) -> None:
+    """The code that a signal interrupts may hold any lock, also one that is needed to stop."""
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def stop() -> None:
+        with lock:
+            stopped.set()
+
+    with on_interrupt(stop) as interrupt:
+        with lock:
+            signal.raise_signal(number)
+            assert interrupt.signal == number, "the handler has run, on this thread"
+            assert not stopped.is_set()
+        assert stopped.wait(60)
+    assert interrupt.status == 128 + number
+
+
+def test_without_a_signal_nothing_is_stopped() -> None:
+    stopped = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    with on_interrupt(stopped.set) as interrupt:
+        pass
+    assert not stopped.is_set()
+    assert interrupt.status == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "duo-signals" not in {thread.name for thread in threading.enumerate()}

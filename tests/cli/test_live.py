@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from duo.cli.live import advance, status
-from duo.engine.pulse import Reading
+from duo.diagnose.pulse import Reading
 from duo.spec.schedule import Schedule
 from tests.cli.screen import Screen, needs_tmux
 from tests.cli.terminal import Terminal

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from duo.cli.output import with_options
 from tests.cli.reference import greedy_text
 from tests.command import ONE_EACH, command, duo, environment, models
 
@@ -101,3 +102,10 @@ def test_a_closed_stdout_loses_the_text_and_nothing_else(tiny: Path) -> None:
     done = subprocess.run(closed, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines()[-1].startswith("tokens: 2 ")
+
+
+def test_what_messages_call_a_parameter_is_an_option_here() -> None:
+    said = "layers on devices (n_gpu_layers, draft_n_gpu_layers): take a smaller n_ctx, or profile=False"
+    assert with_options(said) == "layers on devices (-ngl, -ngld): take a smaller -c, or --no-profile"
+    for name in ("/models/n_ctx.gguf", "my-n_ctx", "n_ctx_train", "top_k"):
+        assert with_options(name) == name

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from duo.cli.options import AUTO_DRAFT, RunOptions
-from duo.cli.profile import tuned_threads
-from duo.models.profiles import restore
+from duo.config import AUTO_DRAFT, EngineConfig
+from duo.engine.threads import tuned_threads
 from duo.spec.policy import Policy
 from tests.command import ONE_CORE, ONE_EACH, Argument, Run, duo
 from tests.fakes import THREADS
@@ -64,6 +63,7 @@ def used(home: Home) -> Home:
 def learned(target_s: float, draft_s: float) -> dict[str, Any]:
     """What a run would keep that found these times."""
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
+    policy.begin(0, mode="greedy")
     for costs in (policy.alone, policy.beside):
         for n in range(1, AUTO_DRAFT + 2):
             costs.add_target(n, target_s)
@@ -128,13 +128,13 @@ def test_what_does_not_has_none(used: Home) -> None:
 # Damage
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7, "acceptance": 7}'])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
 def test_a_file_that_is_damaged_counts_as_none(used: Home, content: bytes) -> None:
     used.profile.write_bytes(content)
     run = used.run()
     assert (run.status, run.warnings) == (0, [])
     assert "sync" in used.report["generation"]["tokens_by_schedule"], "as without any profile"
-    assert set(json.loads(used.profile.read_text())) == {"for", "policy", "acceptance"}, "and whole again"
+    assert set(json.loads(used.profile.read_text())) == {"for", "policy"}, "and whole again"
 
 
 def test_figures_that_are_damaged_count_as_none(home: Home) -> None:
@@ -163,7 +163,10 @@ def test_figures_that_are_damaged_count_as_none(home: Home) -> None:
         {"alone": {"target_s": {"1": [math.nan, 0]}, "draft_s": {}}},
         {"alone": {"target_s": {"1": [10**400, 0]}, "draft_s": {}}},
         {"alone": {"target_s": {"1": [0.1, -1]}, "draft_s": {}}},
-        {"acceptance": {}},
+        {"acceptance": 7},
+        {"acceptance": []},
+        {"acceptance": {"greedy": {}}},
+        {"acceptance": {"greedy": {"edges": [], "accepted": [], "mean": 0.5}}},
         {"acceptance": {"edges": [], "accepted": [], "mean": 0.5}},
         {"bias": {"async": 1.0}},
         {"bias": {"async": "x", "sync": 1.0, "off": 1.0}},
@@ -175,9 +178,9 @@ def test_figures_that_are_damaged_count_as_none(home: Home) -> None:
 def test_a_policy_that_is_damaged_is_not_restored(figures: Any) -> None:
     fresh, policy = Policy(4, 8), Policy(4, 8)
     whole = learned(1e-4, 60.0)
-    restore(policy, {"policy": whole | figures if figures and isinstance(figures, dict) else figures}, "greedy")
+    policy.restore_kept(whole | figures if figures and isinstance(figures, dict) else figures)
     assert policy.state() == fresh.state()
-    restore(policy, {"policy": whole}, "greedy")
+    policy.restore_kept(whole)
     assert policy.state() != fresh.state()
 
 
@@ -185,7 +188,7 @@ def test_a_policy_that_is_damaged_is_not_restored(figures: Any) -> None:
 def test_a_policy_of_which_something_is_missing_is_not_restored(name: str) -> None:
     policy, part = Policy(4, 8), learned(1e-4, 60.0)
     del part[name]
-    restore(policy, {"policy": part}, "greedy")
+    policy.restore_kept(part)
     assert policy.state() == Policy(4, 8).state()
 
 
@@ -208,17 +211,17 @@ def test_a_policy_of_which_something_is_missing_is_not_restored(name: str) -> No
     ],
 )
 def test_threads_that_are_damaged_are_not_taken(threads: Any) -> None:
-    assert tuned_threads(THREADS, RunOptions(), {"threads": threads}) == THREADS
-    assert tuned_threads(THREADS, RunOptions(), {}) == THREADS
+    assert tuned_threads(THREADS, EngineConfig(), {"threads": threads}) == THREADS
+    assert tuned_threads(THREADS, EngineConfig(), {}) == THREADS
 
 
 def test_tuned_threads_are_taken_where_the_user_asks_for_none() -> None:
     kept = {"threads": {"target": 1, "draft": 1, "beside": [1, 1]}}
-    tuned = tuned_threads(THREADS, RunOptions(), kept)
+    tuned = tuned_threads(THREADS, EngineConfig(), kept)
     assert (tuned.target, tuned.draft, tuned.beside) == (1, (1,), (1, 1))
     assert tuned.target_batch == THREADS.target_batch
-    for options in (RunOptions(threads=2), RunOptions(threads_draft=2)):
-        assert tuned_threads(THREADS, options, kept) == THREADS
+    for config in (EngineConfig(n_threads=2), EngineConfig(draft_n_threads=2)):
+        assert tuned_threads(THREADS, config, kept) == THREADS
 
 
 # Places where nothing can be kept

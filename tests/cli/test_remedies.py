@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duo.cli import remedies
-from duo.engine.host import Gpu, read_host
+from duo.diagnose.host import Gpu, read_host
 from tests.command import ROOT, environment
 
 
@@ -57,9 +57,10 @@ def test_the_back_ends_are_those_of_this_build_unless_given() -> None:
 def test_a_build_for_the_gpu_that_is_here() -> None:
     for vendor, flag in (("NVIDIA", "CUDA"), ("Apple", "METAL"), ("AMD", "VULKAN"), ("Intel", "VULKAN")):
         host = replace(read_host(), gpus=(Gpu("Intel", "in the processor"), Gpu(vendor, "a card")))
-        assert flags(remedies.build_for_gpu(host, ["RPC"])) == {"-DGGML_RPC=on", f"-DGGML_{flag}=on"}
-    none = replace(read_host(), gpus=())
-    assert flags(remedies.build_for_gpu(none, [])) == {"-DGGML_CUDA=on"}
+        best = remedies.best_backend(host)
+        assert best is not None
+        assert flags(remedies.build_with(best, backends=["RPC"])) == {"-DGGML_RPC=on", f"-DGGML_{flag}=on"}
+    assert remedies.best_backend(replace(read_host(), gpus=())) is None
 
 
 def test_in_a_checkout_the_makefile_does_it() -> None:

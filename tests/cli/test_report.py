@@ -162,13 +162,12 @@ def test_stderr_has_the_same_figures(drafted: tuple[str, Any, Any]) -> None:
 
 
 def test_the_trace_has_both_lanes(drafted: tuple[str, Any, Any]) -> None:
-    _, report, trace = drafted
-    events = trace["traceEvents"]
+    _, report, events = drafted
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert sorted(lanes.values()) == ["draft", "target"]
     timed = [event for event in events if event["ph"] == "X"]
     assert {event["ph"] for event in events} == {"M", "X", "C"}
-    assert {name: trace["otherData"][name] for name in ("target", "draft")} == {
+    assert {name: events[0]["args"]["about"][name] for name in ("target", "draft")} == {
         role: Path(report["models"][role]["path"]).name for role in ("target", "draft")
     }
     assert all(event["pid"] == 1 and event["ts"] >= 0 and event["dur"] >= 0 for event in timed)

@@ -32,8 +32,7 @@ import sys
 from duo.llama.context import Context
 tell = Context.decode
 def telling(self, tokens, n_rows=1):
-    if not sys.argv[1:2] == ["back"]:
-        sys.stderr.write(f"decoding {len(tokens)}\\n")
+    sys.stderr.write(f"decoding {len(tokens)}\\n")
     return tell(self, tokens, n_rows)
 Context.decode = telling
 """
@@ -248,7 +247,7 @@ def test_a_name_that_is_none(demo_pair: tuple[Path, Path]) -> None:
     ("options", "why"),
     [
         (("-dev", "GPU99"), "no device GPU99 (there are: RPC0)"),
-        (("-ts", ",".join(["1"] * 99)), "99 proportions"),
+        (("-ts", ",".join(["1"] * 99)), "-ts has 99 parts"),
         (("-sm", "none", "-mg", "5"), "there is no device 5"),
     ],
 )

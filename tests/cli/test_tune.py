@@ -15,7 +15,7 @@ from tests.command import ONE_CORE, Argument, assert_refused, duo, models
 
 # Code for `before`: says on stdout what is measured.
 ANNOUNCE = f"""{ONE_CORE}
-from duo.engine.measure import Meter
+from duo.diagnose.measure import Meter
 begin = Meter._begin
 def announce(self, what):
     print("now: " + what, flush=True)
@@ -83,9 +83,9 @@ def test_it_advises_and_keeps_what_plain_duo_then_finds(tmp_path: Path, env: dic
 def test_the_threads_that_it_finds_are_those_of_plain_duo(tiny: Path, tmp_path: Path, env: dict[str, str]) -> None:
     """Two cores in the profile, whatever the machine has: what was kept there is what is used."""
     two = "import duo.engine.cores as cores; cores.usable_cores = lambda: 2"
-    for module in ("configs", "profile", "tune"):
-        two += f"; import duo.cli.{module}; duo.cli.{module}.usable_cores = lambda: 2"
-    arguments = (*models(tiny, tiny), "-p", "the cat", "-n", "1")
+    for module in ("duo.engine.threads", "duo.loading", "duo.cli.tune"):
+        two += f"; import {module}; {module}.usable_cores = lambda: 2"
+    arguments = (*models(tiny, tiny), "-p", "the cat", "-n", "8", "--ignore-eos")
     report = tmp_path / "run.json"
     assert duo(*arguments, before=two, env=env).status == 0
     (profile,) = kept(env)

@@ -71,7 +71,7 @@ def test_a_back_on_the_other_machine(demo_pair: tuple[Path, Path]) -> None:
         there = ("back", "-m", draft, "--lead", f"ws://{HERE_ADDRESS}:{port}", "--token", "secret", "-t", "1")
         with Served(*there, under=_on(THERE)) as back:
             back.wait_for("joined the lead")
-            run.wait_for("drafts")
+            run.wait_for("draft .* works")
             assert run.finish() == 0
     assert run.stdout == duo("-m", target, *PROMPT).stdout
 

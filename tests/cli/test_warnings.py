@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 
 from duo.llama.devices import gpus
-from tests.command import ONE_EACH, duo
+from tests.command import ONE_EACH, SLOW_TARGET, duo
+
+# The draft makes a few guesses and dies.
+DIES = """
+from duo.engine.drafter import Drafter
+step, n_steps = Drafter.step, 0
+def fail(self):
+    global n_steps
+    n_steps += 1
+    if n_steps > 5:
+        raise ValueError("out of ink")
+    return step(self)
+Drafter.step = fail
+"""
 
 _SHORT = ("-p", "the cat", "-n", "8", *ONE_EACH)
 
@@ -44,7 +57,7 @@ def test_a_model_that_cannot_roll_back_runs_plain(tiny: Path, recurrent: Path, d
 
 def test_exact_on_a_model_that_cannot_roll_back(tiny: Path, recurrent: Path) -> None:
     plain = duo("-m", recurrent, *_SHORT)
-    off = "duo: warning: recurrent.gguf cannot roll back its cache: --exact is off"
+    off = "duo: warning: recurrent.gguf cannot roll back its cache: its decodes are not exact"
     run = duo("-m", recurrent, *_SHORT, "--exact")
     assert (run.status, run.stdout, run.warnings) == (0, plain.stdout, [off])
     run = duo("-m", recurrent, "-md", tiny, *_SHORT, "--exact")
@@ -73,18 +86,18 @@ def test_what_duo_chooses_needs_no_warning(tiny: Path, options: list[str]) -> No
 @pytest.mark.parametrize("schedule", ["async", "sync", "auto"])
 def test_a_draft_that_dies(demo_pair: tuple[Path, Path], schedule: str) -> None:
     target, draft = demo_pair
-    dies = """
-from duo.engine.drafter import Drafter
-step, n_steps = Drafter.step, 0
-def fail(self):
-    global n_steps
-    n_steps += 1
-    if n_steps > 5:
-        raise ValueError("out of ink")
-    return step(self)
-Drafter.step = fail
-"""
     arguments = ("-m", target, "-p", "The capital of France is", "-n", "28", "--exact", *ONE_EACH)
-    run = duo(*arguments, "-md", draft, "--schedule", schedule, before=dies)
+    run = duo(*arguments, "-md", draft, "--schedule", schedule, before=DIES)
     assert run.warnings == ["duo: warning: the draft failed (out of ink): the target goes on alone"]
     assert (run.status, run.n_tokens, run.stdout) == (0, 28, duo(*arguments).stdout)
+    assert "Traceback" not in run.stderr
+
+
+def test_with_v_it_says_where_the_draft_died(tiny: Path) -> None:
+    arguments = ("-m", tiny, "-md", tiny, "-p", "the cat", "-n", "28", "--ignore-eos", "--schedule", "async", *ONE_EACH)
+    run = duo(*arguments, "-v", before=SLOW_TARGET + DIES)
+    warning, _, traceback = run.stderr.partition("duo: warning: the draft failed (out of ink)")[2].partition("\n")
+    assert warning == ": the target goes on alone"
+    assert traceback.startswith("Traceback (most recent call last):\n")
+    assert "\nValueError: out of ink\n" in traceback
+    assert run.n_tokens == 28

@@ -27,7 +27,7 @@ class Unbuffered(io.BytesIO):
 @pytest.mark.parametrize("stream", [io.BytesIO(), Unbuffered()])
 def test_what_is_no_terminal_gets_the_text_byte_for_byte(stream: io.BytesIO) -> None:
     TextWriter(marks=False, stream=stream).step(STEP)
-    assert stream.getvalue() == b"".join(STEP.text)
+    assert stream.getvalue() == b"".join(STEP.pieces)
 
 
 def test_a_terminal_cannot_be_driven() -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
-from duo.config import StopConfig, ThreadConfig
+import pytest
+
+from duo.config import SamplingConfig, StopConfig, ThreadConfig
+from duo.engine.cache import Cache
+from duo.engine.draft import DraftRequest
+from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
-from duo.engine.drafting import Drafting
-from duo.engine.generation import Generation
+from duo.engine.generation import Generation, RemoteSource
+from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import Ending, TextStream
-from duo.spec.policy import Policy
+from duo.spec.policy import Lookahead, Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 from duo.spec.types import Guess, Step
 from duo.spec.verify import Matching
-from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
 
@@ -27,14 +33,29 @@ def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int =
     return Ending(StopConfig(n_predict, tuple(stops)), stream, lambda token: token == end_token)
 
 
-def make_queue(policy: Policy | None = None, *, has_draft: bool = True) -> CandidateQueue:
-    return CandidateQueue(Session(PROMPT, N_VOCAB), policy or Eager(4, 6), has_draft=has_draft)
+def make_request(
+    ending: Ending | None = None, prompt: Sequence[int] = PROMPT, metrics: Metrics | None = None
+) -> DraftRequest:
+    session = Session(prompt, N_VOCAB)
+    metrics = Metrics() if metrics is None else metrics
+    return DraftRequest(session, ending or make_ending(), metrics, N_VOCAB, Greedy(), SamplingConfig(), mode="greedy")
+
+
+def as_far_as(n_ahead: int) -> Lookahead:
+    return Lookahead(n_ahead, 0.0, CERTAIN)
+
+
+def make_queue(n_ahead: int = 6) -> CandidateQueue:
+    """An open queue for PROMPT."""
+    queue = CandidateQueue(n_ahead)
+    queue.open()
+    queue.tell(0, PROMPT, as_far_as(n_ahead), ())
+    return queue
 
 
 def far_ahead() -> CandidateQueue:
     """A queue with all the candidates that the draft may make."""
-    queue = make_queue(Eager(4, 1))
-    queue.begin_beside()
+    queue = make_queue(n_ahead=1)
     queue.publish(0, len(PROMPT), Guess(7, 9.0), 1, 0.001)
     return queue
 
@@ -43,18 +64,70 @@ def make_drafter(draft: FakeContext, queue: CandidateQueue) -> Drafter:
     return Drafter(draft, queue, Greedy(), N_VOCAB, Metrics())
 
 
-class Unthreaded(Drafting):
-    """Has no thread beside the target's: what the draft does there is the test's to say, with `drafter`."""
+class NoThread(DraftThread):
+    """Stands for the draft's thread: what the draft does beside the target is the test's to say."""
 
-    def __init__(self, target: FakeContext, draft: FakeContext, queue: CandidateQueue) -> None:
-        self.drafter = make_drafter(draft, queue)
-        super().__init__(target, draft, self.drafter, queue, THREADS)
+    def __enter__(self) -> NoThread:
+        self._queue.open()
+        return self
 
-    def _begin_beside(self) -> None:
-        self._queue.begin_beside()
+    def __exit__(self, *_: object) -> None:
+        self._queue.close()
 
-    def _end_beside(self) -> None:
-        self._queue.end_beside()
+
+class Unthreaded(LocalDraft):
+    """Has no thread beside the target's; a test moves its `drafter`."""
+
+    @property
+    def drafter(self) -> Drafter:
+        assert self._drafter is not None
+        return self._drafter
+
+    @property
+    def queue(self) -> CandidateQueue:
+        return self._queue
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = NoThread(self.drafter, self._queue, self._context).__enter__()
+
+
+def begun(draft: FakeContext, policy: Policy | None = None) -> Unthreaded:
+    """A draft that takes part in a text after PROMPT."""
+    made = Unthreaded(Cache(draft), policy or Eager(4, 6), THREADS)
+    made.begin(make_request())
+    return made
+
+
+class Writing(Generation):
+    """A generation, and what is to be seen of it."""
+
+    def __init__(
+        self,
+        target: FakeContext,
+        local: LocalDraft | None,
+        ending: Ending,
+        threads: ThreadConfig = THREADS,
+        prompt: Sequence[int] = PROMPT,
+        on_prompt: Callable[[int], None] = lambda _: None,
+        remote: RemoteSource | None = None,
+    ) -> None:
+        self.metrics = Metrics()
+        self.local = local
+        request = make_request(ending, prompt, self.metrics)
+        super().__init__(target, request, Matching(Greedy()), threads, local, remote, on_prompt)
+
+    def steps(self) -> Iterator[Step]:
+        """What run() does, one step at a time."""
+        self._use(self._best_draft())
+        while self._ending.reason is None:
+            if (step := self._step()) is not None:
+                yield step
+        self.draft.end()
 
 
 def make_generation(
@@ -63,9 +136,12 @@ def make_generation(
     ending: Ending,
     policy: Policy | None = None,
     threads: ThreadConfig = THREADS,
-) -> Generation:
-    greedy, policy = Greedy(), policy or Eager(4, 6)
-    return Generation(target, draft, PROMPT, Matching(greedy), greedy, ending, policy, threads, Metrics())
+    prompt: Sequence[int] = PROMPT,
+    on_prompt: Callable[[int], None] = lambda _: None,
+    remote: RemoteSource | None = None,
+) -> Writing:
+    local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads) if draft is not None else None
+    return Writing(target, local, ending, threads, prompt, on_prompt, remote)
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:
@@ -82,3 +158,11 @@ def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None
 
 def draft_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "duo-draft"]
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(60_000):
+        if condition():
+            return
+        time.sleep(0.001)
+    pytest.fail("it never came")

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 from duo.engine.draft_thread import DraftThread
 from duo.engine.queue import CandidateQueue
-from duo.spec.schedule import Schedule
-from tests.engine.helpers import PROMPT, far_ahead, make_drafter, make_queue
+from tests.engine.helpers import PROMPT, as_far_as, far_ahead, make_drafter, make_queue
 from tests.fakes import N_VOCAB, FakeContext
 
 
@@ -40,16 +39,18 @@ def test_the_draft_thread_carries_its_exception() -> None:
     with drafting(queue, FakeContext(fail)) as thread:
         thread._thread.join(timeout=30)
         assert thread.error is error
-        assert queue.schedule() is Schedule.OFF
+        assert thread.has_ended
+        assert queue.wait(3600) is False, "the target waits for nothing any more"
 
 
 def test_a_draft_that_cannot_go_on_ends_its_thread() -> None:
     queue = make_queue()
-    queue.commit((N_VOCAB - 1,))
+    queue.tell(0, [N_VOCAB - 1], as_far_as(6), ())
     with drafting(queue, FakeContext(n_vocab=N_VOCAB - 1)) as thread:
         thread._thread.join(timeout=30)
         assert thread.error is None
-        assert queue.schedule() is Schedule.OFF
+        assert thread.has_ended
+        assert queue.wait(3600) is False
 
 
 def test_a_draft_in_the_middle_of_a_decode_is_aborted_and_joined() -> None:
@@ -66,6 +67,7 @@ def test_a_draft_in_the_middle_of_a_decode_is_aborted_and_joined() -> None:
     with drafting(queue, draft) as thread:
         inside.wait(30)
     assert thread.error is None
+    assert not thread.has_ended, "it was ended"
     draft.during = lambda: None
-    assert make_drafter(draft, queue).step()
+    assert make_drafter(draft, make_queue()).step()
     assert draft.tokens == PROMPT

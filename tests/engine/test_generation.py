@@ -78,15 +78,15 @@ def test_with_the_real_policy_too(salt: int) -> None:
 
 @pytest.mark.parametrize(("n_predict", "n_room"), [(-1, None), (5, 5)])
 def test_the_policy_is_told_what_begins(n_predict: int, n_room: int | None) -> None:
-    told: list[tuple[int, int | None]] = []
+    told: list[tuple[int, int | None, str]] = []
 
     class Told(Eager):
-        def begin(self, n_prompt: int, n_room: int | None = None) -> None:
-            told.append((n_prompt, n_room))
-            super().begin(n_prompt, n_room)
+        def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
+            told.append((n_prompt, n_room, mode))
+            super().begin(n_prompt, n_room, mode)
 
     run(make_generation(FakeContext(n_ctx=20), FakeContext(), make_ending(n_predict), Told(4, 6)))
-    assert told == [(len(PROMPT), n_room)]
+    assert told == [(len(PROMPT), n_room, "greedy")]
 
 
 def test_without_a_draft_every_batch_is_one_token() -> None:
@@ -160,7 +160,7 @@ def test_a_stop_string_ends_the_text_before_it() -> None:
     stop = letters[20:23]
     shown: list[bytes] = []
     generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(stops=[stop]), Eager(8, 8))
-    tokens = run(generation, lambda step: shown.extend(step.text))
+    tokens = run(generation, lambda step: shown.extend(step.pieces))
     assert b"".join(shown).decode() == letters[: letters.index(stop)]
     assert tokens == TEXT[: letters.index(stop) + 3]
     assert generation.metrics.stop == STOP_STRING
@@ -168,11 +168,9 @@ def test_a_stop_string_ends_the_text_before_it() -> None:
 
 def test_a_long_prompt_is_decoded_in_batches() -> None:
     target, draft = FakeContext(n_batch=4), FakeContext(n_batch=4)
-    generation = make_generation(target, draft, make_ending(5))
-    generation.prompt = [token % N_VOCAB for token in range(50)]
-    done: list[int] = []
-    generation.on_prompt = done.append
-    assert run(generation) == text_after(generation.prompt, 5)
+    prompt, done = [token % N_VOCAB for token in range(50)], list[int]()
+    generation = make_generation(target, draft, make_ending(5), prompt=prompt, on_prompt=done.append)
+    assert run(generation) == text_after(prompt, 5)
     assert done == [4 * i for i in range(1, 13)]
     assert generation.metrics.n_prompt == 50
 

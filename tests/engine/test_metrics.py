@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
 
-from duo.engine.metrics import Metrics, overlap
+from duo.engine.metrics import Metrics, PromptStatistics, overlap
 from duo.spec.schedule import Schedule
 
 
@@ -43,34 +44,36 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
 
 def test_statistics(metrics: Metrics) -> None:
     statistics = metrics.statistics()
-    assert statistics["prompt"] == {"tokens": 10, "seconds": 1.0, "tokens_per_s": 10.0}
-    generation = statistics["generation"]
-    assert generation["tokens"] == 5
-    assert generation["seconds"] == 4.0
-    assert generation["tokens_per_s"] == 1.0, "the first token belongs to the prompt"
-    assert generation["time_to_first_token_s"] == 1.0
-    assert generation["decodes"] == 2
-    assert generation["tokens_per_decode"] == 2.0
-    assert generation["target_ms_per_decode"] == 1500.0
-    assert generation["waited_s"] == 1.0
-    assert generation["tokens_by_schedule"] == {"sync": 3, "async": 1}, "without the prompt's"
-    assert generation["stop"] == "token limit"
-    draft = statistics["draft"]
-    assert (draft["drafted"], draft["verified"], draft["accepted"]) == (2, 4, 2)
-    assert draft["accept_rate"] == 0.5
-    assert draft["accept_rate_by_position"] == [0.5, 1.0, 0.0]
-    assert draft["decodes_by_candidates"] == [0, 1, 0, 1], "the prompt's verified none"
-    assert draft["ms_per_token"] == 500.0, "reading the prompt says nothing of it"
-    assert draft["hidden"] == pytest.approx(1.0 / 1.5), "0.5 s beside the prompt, 0.5 s beside a decode"
-    assert draft["unused"] == 0.0
+    assert statistics.prompt == PromptStatistics(tokens=10, seconds=1.0, tokens_per_s=10.0)
+    assert statistics.tokens_per_s == 1.0
+    generation = statistics.generation
+    assert generation.tokens == 5
+    assert generation.seconds == 4.0
+    assert generation.tokens_per_s == 1.0, "the first token belongs to the prompt"
+    assert generation.time_to_first_token_s == 1.0
+    assert generation.decodes == 2
+    assert generation.tokens_per_decode == 2.0
+    assert generation.target_ms_per_decode == 1500.0
+    assert generation.waited_s == 1.0
+    assert generation.tokens_by_schedule == {"sync": 3, "async": 1}, "without the prompt's"
+    assert generation.stop == "token limit"
+    draft = statistics.draft
+    assert draft is not None
+    assert (draft.drafted, draft.verified, draft.accepted) == (2, 4, 2)
+    assert draft.accept_rate == 0.5
+    assert draft.accept_rate_by_position == [0.5, 1.0, 0.0]
+    assert draft.decodes_by_candidates == [0, 1, 0, 1], "the prompt's verified none"
+    assert draft.ms_per_token == 500.0, "reading the prompt says nothing of it"
+    assert draft.hidden == pytest.approx(1.0 / 1.5), "0.5 s beside the prompt, 0.5 s beside a decode"
+    assert draft.unused == 0.0
 
 
 def test_nothing_happened() -> None:
     statistics = Metrics().statistics()
-    assert statistics["draft"] is None
-    assert statistics["generation"]["tokens_per_s"] is None
-    assert statistics["generation"]["tokens_by_schedule"] == {}
-    json.dumps(statistics)
+    assert statistics.draft is None
+    assert statistics.tokens_per_s is None
+    assert statistics.generation.tokens_by_schedule == {}
+    json.dumps(asdict(statistics))
 
 
 def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
@@ -80,15 +83,20 @@ def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
     for n_candidates, schedule in steps:
         metrics.stepped(0.0, n_candidates, n_candidates, n_candidates + 1, schedule)
     statistics = metrics.statistics()
-    assert statistics["generation"]["tokens_by_schedule"] == {"off": 1, "sync": 6, "async": 6}
-    assert statistics["draft"]["decodes_by_candidates"] == [1, 0, 2, 0, 0, 1]
-    json.dumps(statistics)
+    assert statistics.generation.tokens_by_schedule == {"off": 1, "sync": 6, "async": 6}
+    assert statistics.draft is not None
+    assert statistics.draft.decodes_by_candidates == [1, 0, 2, 0, 0, 1]
+    json.dumps(asdict(statistics))
 
 
 def test_probes_are_no_drafts(metrics: Metrics) -> None:
-    before = metrics.statistics()["draft"]
+    before = metrics.statistics().draft
     metrics.probed(5.0, 5.5, 48)
-    draft = metrics.statistics()["draft"]
-    assert draft | {"hidden": 0} == before | {"hidden": 0}
-    assert draft["hidden"] < before["hidden"], "but they cost time"
+    after = metrics.statistics().draft
+    assert before is not None
+    assert after is not None
+    assert replace(after, hidden=0) == replace(before, hidden=0)
+    assert before.hidden is not None
+    assert after.hidden is not None
+    assert after.hidden < before.hidden, "but they cost time"
     assert ("draft", "probe", 5.0, 5.5, 48) in metrics.draft_events

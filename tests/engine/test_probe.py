@@ -7,10 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from duo.engine.drafter import Drafter
-from duo.engine.queue import CandidateQueue
+from duo.engine.drafter import Probe
 from duo.spec.schedule import Schedule
-from tests.engine.helpers import PROMPT, make_drafter, make_queue
+from tests.engine.helpers import PROMPT, begun
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 
 N = 40
@@ -33,42 +32,50 @@ class Probed:
 
     def __init__(self, draft: FakeContext, n: int) -> None:
         self.draft = draft
-        self.policy = Eager(9, 9, Schedule.SYNC)
-        self.queue: CandidateQueue = make_queue(self.policy)
-        self.drafter: Drafter = make_drafter(draft, self.queue)
+        self.local = begun(draft, Eager(9, 9, Schedule.SYNC))
+        self.drafter = self.local.drafter
         self.write(n)
 
     @property
-    def scores(self) -> list[tuple[float, bool]]:
-        return list(self.policy.scores)
+    def text(self) -> list[int]:
+        return self.local.session.accepted
 
     def write(self, n: int) -> None:
         """The target writes so many more."""
-        done = len(self.queue.accepted_from(len(PROMPT)))
-        self.queue.commit(tuple(TEXT[done : done + n]))
+        done = len(self.text) - len(PROMPT)
+        self.local.commit(TEXT[done : done + n], None)
+
+    def probe(self, n_tokens: int = 64) -> Probe:
+        n_read = sum(self.draft.batches)
+        found = self.drafter.probe(n_tokens, len(PROMPT))
+        assert found.n_tokens == sum(self.draft.batches) - n_read
+        assert found.seconds >= 0
+        return found
 
     def goes_on_right(self) -> None:
         """The next guesses are those of a draft that has read everything."""
         for _ in range(3):
             self.drafter.step()
-        text = self.queue.accepted_from(0)
         expected: list[int] = []
         for _ in range(3):
-            expected.append(self.draft.choose(text + expected))
-        assert list(self.queue.take(100).tokens[:3]) == expected
-        assert self.draft.tokens == text + expected[:2]
+            expected.append(self.draft.choose(self.text + expected))
+        self.local.commit((), None)
+        assert list(self.local.session.candidates(3).tokens) == expected
+        assert self.draft.tokens == self.text + expected[:2]
 
 
 def test_all_that_is_new_is_read_once_and_judged() -> None:
     probed = Probed(FakeContext(after_the_last, n_batch=100), 9)
-    probed.drafter.probe(64)
+    found = probed.probe()
+    assert found.whole
     assert probed.draft.batches == [3 + 9]
-    assert probed.scores == scores_of(PROMPT + TEXT[:9], 9), "the prompt is nobody's guess"
-    assert {right for _, right in probed.scores} == {True, False}, "the test can tell them apart"
+    assert found.scores == scores_of(PROMPT + TEXT[:9], 9), "the prompt is nobody's guess"
+    assert {right for _, right in found.scores} == {True, False}, "the test can tell them apart"
     probed.write(6)
-    probed.drafter.probe(64)
+    found = probed.probe()
+    assert found.whole
     assert probed.draft.batches == [12, 6]
-    assert probed.scores[9:] == scores_of(PROMPT + TEXT[:15], 5)
+    assert found.scores == scores_of(PROMPT + TEXT[:15], 5)
     probed.goes_on_right()
 
 
@@ -76,9 +83,10 @@ def test_all_that_is_new_is_read_once_and_judged() -> None:
 def test_of_a_long_text_the_end_is_read_and_half_of_it_judged(n_batch: int) -> None:
     probed = Probed(FakeContext(after_the_last, n_batch=n_batch), 30)
     n_read = min(10, n_batch)
-    probed.drafter.probe(10)
+    found = probed.probe(10)
+    assert not found.whole
     assert probed.draft.batches == [n_read]
-    assert probed.scores == scores_of(PROMPT + TEXT[:30], n_read // 2)
+    assert found.scores == scores_of(PROMPT + TEXT[:30], n_read // 2)
     assert probed.draft.n_past == 0, "what it read is no beginning of the text"
     probed.goes_on_right()
 
@@ -89,10 +97,10 @@ def test_a_probe_continues_what_the_draft_has_read() -> None:
     for _ in range(3):
         probed.drafter.step()
     probed.write(20)
-    n_before = len(probed.scores)
-    probed.drafter.probe(64)
+    found = probed.probe()
+    assert found.whole
     assert probed.draft.tokens == PROMPT + TEXT[:24]
-    assert probed.scores[n_before:] == [(5.0, True)] * len(probed.scores[n_before:])
+    assert found.scores == [(5.0, True)] * 17
     # Two of its three guesses had been read before.
     assert probed.draft.batches == [7, 1, 1, 18]
     probed.goes_on_right()
@@ -103,7 +111,7 @@ def test_wrong_guesses_are_forgotten_before_a_probe() -> None:
     for _ in range(4):
         probed.drafter.step()
     probed.write(20)
-    probed.drafter.probe(64)
+    probed.probe()
     assert probed.draft.tokens == PROMPT + TEXT[:24]
     probed.goes_on_right()
 
@@ -112,42 +120,40 @@ def test_a_probe_while_guesses_are_pending_does_no_harm() -> None:
     probed = Probed(FakeContext(n_batch=100), 4)
     for _ in range(2):
         probed.drafter.step()
-    probed.drafter.probe(64)
-    assert probed.scores == [], "they will tell soon enough"
+    assert probed.probe()[:2] == ([], 0), "they will tell soon enough"
     probed.drafter.step()
-    assert probed.queue.take(100).tokens == tuple(TEXT[4:7])
+    probed.local.commit((), None)
+    assert probed.local.session.candidates(100).tokens == tuple(TEXT[4:7])
 
 
 def test_a_text_of_one_token_says_nothing() -> None:
     probed = Probed(FakeContext(n_batch=100), 4)
     probed.drafter.step()
     probed.write(1)
-    n_before = len(probed.scores)
-    probed.drafter.probe(64)
-    assert len(probed.scores) == n_before
+    assert probed.probe()[:2] == ([], 0)
     assert len(probed.draft.batches) == 1
     probed.goes_on_right()
 
 
 def test_a_text_that_the_draft_cannot_read_is_not_read() -> None:
     probed = Probed(FakeContext(lambda _: 0, n_vocab=max(TEXT), n_batch=100), N)
-    probed.drafter.probe(64)
+    assert probed.probe()[:2] == ([], 0)
     assert probed.draft.batches == []
-    assert probed.scores == []
 
 
 def test_a_draft_of_a_small_context_reads_the_end_of_the_text() -> None:
     probed = Probed(FakeContext(after_the_last, n_ctx=10, n_batch=100), 30)
-    probed.drafter.probe(64)
+    found = probed.probe()
+    assert not found.whole
     assert probed.draft.batches == [10]
-    assert probed.scores == scores_of(PROMPT + TEXT[:30], 5)
+    assert found.scores == scores_of(PROMPT + TEXT[:30], 5)
     assert probed.drafter.step()
-    assert probed.queue.take(100).tokens == (after_the_last(TEXT[:30]),)
+    probed.local.commit((), None)
+    assert probed.local.session.candidates(100).tokens == (after_the_last(TEXT[:30]),)
 
 
 def test_guesses_beyond_the_targets_vocabulary_are_cut() -> None:
     """The draft would rather say what the target cannot; what it says otherwise is token 0."""
     draft = FakeContext(lambda _: N_VOCAB + 2, n_vocab=N_VOCAB + 3, n_batch=100)
     probed = Probed(draft, 20)
-    probed.drafter.probe(64)
-    assert [right for _, right in probed.scores] == [token == 0 for token in TEXT[:20]]
+    assert [right for _, right in probed.probe().scores] == [token == 0 for token in TEXT[:20]]

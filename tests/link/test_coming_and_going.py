@@ -18,7 +18,7 @@ STORY = "Once upon a time, in a small village by the sea,"
 N = 40
 
 # So that a back that hangs is noticed soon.
-HASTY = "import duo.link.worker as worker\nworker.STALL_S = 0.5\n"
+HASTY = "import duo.link.remote_draft as remote\nremote.STALL_S = 0.5\n"
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_local_draft_stands_by_behind_all_backs(demo_pair: tuple[Path, Path], 
             stream.wait_for_pieces(4)
             back.send(signal.SIGKILL)
             assert stream.finish() == alone[PROMPT]
-        assert any("drafts" in line for line in lead.lines)
+        lead.wait_for("draft .* works")
         assert lead.write(STORY, N) == alone[STORY]
         assert accepted(lead) > by_itself
 
@@ -150,9 +150,10 @@ def test_a_back_waits_for_a_lead_and_finds_it_again(demo_pair: tuple[Path, Path]
 
 
 def test_a_fault_of_the_leads_own_is_told_and_ends_nothing_but_the_connection(demo_pair: tuple[Path, Path]) -> None:
-    before = "from duo.link.worker import Worker\nWorker._next_message = lambda self: 1 / 0\n"
-    with LeadProcess(demo_pair[0], "-c", "256", before=before) as lead:
+    before = "from duo.link.remote_draft import RemoteDraft\nRemoteDraft._next_message = lambda self: 1 / 0\n"
+    with LeadProcess(demo_pair[0], "-c", "256", "-v", before=before) as lead:
         with BackProcess(demo_pair[1], lead.port):
-            lead.wait_for("a fault with the back .*ZeroDivisionError")
+            lead.wait_for("a fault with the remote draft .* at 127.0.0.1:")
+            lead.wait_for("ZeroDivisionError")
         assert lead.write(PROMPT, 8)
         assert lead.metric("duo:workers_connected") == 0

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.link.back import hello
-from duo.link.messages import MAX_FROM_BACK, encode
+from duo.link.client import hello
+from duo.link.messages import MAX_FROM_DRAFT, encode, from_draft
 from duo.llama.model import Model
 from duo.llama.vocabulary import BLOCK, MAX_SIZE_DIFFERENCE, Fingerprint, fingerprint_difference, vocabulary_difference
 
@@ -30,6 +31,7 @@ class Words:
     eos: int = 2
     adds_bos: bool = True
     adds_eos: bool = False
+    path: Path = Path("words.gguf")
 
     @property
     def n_vocab(self) -> int:
@@ -215,10 +217,13 @@ def test_a_vocabulary_of_nothing_raises_nothing() -> None:
 @pytest.mark.parametrize("n", [300, 49152, 262144, 1_000_000])
 def test_a_fingerprint_is_short_and_fits_into_a_message(n: int) -> None:
     texts = [bytes([65 + token % 26]) * (token % 7) for token in range(1024)] * (n // 1024 + 1)
-    one = Fingerprint.of(Words(tuple(texts[:n])).model)
+    model = Words(tuple(texts[:n]), path=Path(f"{'m' * 1000}.gguf")).model
+    one = Fingerprint.of(model)
     assert len(one.tail) == 4 * min(n, BLOCK + MOST)
     assert len(one.blocks) == -(-n // BLOCK)
-    assert len(encode(hello("t" * 256, "m" * 1000, one))) < MAX_FROM_BACK
+    said = encode(hello("t" * 256, model))
+    assert len(said) < MAX_FROM_DRAFT
+    assert from_draft(said) == hello("t" * 256, model)
 
 
 def test_blocks_depend_on_their_own_tokens_alone() -> None:

@@ -21,10 +21,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from duo.config import ModelConfig
-from duo.link import back, messages
-from duo.link.backs import MOST
-from duo.link.messages import Alive, Begin, End, Guess, Hello, Message, Refused, Text, Unable, Welcome
-from duo.link.worker import SPARE
+from duo.link import messages
+from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
+from duo.link.remote_draft import SPARE
+from duo.link.remote_drafts import MOST
 from duo.llama.model import Model
 from duo.llama.vocabulary import Fingerprint
 from tests.prompts import PROMPTS
@@ -35,11 +35,12 @@ SHORT, LONG = 8, 32  # tokens of a text
 TOKEN = "secret"
 TRY_LATER, TOO_BIG = 1013, 1009  # codes that a connection is closed with
 MIB = 2**20
+STALE_GUESSES = "duo:stale_candidates_total"
 
 # Code for `before`: the target computes nothing while a file is there.
 HELD = """
-import duo.server.listener
-duo.server.listener.READ_S = 1.0
+import duo.link.listener
+duo.link.listener.READ_S = 1.0
 import os, threading, time
 from duo.llama.context import Context
 decode = Context.decode
@@ -53,8 +54,8 @@ Context.decode = held
 # Code for `before`: patience of tests. The target is slow enough for a back to be missed.
 HASTY = """
 import threading, time
-import duo.link.worker
-duo.link.worker.HELLO_S, duo.link.worker.STALL_S = 1.0, 0.25
+import duo.link.remote_draft as remote
+remote.HELLO_S, remote.STALL_S = 1.0, 0.25
 from duo.llama.context import Context
 decode = Context.decode
 def slowly(self, *arguments, **more):
@@ -119,6 +120,15 @@ class Stage:
     def metrics(self) -> str:
         return httpx.get(f"{self.lead.url}/metrics", timeout=PATIENCE_S).text
 
+    def wait_until_heard(self, client: Impostor, begin: Begin) -> None:
+        """Until the lead has heard what the client has said; this is one guess of no use more."""
+        stale = self.count(STALE_GUESSES)
+        client.say(guess(begin, serial=begin.serial + 1))
+        end = time.monotonic() + PATIENCE_S
+        while self.count(STALE_GUESSES) <= stale:
+            assert time.monotonic() < end, self.lead.lines[-10:]
+            time.sleep(0.005)
+
     def wait_until(self, metric: str, value: float) -> None:
         end = time.monotonic() + PATIENCE_S
         while (count := self.count(metric)) != value:
@@ -168,7 +178,7 @@ class Impostor:
         return messages.from_lead(self._connection.recv(timeout=PATIENCE_S))
 
     def join(self, fingerprint: Fingerprint) -> None:
-        self.say(back.hello(TOKEN, self.name, fingerprint))
+        self.say(hello(fingerprint, model=self.name))
         assert isinstance(self.hear(), Welcome)
 
     def begin(self) -> Begin:
@@ -218,7 +228,23 @@ class Impostor:
             epoch, following = message.epoch, max(following, accepted)
 
 
-def guess(begin: Begin, **lies: Any) -> Guess:
+def hello(fingerprint: Fingerprint, **lies: Any) -> Hello:
+    """A hello that nothing is wrong with but the `lies`."""
+    right: dict[str, Any] = {
+        "version": messages.VERSION,
+        "token": TOKEN,
+        "model": "impostor",
+        "vocab_type": fingerprint.vocab_type,
+        "n_vocab": fingerprint.n_vocab,
+        "bos": fingerprint.bos,
+        "eos": fingerprint.eos,
+        "blocks": fingerprint.blocks,
+        "tail": fingerprint.tail,
+    }
+    return Hello(**(right | lies))
+
+
+def guess(begin: Begin, **lies: Any) -> GuessMessage:
     """A guess that may be wrong and nothing else, but for the `lies`."""
     right: dict[str, Any] = {
         "serial": begin.serial,
@@ -230,7 +256,7 @@ def guess(begin: Begin, **lies: Any) -> Guess:
         "n_tokens": 1,
         "seconds": 0.001,
     }
-    return Guess(**(right | lies))
+    return GuessMessage(**(right | lies))
 
 
 @pytest.fixture(scope="module")
@@ -302,29 +328,25 @@ def truth(lead_stage: Stage, fingerprint: Fingerprint) -> dict[int, int]:
 # Who is not let in
 
 
-def _hello(fingerprint: Fingerprint, **lies: Any) -> Hello:
-    return msgspec.structs.replace(back.hello(TOKEN, "impostor", fingerprint), **lies)
-
-
 def _spoilt(blocks: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return (*blocks[:-2], bytes(8), blocks[-1])
 
 
 STRANGERS: dict[str, tuple[Callable[[Fingerprint], Hello | bytes], str, str]] = {
-    "another token": (lambda f: _hello(f, token="Secret"), "token", "the token is wrong"),
-    "no token": (lambda f: _hello(f, token=""), "token", "it wants a token"),
-    "a longer token": (lambda f: _hello(f, token=TOKEN + "\0"), "token", "the token is wrong"),
-    "an older version": (lambda f: _hello(f, version=0), "version", "it speaks protocol 0, the lead 1"),
-    "a later version": (lambda f: _hello(f, version=2**40), "version", "use the same version"),
+    "another token": (lambda f: hello(f, token="Secret"), "token", "the token is wrong"),
+    "no token": (lambda f: hello(f, token=""), "token", "it wants a token"),
+    "a longer token": (lambda f: hello(f, token=TOKEN + "\0"), "token", "the token is wrong"),
+    "an older version": (lambda f: hello(f, version=0), "version", "it speaks protocol 0, the lead 1"),
+    "a later version": (lambda f: hello(f, version=2**40), "version", "use the same version"),
     "a version that looks otherwise": (lambda _: b"\x93\x01\x02\xc0", "version", "it speaks protocol 2"),
     "a version that says no more": (lambda _: b"\x92\x01\xff", "version", "it speaks protocol -1"),
-    "another type": (lambda f: _hello(f, vocab_type=99), "vocabulary", "vocab_type is"),
-    "another size": (lambda f: _hello(f, n_vocab=f.n_vocab + 129), "vocabulary", "the draft's 49281"),
-    "no size": (lambda f: _hello(f, n_vocab=0), "vocabulary", "the draft's 0"),
-    "another BOS": (lambda f: _hello(f, bos=5), "vocabulary", "bos is"),
-    "another word": (lambda f: _hello(f, blocks=_spoilt(f.blocks)), "vocabulary", "tokens 47104 to 48127 differ"),
-    "no blocks": (lambda f: _hello(f, blocks=()), "vocabulary", "differ"),
-    "no tail": (lambda f: _hello(f, n_vocab=f.n_vocab + 1, tail=b""), "vocabulary", "differ"),
+    "another type": (lambda f: hello(f, vocab_type=99), "vocabulary", "vocab_type is"),
+    "another size": (lambda f: hello(f, n_vocab=f.n_vocab + 129), "vocabulary", "the draft's 49281"),
+    "no size": (lambda f: hello(f, n_vocab=0), "vocabulary", "the draft's 0"),
+    "another BOS": (lambda f: hello(f, bos=5), "vocabulary", "bos is"),
+    "another word": (lambda f: hello(f, blocks=_spoilt(f.blocks)), "vocabulary", "tokens 47104 to 48127 differ"),
+    "no blocks": (lambda f: hello(f, blocks=()), "vocabulary", "differ"),
+    "no tail": (lambda f: hello(f, n_vocab=f.n_vocab + 1, tail=b""), "vocabulary", "differ"),
 }
 
 
@@ -341,7 +363,7 @@ def test_a_stranger_is_told_why_it_is_refused(
     assert said in refused.reason
     assert client.sent_away() == TRY_LATER
     assert re.escape(TOKEN) not in refused.reason
-    stage.lead.wait_for(rf"refused a back at 127.0.0.1:{client.port}: .*{re.escape(said)}")
+    stage.lead.wait_for(rf"refused a draft at 127.0.0.1:{client.port}: .*{re.escape(said)}")
     assert stage.count(counted) == before + 1
     assert stage.count("duo:workers_connected") == 0
     stage.goes_on()
@@ -366,21 +388,23 @@ RUBBISH: dict[str, Callable[[bytes], bytes | str | list[bytes]]] = {
 @pytest.mark.parametrize("what", RUBBISH)
 def test_who_does_not_say_hello_is_refused(stage: Stage, client: Impostor, fingerprint: Fingerprint, what: str) -> None:
     before = stage.count('duo:worker_refusals_total{reason="garbage"}')
-    client.say(RUBBISH[what](messages.encode(_hello(fingerprint))))
+    client.say(RUBBISH[what](messages.encode(hello(fingerprint))))
     assert client.sent_away() == TRY_LATER
-    stage.lead.wait_for(rf"refused a back at 127.0.0.1:{client.port}: (not a message of protocol|it did not say hello)")
+    stage.lead.wait_for(
+        rf"refused a draft at 127.0.0.1:{client.port}: (not a message of protocol|it did not say hello)"
+    )
     assert stage.count('duo:worker_refusals_total{reason="garbage"}') == before + 1
     stage.goes_on()
 
 
-@pytest.mark.parametrize("what", [bytes(messages.MAX_FROM_BACK + 1), [bytes(40_000)] * 2, [b"\0"] * 70_000])
+@pytest.mark.parametrize("what", [bytes(messages.MAX_FROM_DRAFT + 1), [bytes(40_000)] * 2, [b"\0"] * 70_000])
 def test_a_first_message_that_is_too_long_is_not_read_to_its_end(
     stage: Stage, client: Impostor, what: bytes | list[bytes]
 ) -> None:
     before = stage.total("duo:worker_refusals_total")
     client.say(what)
     assert client.is_cut_off()
-    stage.lead.wait_for(rf"refused a back at 127.0.0.1:{client.port}: ")
+    stage.lead.wait_for(rf"refused a draft at 127.0.0.1:{client.port}: ")
     assert stage.total("duo:worker_refusals_total") == before + 1
     stage.goes_on()
 
@@ -388,7 +412,7 @@ def test_a_first_message_that_is_too_long_is_not_read_to_its_end(
 def test_who_goes_without_a_word_is_refused(stage: Stage, client: Impostor) -> None:
     before = stage.total("duo:worker_refusals_total")
     client.leave()
-    stage.lead.wait_for(rf"refused a back at 127.0.0.1:{client.port}: it has gone before it said who it is")
+    stage.lead.wait_for(rf"refused a draft at 127.0.0.1:{client.port}: it has gone before it said who it is")
     assert stage.total("duo:worker_refusals_total") == before + 1
     stage.goes_on()
 
@@ -401,9 +425,9 @@ def test_only_so_many_may_join(stage: Stage, fingerprint: Fingerprint, n: int) -
         for one in backs[:MOST]:
             one.join(fingerprint)
         for one in backs[MOST:]:
-            one.say(back.hello(TOKEN, one.name, fingerprint))
+            one.say(hello(fingerprint, model=one.name))
             assert one.sent_away() == TRY_LATER, "it may come again"
-            stage.lead.wait_for(f"refused a back at {one.name} at .*: there are enough backs")
+            stage.lead.wait_for(f"refused a draft at {one.name} at .*: there are enough drafts")
         assert stage.count('duo:worker_refusals_total{reason="too many"}') == before + n - MOST
         assert stage.count("duo:workers_connected") == MOST
         stage.goes_on()
@@ -414,13 +438,13 @@ def test_only_so_many_may_join(stage: Stage, fingerprint: Fingerprint, n: int) -
 
 
 def test_who_goes_in_the_middle_of_a_frame_leaves_nothing_behind(stage: Stage, fingerprint: Fingerprint) -> None:
-    data = frame(0x2, messages.encode(_hello(fingerprint)))
+    data = frame(0x2, messages.encode(hello(fingerprint)))
     for end in (1, 3, 8, len(data) // 2, len(data) - 1):
         connection = raw_connection(stage.lead.port)
         port = connection.getsockname()[1]
         connection.sendall(data[:end])
         connection.close()
-        stage.lead.wait_for(rf"refused a back at 127.0.0.1:{port}: it has gone before it said who it is")
+        stage.lead.wait_for(rf"refused a draft at 127.0.0.1:{port}: it has gone before it said who it is")
     stage.goes_on()
 
 
@@ -443,7 +467,7 @@ def test_frames_that_are_none_are_refused(stage: Stage, what: str) -> None:
     port = connection.getsockname()[1]
     connection.sendall(BAD_FRAMES[what])
     wait_for_end(connection)
-    stage.lead.wait_for(rf"refused a back at 127.0.0.1:{port}: ")
+    stage.lead.wait_for(rf"refused a draft at 127.0.0.1:{port}: ")
     assert stage.total("duo:worker_refusals_total") == before + 1
     said = [line for line in stage.lead.lines[n_lines:] if not line.startswith(("duo: ", "prompt: ", "tokens: "))]
     assert said == [], "only what the lead itself has to say"
@@ -466,7 +490,7 @@ def _with(field: int, value: object) -> Callable[[Begin], bytes]:
 
 EPOCH_AT, N_KNOWN_AT, POSITION_AT, TOKEN_AT, _, N_TOKENS_AT = range(2, 8)
 
-LIES: dict[str, tuple[Callable[[Begin], bytes | str | Guess], str]] = {
+LIES: dict[str, tuple[Callable[[Begin], bytes | str | GuessMessage], str]] = {
     "token -1": (_with(TOKEN_AT, -1), "Expected `int` >= 0"),
     "token 2**31": (_with(TOKEN_AT, 2**31), "Expected `int` <= 2147483647"),
     "token 2**64 - 1": (_with(TOKEN_AT, 2**64 - 1), "Expected `int`"),
@@ -500,7 +524,7 @@ def test_who_says_what_cannot_be_is_sent_away(stage: Stage, joined: Impostor, be
     before = stage.count('duo:worker_drops_total{reason="garbage"}')
     joined.say(made(begin))
     assert joined.sent_away() == TRY_LATER
-    stage.lead.wait_for(rf"warning: back {joined.name} at 127.0.0.1:{joined.port} is sent away: .*{re.escape(said)}")
+    stage.lead.wait_for(rf"warning: draft {joined.name} at 127.0.0.1:{joined.port} is sent away: .*{re.escape(said)}")
     assert stage.count('duo:worker_drops_total{reason="garbage"}') == before + 1
     stage.finish()
 
@@ -509,14 +533,14 @@ def test_who_says_hello_twice_is_sent_away(
     stage: Stage, joined: Impostor, begin: Begin, fingerprint: Fingerprint
 ) -> None:
     before = stage.count('duo:worker_drops_total{reason="garbage"}')
-    joined.say(_hello(fingerprint))
+    joined.say(hello(fingerprint))
     assert joined.sent_away() == TRY_LATER
     stage.lead.wait_for(f"{joined.name} at .* is sent away: it says hello twice")
     assert stage.count('duo:worker_drops_total{reason="garbage"}') == before + 1
     stage.finish()
 
 
-@pytest.mark.parametrize("n", [10**6, messages.MAX_FROM_BACK])
+@pytest.mark.parametrize("n", [10**6, messages.MAX_FROM_DRAFT])
 def test_a_million_candidates_in_one_message_are_not_read(stage: Stage, joined: Impostor, begin: Begin, n: int) -> None:
     before = stage.total("duo:worker_drops_total")
     joined.say(_with(TOKEN_AT, [7] * n)(begin))
@@ -528,17 +552,16 @@ def test_a_million_candidates_in_one_message_are_not_read(stage: Stage, joined: 
 
 def test_more_values_than_a_guess_has_are_passed_over(stage: Stage, joined: Impostor, begin: Begin) -> None:
     """A later version may have more to say."""
-    stale = stage.count("duo:stale_candidates_total")
+    stale = stage.count(STALE_GUESSES)
     values = msgspec.msgpack.decode(messages.encode(guess(begin)))
     joined.say(msgspec.msgpack.encode([*values, *[7] * 30_000]), guess(begin, serial=begin.serial + 1))
-    stage.wait_until("duo:stale_candidates_total", stale + 1)
+    stage.wait_until(STALE_GUESSES, stale + 1)
     stage.finish()
 
 
 STALE: dict[str, Callable[[Begin], dict[str, int]]] = {
     "the text before": lambda begin: {"serial": begin.serial - 1},
     "a text to come": lambda begin: {"serial": begin.serial + 1},
-    "the epoch before": lambda begin: {"epoch": begin.epoch - 1},
     "an epoch to come": lambda begin: {"epoch": begin.epoch + 1},
     "the last of all epochs": lambda _: {"epoch": 2**31 - 1},
     "no text known": lambda _: {"n_known": 0},
@@ -558,45 +581,46 @@ STALE: dict[str, Callable[[Begin], dict[str, int]]] = {
 def test_a_guess_that_fits_nowhere_is_counted_and_harmless(
     stage: Stage, joined: Impostor, begin: Begin, what: str
 ) -> None:
-    stale = stage.count("duo:stale_candidates_total")
+    stale = stage.count(STALE_GUESSES)
     joined.say(guess(begin, **STALE[what](begin)))
-    stage.wait_until("duo:stale_candidates_total", stale + 1)
+    stage.wait_until_heard(joined, begin)
     assert stage.count("duo:workers_connected") == 1
     stage.finish()
     assert stage.count("duo:workers_connected") == 1
-    assert stage.count("duo:stale_candidates_total") == stale + 1
+    stage.wait_until(STALE_GUESSES, stale + 2)
 
 
 def test_guesses_beyond_the_window_are_not_kept(stage: Stage, joined: Impostor, begin: Begin) -> None:
-    stale, n_more = stage.count("duo:stale_candidates_total"), SPARE // 2
+    stale, n_more = stage.count(STALE_GUESSES), SPARE // 2
     first = len(begin.tokens)
     joined.say(*(guess(begin, position=first + i) for i in range(begin.n_ahead + n_more)))
-    stage.wait_until("duo:stale_candidates_total", stale + n_more)
+    stage.wait_until(STALE_GUESSES, stale + n_more)
     stage.finish()
-    assert stage.count("duo:stale_candidates_total") == stale + n_more
+    assert stage.count(STALE_GUESSES) == stale + n_more
 
 
 def test_nobody_knows_the_text_before_it_is_written(stage: Stage, joined: Impostor, begin: Begin) -> None:
-    stale, n = stage.count("duo:stale_candidates_total"), len(begin.tokens)
+    stale, n = stage.count(STALE_GUESSES), len(begin.tokens)
     joined.say(guess(begin), guess(begin, n_known=n + 1, position=n + 1))
-    stage.wait_until("duo:stale_candidates_total", stale + 1)
+    stage.wait_until_heard(joined, begin)
     stage.finish()
-    assert stage.count("duo:stale_candidates_total") == stale + 1
+    stage.wait_until(STALE_GUESSES, stale + 2)
 
 
 def test_the_same_guess_again_is_of_no_use(stage: Stage, joined: Impostor, begin: Begin) -> None:
-    stale = stage.count("duo:stale_candidates_total")
+    stale = stage.count(STALE_GUESSES)
     joined.say(guess(begin), guess(begin), guess(begin, token=8))
-    stage.wait_until("duo:stale_candidates_total", stale + 2)
+    stage.wait_until_heard(joined, begin)
     stage.finish()
+    stage.wait_until(STALE_GUESSES, stale + 3)
 
 
 def test_guesses_after_the_end_are_of_no_use(stage: Stage, joined: Impostor, begin: Begin) -> None:
     joined.say(Unable(begin.serial))
     stage.finish()
-    stale = stage.count("duo:stale_candidates_total")
+    stale = stage.count(STALE_GUESSES)
     joined.say(guess(begin), Alive(begin.serial), Unable(begin.serial), guess(begin, serial=0))
-    stage.wait_until("duo:stale_candidates_total", stale + 2)
+    stage.wait_until(STALE_GUESSES, stale + 2)
     stage.begin()
     assert joined.begin().serial > begin.serial, "it may help with the next text"
     stage.finish()
@@ -656,9 +680,9 @@ def test_a_flood_between_two_texts_is_none_the_better(stage: Stage, joined: Impo
 
 
 def test_what_may_be_said_beyond_what_is_asked_for(stage: Stage, joined: Impostor, begin: Begin) -> None:
-    stale = stage.count("duo:stale_candidates_total")
-    joined.say(*[Alive(begin.serial)] * (SPARE - 1), guess(begin, epoch=0))
-    stage.wait_until("duo:stale_candidates_total", stale + 1)
+    stale = stage.count(STALE_GUESSES)
+    joined.say(*[Alive(begin.serial)] * (SPARE - 1), guess(begin, serial=0))
+    stage.wait_until(STALE_GUESSES, stale + 1)
     assert stage.count("duo:workers_connected") == 1
     stage.finish()
 
@@ -678,7 +702,7 @@ def test_a_name_cannot_pretend_to_be_what_the_lead_says(
 ) -> None:
     client.name = "a\x1b[2J\rb\nduo: error: c\u202ed\u2028"
     client.join(fingerprint)
-    stage.lead.wait_for(rf"^duo: back a\?\[2J\?b\?duo: error: c\?d\? at 127.0.0.1:{client.port} has joined$")
+    stage.lead.wait_for(rf"^duo: draft a\?\[2J\?b\?duo: error: c\?d\? at 127.0.0.1:{client.port} has joined$")
 
 
 def test_pings_whose_answers_nobody_reads_do_not_pile_up(stage: Stage) -> None:
@@ -772,7 +796,7 @@ def hasty(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 def test_who_says_nothing_at_all_is_refused(hasty: Stage) -> None:
     with Impostor(hasty.lead.port) as silent:
         assert silent.sent_away() == TRY_LATER
-        hasty.lead.wait_for(rf"refused a back at 127.0.0.1:{silent.port}: it did not say who it is")
+        hasty.lead.wait_for(rf"refused a draft at 127.0.0.1:{silent.port}: it did not say who it is")
     assert hasty.count('duo:worker_refusals_total{reason="silence"}') == 1
 
 
@@ -781,8 +805,8 @@ def test_who_falls_silent_is_relieved(hasty: Stage, fingerprint: Fingerprint, de
         silent.join(fingerprint)
         with BackProcess(demo_pair[1], hasty.lead.port, "--token", TOKEN) as honest:
             honest.wait_for("joined the lead")
-            relieved = f"back {silent.name} at .* does not answer"
-            taken_over = r"back smollm2-\S+ at .* drafts"
+            relieved = f"draft {silent.name} at .* does not answer"
+            taken_over = r"draft smollm2-\S+ at .* works"
             accepted = 0.0
             for _ in range(20):
                 assert hasty.lead.write(PROMPT, LONG) == hasty.plain[LONG]
@@ -812,7 +836,7 @@ def test_who_is_silent_and_alone_keeps_nobody_from_writing(hasty: Stage, fingerp
 def test_who_goes_as_soon_as_it_has_said_hello_leaves_nothing_behind(hasty: Stage, fingerprint: Fingerprint) -> None:
     for _ in range(3):
         connection = raw_connection(hasty.lead.port)
-        connection.sendall(frame(0x2, messages.encode(_hello(fingerprint))) + frame(0x8, struct.pack(">H", 1000)))
+        connection.sendall(frame(0x2, messages.encode(hello(fingerprint))) + frame(0x8, struct.pack(">H", 1000)))
         wait_for_end(connection)
     hasty.goes_on()
     hasty.wait_until("duo:workers_connected", 0)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from duo.config import SAMPLERS, SamplingConfig
 from duo.errors import LinkError
 from duo.link import messages
-from duo.link.messages import Alive, Begin, End, Guess, Hello, Message, Refused, Text, Unable, Welcome
+from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
 
 Parse = Callable[[bytes | str], Message]
 
 MOST = 2**31 - 1
-FROM_BACK, FROM_LEAD = (Hello, Guess, Alive, Unable), (Welcome, Refused, Begin, Text, End)
+FROM_DRAFT, FROM_LEAD = (Hello, GuessMessage, Alive, Unable), (Welcome, Refused, Begin, Text, End)
 
 
 # What a message may hold
@@ -86,7 +86,7 @@ RANGES: dict[type[Message], dict[str, Callable[[object], bool]]] = {
         "blocks": is_blocks,
         "tail": is_tail,
     },
-    Guess: {
+    GuessMessage: {
         "serial": is_number,
         "epoch": is_number,
         "n_known": is_number,
@@ -162,13 +162,16 @@ samplings = st.builds(
     seed=st.integers(0, 2**63 - 1),
 )
 hellos = st.builds(Hello, ids, words, words, ids, numbers, ids, ids, st.lists(some_bytes).map(tuple), some_bytes)
-guesses = st.builds(Guess, numbers, numbers, numbers, numbers, numbers, finite, numbers, times)
+guesses = st.builds(GuessMessage, numbers, numbers, numbers, numbers, numbers, finite, numbers, times)
 begins = st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans())
 texts = st.builds(Text, numbers, numbers, numbers, tokens, st.booleans())
 
-of_backs = st.one_of(hellos, guesses, st.builds(Alive, numbers), st.builds(Unable, numbers))
+of_drafts = st.one_of(hellos, guesses, st.builds(Alive, numbers), st.builds(Unable, numbers))
 of_leads = st.one_of(st.builds(Welcome, numbers), st.builds(Refused, st.text()), begins, texts, st.builds(End, numbers))
-SIDES = [pytest.param(messages.from_back, of_backs, id="back"), pytest.param(messages.from_lead, of_leads, id="lead")]
+SIDES = [
+    pytest.param(messages.from_draft, of_drafts, id="draft"),
+    pytest.param(messages.from_lead, of_leads, id="lead"),
+]
 either = pytest.mark.parametrize(("parse", "spoken"), SIDES)
 
 
@@ -181,11 +184,11 @@ def test_what_was_said_is_what_is_understood(
     assert understood(parse, messages.encode(said)) == said
 
 
-@pytest.mark.parametrize("kind", FROM_BACK + FROM_LEAD)
+@pytest.mark.parametrize("kind", FROM_DRAFT + FROM_LEAD)
 @given(data=st.data())
 def test_nobody_is_understood_to_say_what_is_the_other_sides_to_say(kind: type[Message], data: st.DataObject) -> None:
-    said = data.draw(of_backs if kind in FROM_BACK else of_leads)
-    assert understood(messages.from_lead if kind in FROM_BACK else messages.from_back, messages.encode(said)) is None
+    said = data.draw(of_drafts if kind in FROM_DRAFT else of_leads)
+    assert understood(messages.from_lead if kind in FROM_DRAFT else messages.from_draft, messages.encode(said)) is None
 
 
 # Bytes that are not
@@ -253,7 +256,7 @@ def test_nested_garbage(parse: Parse, spoken: object, values: Any) -> None:
 
 
 @pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a", b"\x81\x91", b"\xdc\x00\x01"], ids=bytes.hex)
-@pytest.mark.parametrize("parse", [messages.from_back, messages.from_lead])
+@pytest.mark.parametrize("parse", [messages.from_draft, messages.from_lead])
 def test_nesting_without_end(parse: Parse, opening: bytes) -> None:
     deep = opening * (60_000 // len(opening))
     for data in (
@@ -273,7 +276,7 @@ def test_four_billion_values_are_announced_and_do_not_come(length: bytes) -> Non
         b"\x9a\x01\x01\xa0\xa0\x01\x02\x03\x04\x90",
         b"\x93\x03\x01",
     ):
-        assert understood(messages.from_back, start + length + b"\xff" * 4) is None
+        assert understood(messages.from_draft, start + length + b"\xff" * 4) is None
     for start in (
         b"",
         b"\x96\x13\x01\x01\x01",
@@ -316,7 +319,7 @@ def guess_with(field: int, value: object) -> bytes:
 
 
 def test_the_guess_that_the_next_tests_spoil_is_right() -> None:
-    assert understood(messages.from_back, guess_with(TOKEN, 9)) == Guess(*GUESS[1:])
+    assert understood(messages.from_draft, guess_with(TOKEN, 9)) == GuessMessage(*GUESS[1:])
 
 
 @pytest.mark.parametrize(
@@ -324,24 +327,24 @@ def test_the_guess_that_the_next_tests_spoil_is_right() -> None:
 )
 @pytest.mark.parametrize("field", [SERIAL, EPOCH, N_KNOWN, POSITION, TOKEN, N_TOKENS])
 def test_numbers_out_of_range_are_refused(field: int, value: object) -> None:
-    assert understood(messages.from_back, guess_with(field, value)) is None
+    assert understood(messages.from_draft, guess_with(field, value)) is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1", None, True], ids=repr)
 @pytest.mark.parametrize("field", [CONFIDENCE, SECONDS])
 def test_what_is_no_number_is_refused(field: int, value: object) -> None:
-    assert understood(messages.from_back, guess_with(field, value)) is None
+    assert understood(messages.from_draft, guess_with(field, value)) is None
 
 
 @pytest.mark.parametrize("seconds", [-1e-9, -1, 3600.001, 1e308, 2**64 - 1], ids=repr)
 def test_times_out_of_range_are_refused(seconds: float) -> None:
-    assert understood(messages.from_back, guess_with(SECONDS, seconds)) is None
+    assert understood(messages.from_draft, guess_with(SECONDS, seconds)) is None
 
 
 @pytest.mark.parametrize(("said", "used"), [(-1e300, 0.0), (-0.5, 0.0), (0.25, 0.25), (50.5, 50.0), (1e308, 50.0)])
 def test_a_confidence_counts_for_no_more_than_one_of_duos_own(said: float, used: float) -> None:
-    message = understood(messages.from_back, guess_with(CONFIDENCE, said))
-    assert isinstance(message, Guess)
+    message = understood(messages.from_draft, guess_with(CONFIDENCE, said))
+    assert isinstance(message, GuessMessage)
     assert messages.usable_confidence(message) == used
 
 
@@ -358,17 +361,17 @@ def test_a_confidence_counts_for_no_more_than_one_of_duos_own(said: float, used:
     ],
 )
 def test_a_hello_is_as_long_as_it_may_be_and_no_longer(field: int, most: object, more: object) -> None:
-    assert isinstance(understood(messages.from_back, hello_with(field, most)), Hello)
-    assert understood(messages.from_back, hello_with(field, more)) is None
+    assert isinstance(understood(messages.from_draft, hello_with(field, most)), Hello)
+    assert understood(messages.from_draft, hello_with(field, more)) is None
 
 
 def test_words_that_are_no_unicode_are_refused() -> None:
     right = hello_with(MODEL, "name")
-    assert understood(messages.from_back, right.replace(b"name", b"na\xc3\xa9")) is not None
-    assert understood(messages.from_back, right.replace(b"name", b"na\xed\xa0")) is None
+    assert understood(messages.from_draft, right.replace(b"name", b"na\xc3\xa9")) is not None
+    assert understood(messages.from_draft, right.replace(b"name", b"na\xed\xa0")) is None
 
 
-@pytest.mark.parametrize("parse", [messages.from_back, messages.from_lead])
+@pytest.mark.parametrize("parse", [messages.from_draft, messages.from_lead])
 def test_a_message_of_text_is_refused(parse: Parse) -> None:
     with pytest.raises(LinkError, match="text instead of bytes"):
         parse("Hello")
@@ -377,9 +380,9 @@ def test_a_message_of_text_is_refused(parse: Parse) -> None:
 def test_more_bytes_than_the_limit_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     # Fields that are not known are passed over, so that only the length is wrong here.
     longer = partial(_padded, [*GUESS])
-    assert understood(messages.from_back, longer(messages.MAX_FROM_BACK)) == Guess(*GUESS[1:])
+    assert understood(messages.from_draft, longer(messages.MAX_FROM_DRAFT)) == GuessMessage(*GUESS[1:])
     with pytest.raises(LinkError, match="bytes at once"):
-        messages.from_back(longer(messages.MAX_FROM_BACK + 1))
+        messages.from_draft(longer(messages.MAX_FROM_DRAFT + 1))
     monkeypatch.setattr(messages, "MAX_FROM_LEAD", 1000)
     assert understood(messages.from_lead, _padded([20, 7], 1000)) == End(7)
     with pytest.raises(LinkError, match="bytes at once"):
@@ -390,7 +393,7 @@ def test_the_longest_hello_that_can_be_meant_is_short_enough() -> None:
     """A vocabulary of a million tokens."""
     blocks = tuple(bytes(8) for _ in range(1_000_000 // 1024))
     hello = Hello(1, "t" * 256, "m" * 256, 2, 1_000_000, 1, 2, blocks, bytes(4 * 1152))
-    assert understood(messages.from_back, messages.encode(hello)) == hello
+    assert understood(messages.from_draft, messages.encode(hello)) == hello
 
 
 def _padded(values: list[object], n_bytes: int) -> bytes:
@@ -412,7 +415,7 @@ def test_a_hello_of_another_version_is_known_by_its_beginning(version: int, rest
     assert found == (version if version != messages.VERSION else None)
 
 
-@given(data=st.one_of(of_backs.map(messages.encode), of_leads.map(messages.encode)))
+@given(data=st.one_of(of_drafts.map(messages.encode), of_leads.map(messages.encode)))
 def test_nothing_of_this_version_is_of_another(data: bytes) -> None:
     if data[1:2] != b"\x01":  # a Hello may be of any version
         assert messages.other_version(data) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duo.llama.backends import list_backends
+from duo.llama.devices import list_backends
 from duo.llama.library import supports_rpc
 
 

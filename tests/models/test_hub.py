@@ -22,8 +22,9 @@ pytest.importorskip("huggingface_hub")
 ROOT = Path(__file__).parents[2]
 
 RESOLVE = """
-import sys
+import logging, sys
 {before}
+logging.basicConfig(format="%(message)s")
 from duo.errors import DuoError
 from duo.models.hub import resolve_hub
 try:
@@ -229,7 +230,7 @@ def test_what_is_cached_serves_when_the_hub_does_not(user: User) -> None:
 
 def test_without_huggingface_hub_it_says_how_to_install_it(user: User) -> None:
     said = user.complaint("maker/small", before="sys.modules['huggingface_hub'] = None")
-    assert said == "DownloadError: -hf needs huggingface_hub: pip install huggingface_hub"
+    assert said == "DownloadError: models of Hugging Face need huggingface_hub: pip install huggingface_hub"
 
 
 def test_progress_shows_on_a_terminal_only(user: User) -> None:

@@ -69,7 +69,7 @@ def test_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv("DUO_CONFIG")
     monkeypatch.setattr(Path, "home", nobody)
-    with pytest.raises(UsageError, match="set DUO_CONFIG or --no-profile"):
+    with pytest.raises(UsageError, match="set DUO_CONFIG or profile=False"):
         config_dir()
 
 

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.drafter import Drafter
-from duo.engine.drafting import Drafting
+from duo.engine.cache import Cache
+from duo.engine.draft import DraftRequest
 from duo.engine.generation import Generation
+from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue
-from duo.engine.target import generate
 from duo.engine.text import Ending, TextStream
 from duo.spec.filters import Tokens
-from duo.spec.goodness import chi_square, chi_square_tail
 from duo.spec.policy import Policy, StepCost
 from duo.spec.sampling import Chain, Coupled, Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Logits
 from duo.spec.verify import Matching, Proposer, Rejection, Verifier
+from tests.engine.helpers import Unthreaded
 from tests.fakes import Eager, restless
+from tests.goodness import chi_square, chi_square_tail
 from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances, idle_then_busy
 
 PROMPT = [0, 0, 0]
@@ -142,61 +142,31 @@ def write(case: Case) -> tuple[list[int], int]:
     draft = TableContext(DRAFTS[case.draft]) if case.draft in DRAFTS else None
     policy = make_policy(case)
     metrics = Metrics()
-    if case.threads or draft is None:
-        text = _with_threads(Generation(target, draft, PROMPT, verifier, guesser, ending, policy, THREADS, metrics))
-    else:
-        text = _without_threads(target, draft, verifier, guesser, ending, policy, metrics)
-    return text, sum(step.n_candidates for step in metrics.steps)
+    session = Session(PROMPT, N_VOCAB, judges_all=not rejection)
+    request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify)
+    local: LocalDraft | None = None
+    if draft is not None:
+        if case.threads:
+            local = LocalDraft(Cache(draft), policy, THREADS)
+        else:
+            local = beside = Unthreaded(Cache(draft), policy, THREADS)
+
+            def draft_one() -> None:
+                if policy.schedule is Schedule.ASYNC and beside.queue.may_draft:
+                    beside.drafter.step()
+
+            target.during = idle_then_busy(5, draft_one)
+    tokens: list[int] = []
+    generation = Generation(target, request, verifier, THREADS, local)
+    generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
+    assert metrics.draft_error is None
+    assert draft is None or policy.in_order == rejection
+    return tokens, sum(step.n_candidates for step in metrics.steps)
 
 
 def make_policy(case: Case) -> Policy:
-    in_order = case.verify == "rejection"
     if case.schedule == "restless":
-        policy: Policy = restless(case.config.seed)
-    elif case.eager:
-        policy = Eager(4, 6, Schedule(case.schedule))
-    else:
-        policy = case.policy(4, 6, (Schedule(case.schedule),), in_order=in_order)
-    policy.in_order = in_order
-    return policy
-
-
-def _with_threads(generation: Generation) -> list[int]:
-    tokens: list[int] = []
-    generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
-    assert generation.metrics.draft_error is None
-    return tokens
-
-
-class Unthreaded(Drafting):
-    """Has no thread beside the target's: the draft moves in the middle of the target's decodes."""
-
-    def _begin_beside(self) -> None:
-        self._queue.begin_beside()
-
-    def _end_beside(self) -> None:
-        self._queue.end_beside()
-
-
-def _without_threads(
-    target: TableContext,
-    draft: TableContext,
-    verifier: Verifier,
-    guesser: Guesser,
-    ending: Ending,
-    policy: Policy,
-    metrics: Metrics,
-) -> list[int]:
-    policy.begin(len(PROMPT), ending.n_room)
-    session = Session(PROMPT, N_VOCAB, judges_all=not policy.in_order)
-    queue = CandidateQueue(session, policy, has_draft=True)
-    drafter = Drafter(draft, queue, guesser, N_VOCAB, metrics)
-
-    def draft_one() -> None:
-        if policy.schedule is Schedule.ASYNC and policy.may_draft(session.confidences()):
-            drafter.step()
-
-    target.during = idle_then_busy(5, draft_one)
-    with Unthreaded(target, draft, drafter, queue, THREADS) as drafting:
-        steps = generate(target, queue, drafting, verifier, ending, metrics)
-        return [token for step in steps for token in step.tokens]
+        return restless(case.config.seed)
+    if case.eager:
+        return Eager(4, 6, Schedule(case.schedule))
+    return case.policy(4, 6, (Schedule(case.schedule),))

@@ -34,8 +34,8 @@ HAS_PROC = Path("/proc/self/fd").is_dir()
 # Code for `before`: no patience, and small buffers for what is sent.
 IMPATIENT = """
 import socket
-import duo.server.app, duo.server.listener as listener
-duo.server.app.BODY_S = listener.HEADERS_S = listener.READ_S = listener.LINGER_S = 0.5
+import duo.link.listener as listener, duo.server.lead
+duo.server.lead.BODY_S = listener.HEADERS_S = listener.READ_S = listener.LINGER_S = 0.5
 bind = listener._bind
 def small(*arguments):
     sockets = bind(*arguments)
@@ -620,7 +620,7 @@ def test_a_page_of_another_site(lead: LeadProcess, origin: str) -> None:
         httpx.post(f"{lead.url}/v1/completions", content=b'{"prompt": "a"}', headers={"Origin": origin}),
         httpx.options(f"{lead.url}/v1/completions", headers=_preflight(origin)),
     ):
-        assert_error(answer, 403, "cors-origin")
+        assert_error(answer, 403, "allow this origin")
         assert not any(name.startswith("access-control-") for name in answer.headers)
 
 
@@ -776,9 +776,9 @@ def test_two_hundred_at_once(lead: LeadProcess) -> None:
 def test_more_connections_than_files(demo_pair: tuple[Path, Path]) -> None:
     before = """
 import resource
-import duo.server.listener
+import duo.link.listener
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-duo.server.listener.HEADERS_S = 0.5
+duo.link.listener.HEADERS_S = 0.5
 """
     with LeadProcess(demo_pair[1], *CONTEXT, before=before) as lead:
         links = [connect(lead) for _ in range(200)]
@@ -903,12 +903,12 @@ def test_a_port_that_is_taken(lead: LeadProcess, demo_pair: tuple[Path, Path]) -
 # Code for `before`: the thread that writes texts is late.
 _LATE = """
 import time
-from duo.server.scheduler import Scheduler
-run = Scheduler.run
-def late(self, *arguments):
+from duo.engine.worker import Worker
+run = Worker._run
+def late(self):
     time.sleep(1)
-    run(self, *arguments)
-Scheduler.run = late
+    run(self)
+Worker._run = late
 """
 
 
@@ -921,11 +921,11 @@ def test_a_lead_that_says_it_listens_takes_requests(demo_pair: tuple[Path, Path]
 def test_a_lead_that_says_it_listens_heeds_signals(demo_pair: tuple[Path, Path]) -> None:
     before = """
 import duo.cli.lead, time
-serve = duo.cli.lead._serve
+show = duo.cli.lead._show
 def late(*arguments):
     time.sleep(1)
-    serve(*arguments)
-duo.cli.lead._serve = late
+    show(*arguments)
+duo.cli.lead._show = late
 """
     with LeadProcess(demo_pair[1], *CONTEXT, before=before) as lead:
         lead.send(signal.SIGTERM)

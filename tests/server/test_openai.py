@@ -480,7 +480,7 @@ def test_an_endpoint_that_is_not_here(client: Client) -> None:
 
 def test_a_page_of_another_site_may_not_ask(lead: LeadProcess) -> None:
     elsewhere = {"Origin": "https://evil.example"}
-    with Client(lead, default_headers=elsewhere) as client, pytest.raises(openai.PermissionDeniedError, match="cors"):
+    with Client(lead, default_headers=elsewhere) as client, pytest.raises(openai.PermissionDeniedError, match="origin"):
         client.say(FRUIT)
 
 

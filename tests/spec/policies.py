@@ -25,9 +25,11 @@ def policy(
     acceptance: float | None = None,
     n_max: int = 8,
     schedules: Sequence[Schedule] = (Schedule.ASYNC,),
+    mode: str = "",
 ) -> Policy:
-    """A policy that has measured T(n), t_d and a(c) as given."""
+    """A policy that has measured T(n), t_d and a(c) as given, the last in a mode of sampling."""
     made = Policy(n_max, N_AHEAD, schedules)
+    made.begin(0, mode=mode)
     if acceptance is not None:
         made.learn_scores(scores(acceptance))
     for n, seconds in target_s.items():

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from duo.spec.goodness import chi_square
 from duo.spec.noise import Purpose, gumbel, uniform, uniforms
+from tests.goodness import chi_square
 
 IDS = np.arange(200_000)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.policy import Decision, Policy, StepCost
+from duo.spec.policy import REJECTION, Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.simulate import Machine, constant, replay
 from tests.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
@@ -92,14 +92,22 @@ def test_does_not_wait_for_a_candidate_after_a_hopeless_one() -> None:
     assert made.decide([DOUBTFUL], 100, 0.025) == Decision(0)
 
 
-def chosen(made: Policy, confidences: list[float], in_order: bool) -> int:
+def looking_back(mode: str) -> Policy:
+    made = policy(CLIFF, 0.002, 0.6, mode=mode)
+    made.learn_scores([*scores(0.05, 200, 0.1), *scores(0.95, 200, 10.0)])
+    return made
+
+
+LOOKING_BACK = {in_order: looking_back(REJECTION if in_order else "coupled") for in_order in (False, True)}
+
+
+def chosen(confidences: list[float], *, in_order: bool) -> int:
     """How many of these candidates are verified if no other will come."""
-    made.in_order = in_order
+    made = LOOKING_BACK[in_order]
+    assert made.in_order == in_order
     return made.decide(confidences, 100, math.inf).n_verify
 
 
-LOOKING_BACK = policy(CLIFF, 0.002, 0.6)
-LOOKING_BACK.learn_scores([*scores(0.05, 200, 0.1), *scores(0.95, 200, 10.0)])
 ASSORTED = st.lists(st.sampled_from([0.1, 1.0, 10.0]), max_size=6)
 
 
@@ -107,21 +115,20 @@ ASSORTED = st.lists(st.sampled_from([0.1, 1.0, 10.0]), max_size=6)
 def test_in_order_nothing_that_comes_later_decides_on_a_candidate(
     before: list[float], first: list[float], second: list[float]
 ) -> None:
-    taken = [min(chosen(LOOKING_BACK, before + after, in_order=True), len(before)) for after in (first, second)]
+    taken = [min(chosen(before + after, in_order=True), len(before)) for after in (first, second)]
     assert taken[0] == taken[1]
 
 
 def test_otherwise_it_does() -> None:
     """Two cost as much as five: one that is in doubt is taken along if those after it are good, and not for itself."""
-    assert chosen(LOOKING_BACK, [1.0], in_order=False) == 0
-    assert chosen(LOOKING_BACK, [1.0, 10.0, 10.0, 10.0], in_order=False) == 4
+    assert chosen([1.0], in_order=False) == 0
+    assert chosen([1.0, 10.0, 10.0, 10.0], in_order=False) == 4
 
 
 def test_in_order_candidates_are_taken_as_long_as_they_are_worth_it() -> None:
-    assert chosen(LOOKING_BACK, [10.0, 10.0, 10.0, 10.0, 0.1, 10.0], in_order=True) == 4
-    assert chosen(LOOKING_BACK, [0.1, 10.0, 10.0], in_order=True) == 0
-    LOOKING_BACK.in_order = True
-    assert LOOKING_BACK.decide([10.0], 100, 0.0005).wait_s is not None, "another is worth waiting for"
+    assert chosen([10.0, 10.0, 10.0, 10.0, 0.1, 10.0], in_order=True) == 4
+    assert chosen([0.1, 10.0, 10.0], in_order=True) == 0
+    assert LOOKING_BACK[True].decide([10.0], 100, 0.0005).wait_s is not None, "another is worth waiting for"
 
 
 @pytest.mark.parametrize("schedule", ALL)

@@ -59,7 +59,7 @@ def test_on_random_machines_it_is_never_much_slower_than_the_target_alone() -> N
     "seed",
     [
         # It reads the whole text again, twice, after freak forecasts: see benchmarks/NOTES.md.
-        pytest.param(101, marks=pytest.mark.xfail(reason="reaches 0.949")),
+        pytest.param(101, marks=pytest.mark.xfail(reason="reaches 0.949", strict=False)),
         121,
         230,
     ],
@@ -69,7 +69,7 @@ def test_a_draft_that_brings_nothing_is_not_taken_up_again_and_again(seed: int) 
     assert shares(seed).plain >= 0.97
 
 
-@pytest.mark.parametrize("seed", [44, pytest.param(106, marks=pytest.mark.xfail(reason="reaches 0.894"))])
+@pytest.mark.parametrize("seed", [44, pytest.param(106, marks=pytest.mark.xfail(reason="reaches 0.894", strict=False))])
 def test_a_size_that_is_faster_than_a_smaller_one_is_found(seed: int) -> None:
     """Where duo lost most against fixed settings, both at the same time, among 400 random machines."""
     assert shares(seed).beside >= 0.90

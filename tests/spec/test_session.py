@@ -117,7 +117,7 @@ def test_when_another_draft_takes_over_nothing_is_left_of_the_first() -> None:
     assert session.commit([5]) == []
 
 
-def test_guesses_from_elsewhere_are_taken_in_the_order_in_which_they_were_made() -> None:
+def test_guesses_of_a_remote_draft_are_taken_in_the_order_in_which_they_were_made() -> None:
     session = Session([1], n_vocab=10)
     session.commit([6, 7, 8])
     assert session.offer(0, 2, Guess(7, 0.5), n_known=2)

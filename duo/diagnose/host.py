@@ -1,0 +1,90 @@
+"""The hardware of this machine, whether or not llama.cpp can use it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from duo.llama.memory import available_bytes
+
+NVIDIA, AMD, INTEL, APPLE = "NVIDIA", "AMD", "Intel", "Apple"
+_PCI_VENDORS = {"0x1002": AMD, "0x8086": INTEL}
+# As the system names what a processor can do, and as llama.cpp names what it uses of it.
+_INSTRUCTIONS = {"avx": "AVX", "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512",
+                 "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU that the system knows of; `vendor` is NVIDIA, AMD, Intel or Apple."""
+
+    vendor: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine; sizes in bytes, None where the system does not say."""
+
+    system: str  # Linux, Darwin …
+    machine: str  # x86_64, arm64 …
+    release: str
+    cpu: str
+    instructions: tuple[str, ...]  # sets that the processor has and llama.cpp uses, by its names
+    gpus: tuple[Gpu, ...]
+    memory_total: int
+    memory_available: int | None
+
+
+def read_host(root: Path = Path("/"), system: str | None = None, machine: str | None = None) -> Host:
+    """Look around. Only tests look below another `root`, or at another system."""
+    system, machine = system or platform.system(), machine or platform.machine()
+    first = (line.partition(":") for line in _read(root / "proc/cpuinfo").partition("\n\n")[0].splitlines())
+    info = {name.strip(): value.strip() for name, _, value in first}
+    flags = (info.get("flags") or info.get("Features") or "").split()
+    return Host(
+        system=system,
+        machine=machine,
+        release=platform.release(),
+        cpu=info.get("model name") or platform.processor() or machine,
+        instructions=tuple(name for flag, name in _INSTRUCTIONS.items() if flag in flags),
+        gpus=(
+            *_nvidia(root),
+            *_rendering(root),
+            *([Gpu(APPLE, "Apple GPU")] if (system, machine) == ("Darwin", "arm64") else []),
+        ),
+        memory_total=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_available=available_bytes(),
+    )
+
+
+def _nvidia(root: Path) -> Iterator[Gpu]:
+    """The cards that NVIDIA's driver lists, or its program where there is no /proc (WSL)."""
+    found = map(_read, sorted(root.glob("proc/driver/nvidia/gpus/*/information")))
+    names = [line.partition(":")[2] for text in found for line in text.splitlines() if line.startswith("Model:")]
+    if not names and (program := shutil.which("nvidia-smi")):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
+            names = re.findall(r"^GPU \d+: (.+?)(?: \(UUID.*)?$", done.stdout, re.MULTILINE)
+    return (Gpu(NVIDIA, name.strip()) for name in names)
+
+
+def _rendering(root: Path) -> Iterator[Gpu]:
+    """AMD's and Intel's GPUs among those that programs may compute on."""
+    for node in sorted(root.glob("dev/dri/renderD*")):
+        if vendor := _PCI_VENDORS.get(_read(root / "sys/class/drm" / node.name / "device/vendor").strip()):
+            yield Gpu(vendor, f"{vendor} GPU at /dev/dri/{node.name}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

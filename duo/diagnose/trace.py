@@ -1,0 +1,182 @@
+"""The trace of a run: what both models did when, as Chrome trace JSON, which Perfetto opens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from duo.engine.metrics import Event, Metrics, StepRecord
+from duo.errors import TraceError
+from duo.spec.schedule import Schedule
+
+LANES = {"target": 1, "draft": 2, "remote draft": 3}
+_EVERY_S = 0.5  # between two writes
+_RATE_STEPS = 16
+
+
+class TraceFile:
+    """Writes what `metrics` records to a file, a piece at a time: it is there even if the process is killed.
+
+    The file is a list of events, one a line, as Chrome's JSON Array Format: its readers do not ask for the end of the
+    list. The thread that calls flush() makes the text; the two that compute only add to lists.
+    """
+
+    def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
+        """Begin a file at `path` with `about`, in JSON's types, in its first event. Raises OSError."""
+        self._metrics = metrics
+        self._file = path.open("wb")
+        self.error: OSError | None = None
+        self._start = time.perf_counter()
+        self._due = 0.0
+        self._n_seen = [0, 0, 0, 0]
+        self._recent: deque[StepRecord] = deque(maxlen=_RATE_STEPS)
+        self._named = {"target"}
+        metrics.details = []
+        about = json.loads(json.dumps(about, ensure_ascii=False).encode(errors="replace"))  # names may be no UTF-8
+        first = _event("M", "process_name", 0, args={"name": "duo", "about": about}).removeprefix(b",")
+        self._put(b"[" + first + _lane_name("target"))
+
+    def flush(self) -> None:
+        """Write what is new, if the last time was a while ago."""
+        if time.perf_counter() >= self._due:
+            self._put(b"".join(self._fresh()))
+            self._due = time.perf_counter() + _EVERY_S
+
+    def close(self) -> None:
+        """Write the rest. What could not be written, now or before, is told in `error`."""
+        self._put(b"".join(self._fresh()) + b"\n]\n")
+        with suppress(OSError):
+            self._file.close()
+
+    def _put(self, data: bytes) -> None:
+        if self.error is None:
+            try:
+                self._file.write(data)
+                self._file.flush()
+            except OSError as error:  # a full disk ends the trace, not the run
+                self.error = error
+
+    def _fresh(self) -> Iterator[bytes]:
+        """What was recorded since the last time. The lists grow while they are read, at their ends."""
+        log = self._metrics
+        sources: list[Sequence[Event | StepRecord]] = [log.events, log.draft_events, log.details or [], log.steps]
+        for i, source in enumerate(sources):
+            seen, self._n_seen[i] = self._n_seen[i], len(source)
+            for record in source[seen : self._n_seen[i]]:
+                if isinstance(record, StepRecord):
+                    yield from self._step(record)
+                elif record.lane in LANES:
+                    if record.lane not in self._named:
+                        self._named.add(record.lane)
+                        yield _lane_name(record.lane)
+                    yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
+                else:
+                    yield self._counter(record.name, record.end, record.n)
+
+    def _step(self, step: StepRecord) -> Iterator[bytes]:
+        yield self._span(
+            "target", "commit", step.start, step.end, tokens=step.n_tokens, candidates=step.n_candidates,
+            accepted=step.n_accepted, schedule=step.schedule,
+        )  # fmt: skip
+        if self._recent and step.end > self._recent[0].end:
+            n_tokens = sum(earlier.n_tokens for earlier in self._recent) - self._recent[0].n_tokens + step.n_tokens
+            yield self._counter("tokens per second", step.end, n_tokens / (step.end - self._recent[0].end))
+        self._recent.append(step)
+
+    def _span(self, lane: str, name: str, start: float, end: float, **args: Any) -> bytes:
+        # Both ends are rounded, not the duration: spans that touch must not overlap.
+        first, last = self._ns(start), self._ns(end)
+        return _event("X", name, LANES[lane], ts=first / 1000, dur=(last - first) / 1000, args=args)
+
+    def _counter(self, name: str, time_s: float, value: float) -> bytes:
+        return _event("C", name, 0, ts=self._ns(time_s) / 1000, args={"value": value})
+
+    def _ns(self, time_s: float) -> int:
+        return max(0, round((time_s - self._start) * 1e9))
+
+
+def _lane_name(lane: str) -> bytes:
+    return _event("M", "thread_name", LANES[lane], args={"name": lane})
+
+
+def _event(phase: str, name: str, lane: int, **more: Any) -> bytes:
+    return b",\n" + msgspec.json.encode({"ph": phase, "name": name, "pid": 1, "tid": lane, **more})
+
+
+@dataclass(slots=True)
+class Recording:
+    """What a trace tells; times in seconds from its beginning."""
+
+    events: list[Event] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+    whole: bool = True  # whether its last line is
+
+
+class _Args(msgspec.Struct):
+    name: str = ""
+    about: dict[str, Any] = {}
+    tokens: int = 0
+    candidates: int = 0
+    accepted: int = 0
+    schedule: Schedule = Schedule.OFF
+
+
+class _Line(msgspec.Struct):
+    """One event of a file; times in microseconds."""
+
+    ph: str
+    name: str
+    tid: int
+    args: _Args
+    ts: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    dur: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+def read_trace(path: Path) -> Recording:
+    """Read a trace that duo wrote, also one that ends in the middle. Raises TraceError."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from error
+    recording, lanes = Recording(), dict[int, str]()
+    for i, line in enumerate(lines):
+        if line in (b"[", b"]", b""):
+            continue
+        try:
+            _take(recording, lanes, msgspec.json.decode(line.rstrip(b","), type=_Line))
+        except (ValueError, RecursionError) as error:
+            if i < len(lines) - 1 or isinstance(error, msgspec.ValidationError):
+                raise TraceError(f"{path} is no trace of duo's: line {i + 1} is not as duo writes it") from None
+            recording.whole = False
+    if "target" not in lanes.values():
+        raise TraceError(f"{path} is no trace of duo's: it has no lane of a target")
+    recording.events.sort(key=lambda event: (event.start, -event.end))
+    return recording
+
+
+def _take(recording: Recording, lanes: dict[int, str], line: _Line) -> None:
+    """Add an event. Raises ValidationError if it is none of duo's."""
+    args = line.args
+    if line.name == "process_name":
+        recording.about = args.about
+    elif line.name == "thread_name":
+        lanes[line.tid] = args.name
+    elif line.ph == "X":
+        lane = lanes.get(line.tid, "")
+        # The name is printed: nothing that a terminal could take for an order.
+        if lane not in LANES or not line.name.isprintable():
+            raise msgspec.ValidationError(line.name)
+        start, end = line.ts / 1e6, line.ts / 1e6 + line.dur / 1e6
+        recording.events.append(Event(lane, line.name, start, end, args.tokens))
+        if line.name == "commit":
+            step = StepRecord(start, end, args.candidates, args.accepted, args.tokens, args.schedule)
+            recording.steps.append(step)

@@ -1,0 +1,171 @@
+"""Draft: what the target's loop asks for candidates. One object holds a draft's link, policy and calibration."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from duo.config import SamplingConfig
+from duo.engine.metrics import Metrics
+from duo.engine.queue import CandidateQueue, Offer
+from duo.engine.text import Ending
+from duo.spec.policy import Policy, StepCost
+from duo.spec.sampling import Guesser
+from duo.spec.schedule import Schedule
+from duo.spec.session import Session
+from duo.spec.types import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """What a draft is to know of a text."""
+
+    session: Session
+    ending: Ending
+    metrics: Metrics
+    n_vocab: int  # the target's: no guess beyond it is of use
+    guesser: Guesser  # how a draft in this process guesses
+    sampling: SamplingConfig  # how tokens are chosen, for one that is not
+    banned: Sequence[int] = ()  # tokens that the text may not have
+    mode: str = ""  # of sampling: see Policy.begin
+
+
+class Draft:
+    """What the target's loop asks for candidates, and the base of all drafts. By itself it is none: the target alone.
+
+    All is called on the target's thread; only interrupt() may come from any other. A text may use several drafts, one
+    at a time, and the same one again: begin() is called with all that was accepted.
+    """
+
+    def __init__(self, n_target_threads: int = 1, policy: Policy | None = None) -> None:
+        """`n_target_threads` are those of a target that shares them with no draft."""
+        self._n_target_threads = n_target_threads
+        self.policy = policy  # what was learned; None for no draft at all
+        self._session = Session((), 0)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that is followed now."""
+        return self.policy.schedule if self.policy is not None else Schedule.OFF
+
+    @property
+    def n_target_threads(self) -> int:
+        """Threads that this schedule leaves to the target."""
+        return self._n_target_threads
+
+    def begin(self, request: DraftRequest) -> None:
+        """Take part in a text from here on."""
+        self._session = request.session
+
+    def candidates(self, n_room: int) -> Candidates:  # noqa: ARG002 - there are none
+        """The candidates to verify now, after waiting for more if that is worth its time.
+
+        The text has room for `n_room` tokens.
+        """
+        return Candidates()
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002 - nothing to learn for
+        """Add what the target wrote to the session, at this cost; None if it says nothing, and nothing was verified."""
+        self._session.commit(tokens)
+
+    def end(self) -> None:
+        """Take no part any more. A second call does nothing."""
+
+    def interrupt(self) -> None:
+        """Let whatever the draft computes end soon, because the text does."""
+
+
+class QueuedDraft(Draft):
+    """Base of drafts that have a policy, and whose candidates come through a queue."""
+
+    policy: Policy
+
+    _longest_wait_s = math.inf  # in one step
+
+    def __init__(self, policy: Policy, n_target_threads: int = 1) -> None:
+        super().__init__(n_target_threads, policy)
+        self._queue = CandidateQueue(policy.n_ahead)
+        self._metrics = Metrics()
+
+    def begin(self, request: DraftRequest) -> None:
+        """See Draft. The queue is a new one, so that nothing late from another text or epoch comes through it."""
+        super().begin(request)
+        self._metrics = request.metrics
+        self._session.drop()
+        self.policy.begin(len(self._session.accepted), request.ending.n_room, request.mode)
+        self._queue = CandidateQueue(self.policy.n_ahead, request.metrics.pending)
+        self._tell(self._session.accepted)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        """See Draft."""
+        self._learn_offers()
+        self.policy.learn_scores(self._session.commit(tokens, cost.n_candidates if cost is not None else 0))
+        self._tell(tokens)  # at once: what is learned from the cost may take a while
+        if cost is not None:
+            lookahead = self.policy.lookahead()
+            self.policy.learn_step(len(tokens), cost)
+            if self.policy.lookahead() != lookahead:
+                self._tell(())
+
+    def _take(self, n_room: int) -> Candidates:
+        """The candidates to verify now. A wait ends early when the draft does, and one in vain is the step's last."""
+        end = time.perf_counter() + self._longest_wait_s
+        self._collect()
+        next_s = self._next_s()
+        while True:
+            decision = self.policy.decide(self._session.confidences(), n_room, next_s)
+            if decision.wait_s is None:
+                return self._session.candidates(decision.n_verify)
+            came = self._wait_for_candidate(min(end, time.perf_counter() + decision.wait_s))
+            next_s = self._next_s() if came else math.inf
+
+    def _wait_for_candidate(self, end: float) -> bool:
+        """Wait for one more candidate until `end`, on the clock of time.perf_counter(). False if none came."""
+        n_pending = self._session.n_pending
+        while self._session.n_pending <= n_pending:
+            if not self._queue.wait(end - time.perf_counter()):
+                return False
+            self._collect()
+        return True
+
+    def _collect(self) -> None:
+        """Take over what the draft has offered."""
+        if self._learn_offers():
+            self._tell(())
+
+    def _learn_offers(self) -> bool:
+        offers = self._queue.collect()
+        for offer in offers:
+            self._learn_offer(offer)
+        return bool(offers)
+
+    def _learn_offer(self, offer: Offer) -> bool:
+        """Learn what a guess cost and add it to the session. False if it is of no use."""
+        self.policy.learn_draft(offer.n_tokens, offer.seconds)
+        return self._session.offer(offer.epoch, offer.position, offer.guess, offer.n_known)
+
+    def _tell(self, tokens: Sequence[int]) -> bool:
+        """Tell the draft what was accepted; returns whether that makes its present token useless."""
+        session = self._session
+        return self._queue.tell(session.epoch, tokens, self.policy.lookahead(), session.confidences())
+
+    def _next_s(self) -> float:
+        """Seconds until the next candidate can be expected; infinity: none will come."""
+        draft_s, latency_s = self.policy.costs.draft_s, self.policy.latency_s
+        if not draft_s or not self._queue.may_draft:
+            return math.inf
+        began = self._queue.began
+        if began is None:
+            return latency_s + draft_s
+        since, epoch = began
+        left_s = since + draft_s - time.perf_counter()
+        if left_s < -(latency_s + draft_s):  # it has stalled
+            return math.inf
+        return self._expected_s(left_s, stale=epoch != self._session.epoch)
+
+    def _expected_s(self, left_s: float, *, stale: bool) -> float:
+        """When a candidate comes of a draft whose present token takes `left_s` more seconds, and may be `stale`."""
+        draft_s = self.policy.costs.draft_s
+        return max(left_s, 0.1 * draft_s) + (draft_s if stale else 0.0)

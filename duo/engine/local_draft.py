@@ -1,0 +1,151 @@
+"""LocalDraft: a draft model in this process, on a thread of its own beside the target or in turns with it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+from duo.config import ThreadConfig
+from duo.engine.cache import Cache
+from duo.engine.decoder import Decoder
+from duo.engine.draft import DraftRequest, QueuedDraft
+from duo.engine.draft_thread import DraftThread
+from duo.engine.drafter import Drafter
+from duo.engine.queue import Offer
+from duo.errors import DecodeAborted
+from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
+from duo.spec.types import Candidates
+
+log = logging.getLogger("duo.engine")
+
+
+class LocalDraft(QueuedDraft):
+    """Follows the schedule that its policy chooses.
+
+    In turns the target's thread drives both models, and the draft has no thread of its own: two idle teams of OpenMP
+    threads on the same cores would slow each other down. Its cache keeps what the next text may begin with.
+    """
+
+    def __init__(self, cache: Cache, policy: Policy, threads: ThreadConfig) -> None:
+        super().__init__(policy, threads.target)
+        self._cache = cache
+        self._threads = threads
+        self._drafter: Drafter | None = None  # while it takes part in a text
+        self._thread: DraftThread | None = None  # while it works beside the target
+        self._asked = (0, 0)  # accepted and pending tokens when the draft was last asked for one in turn
+
+    @property
+    def _context(self) -> Decoder:
+        return self._cache.context
+
+    @property
+    def n_target_threads(self) -> int:
+        """See Draft."""
+        return super().n_target_threads if self._thread is None else self._threads.beside[0]
+
+    def begin(self, request: DraftRequest) -> None:
+        """See Draft. It begins while the prompt is read if that is in the target's way nowhere."""
+        super().begin(request)
+        self._asked = (0, 0)
+        self._context.resume()  # an interruption may have come just after the end of the last text
+        text = self._session.accepted
+        self._cache.begin(text)
+        self._drafter = Drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
+        if self._threads.apart and self.policy.schedule is Schedule.ASYNC:
+            self._start_thread()
+
+    def end(self) -> None:
+        """See Draft."""
+        thread = self._thread
+        self._stop_thread()
+        if thread is not None and thread.error is not None:
+            self._fail(thread.error)
+        if self._drafter is not None:
+            self._context.resume()
+            self._cache.end(self._drafter.cached)
+            self._drafter = None
+
+    def interrupt(self) -> None:
+        """See Draft."""
+        self._queue.close()
+        self._context.abort()
+
+    def candidates(self, n_room: int) -> Candidates:
+        """See Draft."""
+        if self._thread is not None and self._thread.has_ended:
+            self._fail(self._thread.error)
+        if self.policy.schedule is Schedule.ASYNC:
+            self._start_thread()
+            return self._take(n_room)
+        self._stop_thread()
+        if self.policy.probe_due():
+            self._ask(self._probe)
+        return self._take_in_turn(n_room) if self.policy.schedule is Schedule.SYNC else Candidates()
+
+    def _tell(self, tokens: Sequence[int]) -> bool:
+        if useless := super()._tell(tokens):
+            self._context.cancel()
+        return useless
+
+    def _learn_offer(self, offer: Offer) -> bool:
+        # What was made in the middle of a change of schedule tells no time.
+        if (self._thread is not None) == (self.policy.schedule is Schedule.ASYNC):
+            return super()._learn_offer(offer)
+        return self._session.offer(offer.epoch, offer.position, offer.guess)
+
+    def _take_in_turn(self, n_room: int) -> Candidates:
+        self._collect()
+        while True:
+            state = len(self._session.accepted), self._session.n_pending
+            # A draft that was asked and brought nothing is not asked again.
+            can_ask = self.policy.schedule is Schedule.SYNC and state != self._asked
+            self._asked = state
+            next_s = self.policy.costs.draft_s if can_ask else math.inf
+            decision = self.policy.decide(self._session.confidences(), n_room, next_s)
+            if decision.wait_s is None:
+                return self._session.candidates(decision.n_verify)
+            self._ask(self._draft_one)
+            self._collect()
+
+    def _draft_one(self, drafter: Drafter) -> None:
+        if not drafter.step():
+            self._fail(None)
+
+    def _probe(self, drafter: Drafter) -> None:
+        found = drafter.probe(Policy.PROBE_TOKENS, self._session.n_prompt)
+        self.policy.learn_probe(found.scores, found.n_tokens, found.seconds, whole=found.whole)
+
+    def _ask(self, act: Callable[[Drafter], None]) -> None:
+        """Let the draft compute on this thread. If it dies the target goes on without it."""
+        assert self._drafter is not None
+        self._context.set_threads(self.policy.n_draft_threads, self._threads.target)
+        try:
+            act(self._drafter)
+        except DecodeAborted:
+            raise  # the whole text was
+        except Exception as error:  # whatever it is, the text goes on
+            self._fail(error)
+
+    def _fail(self, error: BaseException | None) -> None:
+        """The draft makes no more candidates in this text: it died of `error`, or cannot, if that is None."""
+        self._stop_thread()
+        self.policy.stop_drafting()
+        if error is not None:
+            self._metrics.draft_error = str(error) or type(error).__name__
+            log.warning("the draft failed (%s): the target goes on alone", self._metrics.draft_error, exc_info=error)
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            assert self._drafter is not None
+            n = self._threads.beside[1]
+            self._context.set_threads(n, n)
+            self._thread = DraftThread(self._drafter, self._queue, self._context, self._threads.draft_cores)
+            self._thread.__enter__()
+
+    def _stop_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.__exit__(None, None, None)
+            self._learn_offers()
+            self._thread = None

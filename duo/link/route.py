@@ -1,0 +1,57 @@
+"""The WebSocket that remote drafts connect to."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from duo.errors import LinkError
+from duo.link.guard import Guard, Rules
+from duo.link.messages import ROUTE, TRY_LATER
+from duo.link.remote_draft import Admission, RemoteDraft
+from duo.link.remote_drafts import RemoteDrafts
+
+log = logging.getLogger("duo.link")
+
+
+def draft_app(drafts: RemoteDrafts, admission: Admission, rules: Rules) -> ASGIApp:
+    """Nothing but that route."""
+    return Guard(Starlette(routes=[draft_route(drafts, admission)]), rules)
+
+
+def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
+    """The route where drafts join."""
+
+    async def serve(socket: WebSocket) -> None:
+        await socket.accept()
+
+        async def send(data: bytes) -> None:
+            try:
+                await socket.send_bytes(data)
+            except (WebSocketDisconnect, RuntimeError, OSError) as error:
+                raise LinkError(f"it does not read: {type(error).__name__}") from None
+
+        async def receive() -> bytes | str | None:
+            message = await socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return None
+            data = message.get("bytes")
+            return data if data is not None else str(message.get("text"))
+
+        client = socket.client
+        draft = RemoteDraft(drafts, admission, send, f"{client.host}:{client.port}" if client else "an unknown place")
+        try:
+            await draft.run(receive)
+        except LinkError:
+            return  # it has gone already
+        except Exception:  # not the draft's fault, and no reason to end the lead
+            log.exception("a fault with the remote draft %s", draft.name)
+        with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have gone meanwhile
+            await socket.close(TRY_LATER)
+
+    return WebSocketRoute(ROUTE, serve)

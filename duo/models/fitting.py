@@ -1,0 +1,91 @@
+"""As many layers on the devices as their memory takes, where nobody has said how many."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import cached_property
+
+from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
+from duo.llama.gguf_file import model_size
+from duo.llama.offload import devices_for
+from duo.spec.placement import Footprint, Layout, Room, fill, place
+
+log = logging.getLogger("duo.models")
+
+DEVICE_CTX = 8192  # tokens: a text of unknown length should leave some of a device's memory to layers
+LAYERS_PLACED = "layers on devices"  # how the line begins that says what was chosen
+_PROMPT = 4096  # tokens that a prompt is taken to have, as long as it is not known
+# Layers of these go to one device after the other; the others split each layer.
+_BY_LAYER = ("none", "layer")
+
+
+def expected_context(config: EngineConfig) -> ContextConfig:
+    """The context that there will be, as far as that can be told before a text is asked for."""
+    n_ctx = config.n_ctx or (DEVICE_CTX if config.n_predict < 0 else config.n_predict + _PROMPT)
+    return replace(config.context(n_ctx, 1, 1, 0), exact=False)
+
+
+def fit(
+    target: ModelConfig, draft: ModelConfig | None, context: ContextConfig, *, name: str = "target"
+) -> tuple[ModelConfig, ModelConfig | None]:
+    """The same models with numbers of layers, where `fits_layers` leaves them open. What was chosen is logged.
+
+    `context` is about what they will have; `name` is what the first one is called. A draft on RPC servers is fitted by
+    its own process. Raises ModelError, UsageError or DeviceError.
+    """
+    models = [_Placed(name, "n_gpu_layers", target, context)]
+    if draft is not None and not draft.rpc_servers:
+        models.append(_Placed("draft", "draft_n_gpu_layers", draft, context))
+    if any(model.rooms and model.n_layers is None for model in models):
+        layouts = _layouts(models)
+        said = [
+            (model.parameter, model.words(layout)) for model, layout in zip(models, layouts, strict=True) if model.rooms
+        ]
+        log.info("%s (%s): %s", LAYERS_PLACED, *(", ".join(words) for words in zip(*said, strict=True)))
+        placed = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
+        return placed[0], placed[1] if len(placed) > 1 else draft
+    return target, draft
+
+
+def _layouts(models: list[_Placed]) -> list[Layout]:
+    first, *others = models
+    if not others:
+        return [fill(first.footprint, first.rooms, first.n_layers)]
+    second = others[0]
+    found = place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)
+    return [found.target, found.draft]
+
+
+class _Placed:
+    """One of the two, in terms of duo.spec.placement."""
+
+    def __init__(self, name: str, parameter: str, config: ModelConfig, context: ContextConfig) -> None:
+        """`parameter` is what says how many layers there are to be."""
+        self._name = name
+        self.parameter = parameter
+        self._config = config
+        self.n_layers = None if config.fits_layers else config.n_gpu_layers
+        devices = devices_for(config)
+        if config.split_mode == "none":
+            devices = devices[config.main_gpu : config.main_gpu + 1]
+        if config.split_mode not in _BY_LAYER:
+            self.n_layers = ALL_LAYERS
+        self.rooms = [Room(device.name, device.memory[0]) for device in devices]
+        self._context = context
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        size = model_size(self._config)
+        return Footprint(size.layers, size.output, size.cache_bytes(self._context), size.compute_bytes(self._context))
+
+    def words(self, layout: Layout) -> str:
+        names = [room.name for room, n in zip(self.rooms, layout.tensor_split, strict=True) if n]
+        n_all = len(self.footprint.weights)
+        return f"{self._name} {layout.n_gpu_layers} of {n_all}" + (f" on {', '.join(names)}" if names else "")
+
+    def placed(self, layout: Layout) -> ModelConfig:
+        split = self._config.tensor_split
+        if not split and len(self.rooms) > 1 and layout.n_gpu_layers and self._config.split_mode == "layer":
+            split = tuple(map(float, layout.tensor_split))
+        return replace(self._config, n_gpu_layers=layout.n_gpu_layers, tensor_split=split)

@@ -1,0 +1,76 @@
+"""How a run goes just now."""
+
+from __future__ import annotations
+
+import pytest
+
+from duo.diagnose.pulse import Pulse, Reading
+from duo.engine.metrics import Metrics, StepRecord
+from duo.spec.schedule import Schedule
+
+
+def step(metrics: Metrics, end: float, n_tokens: int = 1, n_candidates: int = 0) -> None:
+    n_accepted = n_tokens - 1
+    metrics.steps.append(StepRecord(end, end, n_candidates, n_accepted, n_tokens, Schedule.ASYNC))
+
+
+def test_before_there_is_a_rate() -> None:
+    metrics = Metrics()
+    pulse = Pulse(metrics)
+    assert pulse.read() == Reading()
+    step(metrics, 1.0)
+    assert pulse.read() == Reading(n_tokens=1)
+
+
+def test_the_last_two_seconds_and_all() -> None:
+    metrics = Metrics()
+    pulse = Pulse(metrics)
+    step(metrics, 1.0)
+    for i in range(10):  # one token a second
+        metrics.decoded(1.0 + i, 2.0 + i, 1)
+        step(metrics, 2.0 + i)
+    assert pulse.read().rate == 1.0
+    for i in range(20):  # then ten steps of two tokens; the target waits half of the time, the draft works a quarter
+        metrics.waited(11.0 + i / 10, 11.05 + i / 10)
+        metrics.decoded(11.05 + i / 10, 11.1 + i / 10, 2)
+        metrics.drafted(11.0 + i / 10, 11.025 + i / 10, 1)
+        step(metrics, 11.1 + i / 10, n_tokens=2, n_candidates=4)
+    metrics.pending(3)
+    reading = pulse.read()
+    assert reading.n_tokens == 51
+    assert reading.rate == pytest.approx(20, rel=0.06)
+    assert reading.mean == pytest.approx(50 / 12)
+    assert reading.accepted == 0.25
+    assert reading.target == pytest.approx(0.5, abs=0.03)
+    assert reading.draft == pytest.approx(0.25, abs=0.03)
+    assert (reading.n_pending, reading.schedule) == (3, Schedule.ASYNC)
+    assert pulse.read() == reading, "nothing has happened since"
+
+
+def test_a_step_that_takes_longer_than_that() -> None:
+    metrics = Metrics()
+    for end in (10.0, 20.0, 30.0):
+        metrics.decoded(end - 10, end - 1, 1)
+        step(metrics, end)
+    reading = Pulse(metrics).read()
+    assert (reading.rate, reading.mean, reading.target, reading.draft) == (0.1, 0.1, 0.9, 0.0)
+
+
+def test_a_target_that_hangs_is_seen() -> None:
+    metrics = Metrics()
+    for i in range(20):
+        metrics.decoded(10 + i / 10, 10.1 + i / 10, 1)
+        step(metrics, 10.1 + i / 10)
+    at_work, hangs = Pulse(metrics).read(12.5), Pulse(metrics).read(32.0)
+    assert at_work.rate == pytest.approx(10, rel=0.06)
+    assert hangs.rate is not None
+    assert hangs.rate < 1
+    assert hangs.target < 0.1
+
+
+def test_steps_at_the_same_moment() -> None:
+    metrics = Metrics()
+    step(metrics, 1.0)
+    step(metrics, 1.0)
+    reading = Pulse(metrics).read()
+    assert (reading.rate, reading.mean, reading.target) == (None, None, 0.0)

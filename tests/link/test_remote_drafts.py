@@ -1,0 +1,180 @@
+"""Which of the remote drafts works: the line of those that are connected."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, cast
+
+from duo.config import DraftConfig
+from duo.link.remote_draft import RemoteDraft
+from duo.link.remote_drafts import MOST, RemoteDrafts
+from duo.spec.policy import StepCost
+from duo.spec.schedule import Schedule
+
+
+@dataclass
+class LearnedPolicy:
+    does_without: bool = False
+    latency_s: float = 0.25
+
+
+class Standing:
+    """What RemoteDrafts knows of a draft."""
+
+    def __init__(self, name: str = "a draft") -> None:
+        self.name = name
+        self.policy = LearnedPolicy()
+        self.is_working = False
+        self.is_unable = False
+        self.answers = True
+        self.stalls = 0
+
+    @property
+    def is_usable(self) -> bool:
+        return self.answers and not self.is_unable
+
+    @property
+    def draft(self) -> RemoteDraft:
+        return cast(RemoteDraft, self)
+
+    def stall(self) -> None:
+        self.stalls += 1
+
+
+def line(n: int) -> tuple[RemoteDrafts, list[Standing]]:
+    drafts, standing = RemoteDrafts(), [Standing(str(i)) for i in range(n)]
+    assert all(drafts.join(one.draft) for one in standing)
+    drafts.begin()
+    return drafts, standing
+
+
+def chosen(drafts: RemoteDrafts, *, has_other: bool = False) -> Any:
+    """The draft that is chosen, which the target then uses."""
+    found: Any = drafts.choose(has_other=has_other)
+    if found is not None:
+        found.is_working = True
+    return found
+
+
+def test_the_first_that_came_works_and_goes_on() -> None:
+    drafts, (first, second) = line(2)
+    assert chosen(drafts) is first
+    drafts.begin()
+    assert chosen(drafts) is first
+    drafts.leave(first.draft, "left")
+    assert chosen(drafts) is second
+    assert drafts.counts["dropped: left"] == 1
+    assert drafts.n_connected == 1
+
+
+def test_one_that_does_not_answer_stands_at_the_end_of_the_line() -> None:
+    drafts, (first, second) = line(2)
+    assert chosen(drafts) is first
+    first.answers = False
+    assert chosen(drafts) is second
+    assert first.stalls == 1
+    first.answers = True
+    assert chosen(drafts) is second
+    second.answers = False
+    assert chosen(drafts) is first
+
+
+def test_when_none_answers_there_is_none() -> None:
+    drafts, (only,) = line(1)
+    assert chosen(drafts) is only
+    only.answers = False
+    assert chosen(drafts) is None
+    assert chosen(drafts) is None
+    assert only.stalls == 1
+
+
+def test_one_that_is_not_worth_its_time_makes_room_for_others_in_this_text() -> None:
+    drafts, (first, second) = line(2)
+    assert chosen(drafts) is first
+    first.policy.does_without = True
+    assert chosen(drafts) is second
+    second.policy.does_without = True
+    assert chosen(drafts, has_other=True) is None, "the local draft is better than either"
+    assert chosen(drafts) is first, "without one they may try again"
+    first.is_working = second.is_working = first.policy.does_without = False
+    drafts.begin()
+    assert chosen(drafts, has_other=True) is first
+
+
+def test_one_that_is_unable_may_work_in_the_next_text() -> None:
+    drafts, (first, second) = line(2)
+    first.is_unable = True
+    assert chosen(drafts) is second
+    second.is_unable = True
+    assert chosen(drafts) is None
+    drafts.begin()
+    assert chosen(drafts) is not None
+    assert not first.is_unable
+    assert not second.is_unable
+
+
+def test_there_is_room_for_some_and_no_more() -> None:
+    drafts, _ = line(MOST)
+    assert not drafts.join(Standing().draft)
+    assert drafts.n_connected == MOST
+    assert drafts.join(Standing().draft, always=True), "the lead's own"
+
+
+def test_the_round_trip_is_that_of_the_draft_that_worked_last() -> None:
+    drafts, (first, second) = line(2)
+    assert drafts.latency_s == 0
+    second.policy.latency_s = 0.5
+    chosen(drafts)
+    assert drafts.latency_s == 0.25
+    first.answers = False
+    chosen(drafts)
+    assert drafts.latency_s == 0.5
+    second.answers = False
+    chosen(drafts)
+    assert drafts.latency_s == 0.5
+
+
+def test_what_was_learned_is_kept_by_model_and_way_of_sampling() -> None:
+    drafts = RemoteDrafts()
+    policy = drafts.new_policy("a model")
+    policy.begin(4, None, "greedy")
+    for _ in range(50):
+        policy.learn_step(1, StepCost(0, 0.02, 0.02))
+        policy.learn_scores([(1.0, True)])
+    policy.learn_latency(0.5)
+    drafts.learn("a model", policy.state())
+
+    same, other = drafts.new_policy("a model"), drafts.new_policy("another")
+    same.begin(4, None, "greedy")
+    assert (same.alone.target_s(1), same.latency_s) == (0.02, 0.5)
+    learned = same.calibration.mean
+    same.begin(4, None, "coupled")
+    other.begin(4, None, "greedy")
+    assert other.latency_s == 0
+    assert same.calibration.mean == other.calibration.mean < learned
+
+
+def test_what_is_learned_does_not_pile_up() -> None:
+    drafts = RemoteDrafts()
+    for i in range(1000):
+        drafts.learn(str(i), {})
+    assert len(drafts.learned) < 100
+
+
+def test_policies_are_limited_as_the_target_says() -> None:
+    drafts = RemoteDrafts()
+    drafts.limit(DraftConfig(n_max=3, n_ahead=5, schedule="async"), 7)
+    policy = drafts.new_policy("a model")
+    assert (policy.n_max, policy.n_ahead, policy.schedule) == (3, 5, Schedule.ASYNC)
+    assert drafts.n_target_threads == 7
+
+
+def test_calls_are_made_on_another_thread_in_order() -> None:
+    drafts, made, done = RemoteDrafts(), list[tuple[int, bool]](), threading.Event()
+    here = threading.get_ident()
+    for i in range(3):
+        drafts.soon(lambda i=i: made.append((i, threading.get_ident() == here)))  # type: ignore[misc]
+    drafts.soon(done.set)
+    assert done.wait(60)
+    assert made == [(0, False), (1, False), (2, False)]

@@ -1,0 +1,58 @@
+"""Names: one class, one name; and only the command knows its options."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.command import ROOT
+
+PACKAGE = ROOT / "duo"
+# They run other programs, or tell what to type.
+WITH_OPTIONS = {
+    "bench/peers.py",
+    "bench/process.py",
+    "bench/server_peer.py",
+    "diagnose/host.py",
+    "link/process.py",
+    "models/wheel.py",
+}
+# A dash or two in front of a letter, where a word begins.
+OPTION = re.compile(r"(?<![^\s(\"'`])--?[a-zA-Z]")
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """The strings of a program, without its docstrings; something stands for what an f-string puts in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    for child in ast.iter_child_nodes(node):
+        is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        is_part = isinstance(node, ast.JoinedStr) and isinstance(child, ast.Constant)
+        if not is_docstring and not is_part:
+            yield from _texts(child)
+
+
+def test_no_class_name_is_used_twice() -> None:
+    homes = defaultdict(list)
+    for module, tree in _modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def test_only_the_command_names_its_options() -> None:
+    """A program that uses duo as a library has parameters, not options."""
+    modules = {module: tree for module, tree in _modules() if not module.startswith("cli/")}
+    found = {module: [text for text in _texts(tree) if OPTION.search(text)] for module, tree in modules.items()}
+    assert {module: texts for module, texts in found.items() if texts and module not in WITH_OPTIONS} == {}
+    assert sorted(module for module in WITH_OPTIONS if not found[module]) == []
