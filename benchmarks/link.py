@@ -20,7 +20,7 @@ from benchmarks.measure import git_commit
 from benchmarks.models import PAIRS
 from benchmarks.options import PROMPTS, parser, quiet_enough
 from benchmarks.ratios import show
-from duo.bench.hardware import hardware
+from duo.bench.facts import hardware
 from duo.bench.process import run_process
 from tests.link.proxy import Proxy
 from tests.serving import BackProcess, LeadProcess

@@ -13,7 +13,7 @@ from benchmarks.measure import git_commit
 from benchmarks.models import PAIRS
 from benchmarks.options import PROMPTS, parser, quiet_enough
 from benchmarks.ratios import Rates, in_turns, show
-from duo.bench.hardware import hardware
+from duo.bench.facts import hardware
 from tests.command import command
 from tests.serving import RpcServer
 

@@ -21,7 +21,7 @@ import httpx
 
 from benchmarks.measure import git_commit
 from benchmarks.options import PROMPTS
-from duo.bench.hardware import hardware
+from duo.bench.facts import hardware
 from duo.models.demo import demo_pair
 from tests.serving import PATIENCE_S, BackProcess, LeadProcess
 

@@ -73,11 +73,14 @@ def draw(
     draft_threads = engine.slot.threads.draft
     counts: Counter[int] = Counter()
     n_verified = n_accepted = 0
-    for seed in seeds:
-        seeded = replace(config, sampling=replace(config.sampling, seed=seed), stop=StopConfig(2, ignore_eos=True))
+    for i, seed in enumerate((seeds[0], *seeds)):
+        seeded = replace(config, sampling=replace(config.sampling, seed=seed), stop=StopConfig(2))
         drafts = Drafts(engine.slot.new_draft(Insisting(draft_threads)))
         with engine.start(prompt, seeded, drafts=drafts) as stream:
-            counts[next(stream).tokens[0]] += 1
+            token = next(stream).tokens[0]
+        if i == 0:  # it has brought the prompt into the caches
+            continue
+        counts[token] += 1
         first = stream.request.metrics.steps[0]
         n_verified += first.n_candidates > 0
         n_accepted += first.n_accepted

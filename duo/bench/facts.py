@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from duo.bench.contestant import Interrupted
-from duo.bench.hardware import hardware
 from duo.config import ModelConfig
+from duo.diagnose.host import read_host
+from duo.engine.cores import usable_cores
 from duo.llama import library
 from duo.llama.devices import list_devices
 from duo.llama.model import Model
@@ -30,6 +31,12 @@ def circumstances() -> dict[str, Any]:
         "llama_cpp": library.system_info(),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def hardware() -> dict[str, Any]:
+    """The processor, its cores and the memory in bytes."""
+    host, cores = read_host(), {"cores": os.cpu_count(), "usable_cores": usable_cores()}
+    return {"cpu": host.cpu, **cores, "memory_bytes": host.memory_total}
 
 
 def model_facts(model: Model, sums: dict[str, str]) -> dict[str, Any]:

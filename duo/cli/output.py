@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from typing import Protocol
@@ -203,7 +203,8 @@ class _NoticeHandler(logging.Handler):
         message = record.getMessage()
         if self._tracebacks and record.exc_info:
             message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        (warn if record.levelno >= logging.WARNING else _notice)(with_options(message))
+        with suppress(OSError, ValueError):  # where stderr is closed or full
+            (warn if record.levelno >= logging.WARNING else _notice)(with_options(message))
 
 
 _records: queue.Queue[logging.LogRecord] = queue.Queue()

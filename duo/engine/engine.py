@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,6 +63,8 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     the others see SamplingConfig.
     """
     given: dict[str, Any] = dict(options)
+    if wrong := given.keys() & _FIELDS.values():
+        raise TypeError(f"unexpected keyword argument: {', '.join(wrong)}")
     stop, seed, schema = given.pop("stop", ()), given.pop("seed", None), given.pop("json_schema", None)
     n_predict, ignore_eos = given.pop("max_tokens", None), given.pop("ignore_eos", False)
     grammar, verify = given.pop("grammar", None), given.pop("verify", "coupled")
@@ -244,10 +246,10 @@ class Engine:
         with self._lock:
             return len(self._texts)
 
-    def fail(self, error: BaseException) -> None:
-        """End all texts with this error, from any thread."""
+    def fail(self, error: BaseException, requests: Collection[TextRequest] | None = None) -> None:
+        """End these texts, by default all, with this error, from any thread."""
         with self._lock:
-            texts = list(self._texts)
+            texts = [request for request in self._texts if requests is None or request in requests]
         for request in texts:
             self._end(request, error)
             self.cancel(request)

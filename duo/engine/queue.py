@@ -11,8 +11,6 @@ from typing import NamedTuple
 from duo.spec.policy import Lookahead
 from duo.spec.types import Guess
 
-_SPARE = 2  # offers beyond `n_ahead` that the target has not collected: what was in the making when the epoch changed
-
 
 class Offer(NamedTuple):
     """A draft's guess for one position, on its way to the target."""
@@ -42,9 +40,12 @@ class CandidateQueue:
     """
 
     def __init__(self, n_ahead: int, watch: Callable[[int], None] = lambda _: None) -> None:
-        """Holds about `n_ahead` offers; `watch` is told, under the lock, how many candidates are pending."""
+        """Holds `n_ahead` offers and as many of an epoch before, that were on their way.
+
+        `watch` is told, under the lock, how many candidates are pending.
+        """
         self._changed = threading.Condition(threading.Lock())
-        self._most = n_ahead + _SPARE
+        self._most = 2 * n_ahead + 2
         self._watch = watch
         self._offers: deque[Offer] = deque()
         self._tokens: list[int] = []  # accepted, and not yet taken by the draft

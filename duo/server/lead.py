@@ -102,6 +102,7 @@ class Lead:
         self._on_text = on_text
         self._engine: Engine | None = None
         self._stopped = threading.Event()
+        self._texts: set[TextRequest] = set()  # of clients, that have not ended
         self._created = int(time.time())
         rules = Rules(api_keys, allowed_hosts(host, allowed_host), frozenset(o.rstrip("/") for o in cors_origins))
         self._listener = Listener(self._app(rules, Admission(back_token, closed=not self.takes_drafts)), host, port)
@@ -129,10 +130,10 @@ class Lead:
         self._stopped.wait()
 
     def stop(self) -> None:
-        """End all texts and take no more, from any thread."""
+        """End the texts of all clients and take no more, from any thread."""
         self._stopped.set()
         if self._engine is not None:
-            self._engine.fail(BusyError(STOPPING))
+            self._engine.fail(BusyError(STOPPING), self._texts)
 
     def close(self) -> None:
         """Let responses end, for a while, and close the port. A second call does nothing. The engine goes on."""
@@ -291,9 +292,11 @@ class Lead:
                     self._metrics.add(text.metrics, text.n_cached)
                     self._on_text(text)
             finally:
+                self._texts.discard(text)
                 events.end(error)
 
         text = TextRequest(prompt, config, put)
+        self._texts.add(text)
         engine.submit(text, end)
         try:
             async with events.while_there(request):

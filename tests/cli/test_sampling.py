@@ -175,7 +175,7 @@ def test_what_each_way_of_sampling_learns_is_kept_apart(tiny: Path, tmp_path: Pa
     for more in ((), ("--temp", "0.8"), ("--temp", "0.8", "--verify", "rejection")):
         assert duo(*models(tiny, tiny), *PROMPT, *more, env=env).status == 0
     (profile,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    assert set(json.loads(profile.read_text())["acceptance"]) == {"greedy", "coupled", "rejection"}
+    assert set(json.loads(profile.read_text())["policy"]["acceptance"]) == {"greedy", "coupled", "rejection"}
 
 
 def test_a_grammar_file_that_is_not_there(tiny: Path, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_run_that_was_killed(demo_pair: tuple[Path, Path], tmp_path: Path) -> 
     run = duo("trace", trace)
     assert (run.status, run.stderr) == (0, "")
     data = trace.read_bytes()
-    trace.write_bytes(data[: len(data) // 2])
+    trace.write_bytes(data[: data.index(b'"', len(data) // 2)])  # in the middle of a line, too
     run = duo("trace", trace)
     assert run.status == 0
     assert run.stderr == f"duo: warning: {trace} ends in the middle: this is what there is\n"

@@ -171,7 +171,7 @@ def test_nor_of_those_that_were_made_in_vain() -> None:
     queue = make_queue(n_ahead=6)
     queue.tell(5, [3], as_far_as(6), ())
     taken = [queue.publish_remote(offer(NEXT, n_known=NEXT)) for _ in range(100)]
-    assert sum(taken) == len(queue.collect()) < 10
+    assert sum(taken) == len(queue.collect()) < 20
 
 
 def test_guesses_of_no_present_text_are_not_kept() -> None:

@@ -243,9 +243,11 @@ def test_only_who_takes_part_gives_guesses() -> None:
 
 def test_what_it_had_guessed_is_gone_when_another_has_drafted_meanwhile() -> None:
     """Nobody has compared it with the text."""
-    draft, before = remote()
+    draft, _ = remote()
+    draft.end()
     request = make_request()
     draft.begin(request)
+    before = draft._queue
     assert guess(before, 7, NEXT, NEXT)
     draft.end()
     draft.begin(request)
