@@ -167,9 +167,7 @@ class Engine:
     @property
     def statistics(self) -> Statistics | None:
         """Of the text that was begun last; None before the first."""
-        with self._lock:
-            last = self._last
-        return last.metrics.statistics() if last is not None else None
+        return self._last.metrics.statistics() if self._last is not None else None
 
     # Tokens
 
@@ -243,8 +241,7 @@ class Engine:
     @property
     def n_texts(self) -> int:
         """Texts that are being written or wait for it."""
-        with self._lock:
-            return len(self._texts)
+        return len(self._texts)
 
     def fail(self, error: BaseException, requests: Collection[TextRequest] | None = None) -> None:
         """End these texts, by default all, with this error, from any thread."""

@@ -54,9 +54,8 @@ class RemoteDrafts:
         self.target: TargetVocabulary | None = None  # once the model is loaded
         self.process: DraftProcess | None = None  # that is started when there is a target
         self.learned: dict[str, dict[str, Any]] = {}  # Policy.state() by the draft's model; the target's thread's own
-        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # It holds nothing that would have to be put in order, and sleeps when the process ends.
-        threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
+        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._makes_calls = False
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # joins, stale guesses, and drops by their reason
         self._line: list[RemoteDraft] = []
@@ -111,6 +110,10 @@ class RemoteDrafts:
                 return False
             self._line.append(draft)
             self._counts["joined"] += 1
+            if not self._makes_calls:
+                self._makes_calls = True
+                # It holds nothing that would have to be put in order, and sleeps when the process ends.
+                threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
             return True
 
     def leave(self, draft: RemoteDraft, reason: str) -> None:
@@ -118,6 +121,9 @@ class RemoteDrafts:
         with self._lock:
             self._line.remove(draft)
             self._counts[f"dropped: {reason}"] += 1
+            if not self._line:
+                self._makes_calls = False
+                self._calls.put(None)
 
     # The target's side: see duo.engine.generation.RemoteSource
 
@@ -169,5 +175,5 @@ class RemoteDrafts:
         self.learned[model] = state
 
     def _make_calls(self) -> None:
-        while True:
-            self._calls.get()()
+        while (call := self._calls.get()) is not None:
+            call()

@@ -171,10 +171,15 @@ def test_policies_are_limited_as_the_target_says() -> None:
 
 
 def test_calls_are_made_on_another_thread_in_order() -> None:
-    drafts, made, done = RemoteDrafts(), list[tuple[int, bool]](), threading.Event()
+    before = set(threading.enumerate())
+    (drafts, (only,)), made, done = line(1), list[tuple[int, bool]](), threading.Event()
     here = threading.get_ident()
     for i in range(3):
         drafts.soon(lambda i=i: made.append((i, threading.get_ident() == here)))  # type: ignore[misc]
     drafts.soon(done.set)
     assert done.wait(60)
     assert made == [(0, False), (1, False), (2, False)]
+    (thread,) = set(threading.enumerate()) - before
+    drafts.leave(only.draft, "left")
+    thread.join(60)
+    assert not thread.is_alive(), "there is none to wake"
