@@ -8,9 +8,8 @@ from typing import Annotated
 
 from duo.cli import device_options as dev
 from duo.cli import options as opt
-from duo.cli.declare import option
+from duo.cli.declare import UntilEofOpt, option
 from duo.cli.server_options import BACKS
-from duo.cli.until_eof import UntilEofOpt
 
 FIRST = "What matters first"
 

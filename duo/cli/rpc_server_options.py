@@ -9,7 +9,6 @@ from typing import Annotated
 from duo.cli import declare
 from duo.cli import device_options as dev
 from duo.cli import options as opt
-from duo.cli.until_eof import UntilEofOpt
 
 SERVER = "Server"
 option = partial(declare.option, panel=SERVER)
@@ -34,7 +33,7 @@ class RpcServerOptions:
         "-t", "--threads", metavar="N", min=1, show_default="all cores", help="Threads of the CPU.")] = None
     cache: Annotated[bool, option(
         "-c", "--cache", help="Keep large tensors in files, so that a model loads faster again.")] = False
-    until_eof: UntilEofOpt = False
+    until_eof: declare.UntilEofOpt = False
     verbose: opt.VerboseOpt = False
     log_file: opt.LogFileOpt = None
     help: opt.HelpOpt = False

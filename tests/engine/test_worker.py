@@ -63,6 +63,7 @@ def test_jobs_run_in_order_one_at_a_time_on_one_thread(worker: Worker) -> None:
 
 def test_no_job_is_lost_that_comes_while_the_thread_ends(worker: Worker) -> None:
     """Each is submitted as soon as the one before has run, in which moment the thread looks for the last time."""
+    worker._joins = True  # it does not linger
     for _ in range(2000):
         done = threading.Event()
         worker.submit(done.set)
