@@ -34,6 +34,7 @@ class LocalDraft(QueuedDraft):
         self._threads = threads
         self._drafter: Drafter | None = None  # while it takes part in a text
         self._thread: DraftThread | None = None  # while it works beside the target
+        self._interrupted = False  # in this text: the closed queue is not to be opened again
         self._asked = (0, 0)  # accepted and pending tokens when the draft was last asked for one in turn
 
     @property
@@ -48,6 +49,7 @@ class LocalDraft(QueuedDraft):
     def begin(self, request: DraftRequest) -> None:
         """See Draft. It begins while the prompt is read if that is in the target's way nowhere."""
         super().begin(request)
+        self._interrupted = False
         self._asked = (0, 0)
         self._context.resume()  # an interruption may have come just after the end of the last text
         text = self._session.accepted
@@ -69,6 +71,7 @@ class LocalDraft(QueuedDraft):
 
     def interrupt(self) -> None:
         """See Draft."""
+        self._interrupted = True
         self._queue.close()
         self._context.abort()
 
@@ -137,7 +140,7 @@ class LocalDraft(QueuedDraft):
             log.warning("the draft failed (%s): the target goes on alone", self._metrics.draft_error, exc_info=error)
 
     def _start_thread(self) -> None:
-        if self._thread is None:
+        if self._thread is None and not self._interrupted:
             assert self._drafter is not None
             n = self._threads.beside[1]
             self._context.set_threads(n, n)

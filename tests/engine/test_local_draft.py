@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from duo.engine.cache import Cache
 from duo.engine.drafter import Drafter
+from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import DraftStatistics, Metrics
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
@@ -21,6 +23,7 @@ from tests.engine.helpers import (
     make_ending,
     make_generation,
     make_queue,
+    make_request,
     run,
     until,
 )
@@ -391,3 +394,17 @@ def test_what_it_holds_of_another_text_is_forgotten() -> None:
     drafter = Drafter(draft, make_queue(), Greedy(), N_VOCAB, Metrics(), [PROMPT[0], 9])
     assert drafter.step()
     assert draft.tokens == PROMPT
+
+
+def test_an_interrupted_draft_gets_no_thread_in_the_same_text() -> None:
+    """The interruption may fall between the loop's look at `stop` and the start of the thread."""
+    draft = LocalDraft(Cache(FakeContext()), Eager(4, 6), THREADS)
+    draft.begin(make_request())
+    draft.interrupt()
+    assert len(draft.candidates(100)) == 0
+    assert draft_threads() == []
+    draft.end()
+    draft.begin(make_request())
+    draft.candidates(100)
+    assert len(draft_threads()) == 1, "the next text has one again"
+    draft.end()
