@@ -62,7 +62,7 @@ tables: $(VENV)/ready-dev
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden
-	$(BIN)/python -m tests.bench.golden
+	$(BIN)/python -m tests.unit.bench.golden
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -22,7 +22,7 @@ from benchmarks.options import PROMPTS, parser, quiet_enough
 from benchmarks.ratios import show
 from duo.bench.facts import hardware
 from duo.bench.process import run_process
-from tests.link.proxy import Proxy
+from tests.process.link.proxy import Proxy
 from tests.serving import BackProcess, LeadProcess
 
 DELAY_S = 0.01  # one way

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from duo.errors import UsageError
 
+DEMO = "demo"  # the name of the demo pair
+HUB = "hf://"  # begins the name of a model on Hugging Face
 ALL_LAYERS = -1
 SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from duo.config import ALL_LAYERS, SPLIT_MODES, EngineConfig, ModelConfig
+from duo.config import ALL_LAYERS, DEMO, SPLIT_MODES, EngineConfig, ModelConfig
 from duo.engine.background import Background
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
@@ -37,15 +37,15 @@ from duo.models.profiles import Profile
 
 log = logging.getLogger("duo.loading")
 
-DEMO = "demo"
-Name = str | os.PathLike[str]
+ModelName = str | os.PathLike[str]
+
 # Told what is done, how far, and of how much (None: nobody knows). What it returns: False stops.
 Progress = Callable[[str, float, float | None], bool | None]
 
 
 def load(
-    target: Name,
-    draft: Name | None = None,
+    target: ModelName,
+    draft: ModelName | None = None,
     *,
     n_ctx: int = 0,
     n_batch: int = 2048,
@@ -175,7 +175,7 @@ class _Listening:
 class _Loader:
     """Assembles one engine."""
 
-    names: tuple[Name, Name | None]
+    names: tuple[ModelName, ModelName | None]
     placed: tuple[ModelConfig, ModelConfig]  # whose paths are not known yet
     config: EngineConfig
     remote: _Listening | RemoteDrafts | None

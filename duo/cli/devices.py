@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from duo.cli.device_options import DeviceOptions, SplitMode
-from duo.cli.options import EngineOptions
-from duo.cli.output import warn
+from duo.cli.options.devices import DeviceOptions, SplitMode
+from duo.cli.options.engine import EngineOptions
 from duo.cli.remedies import CUDA, GPU_BACKENDS, RPC, best_backend, build_with
+from duo.cli.terminal.console import warn
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
 from duo.llama.connections import resolved
@@ -24,11 +24,6 @@ class Servers:
     draft: tuple[str, ...] = ()
 
 
-def is_demo(options: EngineOptions) -> bool:
-    """Whether no model was named, so that the demo pair is meant."""
-    return not (options.model or options.hf_repo)
-
-
 def rpc_servers(options: EngineOptions) -> Servers:
     """Who serves which model: --rpc the draft, but the target if none is named or --rpcd says where that is.
 
@@ -37,7 +32,7 @@ def rpc_servers(options: EngineOptions) -> Servers:
     """
     named, for_draft = options.rpc or (), options.rpc_draft
     check_rpc(named or for_draft)
-    names_draft = bool(is_demo(options) or options.model_draft or options.hf_repo_draft)
+    names_draft = bool(options.is_demo or options.model_draft or options.hf_repo_draft)
     if for_draft and not names_draft:
         raise UsageError("--rpcd without a draft: name one with -md or -hfd, or give the target's servers to --rpc")
     servers = Servers(named, for_draft or ()) if for_draft is not None or not names_draft else Servers((), named)

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from duo.cli.configs import engine_config, model_names
-from duo.cli.devices import check_gpu, is_demo, rpc_servers
-from duo.cli.interrupts import on_interrupt
-from duo.cli.options import EngineOptions
-from duo.cli.output import progress_bar, say
-from duo.cli.secrets import back_token
+from duo.cli.devices import check_gpu, rpc_servers
+from duo.cli.options.engine import EngineOptions
+from duo.cli.options.secrets import back_token
+from duo.cli.terminal.console import progress_bar, say
+from duo.cli.terminal.interrupts import on_interrupt
 from duo.engine.engine import Engine
+from duo.engine.threads import plan_threads
 from duo.errors import UsageError
 from duo.link.guard import is_loopback
-from duo.loading import DEMO, load
+from duo.loading import load
 
 if TYPE_CHECKING:
     from duo.link.remote_drafts import RemoteDrafts
@@ -34,20 +34,26 @@ T = TypeVar("T", bound=Closable)
 Show = Callable[[str, float, float | None], bool]
 
 
+def check_usage(options: EngineOptions) -> None:
+    """Find out what cannot be meant like this before anything is fetched or loaded. Raises UsageError."""
+    config = options.engine_config()
+    threads = plan_threads(config, drafting=False)
+    config.context(1, threads.target, threads.target_batch, config.drafting().n_max)
+
+
 @contextmanager
 def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
     """The engine that the options ask for. Raises DuoError, or SystemExit after an interruption."""
-    target, draft = model_names(options)
+    target, draft = options.model_names()
     servers = rpc_servers(options)
-    has_draft = options.draft != 0 and (draft is not None or target == DEMO)
-    check_gpu(options, servers, has_draft=has_draft)
+    check_gpu(options, servers, has_draft=options.draft != 0 and options.has_draft)
     token = _back_token(options) if options.back_port is not None else ""
 
     def assemble(show: Show) -> Engine:
         return load(
             target,
             draft,
-            **asdict(engine_config(options)),
+            **asdict(options.engine_config()),
             n_gpu_layers=int(options.gpu_layers) if options.gpu_layers.named else "auto",
             draft_n_gpu_layers=int(options.gpu_layers_draft) if options.gpu_layers_draft.named else "auto",
             devices=options.device,
@@ -73,7 +79,7 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
         )
 
     with interruptible(assemble) as engine:
-        if is_demo(options):
+        if options.is_demo:
             say("duo: no model was named (-m, -hf): this is the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         with engine:
             yield engine

@@ -11,19 +11,21 @@ from typing import Any, TypeVar
 
 import typer
 
-from duo.cli.back_options import BackOptions
-from duo.cli.bench_options import BenchOptions
-from duo.cli.chat_options import ChatOptions
-from duo.cli.check_options import CheckOptions
-from duo.cli.command import takes
-from duo.cli.doctor import DoctorOptions, doctor
-from duo.cli.lead_options import LeadOptions
-from duo.cli.options import EngineOptions, RunOptions
-from duo.cli.output import finish_notices, say, with_options
-from duo.cli.plan import PlanOptions, plan
-from duo.cli.rpc_server_options import RpcServerOptions
-from duo.cli.trace import TraceOptions, trace
-from duo.cli.tune_options import TuneOptions
+from duo.cli.commands.doctor import DoctorOptions, doctor
+from duo.cli.commands.plan import PlanOptions, plan
+from duo.cli.commands.trace import TraceOptions, trace
+from duo.cli.options.back import BackOptions
+from duo.cli.options.bench import BenchOptions
+from duo.cli.options.chat import ChatOptions
+from duo.cli.options.check import CheckOptions
+from duo.cli.options.declare import takes
+from duo.cli.options.engine import EngineOptions
+from duo.cli.options.lead import LeadOptions
+from duo.cli.options.rpc_server import RpcServerOptions
+from duo.cli.options.run import RunOptions
+from duo.cli.options.tune import TuneOptions
+from duo.cli.terminal.console import say, with_options
+from duo.cli.terminal.log import finish_notices
 from duo.errors import DeviceError, DuoError, UsageError
 
 COMPLETE = "_DUO_COMPLETE"  # source_bash prints what bash needs for completion, complete_bash answers it
@@ -46,7 +48,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
         return
     options = _prefer_typed(context, options)
     # Imported here so that --help and usage errors do not wait for llama.cpp.
-    from duo.cli import about  # noqa: PLC0415
+    from duo.cli.commands import about  # noqa: PLC0415
 
     if options.version:
         about.show_versions()
@@ -67,7 +69,7 @@ def plan_command(_: typer.Context, options: PlanOptions) -> None:
 @takes(TuneOptions)
 def tune_command(context: typer.Context, options: TuneOptions) -> None:
     """Measure two models on this machine, say whether and how a draft helps, and keep it for later runs."""
-    from duo.cli.tune import tune  # noqa: PLC0415
+    from duo.cli.commands.tune import tune  # noqa: PLC0415
 
     raise typer.Exit(tune(_prefer_typed(context, options)))
 
@@ -76,7 +78,7 @@ def tune_command(context: typer.Context, options: TuneOptions) -> None:
 @takes(CheckOptions)
 def check_command(context: typer.Context, options: CheckOptions) -> None:
     """Find out whether a draft changes what the target writes: the same texts with it and without."""
-    from duo.cli.check import check  # noqa: PLC0415
+    from duo.cli.commands.check import check  # noqa: PLC0415
 
     raise typer.Exit(check(_prefer_typed(context, options)))
 
@@ -85,7 +87,7 @@ def check_command(context: typer.Context, options: CheckOptions) -> None:
 @takes(BenchOptions)
 def bench_command(context: typer.Context, options: BenchOptions) -> None:
     """Measure plain decoding, duo and llama.cpp's programs in turns: a table for these models on this machine."""
-    from duo.cli.bench import bench  # noqa: PLC0415
+    from duo.cli.commands.bench import bench  # noqa: PLC0415
 
     raise typer.Exit(_until_nobody_reads(lambda: bench(_prefer_typed(context, options))))
 
@@ -108,7 +110,7 @@ def trace_command(_: typer.Context, options: TraceOptions) -> None:
 @takes(ChatOptions)
 def chat_command(_: typer.Context, options: ChatOptions) -> None:
     """Talk with a model that a server runs: `duo lead`, or any other that is OpenAI-compatible."""
-    from duo.cli.chat import chat  # noqa: PLC0415
+    from duo.cli.commands.chat import chat  # noqa: PLC0415
 
     raise typer.Exit(_until_nobody_reads(lambda: chat(options)))
 
@@ -117,7 +119,7 @@ def chat_command(_: typer.Context, options: ChatOptions) -> None:
 @takes(LeadOptions)
 def lead_command(context: typer.Context, options: LeadOptions) -> None:
     """Serve a target over HTTP, as OpenAI does; drafts may come from this machine or from others."""
-    from duo.cli.lead import lead  # noqa: PLC0415
+    from duo.cli.commands.lead import lead  # noqa: PLC0415
 
     raise typer.Exit(lead(_prefer_typed(context, options)))
 
@@ -126,7 +128,7 @@ def lead_command(context: typer.Context, options: LeadOptions) -> None:
 @takes(BackOptions)
 def back_command(_: typer.Context, options: BackOptions) -> None:
     """Draft for a lead on another machine, whenever it is there."""
-    from duo.cli.back import back  # noqa: PLC0415
+    from duo.cli.commands.back import back  # noqa: PLC0415
 
     raise typer.Exit(back(options))
 
@@ -135,7 +137,7 @@ def back_command(_: typer.Context, options: BackOptions) -> None:
 @takes(RpcServerOptions)
 def rpc_server_command(_: typer.Context, options: RpcServerOptions) -> None:
     """Serve this machine's devices to models on other machines, with llama.cpp's RPC."""
-    from duo.cli.rpc_server import rpc_server  # noqa: PLC0415
+    from duo.cli.commands.rpc_server import rpc_server  # noqa: PLC0415
 
     raise typer.Exit(rpc_server(options))
 
@@ -219,7 +221,7 @@ def _prefer_typed(context: typer.Context, options: Options) -> Options:
 
 def _run(options: RunOptions) -> int:
     """Run `duo` without a subcommand."""
-    from duo.cli import run  # noqa: PLC0415
+    from duo.cli.commands import run  # noqa: PLC0415
 
     return _until_nobody_reads(lambda: run.run(options))
 

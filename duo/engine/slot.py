@@ -33,7 +33,7 @@ from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 
 log = logging.getLogger("duo.engine")
 
-# Quantisations whose kernels give the same bits for two rows or more: see tests/llama/test_exact.py.
+# Quantisations whose kernels give the same bits for two rows or more: see tests/process/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 
 

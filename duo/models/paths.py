@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from duo.config import HUB
 from duo.errors import ModelError, UsageError
 from duo.models.hub import resolve_hub
 from duo.models.selection import HubSpec
 
 _MAGIC = b"GGUF"
-HUB = "hf://"
 
 
 def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:

@@ -22,10 +22,10 @@ from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Logits
 from duo.spec.verify import Matching, Proposer, Rejection, Verifier
-from tests.engine.helpers import Unthreaded
 from tests.fakes import Eager, restless
 from tests.goodness import chi_square, chi_square_tail
 from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances, idle_then_busy
+from tests.unit.engine.helpers import Unthreaded
 
 PROMPT = [0, 0, 0]
 THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), beside=(1, 1))

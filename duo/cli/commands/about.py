@@ -1,0 +1,25 @@
+"""What this installation is and can compute on."""
+
+from __future__ import annotations
+
+from duo.cli.devices import check_rpc
+from duo.cli.options.run import RunOptions
+from duo.llama import library
+from duo.llama.devices import list_devices
+from duo.llama.rpc import add_server
+
+
+def show_versions() -> None:
+    """Print the versions that matter."""
+    for name, version in library.versions().items():
+        print(f"{name} {version}")  # noqa: T201 - this is what was asked for
+
+
+def show_devices(options: RunOptions) -> None:
+    """Print the devices of this build and of --rpc and --rpcd. Raises DeviceError for a server that does not answer."""
+    check_rpc(options.rpc or options.rpc_draft)
+    for server in (*(options.rpc or ()), *(options.rpc_draft or ())):
+        add_server(server, options.rpc_timeout)
+    for device in list_devices():
+        free, total = device.memory
+        print(f"{device.name}: {device.description} ({total / 2**20:.0f} MiB, {free / 2**20:.0f} MiB free)")  # noqa: T201

@@ -1,0 +1,111 @@
+"""`duo back`: a draft for a lead on another machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from duo.cli.devices import check_gpu, rpc_servers
+from duo.cli.load import Show, interruptible
+from duo.cli.options.back import BackOptions
+from duo.cli.options.secrets import back_token
+from duo.cli.terminal.console import progress_bar, say
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.log import send_log
+from duo.config import AUTO_DRAFT, HUB, ModelConfig
+from duo.engine.background import Background
+from duo.engine.threads import plan_threads, warn_of_threads
+from duo.errors import UsageError
+from duo.link.client import DraftClient, hello
+from duo.link.process import DRAFT_BATCH, draft_context, end_with_stdin
+from duo.llama.context import Context
+from duo.llama.model import Model
+from duo.models.demo import demo_pair
+from duo.models.fitting import expected_context, fit
+from duo.models.paths import check_gguf, find_model
+
+
+def back(options: BackOptions) -> int:
+    """Draft for the lead whenever it is there, until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
+    if options.until_eof:
+        end_with_stdin()
+    send_log(verbose=options.verbose, file=options.log_file)
+    token = back_token(options.token, options.token_file, "--token")
+    config = replace(options.engine_config(), n_ubatch=DRAFT_BATCH)
+    threads = plan_threads(config, drafting=False)
+    warn_of_threads(threads, beside=False)
+    model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
+    spare = replace(config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1), n_ubatch=DRAFT_BATCH)
+
+    def context(n_ctx: int) -> Context:
+        if options.ctx_size:
+            return Context(model, replace(spare, n_ctx=options.ctx_size))
+        return draft_context(model, spare, n_ctx)
+
+    with interruptible(lambda show: _load(model_config, show)) as loaded, closing(loaded) as model:
+        if not model.can_roll_back:
+            raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
+        client = DraftClient(options.lead, hello(token, model), context)
+
+        def work(_: Callable[[None], None], __: threading.Event) -> None:
+            client.run()
+
+        say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C stops)")
+        running = Background(work, "duo-back")
+        with on_interrupt(client.stop), running:
+            for _ in running:
+                pass
+    return 0
+
+
+def _load(config: ModelConfig, show: Show) -> Model:
+    """Load on another thread, so that the main one hears Ctrl-C."""
+
+    def work(put: Callable[[Model], None], stop: threading.Event) -> None:
+        name = f"loading {config.path.name}"
+        put(Model(config, lambda share: show(name, share, 1.0) and not stop.is_set()))
+
+    loading: Background[Model] = Background(work, "duo-load")
+    with loading:
+        (model,) = loading
+    return model
+
+
+def _model_config(options: BackOptions) -> ModelConfig:
+    """The model that the options name, or the demo pair's draft. Raises DuoError."""
+    path = _path(options)
+    as_target = replace(options, model=path)
+    check_gpu(as_target, rpc_servers(as_target), has_draft=False)
+    config = ModelConfig(
+        path=path,
+        n_gpu_layers=int(options.gpu_layers),
+        fits_layers=not options.gpu_layers.named,
+        use_mmap=options.mmap,
+        use_mlock=options.mlock,
+        rpc_servers=options.rpc or (),
+        rpc_timeout_s=options.rpc_timeout,
+        uses_gpus=not options.rpc,
+        devices=options.device,
+        split_mode=options.split_mode.value,
+        tensor_split=options.tensor_split or (),
+        main_gpu=options.main_gpu,
+    )
+    for part in config.shards:
+        check_gguf(part)
+    return config
+
+
+def _path(options: BackOptions) -> Path:
+    if options.model and options.hf_repo:
+        raise UsageError("-m and -hf both name the draft: leave one out")
+    if options.hf_repo:
+        return find_model(f"{HUB}{options.hf_repo}", offline=options.offline)
+    if options.model:
+        return check_gguf(options.model)
+    with progress_bar(unit_bytes=True) as bar:
+        _, draft = demo_pair(bar, offline=options.offline)
+    say("duo: no model was named (-m, -hf): this is the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
+    return draft

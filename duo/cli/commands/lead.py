@@ -1,0 +1,97 @@
+"""`duo lead`: a server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from duo.cli.load import check_usage, loaded
+from duo.cli.options.lead import LeadOptions
+from duo.cli.options.sampling import RANDOM_SEED
+from duo.cli.options.secrets import api_keys, back_token
+from duo.cli.options.server import PrintChoice
+from duo.cli.terminal.console import say
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.log import finish_notices, send_log
+from duo.cli.terminal.writer import TextWriter, marks_tokens
+from duo.engine.background import Items
+from duo.engine.slot import TextRequest
+from duo.errors import UsageError
+from duo.link.guard import is_loopback
+from duo.llama import lifeline
+from duo.server.lead import Lead
+from duo.spec.types import Step
+
+_MOST_UNSEEN = 4096  # steps that wait to be shown
+
+
+def lead(options: LeadOptions) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    check_usage(options)
+    keys = api_keys(options.api_key, options.api_key_file)
+    if not keys and not is_loopback(options.host):
+        raise UsageError(
+            f"--host {options.host}: other machines can reach this address, so clients must know a key: "
+            "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
+        )
+    marks = marks_tokens(options.color)
+    shows = options.print is not PrintChoice.NONE and (marks or options.print is not PrintChoice.AUTO)
+    shown: Items[Step | TextRequest] = Items()
+
+    def show(event: Step | TextRequest) -> None:
+        # Where nobody looks, such as at a terminal that was stopped, nothing is to pile up.
+        if (shows or isinstance(event, TextRequest)) and shown.n_waiting < _MOST_UNSEEN:
+            shown.put(event)
+
+    # The port answers while the models are fetched and loaded: /health says so.
+    with Lead(
+        host=options.host,
+        port=options.port,
+        api_keys=keys,
+        allowed_host=options.allowed_host or (),
+        cors_origins=options.cors_origin or (),
+        back_token=back_token(options.back_token, options.back_token_file),
+        n_queue=options.queue,
+        alias=options.alias,
+        defaults=options.generation_config(),
+        random_seed=options.seed == RANDOM_SEED,
+        on_step=show,
+        on_text=show,
+    ) as server, loaded(options, remote_drafts=server.drafts) as engine:  # fmt: skip
+
+        def stop() -> None:
+            server.stop()
+            shown.end()
+
+        with on_interrupt(stop), lifeline.told(shown.end):
+            server.load(engine)
+            if not server.takes_drafts:
+                say("duo: no backs may join: that takes --back-token")
+            finish_notices()
+            say(f"duo: listening on {server.url} (Ctrl-C stops)")
+            rejected = engine.slot.target.piece if options.print is PrintChoice.ALL else None
+            _show(shown, TextWriter(marks=marks, rejected=rejected))
+        server.close()  # before the models go: requests may be using them
+    return 0
+
+
+def _show(shown: Items[Step | TextRequest], writer: TextWriter) -> None:
+    """Show texts on this thread until the first signal."""
+    for event in shown:
+        with suppress(OSError):  # nobody looks any more; clients still do
+            if isinstance(event, Step):
+                writer.step(event)
+            else:
+                writer.end()
+                say(_summary(event))
+
+
+def _summary(request: TextRequest) -> str:
+    """Two lines for one text; the last has the form of `duo`'s."""
+    statistics = request.metrics.statistics()
+    prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
+    n_read = len(request.prompt) - request.n_cached
+    lines = f"prompt: {n_read} tokens in {prompt.seconds:.2f} s, {request.n_cached} cached; stopped: {text.stop}"
+    if draft is not None and draft.verified:
+        lines += f"; accepted {draft.accepted} of {draft.verified} guesses"
+    return f"{lines}\ntokens: {text.tokens} tps: {text.tokens_per_s or 0:.3f}"

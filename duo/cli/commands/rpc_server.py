@@ -1,0 +1,106 @@
+"""`duo rpc-server`: this machine's devices for models on other machines."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+from duo.cli.options.rpc_server import RpcServerOptions
+from duo.cli.remedies import RPC, build_with
+from duo.cli.terminal.console import say
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.log import send_log
+from duo.engine.cores import usable_cores
+from duo.errors import DeviceError, UsageError
+from duo.link.guard import is_loopback
+from duo.link.process import end_with_stdin
+from duo.llama import rpc
+from duo.llama.connections import refuses
+from duo.llama.library import supports_rpc
+from duo.models.cache import cache_dir
+
+_LOOK_S = 0.1
+
+
+def rpc_server(options: RpcServerOptions) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    if not supports_rpc():
+        raise DeviceError(f"llama.cpp was built without RPC here; this builds it: {build_with(RPC)}")
+    address = _address(options)
+    names = [device.name for device in rpc.servable_devices(options.device)]
+    if not names:
+        raise UsageError("-d none: a server needs a device; CPU is one")
+    if options.until_eof:
+        return _serve(options, address)
+    _check_free(address, options.port)
+    # llama.cpp's server never returns, whatever signal comes: a process of its own can be ended.
+    with (
+        subprocess.Popen(_command(options, names), stdin=subprocess.PIPE, start_new_session=True) as server,
+        on_interrupt(server.kill) as interrupt,
+    ):
+        while server.poll() is None and refuses(f"{address}:{options.port}"):
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(_LOOK_S)
+        if server.poll() is None:
+            say(f"duo: serving {', '.join(names)} at {address}:{options.port} (Ctrl-C stops)")
+        server.wait()
+    if not interrupt.signal:
+        raise DeviceError(f"the server has ended by itself, with status {server.returncode}")
+    return 0
+
+
+def _command(options: RpcServerOptions, names: list[str]) -> list[str]:
+    arguments = [f"--port={options.port}", f"--host={options.host}", f"--device={','.join(names)}"]
+    arguments += ["--insecure-bind"] * options.insecure_bind + ["--cache"] * options.cache
+    arguments += ["--verbose"] * options.verbose
+    arguments += [f"--threads={options.threads or usable_cores()}", "--until-eof"]
+    # Unlike `python -m duo` this does not run what happens to lie in the current folder.
+    code = "import sys; sys.path = [path for path in sys.path if path]; from duo.cli.main import main; main()"
+    return [sys.executable, "-c", code, "rpc-server", *arguments]
+
+
+def _serve(options: RpcServerOptions, address: str) -> int:
+    """What the other process does."""
+    end_with_stdin()
+    # llama.cpp says on stdout who comes and goes.
+    os.dup2(2 if options.verbose else os.open(os.devnull, os.O_WRONLY), 1)
+    cache = _cache() if options.cache else None
+    rpc.serve(address, options.port, rpc.servable_devices(options.device), options.threads or 1, cache)
+    return 1
+
+
+def _address(options: RpcServerOptions) -> str:
+    """The address as llama.cpp takes it. Raises UsageError."""
+    if not is_loopback(options.host) and not options.insecure_bind:
+        raise UsageError(
+            f"--host {options.host}: other machines can reach this address, and llama.cpp's RPC lets each of them read "
+            "and write this process's memory: use an SSH tunnel to 127.0.0.1, or add --insecure-bind on a network that "
+            "you trust whole"
+        )
+    try:
+        return socket.gethostbyname(options.host)
+    except (OSError, UnicodeError):
+        raise UsageError(f"--host {options.host}: there is no such host with an IPv4 address") from None
+
+
+def _check_free(address: str, port: int) -> None:
+    """Raise UsageError if nobody can listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise UsageError(f"cannot listen on {address}:{port}: {error.strerror}") from None
+
+
+def _cache() -> str:
+    folder = cache_dir() / "rpc"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--cache {folder}: {error.strerror}") from None
+    return f"{folder}{os.sep}"

@@ -1,0 +1,178 @@
+"""`duo tune`: measures a pair on this machine and keeps what it finds for later runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from duo.cli.commands.plan import gain_stops, predict, render
+from duo.cli.load import loaded
+from duo.cli.options.tune import TuneOptions
+from duo.cli.prompts import PROMPTS
+from duo.cli.terminal.console import progress_bar, say
+from duo.cli.terminal.files import blame
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.log import send_log
+from duo.config import AUTO_DRAFT
+from duo.diagnose.measure import Measurements, Meter, Stopped
+from duo.engine.cores import split_cores, usable_cores
+from duo.engine.engine import Engine
+from duo.engine.slot import Slot
+from duo.errors import UsageError
+from duo.spec import forecast
+from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
+from duo.spec.simulate import Machine
+
+_N_TEXTS = 3
+_N_TEXT = 48  # tokens written after each of them
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best numbers of threads, and what was measured with them."""
+
+    target: int
+    draft: int
+    beside: tuple[int, int]
+    machine: Machine
+
+
+def tune(options: TuneOptions) -> int:
+    """Measure, print and keep. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    if not options.has_draft:
+        raise UsageError("nothing to tune without a draft: name one with -md or -hfd")
+    with loaded(options) as engine:
+        slot = engine.slot
+        if slot.can_speculate:
+            engine.call(lambda slot: slot.reserve(0, 0))
+        if slot.draft is None:
+            say("One of these models cannot take tokens back, so that a draft is of no use: run it without -md.")
+            return 0
+        if slot.profile is None:
+            raise UsageError("there is no place to keep what is measured: set DUO_CONFIG")
+        measured = _measure(engine)
+        profile = slot.profile
+    if isinstance(measured, int):
+        say("duo: interrupted: nothing was kept")
+        return measured
+    acceptance = sum(right for _, right in measured.scores) / len(measured.scores)
+    tuned = choose(measured, acceptance)
+    threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
+    with blame("the profile", profile.path):
+        profile.save({"policy": learned(measured, tuned).state(), "threads": threads})
+    rates = predict(tuned.machine, acceptance, AUTO_DRAFT)
+    table = (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, rates, AUTO_DRAFT), "")
+    for line in (*table, *advise(tuned, acceptance, rates)):
+        print(line)  # noqa: T201 - this is what was asked for
+    print(f"This is kept in {profile.path}; duo begins with it (--no-profile leaves it out).")  # noqa: T201
+    return 0
+
+
+def choose(measured: Measurements, acceptance: float) -> Tuned:
+    """The numbers of threads with the best forecasts."""
+    n_draft = min(measured.draft, key=measured.draft.__getitem__)
+    draft_s = measured.draft[n_draft]
+
+    def rate_alone(n_threads: int) -> float:
+        return forecast.taking_turns(_curve(measured, n_threads), draft_s, acceptance).rate
+
+    def rate_beside(split: tuple[int, int]) -> float:
+        times, beside_draft_s = measured.beside[split]
+        return forecast.overlapped(list(times.values()), beside_draft_s, acceptance, 2 * AUTO_DRAFT).rate
+
+    n_target = max({n for n, _ in measured.target}, key=rate_alone)
+    split = max(measured.beside, key=rate_beside)
+    times, beside_draft_s = measured.beside[split]
+    alone = _curve(measured, n_target)
+    # No company makes a decode faster: where it seems so, the clock was wrong.
+    beside = [max(pair) for pair in zip(alone, times.values(), strict=True)]
+    machine = Machine(alone, draft_s, beside, max(draft_s, beside_draft_s))
+    return Tuned(n_target, n_draft, split, machine)
+
+
+def learned(measured: Measurements, tuned: Tuned) -> Policy:
+    """A policy that knows what was measured."""
+    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, draft_threads=(tuned.draft,))
+    policy.begin(0, mode="greedy")
+    machine = tuned.machine
+    for costs, times in ((policy.alone, machine.target_s), (policy.beside, machine.beside_target_s)):
+        for n, seconds in enumerate(times, 1):
+            costs.add_target(n, seconds)
+    policy.alone.add_draft(machine.draft_s, tuned.draft)
+    policy.beside.add_draft(machine.beside_draft_s)
+    policy.learn_scores(measured.scores)
+    return policy
+
+
+def advise(tuned: Tuned, acceptance: float, rates: dict[Schedule, float]) -> list[str]:
+    """Whether and how a draft helps, in plain words, and the flags to use."""
+    machine = tuned.machine
+    best = max(rates, key=rates.__getitem__)
+    gain = rates[best] / rates[Schedule.OFF]
+    share = 100 * machine.draft_s / machine.target_s[0]
+    if gain < 1.02:
+        return [
+            f"This draft does not help here: one of its tokens takes {share:.0f} % of the target's time, "
+            f"{100 * acceptance:.0f} % are accepted.",
+            "Flags: --schedule off, or leave out -md",
+        ]
+    words = {Schedule.SYNC: "when the two take turns", Schedule.ASYNC: "when both run at the same time"}
+    threads = {Schedule.SYNC: (tuned.target, tuned.draft), Schedule.ASYNC: tuned.beside}
+    enough = gain_stops(machine, acceptance, best, AUTO_DRAFT)
+    return [
+        f"This draft helps here: about {gain:.2f} times as fast {words[best]}{enough}.",
+        f"Flags: --schedule {best.value} (with {threads[best][0]} and {threads[best][1]} threads, as kept); "
+        "without it duo looks for the fastest way in every text",
+    ]
+
+
+def _describe(measured: Measurements, acceptance: float) -> list[str]:
+    sizes = (1, 2, 4, 5, 8, 16)
+    heading = f"{'ms for so many tokens at once':<36}" + "".join(f"{n:>8}" for n in sizes)
+    lines = [heading]
+    for n_threads in sorted({n for n, _ in measured.target}):
+        lines.append(_row(f"target, {_threads(n_threads)}", _curve(measured, n_threads), sizes))
+    for (target, draft), (times, _) in measured.beside.items():
+        lines.append(_row(f"target, {target}, draft beside it on {draft}", list(times.values()), sizes))
+    lines += [f"{'draft, ' + _threads(n):<36}{1000 * seconds:8.2f}" for n, seconds in sorted(measured.draft.items())]
+    for (target, draft), (_, seconds) in measured.beside.items():
+        lines.append(f"{f'draft, {draft}, target beside it on {target}':<36}{1000 * seconds:8.2f}")
+    return [*lines, f"{100 * acceptance:.0f} % of the draft's guesses were right"]
+
+
+def _row(name: str, times: list[float], sizes: tuple[int, ...]) -> str:
+    return f"{name:<36}" + "".join(f"{1000 * times[n - 1]:8.2f}" for n in sizes)
+
+
+def _threads(n: int) -> str:
+    return "1 thread" if n == 1 else f"{n} threads"
+
+
+def _curve(measured: Measurements, n_threads: int) -> list[float]:
+    return [seconds for (threads, _), seconds in sorted(measured.target.items()) if threads == n_threads]
+
+
+def _measure(engine: Engine) -> Measurements | int:
+    """All measurements; the exit status after Ctrl-C."""
+    texts = [engine.tokenize(text) for text in PROMPTS[:_N_TEXTS]]
+    cores = usable_cores()
+    stop = threading.Event()
+    with progress_bar() as show, on_interrupt(stop.set) as interrupt:
+
+        def work(slot: Slot) -> Measurements:
+            assert slot.target_cache is not None
+            assert slot.draft_cache is not None
+            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop)
+            splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
+            counts = sorted({max(1, cores // 2), cores})
+            found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
+            for text in texts:
+                found.scores += meter.accept(text, _N_TEXT, cores)
+            return found
+
+        try:
+            return engine.call(work)
+        except Stopped:
+            return interrupt.status

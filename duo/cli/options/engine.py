@@ -1,0 +1,83 @@
+"""The groups that decide how models are loaded and texts are written, and the configs that they build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption
+from duo.cli.options.devices import DeviceOptions, RpcOptions
+from duo.cli.options.drafting import DraftingOptions, ExactOption, ProfileOption
+from duo.cli.options.model import HubOptions, ModelOptions, WeightOptions
+from duo.cli.options.output import LogOptions
+from duo.cli.options.prompt import LimitOptions, StopOptions, read_argument
+from duo.cli.options.sampling import GrammarOptions, SamplingOptions, VerifyOption
+from duo.cli.options.server import BackPortOptions, BackTokenOptions
+from duo.cli.options.threads import CoreOptions, ThreadOptions
+from duo.config import DEMO, HUB, EngineConfig, GenerationConfig, StopConfig
+from duo.errors import UsageError
+
+
+# fmt: off
+@dataclass(frozen=True)
+class EngineOptions(
+    ModelOptions, HubOptions, WeightOptions, LimitOptions, DraftingOptions, ProfileOption, ExactOption, ThreadOptions,
+    CoreOptions, DeviceOptions, RpcOptions, BackPortOptions, BackTokenOptions, ContextOption, BatchOptions,
+    CacheOptions, LogOptions,
+):
+    """All that decides which models are loaded, and how they decode."""
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether no model was named, so that the demo pair is meant."""
+        return not (self.model or self.hf_repo)
+
+    def model_names(self) -> tuple[Path | str, Path | str | None]:
+        """Target and draft, as duo.load() takes them. Raises UsageError."""
+        if self.model and self.hf_repo:
+            raise UsageError("-m and -hf both name the target: leave one out")
+        if self.model_draft and self.hf_repo_draft:
+            raise UsageError("-md and -hfd both name the draft: leave one out")
+        draft: Path | str | None = f"{HUB}{self.hf_repo_draft}" if self.hf_repo_draft else self.model_draft
+        if self.is_demo:
+            if draft is not None:
+                raise UsageError("a draft without a target: name the target with -m or -hf")
+            return DEMO, None
+        return self.model or f"{HUB}{self.hf_repo}", draft
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether a draft is named, be it the demo pair's."""
+        return self.is_demo or self.model_names()[1] is not None
+
+    def engine_config(self) -> EngineConfig:
+        """How the engine decodes."""
+        return EngineConfig(
+            n_ctx=self.ctx_size,
+            n_batch=self.batch_size,
+            n_ubatch=self.ubatch_size,
+            flash_attn=self.flash_attn.value,
+            type_k=self.cache_type_k.value,
+            type_v=self.cache_type_v.value,
+            exact=self.exact,
+            n_threads=self.threads,
+            n_threads_batch=self.threads_batch,
+            draft_n_threads=self.threads_draft,
+            cpu_range=self.cpu_range,
+            draft_cpu_range=self.cpu_range_draft,
+            draft_n_max=self.draft,
+            draft_n_ahead=self.draft_ahead,
+            schedule=self.schedule.value,
+            n_predict=self.predict,
+        )
+
+
+@dataclass(frozen=True)
+class GenerationOptions(LimitOptions, StopOptions, SamplingOptions, GrammarOptions, VerifyOption):
+    """All that decides how a text is written."""
+
+    def generation_config(self, *, escape: bool = True) -> GenerationConfig:
+        """How a text is written; `escape`: as in read_argument(). Raises UsageError or PromptError."""
+        stops = tuple(read_argument(stop, "-r", escape=escape) for stop in self.reverse_prompt or ())
+        stop = StopConfig(self.predict, stops, self.ignore_eos)
+        return GenerationConfig(self.sampling_config(), stop, self.grammar_text(), self.verify.value)

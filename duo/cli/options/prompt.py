@@ -1,0 +1,121 @@
+"""The prompt: where it comes from, how it is read, and what ends the text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from duo.cli.options.declare import MAIN, PROMPT, option
+from duo.cli.options.drafting import DraftOpt
+from duo.errors import PromptError, UsageError
+
+
+# fmt: off
+@dataclass(frozen=True)
+class LimitOptions:
+    """How much is written, and how much verified at once."""
+
+    predict: Annotated[int, option(
+        "-n", "--predict", "--n-predict", panel=MAIN, metavar="N", env="LLAMA_ARG_N_PREDICT",
+        help="Most tokens to generate; -1 is to the end.")] = -1
+    draft: DraftOpt = None
+
+
+@dataclass(frozen=True)
+class StopOptions:
+    """What ends a text, and what does not."""
+
+    reverse_prompt: Annotated[list[str] | None, option(
+        "-r", "--reverse-prompt", panel=PROMPT, metavar="TEXT", help="Stop before this text; may be repeated.")] = None
+    ignore_eos: Annotated[bool, option("--ignore-eos", panel=PROMPT, help="Never let the model end its text.")] = False
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """The prompt of a run."""
+
+    prompt: Annotated[str | None, option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="The prompt.")] = None
+    file: Annotated[str | None, option(
+        "-f", "--file", panel=MAIN, metavar="FILE", help="A file with the prompt; - is stdin.")] = None
+
+
+@dataclass(frozen=True)
+class TemplateOptions:
+    """What becomes of the prompt of a run."""
+
+    chat: Annotated[bool, option(
+        "--chat", panel=PROMPT, help="Put the prompt into the model's own chat template.")] = False
+    system_prompt: Annotated[str | None, option(
+        "-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="A system prompt; implies --chat.")] = None
+    escape: Annotated[bool, option(
+        "--escape/--no-escape", "-e", panel=PROMPT, help=r"Read \n, \t, \", \\ and \xHH in prompts as escapes.")] = True
+
+
+# What `duo` asks the demo pair when it is given nothing else: the question of test_prompt.txt.
+DEMO_SYSTEM = "You are a helpful, respectful and honest assistant."
+DEMO_QUESTION = "Illustrate the difference between concurrency and parallelism in python."
+
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+
+def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | None:
+    """The prompt from -p or -f, None if neither was given.
+
+    As llama.cpp does, one newline at the end of a file is dropped, and escapes are processed unless turned off.
+    Raises UsageError for both at once, PromptError for what is empty or not text.
+    """
+    if text is not None and file is not None:
+        raise UsageError("-p and -f both give a prompt: leave one out")
+    if file is not None:
+        name, prompt = read_file(file, escape=escape)
+    elif text is not None:
+        name, prompt = "the prompt", read_argument(text, "the prompt", escape=escape)
+    else:
+        return None
+    if not prompt:
+        raise PromptError(f"{name} is empty")
+    return prompt
+
+
+def read_argument(text: str, name: str, *, escape: bool) -> str:
+    """What the text of an argument means, escapes processed if wanted. Raises PromptError if it is no UTF-8."""
+    return _decode(text.encode("utf-8", "surrogateescape"), name, escape=escape)
+
+
+def _decode(data: bytes, name: str, *, escape: bool) -> str:
+    try:
+        text = data.decode()  # in any case, so that the offset is one that the user can look up
+        return _unescape(data).decode() if escape else text
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise PromptError(f"{name} is not valid UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
+
+
+def _unescape(data: bytes) -> bytes:
+    r"""Process \n, \r, \t, \', \", \\ and \xHH, a byte; other backslashes stay (llama.cpp, string_process_escapes)."""
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        return bytes.fromhex(code[1:].decode()) if code[:1] == b"x" else _ESCAPES.get(code, code)
+
+    return _ESCAPE.sub(replace, data)
+
+
+def _read_stdin() -> bytes:
+    return sys.stdin.buffer.read() if sys.stdin is not None else b""  # None: closed by whoever started duo
+
+
+def read_file(file: str, *, escape: bool) -> tuple[str, str]:
+    """What a file, or standard input for -, is called, and its text. Raises PromptError."""
+    name = "standard input" if file == "-" else file
+    try:
+        data = _read_stdin() if file == "-" else Path(file).read_bytes()
+    except FileNotFoundError:
+        raise PromptError(f"{file}: no such file") from None
+    except OSError as error:
+        raise PromptError(f"{file}: {error.strerror}") from error
+    return name, _decode(data.removesuffix(b"\n"), name, escape=escape)

@@ -1,0 +1,181 @@
+"""What a run prints at its end, and writes to --json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from duo.engine.slot import Slot
+from duo.llama import library
+from duo.llama.devices import Device, list_devices
+from duo.llama.model import Model
+
+_CHANGES_SHOWN = 5
+
+
+def facts(slot: Slot, options: dict[str, Any]) -> dict[str, Any]:
+    """What a run was made with, for --json."""
+    target, draft, threads = slot.target, slot.draft_model, asdict(slot.threads)
+    return {
+        "versions": library.versions(),
+        "system": library.system_info(),
+        "devices": [_device_facts(device) for device in list_devices()],
+        "models": {
+            "target": _model_facts(target),
+            "draft": _model_facts(draft) if draft is not None else None,
+        },
+        "threads": {name: sorted(n) if isinstance(n, frozenset) else n for name, n in threads.items()},
+        "context": slot.n_ctx,
+        "options": plain_options(options),
+    }
+
+
+def plain_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in JSON's types."""
+    return {name: _plain(value) for name, value in options.items()}
+
+
+def _device_facts(device: Device) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": device.name, "description": device.description, "kind": device.kind}
+    return facts | dict(zip(("memory_free", "memory_total"), device.memory, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+
+
+def _model_facts(model: Model) -> dict[str, Any]:
+    return {
+        "path": str(model.path),
+        "description": model.description,
+        "bytes": model.n_bytes,
+        "params": model.n_params,
+        "layers": model.n_layer,
+        "quantisation": model.quantisation,
+        "vocabulary": model.n_vocab,
+        "trained_context": model.n_ctx_train,
+    }
+
+
+def render(statistics: dict[str, Any]) -> str:
+    """What a run prints at its end: at most five lines, the last of which is `tokens: N tps: R`."""
+    prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
+    sampling = statistics["sampling"]
+    seed = f"; seed {sampling['seed']}" if sampling["temperature"] else ""
+    lines = [
+        f"speed   {generation['tokens']} tokens in {generation['seconds']:.2f} s, {_rate(generation)} tokens/s; "
+        f"prompt: {prompt['tokens']} tokens in {prompt['seconds']:.2f} s, {_rate(prompt)} tokens/s; "
+        f"stopped: {generation['stop']}{seed}"
+    ]
+    if draft:
+        failure = f"; failed: {draft['error']}" if draft["error"] else ""
+        lines.append(
+            f"draft   {draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted "
+            f"({_percent(draft['accept_rate'])}){failure}"
+        )
+    if policy := statistics.get("policy"):
+        lines.append(f"gain    {_gain(generation, policy)}")
+    if statistics["memory"]["peak_bytes"]:
+        lines.append(f"memory  {_memory(statistics)}")
+    return "\n".join([*lines, _last_line(generation)])
+
+
+def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
+    """Whether the draft paid, and against what."""
+    shares = ", ".join(f"{n} {schedule}" for schedule, n in generation["tokens_by_schedule"].items())
+    used = f"tokens by schedule: {shares}" if shares else f"schedule: {policy['schedule']}"
+    rate, alone_ms = generation["tokens_per_s"], policy["target_ms"]["alone"].get("1")
+    if not rate or not alone_ms:
+        return f"unknown: the target alone was not measured; {used}"
+    alone = 1000 / alone_ms
+    return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s by its decodes); {used}"
+
+
+def _memory(statistics: dict[str, Any]) -> str:
+    return f"{statistics['memory']['peak_bytes'] / 1e6:.0f} MB at most"
+
+
+def _last_line(generation: dict[str, Any]) -> str:
+    return f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}"
+
+
+def render_verbose(statistics: dict[str, Any]) -> str:
+    """All statistics as lines, for -v; the last is that of `render`."""
+    prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
+    lines = [
+        f"prompt      {prompt['tokens']} tokens in {prompt['seconds']:.2f} s, {_rate(prompt)} tokens/s",
+        f"first token {_value(generation['time_to_first_token_s'], '.2f', ' s')}",
+        f"generated   {generation['tokens']} tokens in {generation['seconds']:.2f} s, {_rate(generation)} tokens/s; "
+        f"stopped: {generation['stop']}",
+        f"target      {generation['decodes']} decodes, {_value(generation['target_ms_per_decode'], '.2f')} ms each, "
+        f"{_value(generation['tokens_per_decode'], '.2f')} tokens each, "
+        f"waited {generation['waited_s']:.2f} s for the draft",
+    ]
+    if (sampling := statistics["sampling"])["temperature"]:
+        lines.append(
+            f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['mode']}"
+        )
+    if draft:
+        lines += _draft_lines(draft)
+    if policy := statistics.get("policy"):
+        lines += _policy_lines(policy, generation["tokens_by_schedule"])
+        lines.append(f"gain        {_gain(generation, policy)}")
+    if statistics["memory"]["peak_bytes"]:
+        lines.append(f"memory      {_memory(statistics)}")
+    return "\n".join([*lines, _last_line(generation)])
+
+
+def _draft_lines(draft: dict[str, Any]) -> list[str]:
+    positions = " ".join(f"{100 * share:.0f}" for share in draft["accept_rate_by_position"])
+    lines = [
+        f"draft       {draft['drafted']} drafted, {draft['verified']} verified, {draft['accepted']} accepted "
+        f"({_percent(draft['accept_rate'])}); {_percent(draft['unused'])} of the drafted never used",
+        f"            {_value(draft['ms_per_token'], '.2f')} ms/token, "
+        f"{_percent(draft['hidden'])} of it concurrent with the target",
+    ]
+    if positions:
+        lines.append(f"            accepted by position, %: {positions}")
+        sizes = ", ".join(f"{n} × {k}" for k, n in enumerate(draft["decodes_by_candidates"]) if n)
+        lines.append(f"            decodes × candidates verified: {sizes}")
+    if draft["error"]:
+        lines.append(f"            the draft failed: {draft['error']}")
+    return lines
+
+
+def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
+    """What was decided, why, and on what grounds."""
+    shares = ", ".join(f"{n} tokens {schedule}" for schedule, n in tokens.items())
+    forecasts = ", ".join(f"{schedule} {rate:.1f}" for schedule, rate in policy["forecast_tokens_per_s"].items())
+    changes = [f"{change['schedule']} at {change['tokens']} ({change['reason']})" for change in policy["changes"]]
+    more = len(changes) - _CHANGES_SHOWN
+    lines = [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"]
+    lines += [f"            {change}" for change in changes[:_CHANGES_SHOWN]]
+    lines += [f"            and {more} more changes"] if more > 0 else []
+    for name, words in (("alone", "alone or sequential"), ("beside", "concurrent")):
+        times = policy["target_ms"][name]
+        sizes, milliseconds = ", ".join(times), ", ".join(f"{ms:.1f}" for ms in times.values())
+        if times:
+            draft = _value(policy["draft_ms"][name], ".1f", " ms")
+            lines.append(f"learned     {words}: T({sizes}) = {milliseconds} ms, draft {draft}")
+    lines.append(f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s")
+    return lines
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write `document`. Raises OSError."""
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _rate(phase: dict[str, Any]) -> str:
+    return _value(phase["tokens_per_s"], ".1f")
+
+
+def _percent(share: float | None) -> str:
+    return _value(None if share is None else 100 * share, ".1f", " %")
+
+
+def _value(number: float | None, form: str, unit: str = "") -> str:
+    return "-" if number is None else f"{number:{form}}{unit}"

@@ -1,0 +1,107 @@
+"""The generated text, on stdout."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from duo.cli.options.output import Color
+from duo.cli.terminal.console import say
+from duo.spec.types import Step
+
+_ACCEPTED = b"\x1b[32m"
+_BOLD = b"\x1b[1m"
+# What could drive a terminal: C0 but tab and newline, DEL, and C1 in UTF-8.
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+_STRUCK = b"\x1b[9;2m"
+_RESET = b"\x1b[0m"
+
+
+def marks_tokens(color: Color) -> bool:
+    """Whether the text is to be marked with colours: asked for, or a terminal that wants them."""
+    if color is Color.AUTO:
+        return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return color is Color.ALWAYS
+
+
+class TextSink(Protocol):
+    """Where text goes to."""
+
+    def write(self, data: memoryview, /) -> int:
+        """Take some of it, and say how much."""
+        ...
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+        ...
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        ...
+
+
+class TextWriter:
+    """Writes steps to stdout as they come; on a terminal without what could drive it.
+
+    With `marks`, accepted draft tokens are green and every other step is bold, so that the steps can be told apart.
+    Without, nothing but the text's bytes.
+    """
+
+    def __init__(
+        self, *, marks: bool, stream: TextSink | None = None, rejected: Callable[[int], bytes] | None = None
+    ) -> None:
+        """`rejected` spells guesses that were rejected, which are shown struck through if there are marks."""
+        self._stream: TextSink = stream or sys.stdout.buffer
+        self._on_terminal = self._stream.isatty()
+        self._marks = marks
+        self._rejected = rejected
+        self._bold = False
+        self._last = b""
+
+    def prompt(self, text: str) -> None:
+        """Write the prompt, unmarked. Raises BrokenPipeError when nobody reads any more."""
+        self._write(text.encode())
+
+    def step(self, step: Step) -> None:
+        """Write one step. Raises BrokenPipeError when nobody reads any more."""
+        text = tuple(map(self._harmless, step.pieces))
+        if not any(text):
+            return
+        self._write(self._marked(step, text) if self._marks else b"".join(text))
+        self._last = b"".join(text)[-1:]
+
+    def end(self) -> None:
+        """Put what follows on a terminal on a line of its own."""
+        if self._last not in (b"", b"\n") and (sys.stdout.isatty() or _streams_are_one()):
+            say("")
+
+    def _harmless(self, text: bytes) -> bytes:
+        return _CONTROLS.sub(b"", text) if self._on_terminal else text
+
+    def _marked(self, step: Step, texts: tuple[bytes, ...]) -> bytes:
+        style = _BOLD if self._bold else b""
+        self._bold = not self._bold
+        tokens = [
+            style + (_ACCEPTED if i < step.n_accepted else b"") + text + _RESET for i, text in enumerate(texts) if text
+        ]
+        if self._rejected is not None and step.rejected:
+            wrong = self._harmless(b"".join(map(self._rejected, step.rejected))).replace(b"\n", b" ")
+            tokens.insert(step.n_accepted, _STRUCK + wrong + _RESET)
+        return b"".join(tokens)
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:  # with PYTHONUNBUFFERED, a part of it may be taken at a time
+            rest = rest[self._stream.write(rest) :]
+        self._stream.flush()
+
+
+def _streams_are_one() -> bool:
+    """Whether stdout and stderr go to the same file, as with 2>&1."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except OSError:
+        return False

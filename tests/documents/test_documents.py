@@ -1,0 +1,283 @@
+"""Every command line of the documents is run as far as that can be done here, and every link leads somewhere.
+
+A new line either runs as it is, with the names below standing for models, machines and ports, or goes into one of the
+two tables of what is not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from duo.cli.main import app
+from duo.engine import engine
+from duo.llama.library import supports_rpc
+from duo.loading import load
+from tests.command import ROOT, environment
+from tests.documents.documents import Command, broken_links, commands, inline_commands, programs, strangers
+from tests.gguf_files import tiny_llama
+from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
+
+# What takes other hardware or another machine; the section has to say that it was not run.
+NEEDS_HARDWARE = {
+    r"-dev CUDA": "a card",
+    r"^duo (tune|bench) .* -ngl ": "a Mac",
+    r"^duo .* wss://": "a proxy with TLS",
+    r"^ssh ": "a second machine",
+}
+SAID = re.compile(r"not\s+(been\s+)?run|[Nn]one of this has been run|untested|such\s+hardware")
+# What is not run for another reason.
+NOT_RUN = {
+    r"^duo -hf ": "fetches models of made-up names",
+    r"--peers llama-completion=/opt": "names a program of the reader's own",
+    r"^(\. \.venv|D=|eval |_DUO_COMPLETE=)": "is for the reader's shell: tests/process/cli/test_completion.py",
+    r"^python -m pytest": "would run all tests from one of them",
+    r"^PYTHON=.* benchmarks/peers\.sh": "compiles for eight minutes",
+    r"^PATH=.* duo bench": "needs what that has built: tests/process/cli/test_bench.py runs it where it is there",
+}
+
+MEASURES = ("tune", "check", "bench")  # they take minutes with models that write sense
+SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4"}
+MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
+
+PYTHON = ROOT / "docs" / "python.md"
+PROGRAMS = [*programs(PYTHON), *programs(ROOT / "README.md")]
+
+COMMANDS = list({command.text: command for command in reversed(commands())}.values())[::-1]
+
+
+def _is_run(command: Command) -> bool:
+    return not any(re.search(pattern, command.text) for pattern in (*NEEDS_HARDWARE, *NOT_RUN))
+
+
+def _lines(pattern: str) -> pytest.MarkDecorator:
+    """The commands that begin like this, each a test of its own."""
+    chosen = [command for command in COMMANDS if re.match(pattern, command.text) and _is_run(command)]
+    return pytest.mark.parametrize("command", chosen, ids=lambda command: command.place)
+
+
+# What is there for the commands
+
+
+@pytest.fixture(scope="module")
+def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What stands for the files that the documents name."""
+    folder = tmp_path_factory.mktemp("documents")
+    (folder / "prompt.txt").write_text("Once upon a time")
+    (folder / "keys").write_text("sk-1\n")
+    (folder / "token").write_text("secret\n")
+    tiny_llama(folder / "tiny.gguf")
+    target, draft = demo_pair
+    _shell(f"duo -m {target} -md {draft} -p Once -n 8 --trace {folder}/trace.json", folder)
+    return {"main.gguf": str(target), "draft.gguf": str(draft)} | {
+        name: str(folder / name) for name in ("prompt.txt", "keys", "token", "tiny.gguf", "trace.json")
+    }
+
+
+def _here(command: Command, names: dict[str, str]) -> str:
+    """The command with what there is here, and shorter."""
+    text = command.text
+    if re.match(r"duo trace ", text):
+        text = text.replace("trace.json", names["trace.json"])
+    for name in ("main.gguf", "draft.gguf"):
+        stands_in = "tiny.gguf" if re.match(rf"duo ({'|'.join(MEASURES)}) ", text) else name
+        text = text.replace(f" {name}", f" {names[stands_in]}")
+    text = re.sub(r" (prompt\.txt|keys|token)\b", lambda found: f" {names[found[1]]}", text)
+    text = re.sub(MACHINES, "127.0.0.1", re.sub(r" -n \d+", " -n 4", re.sub(r" -r \d+", " -r 1", text)))
+    return re.sub(r"^duo (\w[\w-]*)", lambda found: f"{found[0]} {SHORTLY.get(found[1], '')}", text)
+
+
+def _shell(text: str, folder: Path) -> None:
+    """Run it in bash and expect that it ends well."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"PATH": path, "LLAMA_ARG_N_PREDICT": "4"}
+    done = subprocess.run(
+        ["bash", "-c", text],
+        cwd=folder,
+        env=environment(own),
+        input="Hello\n",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    # duo doctor says with 1 that something is wrong with this machine.
+    assert done.returncode in ((0, 1) if text.startswith("duo doctor") else (0,)), f"{text}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
+    with LeadProcess(demo_pair[0], "-n", "4") as running:
+        yield running
+
+
+# What is run
+
+
+@_lines(r"duo (?!(lead|back|rpc-server|chat) )(?!.*--rpc)")
+def test_what_duo_writes(command: Command, names: dict[str, str], demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    text = _here(command, names).replace("$D", str(demo_pair[0].parent)).replace("5556", str(free_port()))
+    _shell(text, tmp_path)
+
+
+@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+@_lines(r"duo (?!rpc-server).*--rpc ")
+def test_with_rpc(command: Command, names: dict[str, str], demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    text = _here(command, names).replace("$D", str(demo_pair[0].parent))
+    with ExitStack() as stack:
+        while "127.0.0.1:20002" in text:
+            text = text.replace("127.0.0.1:20002", stack.enter_context(RpcServer()).name, 1)
+        _shell(text, tmp_path)
+
+
+@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+@_lines(r"duo rpc-server ")
+def test_an_rpc_server(command: Command, names: dict[str, str]) -> None:
+    _serve(_here(command, names).replace("20002", str(free_port())), "duo: serving ")
+
+
+@_lines(r"duo lead ")
+def test_a_lead(command: Command, names: dict[str, str]) -> None:
+    _serve(f"{_here(command, names)} --port 0", "duo: listening on ")
+
+
+@_lines(r"duo back ")
+def test_a_back(command: Command, names: dict[str, str], lead: LeadProcess) -> None:
+    text = _here(command, names)
+    text = re.sub(r":555[56]\b", f":{lead.port}", text if "--lead" in text else f"{text} --lead ws://127.0.0.1:5555")
+    _serve(text, "joined the lead")
+
+
+def _serve(text: str, said: str) -> None:
+    """Start it, wait until it is at work, and stop it as Ctrl-C does."""
+    with Served(*shlex.split(text)[1:]) as served:
+        served.wait_for(said)
+        served.send(signal.SIGINT)
+        assert served.finish() == 0, served.lines
+
+
+@_lines(r"duo chat |curl ")
+def test_talking_to_a_lead(command: Command, names: dict[str, str], lead: LeadProcess, tmp_path: Path) -> None:
+    if command.text.startswith("curl") and shutil.which("curl") is None:
+        pytest.skip("there is no curl")
+    text = _here(command, names).replace("5555", str(lead.port))
+    _shell(re.sub(r"^curl ", f"curl -sS --fail -m {PATIENCE_S} ", text), tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@_lines(r"make ")
+def test_make_knows_the_target(command: Command) -> None:
+    # -n: what make would run; that itself takes minutes.
+    _shell(re.sub(r"\bmake\b", "make -n", command.text), ROOT)
+
+
+@_lines(r"python -m benchmarks")
+def test_a_benchmark_takes_these_options(command: Command) -> None:
+    # What it does takes from minutes to hours; its help says whether it would.
+    words = shlex.split(command.text)
+    done = subprocess.run([sys.executable, *words[1:3], "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert [
+        word for word in words[3:] if word.startswith("-") and word not in re.findall(r"--?\w[\w-]*", done.stdout)
+    ] == []
+
+
+@_lines(r"benchmarks/")
+def test_a_script_is_there(command: Command) -> None:
+    name, *options = shlex.split(command.text)
+    script = ROOT / name
+    assert os.access(script, os.X_OK)
+    if name.endswith("gpu.sh"):
+        own = {
+            "PYTHON": sys.executable,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+        run = [str(script), *options, "--dry-run"]
+        done = subprocess.run(run, env=environment(own), capture_output=True, text=True, check=True, cwd=ROOT)
+        assert all(option in done.stdout for option in options if option != "--dry-run")
+    else:
+        assert options == []
+
+
+# Python
+
+
+@pytest.mark.parametrize("program", [program for _, program in PROGRAMS], ids=[place for place, _ in PROGRAMS])
+def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for name, path in zip(("main.gguf", "draft.gguf"), demo_pair, strict=True):
+        (tmp_path / name).symlink_to(path)
+    text = re.sub(r"max_tokens=\d+", "max_tokens=4", program.replace("port=5555", "port=0"))
+    text = text.replace("lead.wait()", 'print(__import__("httpx").get(f"{lead.url}/health").raise_for_status().text)')
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def _text_options() -> list[str]:
+    """The names in TextOptions, which there is for type checkers only."""
+    nodes = ast.walk(ast.parse(inspect.getsource(engine)))
+    (found,) = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == "TextOptions")
+    return [
+        line.target.id for line in found.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    ]
+
+
+def test_every_parameter_is_in_the_document_for_python() -> None:
+    text = PYTHON.read_text(encoding="utf-8")
+    names = [*inspect.signature(load).parameters, *_text_options()]
+    assert [name for name in names if not re.search(rf"`{name}\b", text)] == []
+
+
+# What holds for all
+
+
+def test_every_command_is_run_or_has_a_reason() -> None:
+    """So that a line that nobody has thought of is noticed."""
+    assert strangers() == []
+    kinds = r"duo |make |python -m benchmarks|benchmarks/|curl "
+    assert [c.place for c in COMMANDS if _is_run(c) and not re.match(kinds, c.text)] == []
+    patterns = (*NEEDS_HARDWARE, *NOT_RUN)
+    unused = [pattern for pattern in patterns if not any(re.search(pattern, command.text) for command in COMMANDS)]
+    assert unused == []
+
+
+def test_where_hardware_is_needed_the_document_says_that_it_was_not_run() -> None:
+    needs = [c for c in commands() if any(re.search(pattern, c.text) for pattern in NEEDS_HARDWARE)]
+    assert [command.place for command in needs if not SAID.search(command.section)] == []
+
+
+def test_every_option_of_duo_in_a_document_exists() -> None:
+    root: Any = typer.main.get_command(app)
+    for command in (*commands(), *inline_commands()):
+        if not command.text.startswith("duo "):
+            continue
+        words = shlex.split(command.text, comments=True)[1:]
+        takes = root.commands.get(words[0], root) if words else root
+        known = {name for option in takes.params for name in (*option.opts, *option.secondary_opts)}
+        unknown = [word for word in words if re.match(r"--?[a-zA-Z]", word) and word.partition("=")[0] not in known]
+        assert unknown == [], f"{command.place}: {command.text}"
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert broken_links() == []

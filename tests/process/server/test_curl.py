@@ -1,0 +1,68 @@
+"""A recorded conversation of curl with the lead: `python -m tests.process.server.test_curl` writes the answers anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from duo.models.demo import demo_pair as _demo_pair
+from tests.serving import PATIENCE_S, LeadProcess
+
+RECORD = Path(__file__).with_name("curl.txt")
+LEAD = "127.0.0.1:5555"  # the address in the record
+PROMPT = "$ "
+
+# What differs from one time to the next.
+_VARYING = {
+    r'"((?:chat)?cmpl)-[0-9a-f]{32}"': r'"\1-ID"',
+    r'"created":\d+': '"created":0',
+    r'"(\w+_(?:ms|per_second))":[\d.e+-]+': r'"\1":0.0',
+    r"(?m)^date: .*$": "date: DATE",
+    r"(?m)^content-length: \d+$": "content-length: N",
+    r"(?m)^(\w+:\w+_seconds(?:_total)?) [\d.e+-]+$": r"\1 S",
+}
+
+
+def converse(target: Path, commands: list[str]) -> str:
+    """Run the commands one after the other. They and what they say, as in the record."""
+    with LeadProcess(target, "--exact", "--ctx-size", "512", "--alias", "demo", "--api-key", "sk-demo") as lead:
+        return "\n".join(f"{PROMPT}{command}\n{_answer(lead, command)}" for command in commands)
+
+
+def _answer(lead: LeadProcess, command: str) -> str:
+    program, *arguments = shlex.split(command.replace(LEAD, f"127.0.0.1:{lead.port}"))
+    done = subprocess.run(
+        [program, "-q", *arguments],  # without the user's own settings
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    said = (done.stdout + done.stderr).decode().replace("\r\n", "\n").replace(f"127.0.0.1:{lead.port}", LEAD)
+    for pattern, replacement in _VARYING.items():
+        said = re.sub(pattern, replacement, said)
+    return said.rstrip("\n") + "\n"
+
+
+def recorded_commands(record: str) -> list[str]:
+    return [line.removeprefix(PROMPT) for line in record.splitlines() if line.startswith(PROMPT)]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_conversation_goes_as_recorded(demo_pair: tuple[Path, Path]) -> None:
+    record = RECORD.read_text(encoding="utf-8")
+    commands = recorded_commands(record)
+    assert len(commands) > 10
+    assert converse(demo_pair[0], commands) == record
+
+
+if __name__ == "__main__":
+    RECORD.write_text(
+        converse(_demo_pair()[0], recorded_commands(RECORD.read_text(encoding="utf-8"))), encoding="utf-8"
+    )

@@ -1,0 +1,39 @@
+"""Policies that have learned what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import Schedule
+from tests.unit.spec.machines import N_AHEAD
+
+SLOW_TARGET = {1: 0.490, 2: 0.495, 5: 0.540, 9: 0.600}
+FLAT = {n: 0.010 + 0.003 * (n - 1) for n in range(1, 10)}
+STEEP = {n: 0.010 * n for n in range(1, 10)}
+CLIFF = {1: 0.010, 2: 0.020, 3: 0.020, 4: 0.021, 5: 0.022, 6: 0.040, 7: 0.040, 8: 0.041, 9: 0.041}
+
+
+def scores(acceptance: float, n: int = 500, confidence: float = 1.0) -> list[tuple[float, bool]]:
+    """Guesses of which this share is right, evenly spread."""
+    return [(confidence, int((i + 1) * acceptance) > int(i * acceptance)) for i in range(n)]
+
+
+def policy(
+    target_s: dict[int, float],
+    draft_s: float = 0.005,
+    acceptance: float | None = None,
+    n_max: int = 8,
+    schedules: Sequence[Schedule] = (Schedule.ASYNC,),
+    mode: str = "",
+) -> Policy:
+    """A policy that has measured T(n), t_d and a(c) as given, the last in a mode of sampling."""
+    made = Policy(n_max, N_AHEAD, schedules)
+    made.begin(0, mode=mode)
+    if acceptance is not None:
+        made.learn_scores(scores(acceptance))
+    for n, seconds in target_s.items():
+        made.costs.add_target(n, seconds)
+    made.learn_draft(1, draft_s)
+    made.learn_step(1, StepCost(0, target_s[1], target_s[1]))
+    return made
