@@ -1,12 +1,7 @@
-"""What an engine costs beside its decodes: memory over many loads, and Python per step over a model that takes no time.
-
-python -m benchmarks.engine --loads 100
-python -m benchmarks.engine --steps 6000
-"""
+"""Engine overhead: memory over many loads, and Python's processor time per step with decodes that take no time."""
 
 from __future__ import annotations
 
-import argparse
 import resource
 import sys
 import threading
@@ -18,6 +13,8 @@ from statistics import median
 import numpy as np
 
 import duo
+from benchmarks.contestants import Setup
+from benchmarks.measure import Outcome, Scenario, note
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.draft import DraftRequest
@@ -34,10 +31,28 @@ from duo.spec.verify import Matching
 
 _N_VOCAB = 64
 _REPORTED = (1, 10, 20, 50, 100, 200)
+_REPETITIONS = 5
 
 
-class Instant:
-    """A context whose decodes take no time; a draft is wrong at every sixth position."""
+class EngineCost(Scenario):
+    """-r is the number of loads, -n the number of tokens per schedule."""
+
+    def run(self, setup: Setup) -> Outcome:
+        memory = {}
+        for i in range(1, setup.n_rounds + 1):
+            with duo.load(setup.target, setup.draft, profile=False) as engine:
+                engine.generate("Once upon a time", max_tokens=16)
+            if i in _REPORTED or i == setup.n_rounds:
+                memory[i] = resident_bytes() / 1e6
+                note(f"{i} loads: {memory[i]:.1f} MB")
+        times = {s.value: median(_step_us(s, setup.n_tokens) for _ in range(_REPETITIONS)) for s in Schedule}
+        lines = [f"- {n} loads: {size:.1f} MB resident" for n, size in memory.items()]
+        lines += [f"- {schedule}: {us:.1f} µs of processor time per step" for schedule, us in times.items()]
+        return Outcome(lines, {"memory_mb": memory, "step_us": times})
+
+
+class _Instant:
+    """A context whose decodes take no time. Every sixth token of a draft is wrong."""
 
     n_ctx: int = 1_000_000
     n_batch: int = 512
@@ -67,43 +82,25 @@ class Instant:
     def resume(self) -> None: ...
 
 
-def step_us(schedule: Schedule, n_tokens: int) -> float:
+def _step_us(schedule: Schedule, n_tokens: int) -> float:
     """Microseconds of processor time per step."""
     greedy, metrics, threads = Greedy(), Metrics(), ThreadConfig(1, 1, (1,), (1, 1))
     ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b"a"), lambda _: False)
     request = DraftRequest(Session([1, 2, 3], _N_VOCAB), ending, metrics, _N_VOCAB, greedy, SamplingConfig())
     draft = None
     if schedule is not Schedule.OFF:
-        draft = LocalDraft(Cache(Instant(is_draft=True)), Policy(4, 8, (schedule,)), threads)
-    generation = Generation(Instant(), request, Matching(greedy), threads, draft)
+        draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(4, 8, (schedule,)), threads)
+    generation = Generation(_Instant(), request, Matching(greedy), threads, draft)
     began = time.process_time()
     generation.run(lambda _: None, threading.Event())
     return 1e6 * (time.process_time() - began) / len(metrics.steps)
 
 
-def resident_mb() -> float:
-    """Memory that the process holds now; where the system does not say, the most that it has held."""
+def resident_bytes(process: str = "self") -> float:
+    """The resident size of a process; without /proc, the peak of this process."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize() / 1e6
+        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
+        return pages * resource.getpagesize()
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (1e6 if sys.platform == "darwin" else 1e3)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loads", type=int, default=0, help="load, write 16 tokens and close so many times")
-    parser.add_argument("--steps", type=int, default=0, help="tokens to write with each schedule")
-    options = parser.parse_args()
-    for i in range(1, options.loads + 1):
-        with duo.load("demo", profile=False) as engine:
-            engine.generate("Once upon a time", max_tokens=16)
-        if i in _REPORTED or i == options.loads:
-            print(f"{i} loads: {resident_mb():.1f} MB", flush=True)
-    for schedule in Schedule if options.steps else ():
-        print(f"{schedule.value}: {median(step_us(schedule, options.steps) for _ in range(5)):.1f} µs per step")
-
-
-if __name__ == "__main__":
-    main()
+        return peak * (1 if sys.platform == "darwin" else 1024)

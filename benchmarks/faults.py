@@ -1,73 +1,63 @@
-"""Measures what a dead or stalled RPC server costs: the longest gap in a text, and the time until a run gives up.
-
-python -m benchmarks.faults
-"""
+"""Faults of an RPC server: the longest pause in a text, and the time until a run fails."""
 
 from __future__ import annotations
 
-import argparse
 import signal
 import time
-from itertools import pairwise
-from pathlib import Path
+from functools import partial
 
-from duo.models.demo import demo_pair
-from tests.relay import Relay
-from tests.serving import LeadProcess, RpcServer, Served
+from benchmarks import servers
+from benchmarks.contestants import Setup
+from benchmarks.engine import resident_bytes
+from benchmarks.measure import Outcome, Scenario, Verdict, note
+from duo.bench.process import Child
+from duo.bench.statistics import Range
 
-N_TOKENS = 600
-WEIGHTS = 20_000_000  # bytes that have passed while there are more to come
-MOST_GAP_S, MOST_END_S = 1.0, 10.0
-SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
-
-
-def gap(target: Path, draft: Path, number: signal.Signals) -> float:
-    """The longest pause in a streamed text, seconds, when the draft's server dies or stalls in it and comes back."""
-    with (
-        RpcServer() as server,
-        LeadProcess(target, "-md", draft, "--schedule", "async", "--rpc", server.name) as lead,
-    ):
-        lead.wait_for("has joined")
-        text = lead.stream("Once upon a time", N_TOKENS)
-        text.wait_for_pieces(50)
-        server.send_all(number)
-        lead.wait_for("the target goes on alone")
-        text.finish()
-    return float(max(b - a for a, b in pairwise(text.times)))
+_PROMPT = "Once upon a time"
+_WEIGHTS = 20_000_000  # bytes on the server, when the upload of weights has started but not finished
+_WRITTEN = 100  # characters of text before the fault
+_MOST_GAP_S, _MOST_END_S = 1.0, 10.0
+_SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 
 
-def end(target: Path, number: signal.Signals, phase: str) -> float:
-    """Seconds from the fault of the target's server until the run has ended."""
-    struck: list[float] = []
+class Faults(Scenario):
+    """Injects each fault once."""
 
-    def strike() -> None:
-        struck.append(time.monotonic())
-        server.send_all(number)
-
-    options = ("-m", target, "-p", "Once upon a time", "-n", str(N_TOKENS), "--ignore-eos", "-ngl", "99", "--rpc")
-    n_bytes = WEIGHTS if phase == "loading" else 0
-    with (
-        RpcServer() as server,
-        Relay(server.port, n_bytes, strike) as relay,
-        Served(*options, relay.name) as run,
-    ):
-        if phase == "generating":
-            while len(run.stdout) < 200:
-                time.sleep(0.01)
-            strike()
-        assert run.finish() == 1, run.lines
-        return time.monotonic() - struck[0]
+    def run(self, setup: Setup) -> Outcome:
+        verdicts = []
+        for what, number in _SIGNALS.items():
+            gap = _gap_s(setup, number)
+            verdicts.append(
+                Verdict(f"draft's server {what}: longest pause, s", Range(gap, None, None), most=_MOST_GAP_S)
+            )
+            for phase in ("loading", "generating"):
+                name = f"target's server {what} while {phase}: end after, s"
+                verdicts.append(Verdict(name, Range(_end_s(setup, number, phase), None, None), most=_MOST_END_S))
+                note(str(verdicts[-1]))
+        return Outcome([], {}, verdicts)
 
 
-def main() -> None:
-    argparse.ArgumentParser("faults", description=(__doc__ or "").partition("\n")[0]).parse_args()
-    target, draft = demo_pair()
-    for what, number in SIGNALS.items():
-        print(f"draft's server {what}: longest gap {gap(target, draft, number):.2f} s, at most {MOST_GAP_S:g}")
-        for phase in ("loading", "generating"):
-            seconds = end(target, number, phase)
-            print(f"target's server {what} while {phase}: ended after {seconds:.2f} s, at most {MOST_END_S:g}")
+def _gap_s(setup: Setup, number: signal.Signals) -> float:
+    """The longest pause in a text whose draft server is killed or stopped at half of the text."""
+    with servers.rpc_server(setup) as rpc:
+        lead = servers.lead(setup, "-md", setup.draft, "--schedule", "async", "--rpc", f"127.0.0.1:{rpc.port}")
+        lead.wait_for_drafts(1)
+        with lead:
+            return servers.stream(lead, _PROMPT, setup.n_tokens, partial(rpc.send, number)).longest_gap_s
 
 
-if __name__ == "__main__":
-    main()
+def _end_s(setup: Setup, number: signal.Signals, phase: str) -> float:
+    """Seconds from the fault of the target's server until the run exits."""
+    options = ["-p", _PROMPT, "-n", str(setup.n_tokens), "--ignore-eos", "-ngl", "99", "--no-profile"]
+    with servers.rpc_server(setup) as rpc:
+        before, address = resident_bytes(str(rpc.pid)), f"127.0.0.1:{rpc.port}"
+        with Child([*setup.duo, "-m", str(setup.target), *options, "--rpc", address]) as run:
+            if phase == "loading":
+                servers.wait_until(lambda: resident_bytes(str(rpc.pid)) - before > _WEIGHTS, run)
+            else:
+                servers.wait_until(lambda: len(run.stdout) > _WRITTEN, run)
+            struck = time.monotonic()
+            rpc.send(number)
+            cost = run.wait()
+            assert cost.status == 1, cost.stderr
+            return time.monotonic() - struck

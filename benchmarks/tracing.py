@@ -1,93 +1,63 @@
-"""Measures what --trace costs: the demo pair, one core each, and its target alone, with and without it.
-
-python -m benchmarks.tracing [-r N] [-n N] [--json FILE]; README.md has the protocol.
-"""
+"""The overhead of --trace, with the demo pair and with its target alone; one thread per model."""
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
-from collections.abc import Sequence
+import threading
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from benchmarks.options import PROMPTS, parser, quiet_enough
-from benchmarks.report import circumstances
-from duo.bench.formats import spread
-from duo.bench.statistics import speed_up
+from benchmarks.contestants import Setup
+from duo.bench.contestant import Contestant, Job, Run
+from duo.bench.modes import InProcess
 from duo.config import DraftConfig, GenerationConfig, StopConfig
 from duo.diagnose.trace import TraceFile
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
-from duo.engine.slot import Drafts, Slot
+from duo.engine.slot import Drafts
 from duo.loading import load
-from duo.models.demo import demo_pair
 
-LEAST = 0.99
-N_CTX = 1024
-# Always the same schedule: what a policy finds out differs from text to text.
-WAYS = {"the target alone": "off", "both models": "async"}
+_N_CTX = 1024
+# Fixed schedules: a policy's choice differs from text to text.
+MODES = ("plain", "async")
 
 
-def main() -> None:
-    options = parser("tracing", (__doc__ or "").partition("\n")[0], n_tokens=64).parse_args()
-    files = options.prompts or sorted(PROMPTS.glob("*.txt"))
-    document: dict[str, object] = {**circumstances(options.peers), "load_before": quiet_enough()}
-    target, draft = demo_pair()
-    with (
-        load(target, draft, n_ctx=N_CTX, n_threads=1, draft_n_threads=1, profile=False) as engine,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        engine.call(lambda slot: slot.reserve(0, N_CTX))
-        prompts = [engine.tokenize(file.read_text(encoding="utf-8")) for file in files]
-        for way, schedule in WAYS.items():
-            drafts = drafts_for(engine.slot, schedule)
-            ratios = measure(engine, drafts, prompts * options.repetitions, options.n_tokens, Path(folder) / "trace")
-            found = speed_up(ratios)
-            assert found is not None
-            verdict = "pass" if found.middle >= LEAST else "MISSED"
-            print(f"{way}: traced over not traced {spread(found, 4)}  at least {LEAST} {verdict}", flush=True)
-            document[way] = {"ratio": found.middle, "low": found.low, "high": found.high, "ratios": ratios}
-    if options.json:
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+def contestants(setup: Setup) -> list[Contestant]:
+    """Each of MODES in one process, with and without a trace."""
+    loading = load(setup.target, setup.draft, n_ctx=_N_CTX, n_threads=1, draft_n_threads=1, profile=False)
+    engine = setup.stack.enter_context(loading)
+    engine.call(lambda slot: slot.reserve(0, _N_CTX))
+    slot = engine.slot
+    concurrent = Drafts(slot.new_draft(slot.new_policy(DraftConfig(4, 8, "async"))))
+    found = []
+    for mode, drafts in zip(MODES, (Drafts(), concurrent), strict=True):
+        found.append(Contestant(f"{mode}, not traced", InProcess(engine, partial(_same, drafts))))
+        found.append(Contestant(f"{mode}, traced", _Traced(engine, drafts, setup.folder)))
+    return found
 
 
-def drafts_for(slot: Slot, schedule: str) -> Drafts:
-    """What drafts in this schedule."""
-    if schedule == "off":
-        return Drafts()
-    return Drafts(slot.new_draft(slot.new_policy(DraftConfig(4, 8, schedule))))
+def _same(drafts: Drafts, _: threading.Event) -> Drafts:
+    return drafts
 
 
-def measure(engine: Engine, drafts: Drafts, prompts: Sequence[list[int]], n_tokens: int, file: Path) -> list[float]:
-    """For each prompt the rate of its text traced over that of the same one not traced; each is first in turn."""
-    ratios = []
-    for i, prompt in enumerate(prompts):
-        rates = {}
-        for traced in (True, False) if i % 2 else (False, True):
-            engine.call(lambda slot: slot.forget())
-            rates[traced] = write(engine, drafts, prompt, n_tokens, file if traced else None)
-        ratios.append(rates[True] / rates[False])
-        print(f"\r{i + 1}/{len(prompts)}", end="", file=sys.stderr)
-    print(file=sys.stderr)
-    return ratios
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """Writes the trace in the calling thread, as `duo` does."""
 
+    engine: Engine
+    drafts: Drafts
+    folder: Path
 
-def write(engine: Engine, drafts: Drafts, prompt: list[int], n_tokens: int, file: Path | None) -> float:
-    """Tokens/s of one text; the main thread writes the trace, as in `duo`."""
-    metrics = Metrics()
-    trace = None if file is None else TraceFile(file, metrics, {})
-    config = GenerationConfig(stop=StopConfig(n_tokens, (), True))
-    with engine.start(prompt, config, drafts=drafts, metrics=metrics) as stream:
-        for _ in stream:
-            if trace is not None:
+    def write(self, job: Job, stop: threading.Event) -> Run:  # noqa: ARG002 - a Writer
+        self.engine.call(lambda slot: slot.forget())
+        metrics = Metrics()
+        trace = TraceFile(self.folder / "trace.json", metrics, {})
+        config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
+        pieces: list[bytes] = []
+        prompt = self.engine.tokenize(job.prompt)
+        with self.engine.start(prompt, config, drafts=self.drafts, metrics=metrics) as stream:
+            for step in stream:
+                pieces.extend(step.pieces)
                 trace.flush()
-    if trace is not None:
         trace.close()
-    rate = metrics.statistics().tokens_per_s
-    assert rate is not None
-    return rate
-
-
-if __name__ == "__main__":
-    main()
+        return Run.of(b"".join(pieces).decode("utf-8", "replace"), asdict(metrics.statistics()), metrics)

@@ -1,1 +1,1 @@
-"""Measuring duo beside plain runs and other programs: runs in turns, what they come to, tables and plots."""
+"""The benchmark framework: contestants, rounds, statistics, tables and plots."""

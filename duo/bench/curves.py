@@ -1,4 +1,4 @@
-"""What duo's own runs say beyond their rates: T(n), acceptance by position, and a stretch of time."""
+"""Curves from the metrics of duo's runs: T(n), acceptance by position, and a timeline."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from duo.bench.contestant import Contestant
 from duo.bench.results import Results
 from duo.engine.metrics import Event, Metrics
 
-_LEAST_DECODES = 3  # of a size, to show its time
-_LEAST_VERIFIED = 10  # candidates at a position, to show their acceptance
-_SHOWN_DECODES = 30  # of the target, in a timeline
-_PREFERRED = ("async", "auto", "remote", "sync")  # for the timeline
+_LEAST_DECODES = 3  # per batch size, to show its time
+_LEAST_VERIFIED = 10  # candidates per position, to show their acceptance
+_SHOWN_DECODES = 30  # target decodes in the timeline
+_PREFERRED = ("async", "auto", "remote", "sync")  # modes for the timeline
 
 
 class Timeline(NamedTuple):
-    """The beginning of one text, from `start` to `end` by the events' clock, in seconds."""
+    """The first events of one text; `start` and `end` in seconds of their clock."""
 
     contestant: Contestant
     category: str
@@ -27,7 +27,7 @@ class Timeline(NamedTuple):
 
 
 def target_times(results: Results) -> dict[str, dict[int, float]]:
-    """By mode: the median milliseconds of a target decode of n tokens, for each n that is frequent enough."""
+    """By mode: the median time in ms of a target decode of n tokens, for each n with enough decodes."""
     times: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for mode, metrics in _own(results):
         for event in metrics.events:
@@ -40,7 +40,7 @@ def target_times(results: Results) -> dict[str, dict[int, float]]:
 
 
 def acceptance(results: Results) -> dict[str, list[float]]:
-    """By mode that drafts: the share of the candidates accepted at each position of a batch, from the first on."""
+    """By drafting mode: the share of accepted candidates at each position of a batch."""
     verified: dict[str, Counter[int]] = defaultdict(Counter)
     accepted: dict[str, Counter[int]] = defaultdict(Counter)
     for mode, metrics in _own(results):
@@ -55,7 +55,7 @@ def acceptance(results: Results) -> dict[str, list[float]]:
 
 
 def timeline(results: Results) -> Timeline | None:
-    """The beginning of a text in which both models worked, side by side if there is one; None if there is none."""
+    """The start of a text with draft events, preferably of a concurrent mode; None without such a text."""
     for mode in _PREFERRED:
         for sample in results.samples:
             metrics = sample.run.metrics
@@ -68,9 +68,5 @@ def timeline(results: Results) -> Timeline | None:
 
 
 def _own(results: Results) -> list[tuple[str, Metrics]]:
-    looping = results.looping()
-    return [
-        (sample.contestant.mode, sample.run.metrics)
-        for sample in results.samples
-        if sample.run.metrics is not None and sample.i_round not in looping
-    ]
+    samples = [sample for contestant in results.contestants for sample in results.counting(contestant)]
+    return [(s.contestant.mode, s.run.metrics) for s in samples if s.run.metrics is not None]

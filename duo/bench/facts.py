@@ -1,4 +1,4 @@
-"""What a result has to name: models, hardware, versions and options."""
+"""The environment that results record: models, hardware and versions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import platform
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from duo.bench.contestant import Interrupted
 from duo.config import ModelConfig
 from duo.diagnose.host import read_host
-from duo.engine.cores import usable_cores
+from duo.engine.cores import allowed_cores, usable_cores
 from duo.llama import library
 from duo.llama.devices import list_devices
 from duo.llama.model import Model
@@ -22,7 +24,7 @@ _CHUNK = 1 << 22
 
 
 def circumstances() -> dict[str, Any]:
-    """When, with what versions and on what it is measured, and how busy the machine was before."""
+    """Date, versions, hardware, devices and the load before the measurement."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": library.versions() | {"python": platform.python_version(), "system": platform.platform()},
@@ -34,13 +36,26 @@ def circumstances() -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, its cores and the memory in bytes."""
+    """CPU, cores, the cache levels shared by all usable cores, and memory in bytes."""
     host, cores = read_host(), {"cores": os.cpu_count(), "usable_cores": usable_cores()}
-    return {"cpu": host.cpu, **cores, "memory_bytes": host.memory_total}
+    return {"cpu": host.cpu, **cores, "shared_caches": _shared_caches(), "memory_bytes": host.memory_total}
+
+
+def _shared_caches() -> list[str]:
+    """Such as L3; empty if the system does not list caches."""
+    cores, found = allowed_cores(), []
+    with suppress(OSError, ValueError):
+        for folder in sorted(Path(f"/sys/devices/system/cpu/cpu{min(cores)}/cache").glob("index*")):
+            ranges = [
+                part.partition("-") for part in (folder / "shared_cpu_list").read_text(encoding="ascii").split(",")
+            ]
+            if cores <= {cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)}:
+                found.append(f"L{(folder / 'level').read_text(encoding='ascii').strip()}")
+    return found
 
 
 def model_facts(model: Model, sums: dict[str, str]) -> dict[str, Any]:
-    """A model by name, size, quantisation and checksums; `sums` is what checksums() gave for it."""
+    """Name, size, quantisation and checksums (`sums`) of a model."""
     return {
         "name": model.path.name,
         "description": model.description,
@@ -51,9 +66,9 @@ def model_facts(model: Model, sums: dict[str, str]) -> dict[str, Any]:
 
 
 def checksums(config: ModelConfig, progress: Callable[[str, float], None], stop: threading.Event) -> dict[str, str]:
-    """The SHA-256 of each file of the model. Reading them also leaves them in the page cache.
+    """The SHA-256 of each file of the model. This also loads the files into the page cache.
 
-    Raises Interrupted once `stop` is set, OSError.
+    Raises OSError, or Interrupted once `stop` is set.
     """
     found = {}
     total, done = sum(part.stat().st_size for part in config.shards), 0

@@ -1,29 +1,39 @@
-"""duo's own ways to write, with one engine: they share its contexts and take turns."""
+"""duo's modes, run one at a time in one engine with shared contexts."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from duo.bench.contestant import Interrupted, Job, Run
-from duo.config import GenerationConfig, StopConfig
+from duo.config import ContextConfig, DraftConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.engine.draft import Draft
 from duo.engine.engine import Engine
-from duo.engine.metrics import Metrics
-from duo.engine.slot import Drafts
-from duo.errors import DecodeError
+from duo.engine.slot import Drafts, Slot, schedules_of
+from duo.errors import DecodeError, LinkError
+from duo.link.process import DRAFT_BATCH, DraftProcess
+from duo.link.remote_drafts import RemoteDrafts
+from duo.spec.policy import Policy
+
+_PATIENCE_S = 60.0  # until a remote draft has loaded and connected
+_LOOK_S = 0.05
+
+ChooseDrafts = Callable[[threading.Event], Drafts]
 
 
 class InProcess:
-    """One of duo's ways. What it learns of the models it keeps from text to text, as `duo` does in its profile."""
+    """One of duo's modes. Learned costs and acceptance carry over from text to text, as in a profile of `duo`."""
 
-    def __init__(self, engine: Engine, drafts: Callable[[threading.Event], Drafts]) -> None:
-        """`drafts` gives what drafts, as soon as it is there."""
+    def __init__(self, engine: Engine, drafts: ChooseDrafts = lambda _: Drafts()) -> None:
+        """`drafts` waits for and returns the draft; the default is none."""
         self._engine = engine
         self._drafts = drafts
 
     def write(self, job: Job, stop: threading.Event) -> Run:
-        """Write one text as `duo` would, from an empty cache. Raises DecodeError, Interrupted."""
+        """See Writer. Starts with an empty KV cache. Raises DecodeError, LinkError."""
         drafts = self._drafts(stop)
         self._engine.call(lambda slot: slot.forget())
         config = GenerationConfig(stop=StopConfig(job.n_tokens, (), True))
@@ -38,29 +48,72 @@ class InProcess:
         metrics = stream.request.metrics
         if metrics.draft_error is not None:
             raise DecodeError(f"the draft failed: {metrics.draft_error}")
-        return as_run(b"".join(pieces).decode("utf-8", "replace"), metrics)
+        return Run.of(b"".join(pieces).decode("utf-8", "replace"), asdict(metrics.statistics()), metrics)
 
     def interrupt(self) -> None:
-        """Let the present text end soon, from any thread: a long prompt is not read to its end."""
+        """Stop the current text, also during prefill. Thread-safe."""
         self._engine.interrupt()
 
 
-def as_run(text: str, metrics: Metrics) -> Run:
-    """What a generation of two tokens or more says of itself."""
-    statistics = asdict(metrics.statistics())
-    generation, draft = statistics["generation"], statistics["draft"] or {}
-    return Run(
-        generation["tokens"],
-        generation["tokens_per_s"],
-        text.strip("\n"),
-        prompt_tokens_per_s=statistics["prompt"]["tokens_per_s"],
-        first_token_s=generation["time_to_first_token_s"],
-        n_verified=draft.get("verified"),
-        n_accepted=draft.get("accepted"),
-        tokens_per_decode=generation["tokens_per_decode"],
-        target_ms=generation["target_ms_per_decode"],
-        draft_ms=draft.get("ms_per_token"),
-        hidden=draft.get("hidden"),
-        waste=draft.get("unused"),
-        metrics=metrics,
-    )
+class LoopbackDraft(AbstractContextManager["LoopbackDraft"]):
+    """A remote draft in a local process that connects over loopback. It starts with the first text."""
+
+    def __init__(self, engine: Engine, draft: ModelConfig, largest: DraftConfig) -> None:
+        """`largest` has the highest candidate limit that is passed to drafts(). Raises UsageError."""
+        threads = engine.slot.threads
+        n_target, n_draft = threads.beside  # both processes use the cores of this machine
+        self._engine = engine
+        self._threads = replace(threads, target=n_target, target_batch=n_target)
+        self._drafts = RemoteDrafts()
+        self._drafts.limit(largest, n_target)
+        context = ContextConfig(2 * largest.n_max, n_draft, n_draft, n_ubatch=DRAFT_BATCH)
+        self._process = DraftProcess("the remote draft", draft, context, self._drafts)
+        self._drafts.on_ready = self._process.start
+
+    def __enter__(self) -> LoopbackDraft:
+        """Listen, without starting the process."""
+        self._process.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop the process, then the listener."""
+        self._process.__exit__(*error)
+
+    def drafts(self, limit: DraftConfig) -> ChooseDrafts:
+        """Waits for the draft to connect and gives it a separate policy; raises LinkError after a timeout."""
+        policy = Policy(limit.n_max, limit.n_ahead, schedules_of(limit), remote=True)
+        return lambda stop: self._connected(_Limited(self._drafts, policy), stop)
+
+    def _connected(self, source: _Limited, stop: threading.Event) -> Drafts:
+        def ready(slot: Slot) -> None:
+            assert slot.target_context is not None
+            self._drafts.ready(slot.target, slot.target_context, stop)
+
+        if self._drafts.target is None:
+            self._engine.call(ready)
+        for _ in range(int(_PATIENCE_S / _LOOK_S)):
+            if self._drafts.n_connected:
+                return Drafts(remote=source, threads=self._threads)
+            if stop.wait(_LOOK_S):
+                raise Interrupted
+        raise LinkError(f"the remote draft did not connect within {_PATIENCE_S:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Limited:
+    """Remote drafts with another policy."""
+
+    drafts: RemoteDrafts
+    policy: Policy
+
+    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None: ...
+    def ready(self, target: object, context: object, stop: threading.Event | None) -> None: ...
+
+    def begin(self) -> None:
+        self.drafts.begin()
+
+    def choose(self, *, has_other: bool) -> Draft | None:
+        draft = self.drafts.choose(has_other=has_other)
+        if draft is not None and draft.policy is not self.policy:
+            draft.policy = self.policy
+        return draft

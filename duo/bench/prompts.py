@@ -1,4 +1,4 @@
-"""The prompts of a benchmark, by category, and which of them each round takes."""
+"""The prompts of a benchmark by category, and their order over the rounds."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ OWN = "own"  # the category of prompts before the first heading
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt and its kind."""
+    """A prompt and its category."""
 
     category: str
     text: str
 
 
 def built_in() -> list[Prompt]:
-    """Our own prompts, of eight categories."""
+    """The built-in prompts, in eight categories."""
     return parse_prompts((files("duo.bench") / "prompts.txt").read_text(encoding="utf-8"))
 
 
 def parse_prompts(text: str) -> list[Prompt]:
-    r"""One prompt in each line, in which \n is a line break; `[name]` alone begins a category.
+    r"""Parse one prompt per line, with \n for a line break; a line `[name]` starts a category.
 
-    Empty lines mean nothing. Raises PromptError if there is no prompt.
+    Empty lines are ignored. Raises PromptError without prompts.
     """
     found, category = [], OWN
     for line in map(str.strip, text.splitlines()):
@@ -36,22 +36,22 @@ def parse_prompts(text: str) -> list[Prompt]:
         elif line:
             found.append(Prompt(category, line.replace("\\n", "\n")))
     if not found:
-        raise PromptError("there is no prompt: write one in each line")
+        raise PromptError("the prompts file is empty: write one prompt per line")
     return found
 
 
 def chosen(prompts: Sequence[Prompt], categories: Sequence[str] | None) -> list[Prompt]:
-    """Those of these categories, in their order; all for None. Raises UsageError for one that there is not."""
+    """The prompts of `categories`, in that order; all for None. Raises UsageError for an unknown category."""
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     if categories is None:
         return list(prompts)
     if unknown := [name for name in categories if name not in known]:
-        raise UsageError(f"categories: no prompt of {unknown[0]!r} (there are {', '.join(known)})", "categories")
+        raise UsageError(f"categories: unknown category {unknown[0]!r} (available: {', '.join(known)})", "categories")
     return [prompt for name in categories for prompt in prompts if prompt.category == name]
 
 
 def rounds(prompts: Sequence[Prompt], n: int) -> list[Prompt]:
-    """The prompts of `n` rounds: one category after the other, and in each one prompt after the other."""
+    """The prompts of `n` rounds: round-robin over the categories, and over the prompts of each category."""
     by_category: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         by_category.setdefault(prompt.category, []).append(prompt)

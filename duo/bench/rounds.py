@@ -1,4 +1,4 @@
-"""Takes the samples: in turns, so that whatever slows the machine for a while slows everybody."""
+"""Takes the samples round by round, so that temporary slowdowns of the machine affect all contestants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duo.bench.contestant import Contestant, Interrupted, Job, Run
-from duo.bench.peers import ParseError
+from duo.bench.contestant import Contestant, Interrupted, Job, ParseError, Run
 from duo.bench.prompts import Prompt
 
 _WARM_UP_TOKENS = 16
@@ -34,14 +33,15 @@ def measure(
     warn: Callable[[str], None],
     stop: threading.Event,
     note: Callable[[str], None] = lambda _: None,
+    *,
+    warm_up: bool = True,
 ) -> None:
-    """Let every contestant write once per round, which has a prompt of its own, each time in another order.
+    """Run every contestant once per round. Each round has one prompt and another order of contestants.
 
-    The orders are drawn, always the same ones: in a rotation everybody would follow the same one every time.
-    Before that each writes a few tokens: whatever is made only once is made then, and who cannot run is found out.
-    `job` says all but the prompts; `warn` is told of those that may fail, and do, `note` who warms up. Ends early once
-    `stop` is set.
-    Raises DuoError.
+    The orders are random with a fixed seed: in a rotation each contestant would always follow the same one. With
+    `warm_up` each contestant first generates a few tokens, which excludes one-time costs and finds programs that
+    cannot run. `job` lacks the prompts. `warn` gets the failures of contestants that may fail, `note` the names
+    that warm up. Returns early once `stop` is set. Raises DuoError.
     """
     failed: list[Contestant] = []
     order, draws = list(contestants), random.Random(1)  # noqa: S311 - nothing secret
@@ -54,17 +54,17 @@ def measure(
         except ParseError as error:
             if not contestant.may_fail:
                 raise
-            warn(f"{error}: left out")
+            warn(f"{error}: skipped")
             failed.append(contestant)
             return None
 
     with tempfile.TemporaryDirectory(prefix="duo-bench-") as folder:
         file = Path(folder) / "prompt.txt"
         try:
-            warm_up = replace(_with_prompt(job, prompts[-1], file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
-            for contestant in contestants:
+            for contestant in contestants if warm_up else ():
                 note(contestant.name)
-                write(contestant, warm_up)
+                asked = replace(_with_prompt(job, prompts[-1], file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
+                write(contestant, asked)
             for i_round, prompt in enumerate(prompts):
                 asked = _with_prompt(job, prompt, file)
                 order = _another_order(order, draws)

@@ -1,4 +1,4 @@
-"""What runs come to: spread, speed-up and how sure it is. Pure."""
+"""Medians, speed-ups and confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-_LEAST_PAIRS = 3  # fewer say nothing about how far others would lie apart
-_SHARE = 0.95  # of the intervals hold the true mean
-_HALVINGS = 60
+_LEAST_PAIRS = 3  # for an interval
+_SHARE = 0.95  # confidence level
+_HALVINGS = 60  # of the bisection
 
 
 class Range(NamedTuple):
-    """A figure and the range around it; None where there are too few runs for one."""
+    """A figure and its range; None where there are too few runs for one."""
 
     middle: float
     low: float | None
@@ -22,7 +22,7 @@ class Range(NamedTuple):
 
 
 def middle_and_quartiles(values: Sequence[float]) -> Range | None:
-    """The median, and the quartiles if there is more than one value; None for no value."""
+    """The median, with quartiles for more than one value; None without values."""
     if not values:
         return None
     low, middle, high = (float(quartile) for quartile in np.percentile(values, (25, 50, 75)))
@@ -30,10 +30,9 @@ def middle_and_quartiles(values: Sequence[float]) -> Range | None:
 
 
 def speed_up(ratios: Sequence[float]) -> Range | None:
-    """The geometric mean of ratios, each of two runs of the same round, and its 95 % interval.
+    """The geometric mean of ratios of runs of the same round, with its 95 % interval; None without ratios.
 
-    It is Student's t interval of the mean of their logarithms, which holds what it says for few pairs too. None for
-    no ratio.
+    The interval is Student's t interval of the mean of the logarithms, which is valid for few pairs too.
     """
     if not ratios:
         return None
@@ -46,7 +45,7 @@ def speed_up(ratios: Sequence[float]) -> Range | None:
 
 
 def student_quantile(freedom: int) -> float:
-    """How many standard errors to each side hold 95 %, by Student's t distribution with `freedom` degrees."""
+    """The two-sided 95 % quantile of Student's t distribution with `freedom` degrees of freedom, by bisection."""
     low, high = 0.0, math.pi / 2
     for _ in range(_HALVINGS):
         angle = (low + high) / 2
@@ -55,7 +54,7 @@ def student_quantile(freedom: int) -> float:
 
 
 def _student_share(angle: float, freedom: int) -> float:
-    """The probability of |t| < √freedom · tan(angle): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """P(|t| < √freedom · tan(angle)): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     cosine, odd = math.cos(angle), freedom % 2
     term, total = (cosine if odd else 1.0), 0.0
     for i in range(1 + odd, freedom, 2):

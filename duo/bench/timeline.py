@@ -1,4 +1,4 @@
-"""A picture of two models at work: a lane for each, and what it did when in colours. Needs matplotlib."""
+"""A timeline plot of target and draft events, one lane per model. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of Okabe and Ito, for those who see few colours. Drawn in this order: what is short lies upon what is long.
+# The Okabe-Ito palette. Drawn in this order: short events on top of long ones.
 COLOURS = {
     "prompt": "#56b4e9",
     "decode": "#0072b2",
@@ -28,23 +28,23 @@ COLOURS = {
     "publish": "#e69f00",
     "rollback": "#d55e00",
 }
-_HEIGHT = 0.8  # of a lane, of 1
-_WIDE = 0.02  # of the picture: there is room for a number
+_HEIGHT = 0.8  # of a bar, in lanes
+_WIDE = 0.02  # share of the width from which a bar has room for a number
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty picture, in inches. Raises UsageError without matplotlib."""
+    """An empty figure; sizes in inches. Raises UsageError without matplotlib."""
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - only who draws needs it
+        from matplotlib.figure import Figure  # noqa: PLC0415 - slow to load
     except ImportError:
         raise UsageError("plots need matplotlib: pip install matplotlib") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def timeline(axes: Axes, events: Sequence[Event], start: float, end: float) -> None:
-    """Draw what happened from `start` to `end`, in seconds of the events' clock: a lane for each model.
+    """Draw the events from `start` to `end`, in seconds of their clock, with one lane per model.
 
-    The numbers are tokens in a batch of the target's.
+    The numbers are batch sizes of target decodes, in tokens.
     """
     shown = [event for event in events if event.start < end and event.end > start]
     lanes = [lane for lane in LANES if any(event.lane == lane for event in shown)]
@@ -69,17 +69,17 @@ def timeline(axes: Axes, events: Sequence[Event], start: float, end: float) -> N
 
 
 def plot(path: Path, events: Sequence[Event], start: float, end: float, title: str = "") -> None:
-    """Draw a timeline into a file, of the kind that its name says. Raises OSError, or UsageError without matplotlib."""
+    """Write a timeline to an image file, in the format of its suffix. Raises OSError, UsageError without matplotlib."""
     n_lanes = len({event.lane for event in events if event.start < end and event.end > start})
     figure = new_figure(12, 1.4 + 0.6 * n_lanes)
     axes = figure.add_subplot()
     timeline(axes, events, start, end)
-    figure.suptitle(title, x=0.01, ha="left", fontsize="medium", parse_math=False)  # a file may have $ in its name
+    figure.suptitle(title, x=0.01, ha="left", fontsize="medium", parse_math=False)  # names may contain $
     figure.legend(loc="outside lower left", ncols=len(COLOURS), frameon=False, handlelength=1, columnspacing=1.2)
     figure.savefig(path, dpi=150)
 
 
 def _clipped(event: Event, start: float, end: float) -> tuple[float, float]:
-    """Where an event begins and how long it lasts, in ms after `start`."""
+    """Offset from `start` and duration of an event, in ms."""
     first = max(event.start, start)
     return 1000 * (first - start), 1000 * (min(event.end, end) - first)

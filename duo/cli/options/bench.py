@@ -1,12 +1,11 @@
-"""The options of `duo bench`, apart from it so that --help does not wait for llama.cpp."""
+"""The options of `duo bench`. This does not import llama.cpp, so that --help is fast."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from duo.cli.options import declare
 from duo.cli.options.context import CacheOptions, ContextOption
@@ -22,13 +21,7 @@ BENCH = "What is measured"
 option = partial(declare.option, panel=BENCH)
 
 
-class Format(str, Enum):
-    """How the results are written."""
-
-    MD = "md"
-    CSV = "csv"
-    JSON = "json"
-    JSONL = "jsonl"
+Format = Literal["md", "csv", "json", "jsonl"]
 
 
 # fmt: off
@@ -38,43 +31,44 @@ class MeasuredOptions:
 
     modes: Annotated[str | None, option(
         "--modes", metavar="LIST", show_default="plain,sync,async,auto",
-        help="plain: the target alone; sync: in turns; async: both at once; auto: whatever duo finds fastest; remote: "
-        "async, with duo back in a process of its own.")] = None
+        help="Modes to measure. plain: the target alone; sync: sequential drafting; async: concurrent drafting; auto: "
+        "the schedule that duo chooses; remote: async, with the draft in a separate duo back process.")] = None
     limits: Annotated[str, option(
         "--draft", "--draft-max", "--spec-draft-n-max", metavar="LIST",
-        help="Most candidates verified at once: numbers and auto, such as 2,4,8,auto. Each is a run of its own.",
+        help="Maximum number of candidates per batch: numbers and auto, such as 2,4,8,auto. Each is measured.",
     )] = "auto"
-    predict: Annotated[int, option("-n", "--predict", metavar="N", min=2, help="Tokens per text.")] = 256
+    predict: Annotated[int, option("-n", "--predict", metavar="N", min=2, help="Number of tokens per text.")] = 256
     repetitions: Annotated[int, option(
         "-r", "--repetitions", metavar="N", min=1,
-        help="Rounds. In each everybody writes once, after a prompt of the next category.")] = 5
+        help="Number of rounds. Each measures every mode and program once, on a prompt of the next category.")] = 5
     prompts: Annotated[str | None, option(
         "--prompts", metavar="FILE", show_default="built in",
-        help=r"A file with a prompt in each line (\n is a line break); \[name] alone begins a category.")] = None
+        help=r"File with one prompt per line (\n: line break); a line \[name] starts a category.")] = None
     categories: Annotated[str | None, option(
         "--categories", metavar="LIST", show_default="all",
-        help="Only these. Built in: chat, code, story, summary, translation, list, JSON, reasoning.")] = None
-    raw: Annotated[bool, option("--raw", help="Leave the prompts out of the model's chat template.")] = False
+        help="Categories of prompts to use. Built in: chat, code, story, summary, translation, list, JSON, "
+        "reasoning.")] = None
+    raw: Annotated[bool, option("--raw", help="Use the prompts without the model's chat template.")] = False
     peers: Annotated[str | None, option(
         "--peers", metavar="NAME=PATH,…", show_default="those on the PATH",
-        help="Programs to measure beside it: llama-completion, llama-cli, llama-speculative-simple, llama-server; none "
-        "for none.")] = None
+        help="Programs to compare with: llama-completion, llama-cli, llama-speculative-simple, llama-server; or "
+        "none.")] = None
 
 
 @dataclass(frozen=True)
 class ResultOptions:
-    """How the results are written."""
+    """Output of the results."""
 
     output: Annotated[Format, option(
-        "-o", "--output", panel=OUTPUT, help="md and csv: tables; json and jsonl: every run too.")] = Format.MD
+        "-o", "--output", panel=OUTPUT, help="Output format. md, csv: tables; json, jsonl: also every run.")] = "md"
     plot: Annotated[Path | None, option(
         "--plot", panel=OUTPUT, metavar="FILE",
-        help=r"Draw the results, as .svg or .png (needs duo-llm\[bench]).")] = None
+        help="Write plots of the results as .svg or .png (needs the extra bench).")] = None
 
 
 @dataclass(frozen=True)
 class BenchOptions(MeasuredOptions, EngineOptions, ResultOptions):
-    """The options of `duo bench`: what is measured, and those of a run that decide what a decode costs."""
+    """The options of `duo bench`: what is measured, and the options of a run that affect the cost of a decode."""
 
     offers = (
         ModelOptions, MeasuredOptions, HubOptions, ExactOption, DeviceOptions, ThreadOptions,

@@ -1,4 +1,4 @@
-"""What `duo bench` is asked to measure: its lists read and checked before anything is loaded."""
+"""Parses and checks the list options of `duo bench`, before any model is loaded."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duo.bench.contestant import MODES, PLAIN
-from duo.bench.lineup import found_peers
-from duo.bench.peers import PROGRAMS
+from duo.bench.peers import PROGRAMS, found_on_path
 from duo.bench.prompts import Prompt, built_in, chosen, parse_prompts
 from duo.cli.options.bench import BenchOptions
 from duo.cli.options.prompt import read_file
 from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
 
-_DEFAULT_MODES = ("plain", "sync", "async", "auto")  # remote needs the memory of a second draft
+_DEFAULT_MODES = ("plain", "sync", "async", "auto")  # without remote, which needs memory for a second draft
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is measured."""
 
-    modes: tuple[str, ...] | None  # None: whatever the models can do
-    limits: dict[str, int | None]  # most candidates by their name; None is auto
+    modes: tuple[str, ...] | None  # None: all that the models support
+    limits: dict[str, int | None]  # maximum candidates per batch, by name; None is auto
     prompts: list[Prompt]
     peers: dict[str, Path]
-    peers_were_found: bool  # not asked for
+    peers_were_found: bool  # on the PATH, not requested
 
     @property
     def largest(self) -> int | None:
-        """The most candidates of all, for which the contexts need room; None if all are auto."""
+        """The largest limit, which the contexts must have room for; None if all are auto."""
         if all(n is None for n in self.limits.values()):
             return None
         return max(n or AUTO_DRAFT for n in self.limits.values())
 
     def modes_for(self, has_draft: bool) -> tuple[str, ...]:
-        """The modes to measure. Raises UsageError for one that needs a draft."""
+        """The modes to measure. Raises UsageError if a mode needs a draft and there is none."""
         if has_draft:
             return self.modes or _DEFAULT_MODES
         if drafting := [mode for mode in self.modes or () if mode != PLAIN]:
@@ -45,7 +44,7 @@ class Plan:
 
 
 def read_plan(options: BenchOptions) -> Plan:
-    """Raises UsageError or PromptError."""
+    """Parse the options. Raises UsageError or PromptError."""
     prompts = built_in()
     if options.prompts is not None:
         prompts = parse_prompts(read_file(options.prompts, escape=False)[1])
@@ -54,7 +53,7 @@ def read_plan(options: BenchOptions) -> Plan:
         None if options.modes is None else _modes(options.modes),
         {name: _limit(name) for name in _split(options.limits, "--draft")},
         chosen(prompts, categories),
-        found_peers() if options.peers is None else _peers(options.peers),
+        found_on_path() if options.peers is None else _peers(options.peers),
         options.peers is None,
     )
 
@@ -62,7 +61,7 @@ def read_plan(options: BenchOptions) -> Plan:
 def _modes(text: str) -> tuple[str, ...]:
     modes = _split(text, "--modes")
     if unknown := [mode for mode in modes if mode not in MODES]:
-        raise UsageError(f"--modes: no mode {unknown[0]!r} (there are {', '.join(MODES)})")
+        raise UsageError(f"--modes: unknown mode {unknown[0]!r} (available: {', '.join(MODES)})")
     return tuple(modes)
 
 
@@ -70,7 +69,7 @@ def _limit(name: str) -> int | None:
     if name == "auto":
         return None
     if not name.isdecimal() or int(name) < 1:
-        raise UsageError(f"--draft takes numbers of at least 1 and auto, not {name!r}")
+        raise UsageError(f"--draft: {name!r} is neither a number of at least 1 nor auto")
     return int(name)
 
 
@@ -81,18 +80,18 @@ def _peers(text: str) -> dict[str, Path]:
     for item in _split(text, "--peers"):
         name, equals, path = item.partition("=")
         if name not in PROGRAMS:
-            raise UsageError(f"--peers: no program {name!r} is known (but {', '.join(PROGRAMS)})")
+            raise UsageError(f"--peers: unknown program {name!r} (available: {', '.join(PROGRAMS)})")
         if not equals or not Path(path).expanduser().is_file():
-            raise UsageError(f"--peers takes {name}=PATH; there is no program {path!r}")
+            raise UsageError(f"--peers {name}={path}: no such file: use {name}=PATH")
         if name in found:
-            raise UsageError(f"--peers: {name} is named twice: measure one build after the other")
+            raise UsageError(f"--peers: {name} is given twice: measure each build in a separate run")
         found[name] = Path(path).expanduser().absolute()
     return found
 
 
 def _split(text: str, option: str) -> Sequence[str]:
-    """The items of a list, each once. Raises UsageError for none."""
+    """The distinct items of a list. Raises UsageError for an empty list."""
     items = list(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
     if not items:
-        raise UsageError(f"{option} needs at least one name")
+        raise UsageError(f"{option}: the list is empty")
     return items
