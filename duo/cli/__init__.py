@@ -1,1 +1,1 @@
-"""The command line: reads options, builds configs, calls one thing below, shows the result."""
+"""The command line: reads options, builds configs, calls one module below and prints the result."""

@@ -1,4 +1,4 @@
-"""Asks an OpenAI-compatible server and takes its answers as they come."""
+"""A client of the chat API of OpenAI-compatible servers."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
 
 Message = dict[str, str]
-Show = Callable[[str, int], None]  # takes a piece of text, and how many of its characters a draft had guessed
+Show = Callable[[str, int], None]  # shows a piece of text, and the number of its characters that a draft made
 
-_SILENCE_S = 3600.0  # a slow machine may read a long prompt for as long
+_SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class ServerError(DuoError):
-    """A server cannot be reached, or does not answer as it should."""
+    """A server cannot be reached, or its response is an error or invalid."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What has come of an answer; the times of its first and last piece in seconds."""
+    """An answer so far."""
 
     text: str = ""
-    figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, guesses, accepted ones; 0 is unknown
+    figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, verified, accepted; 0: unknown
     finished: bool = False
     _first_s: float = 0.0
     _last_s: float = 0.0
 
     def take(self, document: Any, show: Show) -> None:
-        """Take the next of the server's JSON documents, and show what it adds to the text."""
+        """Add a chunk of the stream, and show its text."""
         choice = _within(document, "choices", 0)
         self.finished |= _within(choice, "finish_reason") is not None
         content = _within(choice, "delta", "content")
@@ -52,42 +52,41 @@ class Answer:
         timings = _within(document, "timings")
         if n_tokens := int(_number(timings, "predicted_n")):
             rate = _number(timings, "predicted_per_second")
-            n_guesses, n_accepted = int(_number(timings, "draft_n")), int(_number(timings, "draft_n_accepted"))
-            self.figures = (n_tokens, n_tokens / rate if rate else 0.0, n_guesses, n_accepted)
+            n_verified, n_accepted = int(_number(timings, "draft_n")), int(_number(timings, "draft_n_accepted"))
+            self.figures = (n_tokens, n_tokens / rate if rate else 0.0, n_verified, n_accepted)
         elif not self.figures[0] and (n_tokens := int(_number(document, "usage", "completion_tokens"))):
-            # What was before the first token is the prompt's.
+            # The time before the first token is that of the prompt.
             per_token = (self._last_s - self._first_s) / (n_tokens - 1) if n_tokens > 1 else 0.0
             self.figures = (n_tokens, n_tokens * per_token, 0, 0)
 
 
 def describe(*answers: Answer) -> str:
-    """What is known of them, added up; empty if nothing is."""
-    figures = zip(*(answer.figures for answer in answers), strict=True)
-    n_tokens, seconds, n_guesses, n_accepted = map(sum, figures)
+    """The statistics of answers, added up; empty if unknown."""
+    n_tokens, seconds, n_verified, n_accepted = map(sum, zip(*(answer.figures for answer in answers), strict=True))
     words = [
         f"{n_tokens} token{'s' if n_tokens > 1 else ''}" if n_tokens else "",
         f"{n_tokens / seconds:.1f} tokens/s" if n_tokens and seconds else "",
-        f"{n_accepted} of {n_guesses} guesses accepted" if n_guesses else "",
+        f"{n_accepted} of {n_verified} candidates accepted" if n_verified else "",
     ]
     return ", ".join(filter(None, words))
 
 
 class Server:
-    """A server by its address. Without `model`, its first one is asked; `settings` go with every question."""
+    """A server; `model` defaults to its first, and `settings` are sent with every request."""
 
     def __init__(self, url: str, *, key: str | None, model: str | None, settings: dict[str, float]) -> None:
-        """Raises UsageError for what is no address, or a key that HTTP cannot carry."""
+        """Raises UsageError for an invalid URL or key."""
         self._url = _parse_url(url)
         self.name = str(self._url.copy_with(userinfo=b"")).rstrip("/")
         if key and not re.fullmatch(r"[!-~]+", key):
-            raise UsageError("the API key has characters that no key can have")
-        # Compressed text would come in lumps.
+            raise UsageError("the API key has characters that are not allowed in HTTP headers")
+        # Compression would delay the chunks.
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._named = self._model = model
         self._settings = settings
 
     def model(self) -> str:
-        """The model that is asked: the one that was named, or the server's first. Raises ServerError."""
+        """The model that requests name. Raises ServerError."""
         if self._model is None:
             with self._send("GET", "/v1/models", may_lack=True) as response:
                 found = response.is_success and _within(_parse_body(response), "data", 0, "id")
@@ -95,33 +94,33 @@ class Server:
         return self._model
 
     def answer(self, messages: list[Message], answer: Answer, show: Show) -> None:
-        """Ask, and put into `answer` what comes, each piece shown at once. Raises ServerError.
+        """Request an answer, and add it to `answer`, showing each piece. Raises ServerError.
 
-        Whatever ends this, also Ctrl-C, closes the connection, so that the server is free.
+        The connection is closed in any case, also by Ctrl-C, so that the server stops.
         """
         model = self.model()
-        self._model = self._named  # after a failure it is looked up again: the server may be another one by then
+        self._model = self._named  # looked up again after a failure: it may be another server then
         options = {"stream": True, "stream_options": {"include_usage": True}, **self._settings}
         with self._send("POST", "/v1/chat/completions", {"model": model, "messages": messages, **options}) as response:
-            response.encoding = "utf-8-sig"  # in whatever encoding they are said to be, events are in this
+            response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
                 if event.data == "[DONE]":
                     answer.finished = True
                     break
                 document = _parse(event.data or "{}")
                 if event.event == "error" or _within(document, "error"):
-                    raise ServerError(f"the server gave up: {_error_message(document)}")
+                    raise ServerError(f"the server reports an error: {_error_message(document)}")
                 answer.take(document, show)
         if not answer.finished:
-            raise ServerError(f"the answer of {self.name} broke off")
+            raise ServerError(f"the answer of {self.name} is incomplete")
         self._model = model
 
     @contextmanager
     def _send(self, method: str, path: str, content: Any = None, *, may_lack: bool = False) -> Iterator[httpx.Response]:
-        """Raises ServerError, also for a refusal, but for a 404 if the server may lack `path`."""
+        """Raises ServerError, also for an error status, except for 404 if the server `may_lack` the path."""
         url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
         try:
-            # A proxy cannot reach this machine's own servers; and without TLS, certificates would only take time.
+            # Proxies cannot reach loopback addresses; loading certificates takes time.
             client = httpx.Client(
                 timeout=httpx.Timeout(_SILENCE_S, connect=5), verify=url.scheme == "https",
                 trust_env=url.host not in LOOPBACK_NAMES,
@@ -134,38 +133,38 @@ class Server:
             raise ServerError(self._explain(error)) from error
 
     def _explain(self, error: httpx.HTTPError) -> str:
-        words = _one_line(str(error)) or "no reason is given"
+        words = _one_line(str(error)) or "no reason given"
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return f"{self.name} cannot be reached ({words}): start `duo lead` there, or name another server"
+            return f"cannot connect to {self.name} ({words}): start `duo lead` there, or use another URL"
         if isinstance(error, httpx.TimeoutException):
-            return f"{self.name} has said nothing for {_SILENCE_S:g} s: see whether it still works"
+            return f"{self.name} timed out: no data for {_SILENCE_S:g} s"
         if isinstance(error, SSEError):
-            return f"{self.name} does not answer with a stream of events: is this an OpenAI-compatible server?"
-        return f"the answer of {self.name} broke off: {words}"
+            return f"{self.name} does not send an event stream: is it an OpenAI-compatible server?"
+        return f"the answer of {self.name} is incomplete: {words}"
 
 
 def _refusal(response: httpx.Response) -> str:
-    """Why a server does not accept a question, in its own words if there are any."""
+    """The reason for an error status, in the server's words if it gives any."""
     try:
         words = _error_message(_parse_body(response))
     except ServerError:
         words = _one_line(response.headers.get("location") or response.reason_phrase)
     if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
         wait = response.headers.get("retry-after", "")
-        return f"the server is loading or busy ({words}): ask again {f'in {wait} s' if wait.isdecimal() else 'later'}"
-    advice = ": is --api-key the right one?" if response.status_code == httpx.codes.UNAUTHORIZED else ""
-    return f"the server answers with status {response.status_code} ({words}){advice}"
+        return f"the server is loading or busy ({words}): try again {f'in {wait} s' if wait.isdecimal() else 'later'}"
+    advice = ": check --api-key" if response.status_code == httpx.codes.UNAUTHORIZED else ""
+    return f"the server responds with status {response.status_code} ({words}){advice}"
 
 
 def _parse_url(url: str) -> httpx.URL:
-    """The address without /v1. Raises UsageError."""
+    """The URL without /v1. Raises UsageError."""
     try:
         parsed = httpx.URL(url)
         parsed.host.encode("idna")
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise UsageError(f"{_one_line(url)!r} is no URL: {error}") from None
+        raise UsageError(f"{_one_line(url)!r} is not a URL: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 80) < 1 << 16:
-        raise UsageError(f"{url!r} is no URL such as http://127.0.0.1:5555")
+        raise UsageError(f"{url!r} is not a URL such as http://127.0.0.1:5555")
     return parsed.copy_with(path=parsed.path.rstrip("/").removesuffix("/v1"))
 
 
@@ -174,15 +173,15 @@ def _parse(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ServerError("the server sent what is no JSON: is this an OpenAI-compatible server?") from None
+        raise ServerError("the server sent invalid JSON: is it an OpenAI-compatible server?") from None
 
 
 def _parse_body(response: httpx.Response) -> Any:
-    return _parse(next(response.iter_bytes(1 << 24), b""))  # it should be short, or else is no JSON
+    return _parse(next(response.iter_bytes(1 << 24), b""))  # a longer body is cut off, and invalid
 
 
 def _within(document: Any, *path: str | int) -> Any:
-    """What is at `path` in a document; None where there is nothing."""
+    """The value at `path` in a document, or None."""
     for step in path:
         try:
             document = document[step]
@@ -192,7 +191,7 @@ def _within(document: Any, *path: str | int) -> Any:
 
 
 def _number(document: Any, *path: str | int) -> float:
-    """The number at `path`; 0 where there is none that could be meant."""
+    """The positive number at `path`, or 0."""
     found = _within(document, *path)
     try:
         return found if math.isfinite(found) and found > 0 else 0
@@ -201,17 +200,16 @@ def _number(document: Any, *path: str | int) -> float:
 
 
 def _error_message(document: Any) -> str:
-    """The server's own words, in one line."""
     words = [_within(document, *path) for path in (("error", "message"), ("error",), ("message",), ("detail",))]
-    return next((_one_line(word) for word in words if isinstance(word, str) and word), "no reason is given")
+    return next((_one_line(word) for word in words if isinstance(word, str) and word), "no reason given")
 
 
 def _one_line(text: str) -> str:
-    """For a terminal, which a server must not drive."""
+    """Without control characters, which could drive a terminal."""
     line = _CONTROLS.sub(" ", _without_surrogates(text)).strip()
     return line if len(line) <= 500 else line[:500] + "…"
 
 
 def _without_surrogates(text: str) -> str:
-    """JSON may have halves of characters, which no encoding has; as many characters as before."""
+    """JSON may have surrogates, which cannot be encoded; the number of characters stays the same."""
     return text.encode("utf-8", "replace").decode()

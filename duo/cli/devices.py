@@ -1,11 +1,11 @@
-"""Which devices each model is on, from the options."""
+"""The RPC servers and GPUs of each model, checked."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
-from duo.cli.options.devices import DeviceOptions, SplitMode
+from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.engine import EngineOptions
 from duo.cli.remedies import CUDA, GPU_BACKENDS, RPC, best_backend, build_with
 from duo.cli.terminal.console import warn
@@ -25,67 +25,68 @@ class Servers:
 
 
 def rpc_servers(options: EngineOptions) -> Servers:
-    """Who serves which model: --rpc the draft, but the target if none is named or --rpcd says where that is.
+    """The servers of --rpc (for the draft; with --rpcd, or without a draft, for the target) and --rpcd.
 
-    With `--draft 0` a draft that is named keeps its servers, and neither is used. Raises UsageError, or DeviceError if
-    this build has no RPC.
+    With `--draft 0` those of the draft are checked, but not used. Raises UsageError, or DeviceError if llama.cpp was
+    built without RPC.
     """
     named, for_draft = options.rpc or (), options.rpc_draft
     check_rpc(named or for_draft)
     names_draft = bool(options.is_demo or options.model_draft or options.hf_repo_draft)
     if for_draft and not names_draft:
-        raise UsageError("--rpcd without a draft: name one with -md or -hfd, or give the target's servers to --rpc")
+        raise UsageError("--rpcd without a draft: name one with -md or -hfd, or use --rpc for the target")
     servers = Servers(named, for_draft or ()) if for_draft is not None or not names_draft else Servers((), named)
     all_servers = (*servers.target, *servers.draft)
     found = Counter(resolved(server) or server for server in all_servers)
     for server in all_servers:
         if found[resolved(server) or server] > 1:
             raise UsageError(
-                f"{server} is named twice: a server has one client at a time; start another on that machine, with "
-                "another port"
+                f"{server} is named twice, but a server has one client at a time: start another one on that machine, "
+                "on another port"
             )
-    _check_used("--rpc", servers.target, int(options.gpu_layers), options.device)
-    _check_used("--rpc (the draft)", servers.draft, int(options.gpu_layers_draft), options.device_draft)
+    _check_used("--rpc", servers.target, options.gpu_layers, options.device)
+    _check_used("--rpc (the draft)", servers.draft, options.gpu_layers_draft, options.device_draft)
     return servers if options.draft != 0 else Servers(servers.target)
 
 
 def check_rpc(servers: tuple[str, ...] | None) -> None:
-    """Raise DeviceError if some are asked for and this build has no RPC."""
+    """Raise DeviceError if there are servers, but llama.cpp was built without RPC."""
     if servers and not supports_rpc():
-        raise DeviceError(f"--rpc: llama.cpp was built without RPC here; this builds it: {build_with(RPC)}")
+        raise DeviceError(f"--rpc: llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
 
 
-def _check_used(option: str, servers: tuple[str, ...], layers: int, devices: tuple[str, ...] | None) -> None:
-    """Raise UsageError for servers to which no layer could go."""
+def _check_used(option: str, servers: tuple[str, ...], layers: int | None, devices: tuple[str, ...] | None) -> None:
+    """Raise UsageError for servers that would get no layers."""
     if servers and layers == 0:
-        raise UsageError(f"{option} {servers[0]}: 0 layers (-ngl, -ngld) leave nothing to put there")
+        raise UsageError(f"{option} {servers[0]}: with 0 layers (-ngl, -ngld) the server is not used")
     if servers and devices == ():
-        raise UsageError(f"{option} {servers[0]}: -dev none (or -devd none) leaves nothing to put there")
+        raise UsageError(f"{option} {servers[0]}: with -dev none (or -devd none) the server is not used")
 
 
 def check_gpu(options: DeviceOptions, servers: Servers, *, has_draft: bool) -> None:
-    """Warn of what needs a GPU where there is none. Raises UsageError for devices that are named."""
+    """Warn of options that need a GPU if there is none. Raises UsageError for named devices."""
     if gpus():
         return
-    asked = [] if servers.target else _asked("-ngl", options.gpu_layers.named and options.gpu_layers != 0)
-    asked += [] if servers.target else _asked("-sm", options.split_mode is not SplitMode.LAYER)
-    asked += [] if servers.target else _asked("-ts", options.tensor_split) + _asked("-mg", options.main_gpu)
+    asked: dict[str, object] = {}
+    named: dict[str, object] = {}
+    if not servers.target:
+        named |= {"-dev": options.device}
+        asked |= {"-ngl": options.gpu_layers, "-sm": options.split_mode != "layer"}
+        asked |= {"-ts": options.tensor_split, "-mg": options.main_gpu}
     if has_draft and not servers.draft:
-        asked += _asked("-ngld", options.gpu_layers_draft.named and options.gpu_layers_draft != 0)
-        asked += _asked("-smd", options.split_mode_draft is not SplitMode.LAYER)
-        asked += _asked("-tsd", options.tensor_split_draft) + _asked("-mgd", options.main_gpu_draft)
-    named = [] if servers.target else _asked("-dev", options.device)
-    named += _asked("-devd", has_draft and not servers.draft and options.device_draft)
+        named |= {"-devd": options.device_draft}
+        asked |= {"-ngld": options.gpu_layers_draft, "-smd": options.split_mode_draft != "layer"}
+        asked |= {"-tsd": options.tensor_split_draft, "-mgd": options.main_gpu_draft}
     if GPU_BACKENDS & set(list_backends()):
-        why = "llama.cpp finds no GPU here (duo doctor may know why)"
+        why = "llama.cpp finds no GPU (see duo doctor)"
     else:
         command = build_with(best_backend(read_host()) or CUDA)
-        why = f"llama.cpp was built without a GPU back end here; this builds it with one: {command}"
-    if named and all(device.kind == CPU for device in list_devices()):
-        raise UsageError(f"{' and '.join(named)}: {why}")
-    if asked:
-        warn(f"{' and '.join(asked)}: all layers stay on the CPU, because {why}")
+        why = f"llama.cpp was built without a GPU backend; to build it with one: {command}"
+    if any(named.values()) and all(device.kind == CPU for device in list_devices()):
+        raise UsageError(f"{_given(named)}: {why}")
+    if any(asked.values()):
+        warn(f"{_given(asked)}: all layers stay on the CPU: {why}")
 
 
-def _asked(option: str, value: object) -> list[str]:
-    return [option] if value else []
+def _given(options: dict[str, object]) -> str:
+    return " and ".join(name for name, value in options.items() if value)

@@ -1,4 +1,4 @@
-"""What this installation is: everything that `duo doctor` looks at."""
+"""This installation, as `duo doctor` describes it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from duo.errors import UsageError
 from duo.models.cache import cache_dir
 from duo.models.profiles import config_dir
 
-# Environment variables that decide how fast duo is.
-SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # environment variables that can slow down every decode
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS", "CUDA_VISIBLE_DEVICES")
-_LOAD_S = 60  # to load llama.cpp and its back ends
+_LOAD_S = 60  # timeout for loading llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device that llama.cpp lists; memory in bytes."""
+    """A device of llama.cpp; memory in bytes."""
 
     name: str
     description: str
@@ -40,30 +39,30 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What llama.cpp can do here; of one that cannot be loaded, only why."""
+    """What llama.cpp was built with, or why it cannot be loaded."""
 
     failure: str | None = None
     version: str | None = None
     backends: tuple[str, ...] = ()
     devices: tuple[DeviceFacts, ...] = ()
-    features: tuple[str, ...] = ()  # instruction sets and libraries it was built with
+    features: tuple[str, ...] = ()  # instruction sets and libraries
     rpc: bool = False
-    gpu: bool = False  # whether there is a GPU that layers can go to
+    gpu: bool = False  # whether layers can be offloaded to a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """How many processors there are."""
+    """Numbers of processors."""
 
     logical: int
-    allowed: int  # logical ones that the affinity mask leaves
-    quota: float | None  # CPUs' time that a container may use
-    usable: int  # physical ones, as far as mask and quota go
+    allowed: int  # logical processors in the affinity mask
+    quota: float | None  # of a container, in CPUs
+    usable: int  # physical cores within mask and quota
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that duo writes to; `failure` says why it cannot."""
+    """A directory that duo writes to, or why it cannot."""
 
     path: str | None
     failure: str | None = None
@@ -71,22 +70,22 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """All of it. The names of these fields are those of --json."""
+    """Everything; the fields are those of --json."""
 
     versions: dict[str, str | None]
     tested_range: str | None  # of llama-cpp-python
     host: Host
     cores: Cores
-    threads: dict[str, int]  # that duo begins with: `alone` for the target, `target` and `draft` side by side
+    threads: dict[str, int]  # defaults: `alone` without a draft, `target` and `draft` when concurrent
     bandwidth: Bandwidth | None
     build: Build
-    optional: dict[str, str | None]  # packages by version; None: not installed
+    optional: dict[str, str | None]  # versions of optional packages; None: not installed
     folders: dict[str, Folder]
     environment: dict[str, str]
 
 
 def read_installation() -> Installation:
-    """Look at everything; takes some seconds."""
+    """Inspect this installation; takes some seconds."""
     build, n_cores = _read_build(), usable_cores()
     target, draft = split_cores(None, None, n_cores)
     return Installation(
@@ -109,8 +108,7 @@ def read_installation() -> Installation:
 def _read_build() -> Build:
     if failure := _load_failure():
         return Build(failure)
-    # Not before it is known that it can be loaded.
-    from duo.llama import library  # noqa: PLC0415
+    from duo.llama import library  # noqa: PLC0415 - only if it can be loaded
     from duo.llama.devices import list_backends, list_devices  # noqa: PLC0415
 
     devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
@@ -122,26 +120,25 @@ def _read_build() -> Build:
 
 
 def _load_failure() -> str | None:
-    """Why llama.cpp cannot be loaded; tried in another process, because an instruction this CPU lacks ends it."""
+    """Why llama.cpp cannot be loaded, tried in a child process: an unsupported instruction ends the process."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from duo.llama import library; library.start()"
     command = [sys.executable, "-c", code]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LOAD_S)
     except subprocess.TimeoutExpired:
-        return f"loading it takes longer than {_LOAD_S} s: a GPU's driver may hang"
+        return f"timed out after {_LOAD_S} s: a GPU driver may hang"
     if done.returncode < 0:
-        return f"loading it ended the process: {signal.strsignal(-done.returncode)}"
+        return f"the process was killed by a signal: {signal.strsignal(-done.returncode)}"
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     return (lines or [f"exit status {done.returncode}"])[-1] if done.returncode else None
 
 
 def _folder(find: Callable[[], Path]) -> Folder:
-    """Where it is, and whether files can be made there or the folder itself."""
     try:
         path = find()
     except UsageError as error:
         return Folder(None, str(error))
-    there = next(folder for folder in (path, *path.parents) if os.access(folder, os.F_OK))
-    if not there.is_dir():
-        return Folder(str(path), f"{there} is not a folder")
-    return Folder(str(path), None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written")
+    existing = next(folder for folder in (path, *path.parents) if os.access(folder, os.F_OK))
+    if not existing.is_dir():
+        return Folder(str(path), f"{existing} is not a directory")
+    return Folder(str(path), None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable")

@@ -1,11 +1,11 @@
-"""Load models with a progress bar, heeding Ctrl-C."""
+"""Loads models with a progress bar; Ctrl-C interrupts it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.devices import check_gpu, rpc_servers
 from duo.cli.options.engine import EngineOptions
@@ -16,26 +16,18 @@ from duo.engine.engine import Engine
 from duo.engine.threads import plan_threads
 from duo.errors import UsageError
 from duo.link.guard import is_loopback
+from duo.llama.model import Model
 from duo.loading import load
 
 if TYPE_CHECKING:
     from duo.link.remote_drafts import RemoteDrafts
 
-
-class Closable(Protocol):
-    """What is loaded."""
-
-    def close(self) -> None:
-        """Free it."""
-        ...
-
-
-T = TypeVar("T", bound=Closable)
+Loaded = TypeVar("Loaded", Engine, Model)
 Show = Callable[[str, float, float | None], bool]
 
 
 def check_usage(options: EngineOptions) -> None:
-    """Find out what cannot be meant like this before anything is fetched or loaded. Raises UsageError."""
+    """Check options before anything is downloaded or loaded. Raises UsageError."""
     config = options.engine_config()
     threads = plan_threads(config, drafting=False)
     config.context(1, threads.target, threads.target_batch, config.drafting().n_max)
@@ -43,7 +35,7 @@ def check_usage(options: EngineOptions) -> None:
 
 @contextmanager
 def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
-    """The engine that the options ask for. Raises DuoError, or SystemExit after an interruption."""
+    """The engine that the options describe. Raises DuoError, or SystemExit after Ctrl-C."""
     target, draft = options.model_names()
     servers = rpc_servers(options)
     check_gpu(options, servers, has_draft=options.draft != 0 and options.has_draft)
@@ -54,12 +46,12 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
             target,
             draft,
             **asdict(options.engine_config()),
-            n_gpu_layers=int(options.gpu_layers) if options.gpu_layers.named else "auto",
-            draft_n_gpu_layers=int(options.gpu_layers_draft) if options.gpu_layers_draft.named else "auto",
+            n_gpu_layers="auto" if options.gpu_layers is None else options.gpu_layers,
+            draft_n_gpu_layers="auto" if options.gpu_layers_draft is None else options.gpu_layers_draft,
             devices=options.device,
             draft_devices=options.device_draft,
-            split_mode=options.split_mode.value,
-            draft_split_mode=options.split_mode_draft.value,
+            split_mode=options.split_mode,
+            draft_split_mode=options.split_mode_draft,
             tensor_split=options.tensor_split or (),
             draft_tensor_split=options.tensor_split_draft or (),
             main_gpu=options.main_gpu,
@@ -80,14 +72,14 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
 
     with interruptible(assemble) as engine:
         if options.is_demo:
-            say("duo: no model was named (-m, -hf): this is the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+            say("duo: no model given (-m, -hf): using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         with engine:
             yield engine
 
 
 @contextmanager
-def interruptible(load: Callable[[Show], T]) -> Iterator[T]:
-    """What `load` returns, which is given a progress bar that tells it to stop. Raises SystemExit after Ctrl-C."""
+def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
+    """What `load` returns; its argument shows progress and returns False after Ctrl-C. Raises SystemExit then."""
     with on_interrupt(lambda: None) as interrupt:
         try:
             with progress_bar() as bar:
@@ -100,24 +92,24 @@ def interruptible(load: Callable[[Show], T]) -> Iterator[T]:
         except Exception:
             if not interrupt.signal:
                 raise
-            _leave(interrupt.status)
+            _stop_loading(interrupt.status)
     if interrupt.signal:
         found.close()
-        _leave(interrupt.status)
+        _stop_loading(interrupt.status)
     yield found
 
 
-def _leave(status: int) -> None:
+def _stop_loading(status: int) -> None:
     say("duo: interrupted while loading")
     raise SystemExit(status)
 
 
 def _back_token(options: EngineOptions) -> str:
-    """What drafts on other machines must know. Raises UsageError."""
+    """The token of remote drafts. Raises UsageError if one is required and missing."""
     token = back_token(options.back_token, options.back_token_file)
     if not token and not is_loopback(options.back_host):
         raise UsageError(
-            f"--back-host {options.back_host}: other machines can reach this address, so backs must know a "
+            f"--back-host {options.back_host}: other machines can reach this address, so remote drafts must send a "
             "token: add --back-token TOKEN (or --back-token-file, DUO_BACK_TOKEN)"
         )
     return token

@@ -1,4 +1,4 @@
-"""Built-in prompts, our own words: a story, a program, an explanation, a letter and a list."""
+"""Built-in prompts: a story, a program, an explanation, a letter and a list."""
 
 PROMPTS = (
     "The old lighthouse keeper had not seen a ship for three weeks. On the first clear morning he",

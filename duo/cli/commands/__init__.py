@@ -1,1 +1,20 @@
-"""One file for each command: it reads its options, calls one thing below, shows the result."""
+"""One file per command: it reads its options, calls one module below `cli/` and prints the result."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "about", "back", "bench", "chat", "check", "doctor", "lead", "plan", "rpc_server", "run", "trace", "tune",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from duo.cli.commands import about, back, bench, chat, check, doctor, lead, plan, rpc_server, run, trace, tune
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a command on first use, so that --help and usage errors do not wait for llama.cpp."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""`duo back`: a draft for a lead on another machine."""
+"""`duo back`: a remote draft."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duo.cli.options.secrets import back_token
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.config import AUTO_DRAFT, HUB, ModelConfig
+from duo.config import ALL_LAYERS, AUTO_DRAFT, HUB, ModelConfig
 from duo.engine.background import Background
 from duo.engine.threads import plan_threads, warn_of_threads
 from duo.errors import UsageError
@@ -29,7 +29,7 @@ from duo.models.paths import check_gguf, find_model
 
 
 def back(options: BackOptions) -> int:
-    """Draft for the lead whenever it is there, until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
+    """Draft for the lead until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     if options.until_eof:
         end_with_stdin()
     send_log(verbose=options.verbose, file=options.log_file)
@@ -49,12 +49,8 @@ def back(options: BackOptions) -> int:
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
         client = DraftClient(options.lead, hello(token, model), context)
-
-        def work(_: Callable[[None], None], __: threading.Event) -> None:
-            client.run()
-
-        say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C stops)")
-        running = Background(work, "duo-back")
+        say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
+        running = Background[None](lambda put, stop: client.run(), "duo-back")  # noqa: ARG005
         with on_interrupt(client.stop), running:
             for _ in running:
                 pass
@@ -62,34 +58,32 @@ def back(options: BackOptions) -> int:
 
 
 def _load(config: ModelConfig, show: Show) -> Model:
-    """Load on another thread, so that the main one hears Ctrl-C."""
+    """Load on another thread, so that the main thread can handle Ctrl-C."""
 
     def work(put: Callable[[Model], None], stop: threading.Event) -> None:
-        name = f"loading {config.path.name}"
-        put(Model(config, lambda share: show(name, share, 1.0) and not stop.is_set()))
+        put(Model(config, lambda share: show(f"loading {config.path.name}", share, 1.0) and not stop.is_set()))
 
-    loading: Background[Model] = Background(work, "duo-load")
-    with loading:
+    with Background(work, "duo-load") as loading:
         (model,) = loading
     return model
 
 
 def _model_config(options: BackOptions) -> ModelConfig:
-    """The model that the options name, or the demo pair's draft. Raises DuoError."""
+    """The draft that the options name, by default that of the demo pair. Raises DuoError."""
     path = _path(options)
     as_target = replace(options, model=path)
     check_gpu(as_target, rpc_servers(as_target), has_draft=False)
     config = ModelConfig(
         path=path,
-        n_gpu_layers=int(options.gpu_layers),
-        fits_layers=not options.gpu_layers.named,
+        n_gpu_layers=ALL_LAYERS if options.gpu_layers is None else options.gpu_layers,
+        fits_layers=options.gpu_layers is None,
         use_mmap=options.mmap,
         use_mlock=options.mlock,
         rpc_servers=options.rpc or (),
         rpc_timeout_s=options.rpc_timeout,
         uses_gpus=not options.rpc,
         devices=options.device,
-        split_mode=options.split_mode.value,
+        split_mode=options.split_mode,
         tensor_split=options.tensor_split or (),
         main_gpu=options.main_gpu,
     )
@@ -100,12 +94,12 @@ def _model_config(options: BackOptions) -> ModelConfig:
 
 def _path(options: BackOptions) -> Path:
     if options.model and options.hf_repo:
-        raise UsageError("-m and -hf both name the draft: leave one out")
+        raise UsageError("-m and -hf both name the draft: use only one")
     if options.hf_repo:
         return find_model(f"{HUB}{options.hf_repo}", offline=options.offline)
     if options.model:
         return check_gguf(options.model)
     with progress_bar(unit_bytes=True) as bar:
         _, draft = demo_pair(bar, offline=options.offline)
-    say("duo: no model was named (-m, -hf): this is the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
+    say("duo: no model given (-m, -hf): using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
     return draft

@@ -1,4 +1,4 @@
-"""`duo chat`: talks with an OpenAI-compatible server, on a terminal or in a pipe."""
+"""`duo chat`: a client of OpenAI-compatible servers, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.errors import UsageError
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COMMANDS = ("new", "system", "stats", "help", "quit", "q")
 _HELP = """\
-Enter         sends
-Alt-Enter     begins a new line, as Ctrl-J does
-Ctrl-C        stops an answer, or clears the line
-Up            brings back what was sent before
-:new          forgets the conversation
-:system TEXT  sets the system prompt and forgets the conversation; alone, shows it
-:stats        shows the figures of the last answer and of all
-:quit         leaves, as :q and Ctrl-D do
-::            at the beginning of a message stands for one :"""
+Enter         send the message
+Alt-Enter     begin a new line (also Ctrl-J)
+Ctrl-C        stop the answer, or clear the line
+Up            recall an earlier message
+:new          start a new conversation
+:system TEXT  set the system prompt and start a new conversation; without TEXT, show it
+:stats        show statistics of the last answer, and of all answers
+:quit         exit (also :q and Ctrl-D)
+::            at the start of a message: a single :"""
 
 
 def chat(options: ChatOptions) -> int:
-    """Talk until the user leaves, or answer what comes in a pipe. Returns the exit status.
+    """Chat until the user quits, or answer standard input. Returns the exit status.
 
-    Raises DuoError, and BrokenPipeError when nobody reads any more.
+    Raises DuoError, and BrokenPipeError if stdout is closed.
     """
     model = options.model and read_argument(options.model, "--model", escape=False)
     system = options.system_prompt and read_argument(options.system_prompt, "--system-prompt", escape=False)
@@ -41,7 +42,7 @@ def chat(options: ChatOptions) -> int:
         raise UsageError(f"--temp must be 0 or more, not {options.temp:g}")
     file, key = options.api_key_file, options.api_key
     if file is not None and not (key := next(iter(api_keys(None, file)), None)):
-        raise UsageError(f"--api-key-file {file}: there is no key in it")
+        raise UsageError(f"--api-key-file {file}: no key in this file")
     settings = {"max_tokens": options.predict, "temperature": options.temp, "seed": options.seed}
     given = {name: value for name, value in settings.items() if value is not None}
     server = Server(options.url, key=key, model=model or None, settings=given)
@@ -62,22 +63,22 @@ def _beginning(system: str | None) -> list[Message]:
 
 
 class Printer(TextWriter):
-    """Writes answers to stdout as they come; with `marks`, what a draft guessed in green."""
+    """Writes answers to stdout; with `marks`, accepted draft tokens in green."""
 
     def show(self, text: str, n_accepted: int) -> None:
-        """Write a piece, without what could drive a terminal. Raises BrokenPipeError when nobody reads any more."""
-        guessed, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
-        self._last = (guessed + own or self._last)[-1:]
-        self._write((b"\x1b[32m%s\x1b[0m" % guessed if guessed and self._marks else guessed) + own)
+        """Write a piece, of which the draft made `n_accepted` characters. Raises BrokenPipeError."""
+        drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
+        self._last = (drafted + own or self._last)[-1:]
+        self._write((b"\x1b[32m%s\x1b[0m" % drafted if drafted and self._marks else drafted) + own)
 
     def end(self) -> None:
-        """Put what follows on a line of its own."""
+        """Begin a new line, unless at the start of one."""
         if self._last not in (b"", b"\n"):
             self._last = b""
             self._write(b"\n")
 
     def note(self, text: str) -> None:
-        """Something that is no part of an answer."""
+        """Print a message that is not part of an answer."""
         stderr.print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
 
 
@@ -85,9 +86,8 @@ class Talk:
     """A conversation on a terminal."""
 
     def __init__(self, server: Server, system: str | None, printer: Printer) -> None:
-        """From now on Ctrl-C ends what the server is needed for, and at other times nothing."""
-        # Only here, as a pipe need not wait for it.
-        from duo.cli.terminal.chat_input import input_line  # noqa: PLC0415
+        """From now on, Ctrl-C interrupts requests only."""
+        from duo.cli.terminal.chat_input import input_line  # noqa: PLC0415 - slow to import
 
         self._server = server
         self._printer = printer
@@ -100,16 +100,16 @@ class Talk:
         signal.signal(signal.SIGINT, self._interrupt)
 
     def run(self) -> int:
-        """Talk until the user leaves. Returns the exit status. Raises BrokenPipeError when nobody reads any more."""
-        self._try(lambda: self._note(f"{self._server.model()} at {self._server.name}; :help shows what can be done"))
+        """Chat until the user quits. Returns the exit status. Raises BrokenPipeError if stdout is closed."""
+        self._try(lambda: self._note(f"{self._server.model()} at {self._server.name}; :help lists the commands"))
         while True:
             try:
-                # A byte that is no UTF-8 comes as half a character, which no encoding has.
+                # Bytes that are not UTF-8 are read as surrogates, which cannot be sent.
                 text = self._line.prompt().encode("utf-8", "replace").decode()
             except EOFError:
                 return 0
             except KeyboardInterrupt:
-                self._note("Ctrl-D or :quit leaves")
+                self._note("to exit, use Ctrl-D or :quit")
                 continue
             command = re.match(r":(?!:)(\S*)\s*(.*)", text, re.DOTALL)
             if command is None:
@@ -117,10 +117,10 @@ class Talk:
             elif command[1] in ("q", "quit") and not command[2]:
                 return 0
             else:
-                self._obey(command[1], command[2].strip())
+                self._run_command(command[1], command[2].strip())
 
     def _ask(self, text: str) -> None:
-        """Send a message and show the answer. What brings none is no part of the conversation."""
+        """Send a message and print the answer. Without one, the message is not kept."""
         if not text.strip():
             return
         question, answer = {"role": "user", "content": text}, Answer()
@@ -133,12 +133,12 @@ class Talk:
         if figures := describe(answer):
             self._note(figures)
 
-    def _try(self, work: Callable[[], None]) -> bool:
-        """Do what the server is needed for; say what was in the way. Returns whether it came to its end."""
+    def _try(self, request: Callable[[], None]) -> bool:
+        """Run a request and report errors. Returns whether it succeeded."""
         try:
             try:
                 self._stoppable = True
-                work()
+                request()
             finally:
                 self._stoppable = False
                 self._printer.end()
@@ -151,25 +151,24 @@ class Talk:
         return False
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        # Only once: the second is not to break off what the first has begun.
         if self._stoppable:
-            self._stoppable = False
+            self._stoppable = False  # a second Ctrl-C must not interrupt the cleanup
             raise KeyboardInterrupt
 
-    def _obey(self, name: str, text: str) -> None:
-        """Do what `:name text` says."""
-        if name not in ("new", "system", "stats", "help", "quit", "q"):
-            self._note(f":{name} is no command; :help lists them")
+    def _run_command(self, name: str, text: str) -> None:
+        """Run `:name text`."""
+        if name not in _COMMANDS:
+            self._note(f":{name} is not a command; :help lists them")
         elif text and name != "system":
             self._note(f":{name} takes no text; to send this, begin with ::")
         elif name == "help":
             self._note(_HELP)
         elif name == "stats":
-            known = [describe(*answers) or "nothing is known" for answers in (self._answers[-1:], self._answers)]
+            known = [describe(*answers) or "unknown" for answers in (self._answers[-1:], self._answers)]
             self._note(f"last answer: {known[0]}\nall answers: {known[1]}")
         elif name == "system" and not text:
-            self._note(self._system or "there is no system prompt")
+            self._note(self._system or "no system prompt")
         else:
             self._system = text or self._system
             self._messages = _beginning(self._system)
-            self._note("a new conversation")
+            self._note("new conversation")

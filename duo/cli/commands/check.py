@@ -1,4 +1,4 @@
-"""`duo check`: whether the draft changes what the target writes, on the user's own models."""
+"""`duo check`: whether the draft changes the text, on the user's own models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from duo.cli.load import loaded
 from duo.cli.options.check import CheckOptions
-from duo.cli.options.drafting import ScheduleChoice
 from duo.cli.options.prompt import read_argument
 from duo.cli.options.sampling import RANDOM_SEED
 from duo.cli.prompts import PROMPTS
@@ -15,7 +14,7 @@ from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
-from duo.diagnose.check import Checker, Comparison, Divergence
+from duo.diagnose.check import Checker, Comparison
 from duo.engine.engine import Engine
 from duo.engine.slot import schedules_of
 from duo.errors import PromptError, UsageError
@@ -31,19 +30,19 @@ def check(options: CheckOptions) -> int:
     send_log(verbose=options.verbose, file=options.log_file)
     config = options.generation_config()
     if config.is_rejection:
-        raise UsageError("rejection sampling writes another text with a draft, so there is nothing to compare")
-    if options.schedule is ScheduleChoice.OFF or options.draft == 0:
-        raise UsageError("nothing to check where nothing is drafted: leave out --schedule off and --draft 0")
+        raise UsageError("nothing to check: with --verify rejection, the draft changes the text by design")
+    if options.schedule == "off" or options.draft == 0:
+        raise UsageError("nothing to check without drafting: omit --schedule off and --draft 0")
     if options.seed == RANDOM_SEED:
         say(f"duo: seed {config.sampling.seed}")
     if not options.has_draft:
         raise UsageError("nothing to check without a draft: name one with -md or -hfd")
+    found = []
+    stop = threading.Event()
     with loaded(options) as engine, progress_bar() as show:
         texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
         prompts = [engine.tokenize(text) for text in texts or PROMPTS]
         _reserve(engine, prompts, options.predict)
-        found = []
-        stop = threading.Event()
 
         def interrupt_text() -> None:
             stop.set()
@@ -52,31 +51,28 @@ def check(options: CheckOptions) -> int:
         with on_interrupt(interrupt_text) as interrupt:
             for result in _results(engine, config, prompts, show, stop):
                 if interrupt.signal:
-                    break
+                    return interrupt.status
                 found.append(result)
-                print(f"prompt {len(found)}: {_describe(result, engine.slot.target)}", flush=True)  # noqa: T201 - asked for
-    if interrupt.signal:
-        return interrupt.status
+                print(f"prompt {len(found)}: {_describe(result, engine.slot.target)}", flush=True)  # noqa: T201
     status, verdict = judge(found)
     print(verdict)  # noqa: T201
     return status
 
 
 def judge(found: Sequence[Comparison]) -> tuple[int, str]:
-    """The exit status and what it means, in plain words."""
+    """The exit status, and the verdict in words."""
     if not sum(result.n_verified for result in found):
-        return 1, "No candidate was verified, so nothing was checked: force it with --schedule sync."
+        return 1, "No candidate was verified, so nothing was checked: use --schedule sync."
     differences = [result.difference for result in found if result.difference]
-    wrong = [difference for difference in differences if not difference.is_near_tie]
-    if wrong:
-        return 1, f"{len(wrong)} of {len(found)} texts differ where they must not: please report this."
+    if wrong := [difference for difference in differences if not difference.is_near_tie]:
+        return 1, f"{len(wrong)} of {len(found)} texts differ, not at a near-tie: this is a bug, please report it."
     if differences:
         return 0, (
-            f"{len(differences)} of {len(found)} texts differ, each from a near-tie on: the target's own scores for "
-            "the two tokens differ by less than they do between batches of one row and of several. With --exact even "
-            "these come out the same (F32, F16, Q4_0, Q4_1, Q8_0)."
+            f"{len(differences)} of {len(found)} texts differ, each at a near-tie: the target's scores of the two "
+            "tokens differ by less than scores do between batches of one row and of several. With --exact these texts "
+            "are identical too (F32, F16, Q4_0, Q4_1, Q8_0)."
         )
-    return 0, f"All {len(found)} texts are identical: the draft changes nothing but the speed."
+    return 0, f"All {len(found)} texts are identical: the draft changes only the speed."
 
 
 def _results(
@@ -88,7 +84,7 @@ def _results(
 ) -> Iterator[Comparison]:
     slot = engine.slot
     checker = Checker(engine, config, stop)
-    # Where the draft does not pay, the target alone would be chosen, and nothing checked.
+    # With `off`, nothing would be verified.
     choices = [schedule for schedule in schedules_of(slot.drafting) if schedule is not Schedule.OFF]
     for i, prompt in enumerate(prompts):
         show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
@@ -97,33 +93,32 @@ def _results(
 
 
 def _reserve(engine: Engine, prompts: Sequence[Sequence[int]], n_predict: int) -> None:
-    """Make contexts for the longest prompt. Raises PromptError, or UsageError if nothing could be drafted."""
+    """Create contexts for the longest prompt. Raises PromptError, or UsageError if these models cannot draft."""
     slot = engine.slot
-    models = filter(None, (slot.target, slot.draft_model))
-    n_ctx = min(_N_CTX, *(model.n_ctx_train for model in models))
+    n_ctx = min(_N_CTX, *(model.n_ctx_train for model in (slot.target, slot.draft_model) if model))
     longest = max(map(len, prompts))
     if not all(prompts):
         raise PromptError("a prompt has no tokens")
     if longest + n_predict > n_ctx:
-        raise PromptError(f"a prompt of {longest} tokens and {n_predict} more do not fit {n_ctx}: take a smaller -n")
+        raise PromptError(
+            f"a prompt of {longest} tokens and {n_predict} more do not fit in {n_ctx} tokens: use a smaller -n"
+        )
     engine.call(lambda slot: slot.reserve(longest, n_predict))
     if slot.draft is None:
-        raise UsageError("one of these models cannot take tokens back, so that nothing is drafted: nothing to check")
+        raise UsageError("nothing to check: one of these models cannot roll back its cache, so there is no drafting")
 
 
 def _describe(result: Comparison, target: Model) -> str:
-    if result.difference is None:
-        return f"identical, {result.n_tokens} tokens, {result.n_accepted} of them the draft's guesses"
-    return _difference(result.difference, target)
-
-
-def _difference(difference: Divergence, target: Model) -> str:
+    difference = result.difference
+    if difference is None:
+        return f"identical, {result.n_tokens} tokens, of which {result.n_accepted} accepted candidates"
     words = [
         "the end" if token < 0 else repr(target.piece(token).decode("utf-8", "replace"))
         for token in (difference.alone, difference.drafted)
     ]
-    kind = "a near-tie" if difference.is_near_tie else "no near-tie"
+    kind = "a near-tie" if difference.is_near_tie else "not a near-tie"
     return (
-        f"differs from token {difference.index + 1} on: {words[0]} without the draft, {words[1]} with it; the two best "
-        f"are {difference.gap:.4f} apart, batches of one row and of several differ by {difference.kernels:.4f}: {kind}"
+        f"differs from token {difference.index + 1} on: {words[0]} without the draft, {words[1]} with it; the "
+        f"two best scores differ by {difference.gap:.4f}, "
+        f"batches of one row and several by {difference.kernels:.4f}: {kind}"
     )

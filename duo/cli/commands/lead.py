@@ -1,4 +1,4 @@
-"""`duo lead`: a server."""
+"""`duo lead`: an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from duo.cli.load import check_usage, loaded
 from duo.cli.options.lead import LeadOptions
 from duo.cli.options.sampling import RANDOM_SEED
 from duo.cli.options.secrets import api_keys, back_token
-from duo.cli.options.server import PrintChoice
 from duo.cli.terminal.console import say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import finish_notices, send_log
@@ -21,7 +20,7 @@ from duo.llama import lifeline
 from duo.server.lead import Lead
 from duo.spec.types import Step
 
-_MOST_UNSEEN = 4096  # steps that wait to be shown
+_MAX_QUEUED = 4096  # steps that wait to be printed
 
 
 def lead(options: LeadOptions) -> int:
@@ -31,19 +30,19 @@ def lead(options: LeadOptions) -> int:
     keys = api_keys(options.api_key, options.api_key_file)
     if not keys and not is_loopback(options.host):
         raise UsageError(
-            f"--host {options.host}: other machines can reach this address, so clients must know a key: "
+            f"--host {options.host}: other machines can reach this address, so clients must send an API key: "
             "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
         )
     marks = marks_tokens(options.color)
-    shows = options.print is not PrintChoice.NONE and (marks or options.print is not PrintChoice.AUTO)
+    shows = options.print != "none" and (marks or options.print != "auto")
     shown: Items[Step | TextRequest] = Items()
 
     def show(event: Step | TextRequest) -> None:
-        # Where nobody looks, such as at a terminal that was stopped, nothing is to pile up.
-        if (shows or isinstance(event, TextRequest)) and shown.n_waiting < _MOST_UNSEEN:
+        # A terminal may be stopped: then steps are dropped.
+        if (shows or isinstance(event, TextRequest)) and shown.n_waiting < _MAX_QUEUED:
             shown.put(event)
 
-    # The port answers while the models are fetched and loaded: /health says so.
+    # The server listens while the models are loaded: /health reports it.
     with Lead(
         host=options.host,
         port=options.port,
@@ -63,22 +62,22 @@ def lead(options: LeadOptions) -> int:
             server.stop()
             shown.end()
 
-        with on_interrupt(stop), lifeline.told(shown.end):
+        with on_interrupt(stop), lifeline.notifying(shown.end):
             server.load(engine)
             if not server.takes_drafts:
-                say("duo: no backs may join: that takes --back-token")
+                say("duo: remote drafts are disabled: to accept them, add --back-token")
             finish_notices()
-            say(f"duo: listening on {server.url} (Ctrl-C stops)")
-            rejected = engine.slot.target.piece if options.print is PrintChoice.ALL else None
+            say(f"duo: listening on {server.url} (Ctrl-C to stop)")
+            rejected = engine.slot.target.piece if options.print == "all" else None
             _show(shown, TextWriter(marks=marks, rejected=rejected))
-        server.close()  # before the models go: requests may be using them
+        server.close()  # before the models are freed: requests may use them
     return 0
 
 
 def _show(shown: Items[Step | TextRequest], writer: TextWriter) -> None:
-    """Show texts on this thread until the first signal."""
+    """Print texts until the first signal."""
     for event in shown:
-        with suppress(OSError):  # nobody looks any more; clients still do
+        with suppress(OSError):  # stdout was closed; clients are served all the same
             if isinstance(event, Step):
                 writer.step(event)
             else:
@@ -87,11 +86,11 @@ def _show(shown: Items[Step | TextRequest], writer: TextWriter) -> None:
 
 
 def _summary(request: TextRequest) -> str:
-    """Two lines for one text; the last has the form of `duo`'s."""
+    """Two lines about one text; the last has the form of the last line of `duo`."""
     statistics = request.metrics.statistics()
     prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
     n_read = len(request.prompt) - request.n_cached
     lines = f"prompt: {n_read} tokens in {prompt.seconds:.2f} s, {request.n_cached} cached; stopped: {text.stop}"
     if draft is not None and draft.verified:
-        lines += f"; accepted {draft.accepted} of {draft.verified} guesses"
+        lines += f"; {draft.accepted} of {draft.verified} candidates accepted"
     return f"{lines}\ntokens: {text.tokens} tps: {text.tokens_per_s or 0:.3f}"

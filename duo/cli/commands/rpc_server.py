@@ -1,4 +1,4 @@
-"""`duo rpc-server`: this machine's devices for models on other machines."""
+"""`duo rpc-server`: the devices of this machine for models on other machines."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from duo.cli.options.rpc_server import RpcServerOptions
 from duo.cli.remedies import RPC, build_with
 from duo.cli.terminal.console import say
+from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.engine.cores import usable_cores
@@ -29,15 +30,15 @@ def rpc_server(options: RpcServerOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file)
     if not supports_rpc():
-        raise DeviceError(f"llama.cpp was built without RPC here; this builds it: {build_with(RPC)}")
+        raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
     address = _address(options)
     names = [device.name for device in rpc.servable_devices(options.device)]
     if not names:
-        raise UsageError("-d none: a server needs a device; CPU is one")
+        raise UsageError("-d none: a server needs a device, such as CPU")
     if options.until_eof:
         return _serve(options, address)
     _check_free(address, options.port)
-    # llama.cpp's server never returns, whatever signal comes: a process of its own can be ended.
+    # llama.cpp's server never returns and ignores signals, so it runs in a process that can be killed.
     with (
         subprocess.Popen(_command(options, names), stdin=subprocess.PIPE, start_new_session=True) as server,
         on_interrupt(server.kill) as interrupt,
@@ -46,10 +47,10 @@ def rpc_server(options: RpcServerOptions) -> int:
             with suppress(subprocess.TimeoutExpired):
                 server.wait(_LOOK_S)
         if server.poll() is None:
-            say(f"duo: serving {', '.join(names)} at {address}:{options.port} (Ctrl-C stops)")
+            say(f"duo: serving {', '.join(names)} at {address}:{options.port} (Ctrl-C to stop)")
         server.wait()
     if not interrupt.signal:
-        raise DeviceError(f"the server has ended by itself, with status {server.returncode}")
+        raise DeviceError(f"the server exited with status {server.returncode}")
     return 0
 
 
@@ -58,15 +59,15 @@ def _command(options: RpcServerOptions, names: list[str]) -> list[str]:
     arguments += ["--insecure-bind"] * options.insecure_bind + ["--cache"] * options.cache
     arguments += ["--verbose"] * options.verbose
     arguments += [f"--threads={options.threads or usable_cores()}", "--until-eof"]
-    # Unlike `python -m duo` this does not run what happens to lie in the current folder.
+    # Unlike `python -m duo`, this imports nothing from the current directory.
     code = "import sys; sys.path = [path for path in sys.path if path]; from duo.cli.main import main; main()"
     return [sys.executable, "-c", code, "rpc-server", *arguments]
 
 
 def _serve(options: RpcServerOptions, address: str) -> int:
-    """What the other process does."""
+    """The child process: serve until standard input is closed."""
     end_with_stdin()
-    # llama.cpp says on stdout who comes and goes.
+    # llama.cpp logs connections to stdout.
     os.dup2(2 if options.verbose else os.open(os.devnull, os.O_WRONLY), 1)
     cache = _cache() if options.cache else None
     rpc.serve(address, options.port, rpc.servable_devices(options.device), options.threads or 1, cache)
@@ -74,21 +75,21 @@ def _serve(options: RpcServerOptions, address: str) -> int:
 
 
 def _address(options: RpcServerOptions) -> str:
-    """The address as llama.cpp takes it. Raises UsageError."""
+    """The IPv4 address to listen on. Raises UsageError."""
     if not is_loopback(options.host) and not options.insecure_bind:
         raise UsageError(
-            f"--host {options.host}: other machines can reach this address, and llama.cpp's RPC lets each of them read "
-            "and write this process's memory: use an SSH tunnel to 127.0.0.1, or add --insecure-bind on a network that "
-            "you trust whole"
+            f"--host {options.host}: other machines can reach this address, and llama.cpp's RPC lets them read and "
+            "write the memory of this process: use an SSH tunnel to 127.0.0.1, or add --insecure-bind in a trusted "
+            "network"
         )
     try:
         return socket.gethostbyname(options.host)
     except (OSError, UnicodeError):
-        raise UsageError(f"--host {options.host}: there is no such host with an IPv4 address") from None
+        raise UsageError(f"--host {options.host}: unknown host, or no IPv4 address") from None
 
 
 def _check_free(address: str, port: int) -> None:
-    """Raise UsageError if nobody can listen there."""
+    """Raise UsageError if the port cannot be listened on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -99,8 +100,6 @@ def _check_free(address: str, port: int) -> None:
 
 def _cache() -> str:
     folder = cache_dir() / "rpc"
-    try:
+    with blame("--cache", folder, UsageError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--cache {folder}: {error.strerror}") from None
     return f"{folder}{os.sep}"

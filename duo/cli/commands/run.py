@@ -1,4 +1,4 @@
-"""`duo` without a subcommand: one text."""
+"""`duo` without a subcommand: generates one text."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ from duo.engine.slot import Slot
 from duo.engine.stream import Stream
 from duo.errors import UsageError
 from duo.llama.memory import peak_bytes
+from duo.spec.policy import Policy
 from duo.spec.simulate import predict
 
 
 def run(options: RunOptions) -> int:
     """Generate one text. Returns the exit status. Raises DuoError."""
-    # A draft of this command's own that comes and goes is no news.
+    # Without --back-port, link messages are about a draft process of this command.
     hidden = () if options.back_port is not None else ("duo.link",)
     send_log(verbose=options.verbose, file=options.log_file, hidden=hidden)
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
     if options.json and options.trace and options.json.absolute() == options.trace.absolute():
-        raise UsageError(f"--json and --trace both write {options.json}: give each a file of its own")
+        raise UsageError(f"--json and --trace both write {options.json}: use a different file for each")
     check_usage(options)
     config = options.generation_config(escape=options.escape)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not options.is_demo:
-        raise UsageError("no prompt: give one with -p or -f (-f - reads standard input)")
-    _check_remote(options, config)
+        raise UsageError("no prompt: add -p or -f (-f - reads standard input)")
+    if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
+        raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     with loaded(options) as engine:
         text = _prompt_text(options, prompt, engine)
         metrics = Metrics()
         trace = _trace(options, metrics, engine.slot)
-        live = _live(options, metrics)
-        writer = TextWriter(marks=marks_tokens(options.color), stream=live)
-        shown = text if options.display_prompt else None
-        stream, status = _write(options, engine, text, config, writer, Watch(metrics, live, trace), shown)
-        statistics = _statistics(engine, stream, config)
-        facts = _facts(options, engine.slot, stream, statistics) if options.json else {}
-    finish_notices()  # the last lines are the statistics
+        stream, status = _write(options, engine, text, config, Watch(metrics, _live(options, metrics), trace))
+        policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
+        statistics = _statistics(stream, config, policy)
+        facts = report.facts(engine.slot, asdict(options)) if options.json else {}
+    finish_notices()  # so that the statistics come last
     say(report.render_verbose(statistics) if options.verbose else report.render(statistics))
     if options.json:
+        if policy is not None:
+            statistics["policy"]["predicted_tokens_per_s"] = predict(policy)
         with blame("--json", options.json):
             report.write_json(options.json, statistics | facts)
     if options.trace and trace is not None and trace.error is not None:
@@ -66,20 +68,14 @@ def run(options: RunOptions) -> int:
     return status
 
 
-def _check_remote(options: RunOptions, config: GenerationConfig) -> None:
-    """Raise UsageError for drafts outside this process that could not take part."""
-    if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
-        raise UsageError("--verify rejection needs to know the draft's chances, which backs and RPC drafts do not send")
-
-
 def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str:
-    """The text before the first token, in the chat template if one was asked for."""
+    """The prompt, in the chat template if one is to be used."""
     system = options.system_prompt
     if system is not None:
         system = read_argument(system, "-sys", escape=options.escape)
     if prompt is None:
         prompt, system = DEMO_QUESTION, system or DEMO_SYSTEM
-        say(f"duo: no prompt was given (-p, -f): {prompt}")
+        say(f"duo: no prompt given (-p, -f): using {prompt!r}")
     elif not options.chat and system is None:
         return prompt
     messages = [{"role": "user", "content": prompt}]
@@ -89,32 +85,27 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 
 
 def _write(
-    options: RunOptions,
-    engine: Engine,
-    text: str,
-    config: GenerationConfig,
-    writer: TextWriter,
-    watch: Watch,
-    prompt: str | None,
+    options: RunOptions, engine: Engine, text: str, config: GenerationConfig, watch: Watch
 ) -> tuple[Stream, int]:
-    """Write the text, after `prompt`, while it is generated. Returns its stream and the exit status.
+    """Print the text while it is generated. Returns its stream and the exit status.
 
     Raises BrokenPipeError or DuoError.
     """
+    writer = TextWriter(marks=marks_tokens(options.color), stream=watch.live)
     tokens = engine.tokenize(text)
     bar = ExitStack()
 
     def on_prompt(n: int) -> None:
         if show is not None:
-            show("reading the prompt", n, len(tokens))
+            show("processing the prompt", n, len(tokens))
 
     show = bar.enter_context(progress_bar()) if len(tokens) > min(options.batch_size, options.ubatch_size) else None
     try:
         with bar, watch, engine.start(tokens, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
             stream.items.on_stall, stream.items.stall_s = watch.on_pause, watch.pause_s
             with on_interrupt(stream.close) as interrupt:
-                if prompt is not None:
-                    writer.prompt(prompt)
+                if options.display_prompt:
+                    writer.prompt(text)
                 for step in stream:
                     bar.close()
                     writer.step(step)
@@ -124,28 +115,16 @@ def _write(
     return stream, interrupt.status
 
 
-def _statistics(engine: Engine, stream: Stream, config: GenerationConfig) -> dict[str, Any]:
-    """All figures of a text, in JSON's types."""
+def _statistics(stream: Stream, config: GenerationConfig, policy: Policy | None) -> dict[str, Any]:
+    """All statistics of a text, as JSON types."""
     statistics = asdict(stream.statistics) | {"memory": {"peak_bytes": peak_bytes()}}
     sampling = config.sampling
     statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": config.mode}
-    policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
-    if policy is not None:
-        statistics["policy"] = policy.statistics()
-    return statistics
-
-
-def _facts(options: RunOptions, slot: Slot, stream: Stream, statistics: dict[str, Any]) -> dict[str, Any]:
-    """What --json has besides the statistics."""
-    facts = report.facts(slot, asdict(options))
-    if "policy" in statistics:
-        policy = stream.request.policy or slot.policy
-        facts["policy"] = statistics["policy"] | {"predicted_tokens_per_s": predict(policy)}
-    return facts
+    return statistics | ({"policy": policy.statistics()} if policy is not None else {})
 
 
 def _live(options: RunOptions, metrics: Metrics) -> Live | None:
-    """--live, where it can be shown."""
+    """The display of --live, if the terminal supports it."""
     if options.live and not can_be_shown():
         warn("--live needs a terminal on stdout, and not TERM=dumb")
         return None

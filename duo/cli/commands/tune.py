@@ -1,11 +1,11 @@
-"""`duo tune`: measures a pair on this machine and keeps what it finds for later runs."""
+"""`duo tune`: measures a pair on this machine and saves the result for later runs."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
 
-from duo.cli.commands.plan import gain_stops, predict, render
+from duo.cli.commands.plan import predict, render, sufficient
 from duo.cli.load import loaded
 from duo.cli.options.tune import TuneOptions
 from duo.cli.prompts import PROMPTS
@@ -25,7 +25,7 @@ from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine
 
 _N_TEXTS = 3
-_N_TEXT = 48  # tokens written after each of them
+_N_TEXT = 48  # tokens generated after each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Tuned:
 
     target: int
     draft: int
-    beside: tuple[int, int]
+    beside: tuple[int, int]  # of target and draft when concurrent
     machine: Machine
 
 
 def tune(options: TuneOptions) -> int:
-    """Measure, print and keep. Returns the exit status. Raises DuoError."""
+    """Measure, print and save. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file)
     if not options.has_draft:
         raise UsageError("nothing to tune without a draft: name one with -md or -hfd")
@@ -48,14 +48,14 @@ def tune(options: TuneOptions) -> int:
         if slot.can_speculate:
             engine.call(lambda slot: slot.reserve(0, 0))
         if slot.draft is None:
-            say("One of these models cannot take tokens back, so that a draft is of no use: run it without -md.")
+            say("One of these models cannot roll back its cache, so a draft cannot be used: omit -md.")
             return 0
         if slot.profile is None:
-            raise UsageError("there is no place to keep what is measured: set DUO_CONFIG")
+            raise UsageError("no directory to save the profile in: set DUO_CONFIG")
         measured = _measure(engine)
         profile = slot.profile
     if isinstance(measured, int):
-        say("duo: interrupted: nothing was kept")
+        say("duo: interrupted: nothing was saved")
         return measured
     acceptance = sum(right for _, right in measured.scores) / len(measured.scores)
     tuned = choose(measured, acceptance)
@@ -64,9 +64,8 @@ def tune(options: TuneOptions) -> int:
         profile.save({"policy": learned(measured, tuned).state(), "threads": threads})
     rates = predict(tuned.machine, acceptance, AUTO_DRAFT)
     table = (*_describe(measured, acceptance), "", *render(tuned.machine, acceptance, rates, AUTO_DRAFT), "")
-    for line in (*table, *advise(tuned, acceptance, rates)):
-        print(line)  # noqa: T201 - this is what was asked for
-    print(f"This is kept in {profile.path}; duo begins with it (--no-profile leaves it out).")  # noqa: T201
+    saved = f"Saved in {profile.path}, which later runs load (unless --no-profile)."
+    print("\n".join([*table, *advise(tuned, acceptance, rates), saved]))  # noqa: T201 - the output
     return 0
 
 
@@ -75,25 +74,25 @@ def choose(measured: Measurements, acceptance: float) -> Tuned:
     n_draft = min(measured.draft, key=measured.draft.__getitem__)
     draft_s = measured.draft[n_draft]
 
-    def rate_alone(n_threads: int) -> float:
+    def sequential_rate(n_threads: int) -> float:
         return forecast.taking_turns(_curve(measured, n_threads), draft_s, acceptance).rate
 
-    def rate_beside(split: tuple[int, int]) -> float:
-        times, beside_draft_s = measured.beside[split]
-        return forecast.overlapped(list(times.values()), beside_draft_s, acceptance, 2 * AUTO_DRAFT).rate
+    def concurrent_rate(split: tuple[int, int]) -> float:
+        times, concurrent_draft_s = measured.beside[split]
+        return forecast.overlapped(list(times.values()), concurrent_draft_s, acceptance, 2 * AUTO_DRAFT).rate
 
-    n_target = max({n for n, _ in measured.target}, key=rate_alone)
-    split = max(measured.beside, key=rate_beside)
-    times, beside_draft_s = measured.beside[split]
+    n_target = max({n for n, _ in measured.target}, key=sequential_rate)
+    split = max(measured.beside, key=concurrent_rate)
+    times, concurrent_draft_s = measured.beside[split]
     alone = _curve(measured, n_target)
-    # No company makes a decode faster: where it seems so, the clock was wrong.
-    beside = [max(pair) for pair in zip(alone, times.values(), strict=True)]
-    machine = Machine(alone, draft_s, beside, max(draft_s, beside_draft_s))
+    # A concurrent decode cannot be faster: where it seems so, the measurement is noisy.
+    concurrent = [max(pair) for pair in zip(alone, times.values(), strict=True)]
+    machine = Machine(alone, draft_s, concurrent, max(draft_s, concurrent_draft_s))
     return Tuned(n_target, n_draft, split, machine)
 
 
 def learned(measured: Measurements, tuned: Tuned) -> Policy:
-    """A policy that knows what was measured."""
+    """A policy that has learned what was measured."""
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, draft_threads=(tuned.draft,))
     policy.begin(0, mode="greedy")
     machine = tuned.machine
@@ -107,43 +106,45 @@ def learned(measured: Measurements, tuned: Tuned) -> Policy:
 
 
 def advise(tuned: Tuned, acceptance: float, rates: dict[Schedule, float]) -> list[str]:
-    """Whether and how a draft helps, in plain words, and the flags to use."""
+    """Whether a draft pays, and the options to use."""
     machine = tuned.machine
     best = max(rates, key=rates.__getitem__)
     gain = rates[best] / rates[Schedule.OFF]
     share = 100 * machine.draft_s / machine.target_s[0]
     if gain < 1.02:
         return [
-            f"This draft does not help here: one of its tokens takes {share:.0f} % of the target's time, "
+            f"This draft does not pay: one of its tokens takes {share:.0f} % of the target's time, and "
             f"{100 * acceptance:.0f} % are accepted.",
-            "Flags: --schedule off, or leave out -md",
+            "Options: --schedule off, or omit -md",
         ]
-    words = {Schedule.SYNC: "when the two take turns", Schedule.ASYNC: "when both run at the same time"}
-    threads = {Schedule.SYNC: (tuned.target, tuned.draft), Schedule.ASYNC: tuned.beside}
-    enough = gain_stops(machine, acceptance, best, AUTO_DRAFT)
+    words, threads = {
+        Schedule.SYNC: ("sequentially", (tuned.target, tuned.draft)),
+        Schedule.ASYNC: ("concurrently", tuned.beside),
+    }[best]
     return [
-        f"This draft helps here: about {gain:.2f} times as fast {words[best]}{enough}.",
-        f"Flags: --schedule {best.value} (with {threads[best][0]} and {threads[best][1]} threads, as kept); "
-        "without it duo looks for the fastest way in every text",
+        f"This draft pays: about {gain:.2f} times as fast, running {words}"
+        f"{sufficient(machine, acceptance, best, AUTO_DRAFT)}.",
+        f"Options: --schedule {best.value} (with {threads[0]} and {threads[1]} threads, as saved); without it, duo "
+        "measures the fastest schedule in every text",
     ]
 
 
 def _describe(measured: Measurements, acceptance: float) -> list[str]:
     sizes = (1, 2, 4, 5, 8, 16)
-    heading = f"{'ms for so many tokens at once':<36}" + "".join(f"{n:>8}" for n in sizes)
-    lines = [heading]
+
+    def row(name: str, times: list[float]) -> str:
+        return f"{name:<36}" + "".join(f"{1000 * times[n - 1]:8.2f}" for n in sizes)
+
+    lines = [f"{'ms per decode, by batch size':<36}" + "".join(f"{n:>8}" for n in sizes)]
     for n_threads in sorted({n for n, _ in measured.target}):
-        lines.append(_row(f"target, {_threads(n_threads)}", _curve(measured, n_threads), sizes))
+        lines.append(row(f"target on {_threads(n_threads)}", _curve(measured, n_threads)))
     for (target, draft), (times, _) in measured.beside.items():
-        lines.append(_row(f"target, {target}, draft beside it on {draft}", list(times.values()), sizes))
-    lines += [f"{'draft, ' + _threads(n):<36}{1000 * seconds:8.2f}" for n, seconds in sorted(measured.draft.items())]
+        lines.append(row(f"target on {target}, concurrent draft on {draft}", list(times.values())))
+    for n_threads, seconds in sorted(measured.draft.items()):
+        lines.append(f"{f'draft on {_threads(n_threads)}':<36}{1000 * seconds:8.2f}")
     for (target, draft), (_, seconds) in measured.beside.items():
-        lines.append(f"{f'draft, {draft}, target beside it on {target}':<36}{1000 * seconds:8.2f}")
-    return [*lines, f"{100 * acceptance:.0f} % of the draft's guesses were right"]
-
-
-def _row(name: str, times: list[float], sizes: tuple[int, ...]) -> str:
-    return f"{name:<36}" + "".join(f"{1000 * times[n - 1]:8.2f}" for n in sizes)
+        lines.append(f"{f'draft on {draft}, concurrent target on {target}':<36}{1000 * seconds:8.2f}")
+    return [*lines, f"{100 * acceptance:.0f} % of the draft's tokens would be accepted"]
 
 
 def _threads(n: int) -> str:

@@ -1,1 +1,1 @@
-"""The options of all commands, in groups that each are written once and build their own config."""
+"""The options of all commands, in groups that build their own configs; each is written once."""

@@ -1,14 +1,12 @@
-"""The options of `duo check`, apart from it so that --help does not wait for llama.cpp."""
+"""The options of `duo check`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
-from duo.cli.options import declare
 from duo.cli.options.context import CacheOptions
-from duo.cli.options.declare import HelpOpt
+from duo.cli.options.declare import MAIN, HelpOpt, option
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.drafting import DraftingOptions, DraftOpt, ExactOption
 from duo.cli.options.engine import EngineOptions, GenerationOptions
@@ -16,9 +14,6 @@ from duo.cli.options.model import HubOptions, ModelOptions
 from duo.cli.options.output import LogOptions
 from duo.cli.options.sampling import SamplingOptions, VerifyOption
 from duo.cli.options.threads import ThreadOptions
-
-CHECK = "What is checked"
-option = partial(declare.option, panel=CHECK)
 
 
 # fmt: off
@@ -28,8 +23,10 @@ class CheckedOptions:
 
     draft: DraftOpt = None
     prompts: Annotated[list[str] | None, option(
-        "-p", "--prompt", metavar="TEXT", help="Instead of the built-in prompts; may be repeated.")] = None
-    predict: Annotated[int, option("-n", "--predict", metavar="N", min=1, help="Tokens per text.")] = 64
+        "-p", "--prompt", panel=MAIN, metavar="TEXT",
+        help="Prompt to use instead of the built-in ones; may be repeated.")] = None
+    predict: Annotated[int, option(
+        "-n", "--predict", panel=MAIN, metavar="N", min=1, help="Number of tokens to generate per prompt.")] = 64
 
 
 @dataclass(frozen=True)

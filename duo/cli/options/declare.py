@@ -1,4 +1,4 @@
-"""How a command's options are declared: fields of dataclasses, so that each option is written once."""
+"""Options as fields of dataclasses, each written once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MAIN = "Main options"
 MODELS = "Models"
 PROMPT = "Prompt and text"
 DRAFTING = "Drafting"
-HARDWARE = "Threads"
+THREADS = "Threads"
 CONTEXT = "Context"
 OUTPUT = "Output"
 
 
 def option(*names: str, panel: str, help: str, env: str | list[str] | None = None, **more: Any) -> Any:  # noqa: A002
-    """An option with these names, in a panel of --help, that an environment variable can set."""
+    """An option in a panel of --help, which the environment variable `env` can set."""
     return typer.Option(*names, rich_help_panel=panel, help=help, envvar=env, show_envvar=False, **more)
 
 
 def show_help(context: typer.Context, value: bool) -> None:
-    """A callback for --help: Typer would show its own before all other options."""
+    """Callback of --help: Typer would list its own --help first."""
     if value and not context.resilient_parsing:  # not while the shell asks for completions
         typer.echo(context.get_help())
         raise typer.Exit
@@ -33,23 +33,37 @@ def show_help(context: typer.Context, value: bool) -> None:
 # fmt: off
 HelpOpt = Annotated[bool, option(
     "-h", "--help", panel=OUTPUT, is_eager=True, callback=show_help, help="Show this message and exit.")]
-# For a process that another duo has started.
-UntilEofOpt = Annotated[bool, typer.Option("--until-eof", hidden=True, help="End at once when standard input does.")]
+# For child processes of duo.
+UntilEofOpt = Annotated[bool, typer.Option("--until-eof", hidden=True, help="Exit when standard input is closed.")]
 # fmt: on
 
 
 T = TypeVar("T")
 
 
-def takes(options: type[T]) -> Callable[[Callable[[typer.Context, T], None]], Callable[..., None]]:
-    """Make `command(context, options)` a function whose parameters are the options in `options`, for Typer to read.
+EXCLUSIVE = (
+    ("model", "hf_repo"), ("hf_repo", "model"), ("model_draft", "hf_repo_draft"), ("hf_repo_draft", "model_draft"),
+)  # fmt: skip
 
-    They are the annotated fields of the groups in `offers`, in that order, and then its own. Other fields that it
-    inherits are fixed for this command. Its own plain fields only change defaults.
+
+def comes_from(context: typer.Context, name: str, source: str) -> bool:
+    """Whether an option was given there: on the COMMANDLINE or in the ENVIRONMENT."""
+    return str(context.get_parameter_source(name)).endswith(source)
+
+
+def takes(options: type[T]) -> Callable[[Callable[[typer.Context, T], None]], Callable[..., None]]:
+    """Turn `command(context, options)` into a function whose parameters are the options, as Typer needs it.
+
+    These are the annotated fields of the groups in `offers`, in that order, then those of `options` itself. Other
+    inherited fields are fixed for this command; plain fields of `options` change defaults. Where the environment sets
+    one of two options that exclude each other, and the command line the other, the latter wins.
     """
 
     def decorate(command: Callable[[typer.Context, T], None]) -> Callable[..., None]:
         def wrapper(context: typer.Context, **values: Any) -> None:
+            for typed, inherited in EXCLUSIVE:
+                if comes_from(context, typed, "COMMANDLINE") and comes_from(context, inherited, "ENVIRONMENT"):
+                    values[inherited] = None
             command(context, options(**values))
 
         offered: dict[str, Any] = {}

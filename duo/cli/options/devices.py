@@ -1,12 +1,11 @@
-"""The options that say which devices each model is on."""
+"""Where the layers of each model go."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,41 +14,30 @@ from duo.config import ALL_LAYERS
 from duo.llama.connections import split_endpoint
 
 DEVICES = "Devices"
-option = partial(declare.option, panel=DEVICES)
 
 
-class Layers(int):
-    """A number of layers; `named` is False for `auto`."""
-
-    named: bool = True
-
-
-def parse_layers(value: str | Layers) -> Layers:
-    """-ngl: a number, `all`, or `auto` (as many as fit)."""
-    if isinstance(value, Layers):
-        return value
-    if value in ("all", "auto"):
-        layers = Layers(ALL_LAYERS)
-        layers.named = value == "all"
-        return layers
-    if not value.lstrip("-").isdecimal():
-        raise typer.BadParameter(f"{value!r} is no number, 'all' or 'auto'")
-    return Layers(value)
-
-
-AUTO_LAYERS = parse_layers("auto")
+def parse_layers(value: str | int | None) -> int | None:
+    """-ngl: a number, `all`, or `auto` (None)."""
+    if value == "auto" or value is None:
+        return None
+    if value == "all":
+        return ALL_LAYERS
+    try:
+        return int(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a number, 'all' or 'auto'") from None
 
 
 class Names(tuple[str, ...]):
-    """Names of devices, or of servers."""
+    """Names of devices, or addresses of servers."""
 
 
 class Proportions(tuple[float, ...]):
-    """Proportions."""
+    """Proportions of devices."""
 
 
 def parse_names(value: str | Names) -> Names:
-    """Names with commas between them; `none` is no name."""
+    """Comma-separated names; `none` is the empty list."""
     if isinstance(value, Names):
         return value
     names = Names(name.strip() for name in value.split(","))
@@ -59,89 +47,84 @@ def parse_names(value: str | Names) -> Names:
 
 
 def parse_servers(value: str | Names) -> Names:
-    """host:port with commas between them; `none` is no server."""
+    """Comma-separated host:port; `none` is the empty list."""
     servers = parse_names(value)
     for server in servers:
         try:
             split_endpoint(server)
         except ValueError:
-            raise typer.BadParameter(f"{server!r} is not written host:port (IPv4)") from None
+            raise typer.BadParameter(f"{server!r} is not of the form host:port (IPv4)") from None
     return servers
 
 
 def parse_shares(value: str | Proportions) -> Proportions:
-    """Proportions with commas or slashes between them, as llama.cpp takes them."""
+    """Proportions separated by commas or slashes, as in llama.cpp."""
     if isinstance(value, Proportions):
         return value
     try:
         shares = Proportions(float(share) for share in value.replace("/", ",").split(","))
     except ValueError:
-        raise typer.BadParameter(f"{value!r} is not written N,N,... with numbers") from None
+        raise typer.BadParameter(f"{value!r} is not of the form N,N,...") from None
     if not all(0 <= share < math.inf for share in shares) or not any(shares):
-        raise typer.BadParameter(f"{value!r}: proportions are 0 or more, and not all 0")
+        raise typer.BadParameter(f"{value!r}: proportions must be 0 or more, and not all 0")
     return shares
 
 
-class SplitMode(str, Enum):
-    """How several devices share a model."""
+SplitMode = Literal["none", "layer", "row", "tensor"]
 
-    NONE = "none"
-    LAYER = "layer"
-    ROW = "row"
-    TENSOR = "tensor"
+
+option = partial(declare.option, panel=DEVICES)
+layers_option = partial(option, metavar="N|all|auto", parser=parse_layers, show_default="auto")
+device_option = partial(option, metavar="NAME,...|none", parser=parse_names, show_default="all GPUs")
+split_option = partial(option, metavar="N,N,...", parser=parse_shares, show_default="by free memory")
+gpu_option = partial(option, metavar="I", min=0)
+RpcTimeoutOpt = Annotated[float, option(
+    "--rpc-timeout", metavar="SECONDS", min=1,
+    help="Time after which an RPC server that does not respond counts as lost.")]  # fmt: skip
 
 
 # fmt: off
-RpcTimeoutOpt = Annotated[float, option(
-    "--rpc-timeout", metavar="SECONDS", min=1,
-    help="How long a server may give no sign of life before it counts as dead.")]
-
-
 @dataclass(frozen=True)
 class DeviceOptions:
     """Which devices of this machine each model is on."""
 
-    gpu_layers: Annotated[Layers, option(
-        "-ngl", "--gpu-layers", "--n-gpu-layers", metavar="N|all|auto", parser=parse_layers, show_default="auto",
-        env="LLAMA_ARG_N_GPU_LAYERS",
-        help="Layers of the target on its devices; auto: as many as fit beside the draft.")] = AUTO_LAYERS
-    gpu_layers_draft: Annotated[Layers, option(
-        "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", metavar="N|all|auto", parser=parse_layers,
-        show_default="auto", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-        help="Layers of the draft on its devices.")] = AUTO_LAYERS
-    device: Annotated[Names | None, option(
-        "-dev", "--device", metavar="NAME,...|none", parser=parse_names, env="LLAMA_ARG_DEVICE",
-        show_default="all GPUs", help="Devices of the target, as --list-devices names them.")] = None
-    device_draft: Annotated[Names | None, option(
-        "-devd", "--device-draft", "--spec-draft-device", metavar="NAME,...|none", parser=parse_names,
-        show_default="all GPUs", help="Devices of the draft.")] = None
+    gpu_layers: Annotated[int | None, layers_option(
+        "-ngl", "--gpu-layers", "--n-gpu-layers", env="LLAMA_ARG_N_GPU_LAYERS",
+        help="Number of target layers to offload to its devices; auto: as many as fit, with the draft.")] = None
+    gpu_layers_draft: Annotated[int | None, layers_option(
+        "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+        help="Number of draft layers to offload to its devices.")] = None
+    device: Annotated[Names | None, device_option(
+        "-dev", "--device", env="LLAMA_ARG_DEVICE",
+        help="Devices of the target, named as by --list-devices; none: do not offload.")] = None
+    device_draft: Annotated[Names | None, device_option(
+        "-devd", "--device-draft", "--spec-draft-device", help="Devices of the draft.")] = None
     split_mode: Annotated[SplitMode, option(
         "-sm", "--split-mode", env="LLAMA_ARG_SPLIT_MODE",
-        help="How several devices share the target: see llama.cpp.")] = SplitMode.LAYER
+        help="How to split the target across several devices, as in llama.cpp.")] = "layer"
     split_mode_draft: Annotated[SplitMode, option(
-        "-smd", "--split-mode-draft", help="How several devices share the draft.")] = SplitMode.LAYER
-    tensor_split: Annotated[Proportions | None, option(
-        "-ts", "--tensor-split", metavar="N,N,...", parser=parse_shares, show_default="by free memory",
-        env="LLAMA_ARG_TENSOR_SPLIT", help="In what proportion they share the target.")] = None
-    tensor_split_draft: Annotated[Proportions | None, option(
-        "-tsd", "--tensor-split-draft", metavar="N,N,...", parser=parse_shares, show_default="by free memory",
-        help="In what proportion they share the draft.")] = None
-    main_gpu: Annotated[int, option(
-        "-mg", "--main-gpu", metavar="I", min=0, env="LLAMA_ARG_MAIN_GPU",
-        help="The one of the target's devices that -sm none uses, counted from 0.")] = 0
-    main_gpu_draft: Annotated[int, option(
-        "-mgd", "--main-gpu-draft", metavar="I", min=0, help="The same of the draft's devices.")] = 0
+        "-smd", "--split-mode-draft", help="How to split the draft across several devices.")] = "layer"
+    tensor_split: Annotated[Proportions | None, split_option(
+        "-ts", "--tensor-split", env="LLAMA_ARG_TENSOR_SPLIT",
+        help="Fraction of the target for each device: a list of proportions, such as 3,1.")] = None
+    tensor_split_draft: Annotated[Proportions | None, split_option(
+        "-tsd", "--tensor-split-draft", help="Fraction of the draft for each device.")] = None
+    main_gpu: Annotated[int, gpu_option(
+        "-mg", "--main-gpu", env="LLAMA_ARG_MAIN_GPU",
+        help="Index of the device that the target uses with -sm none.")] = 0
+    main_gpu_draft: Annotated[int, gpu_option(
+        "-mgd", "--main-gpu-draft", help="Index of the device that the draft uses with -smd none.")] = 0
 
 
 @dataclass(frozen=True)
 class RpcOptions:
-    """Which devices of other machines each model is on."""
+    """Which devices of remote machines each model is on."""
 
     rpc: Annotated[Names | None, option(
         "--rpc", metavar="HOST:PORT,...", parser=parse_servers, env="LLAMA_ARG_RPC",
-        help="Servers (duo rpc-server, llama.cpp's rpc-server) whose devices the draft is on; with --rpcd, or without "
-        "a draft, the target.")] = None
+        help="RPC servers (duo rpc-server, or llama.cpp's) for the draft; with --rpcd, or without a draft, for the "
+        "target.")] = None
     rpc_draft: Annotated[Names | None, option(
         "--rpcd", "--rpc-draft", metavar="HOST:PORT,...|none", parser=parse_servers,
-        help="Servers that the draft is on, and --rpc is for the target; none: the draft is on this machine.")] = None
+        help="RPC servers for the draft; --rpc is then for the target. none: the draft is on this machine.")] = None
     rpc_timeout: RpcTimeoutOpt = 8.0

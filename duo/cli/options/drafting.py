@@ -1,10 +1,9 @@
-"""How far ahead the draft is, and when it computes."""
+"""Draft length and schedule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,47 +17,40 @@ def parse_auto(value: str | int | None) -> int | None:
     try:
         return int(str(value))
     except ValueError:
-        raise typer.BadParameter(f"{value!r} is no number and not 'auto'") from None
+        raise typer.BadParameter(f"{value!r} is not a number or 'auto'") from None
 
 
-class ScheduleChoice(str, Enum):
-    """How target and draft share the machine."""
-
-    AUTO = "auto"
-    ASYNC = "async"
-    SYNC = "sync"
-    OFF = "off"
+ScheduleChoice = Literal["auto", "async", "sync", "off"]
 
 
-# What several commands declare one by one.
 # fmt: off
 DraftOpt = Annotated[int | None, option(
     "--draft", "--draft-max", "--draft-n", "--spec-draft-n-max", panel=MAIN, metavar="N|auto", parser=parse_auto,
     env=["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"], show_default="auto",
-    help="Most candidates verified at once; 0 turns drafting off.")]
+    help="Maximum number of candidates to verify per decode; 0: no drafting.")]
 
 
 @dataclass(frozen=True)
 class DraftingOptions:
-    """How far ahead the draft is, and when it computes."""
+    """How far the draft runs ahead, and when it computes."""
 
     draft_ahead: Annotated[int | None, option(
         "--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
-        help="Most tokens that the draft may be ahead of the target.")] = None
+        help="Maximum number of tokens that the draft may be ahead of the target.")] = None
     schedule: Annotated[ScheduleChoice, option(
         "--schedule", panel=DRAFTING,
-        help="async: both models at once, each with its own threads; sync: in turns, each with all threads; off: the "
-        "target alone; auto: whatever is fastest, found while it runs.")] = ScheduleChoice.AUTO
+        help="async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; "
+        "off: the target alone; auto: the fastest, measured during the run.")] = "auto"
 
 
 @dataclass(frozen=True)
 class ProfileOption:
-    """What is learned."""
+    """Profiles."""
 
     profile: Annotated[bool, option(
         "--profile/--no-profile", panel=DRAFTING,
-        help="Begin with what earlier runs and duo tune have learned about these models on this machine, and keep what "
-        "this run learns.")] = True
+        help="Load the measurements of earlier runs and of duo tune for these models on this machine, and save those "
+        "of this run.")] = True
 
 
 @dataclass(frozen=True)
@@ -67,5 +59,5 @@ class ExactOption:
 
     exact: Annotated[bool, option(
         "--exact", panel=DRAFTING,
-        help="Bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0), so that even "
-        "near-ties come out the same; single tokens cost as much as two.")] = False
+        help="Compute bit-identical logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0), so "
+        "that near-ties have the same result too. A decode of one token costs as much as one of two.")] = False

@@ -1,4 +1,4 @@
-"""The groups that decide how models are loaded and texts are written, and the configs that they build."""
+"""The options from which engine and generation configs are built."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class EngineOptions(
     CoreOptions, DeviceOptions, RpcOptions, BackPortOptions, BackTokenOptions, ContextOption, BatchOptions,
     CacheOptions, LogOptions,
 ):
-    """All that decides which models are loaded, and how they decode."""
+    """Which models to load, and how they decode."""
 
     @property
     def is_demo(self) -> bool:
-        """Whether no model was named, so that the demo pair is meant."""
+        """Whether no target is named, so that the demo pair is used."""
         return not (self.model or self.hf_repo)
 
     def model_names(self) -> tuple[Path | str, Path | str | None]:
         """Target and draft, as duo.load() takes them. Raises UsageError."""
         if self.model and self.hf_repo:
-            raise UsageError("-m and -hf both name the target: leave one out")
+            raise UsageError("-m and -hf both name the target: use only one")
         if self.model_draft and self.hf_repo_draft:
-            raise UsageError("-md and -hfd both name the draft: leave one out")
+            raise UsageError("-md and -hfd both name the draft: use only one")
         draft: Path | str | None = f"{HUB}{self.hf_repo_draft}" if self.hf_repo_draft else self.model_draft
         if self.is_demo:
             if draft is not None:
@@ -47,7 +47,7 @@ class EngineOptions(
 
     @property
     def has_draft(self) -> bool:
-        """Whether a draft is named, be it the demo pair's."""
+        """Whether there is a draft, such as that of the demo pair."""
         return self.is_demo or self.model_names()[1] is not None
 
     def engine_config(self) -> EngineConfig:
@@ -56,9 +56,9 @@ class EngineOptions(
             n_ctx=self.ctx_size,
             n_batch=self.batch_size,
             n_ubatch=self.ubatch_size,
-            flash_attn=self.flash_attn.value,
-            type_k=self.cache_type_k.value,
-            type_v=self.cache_type_v.value,
+            flash_attn=self.flash_attn,
+            type_k=self.cache_type_k,
+            type_v=self.cache_type_v,
             exact=self.exact,
             n_threads=self.threads,
             n_threads_batch=self.threads_batch,
@@ -67,17 +67,17 @@ class EngineOptions(
             draft_cpu_range=self.cpu_range_draft,
             draft_n_max=self.draft,
             draft_n_ahead=self.draft_ahead,
-            schedule=self.schedule.value,
+            schedule=self.schedule,
             n_predict=self.predict,
         )
 
 
 @dataclass(frozen=True)
 class GenerationOptions(LimitOptions, StopOptions, SamplingOptions, GrammarOptions, VerifyOption):
-    """All that decides how a text is written."""
+    """How a text is generated."""
 
     def generation_config(self, *, escape: bool = True) -> GenerationConfig:
-        """How a text is written; `escape`: as in read_argument(). Raises UsageError or PromptError."""
+        """How a text is generated; `escape`: as in read_argument(). Raises UsageError or PromptError."""
         stops = tuple(read_argument(stop, "-r", escape=escape) for stop in self.reverse_prompt or ())
         stop = StopConfig(self.predict, stops, self.ignore_eos)
-        return GenerationConfig(self.sampling_config(), stop, self.grammar_text(), self.verify.value)
+        return GenerationConfig(self.sampling_config(), stop, self.grammar_text(), self.verify)

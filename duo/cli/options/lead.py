@@ -1,4 +1,4 @@
-"""The options of `duo lead`, apart from it so that --help does not wait for llama.cpp."""
+"""The options of `duo lead`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duo.cli.options.threads import CoreOptions, ThreadOptions
 
 @dataclass(frozen=True)
 class LeadOptions(EngineOptions, GenerationOptions, ServerOptions, ColorOption):
-    """The options of `duo lead`: those of a run, as defaults for requests, and those of a server."""
+    """The options of `duo lead`: those of a server, and those of a run as defaults for requests."""
 
     offers = (
         ModelOptions, LimitOptions, ServerOptions, BackTokenOptions, HubOptions, WeightOptions,

@@ -1,40 +1,34 @@
-"""What is shown and written beside the text."""
+"""Colours, logs, statistics and traces."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from duo.cli.options.declare import OUTPUT, option
 
-
-class Color(str, Enum):
-    """Whether to mark tokens with colours."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
+Color = Literal["auto", "always", "never"]
 
 
 # fmt: off
-VerboseOpt = Annotated[bool, option("-v", "--verbose", panel=OUTPUT, help="Show llama.cpp's log on stderr.")]
+VerboseOpt = Annotated[bool, option(
+    "-v", "--verbose", panel=OUTPUT, help="Print more on stderr: all statistics, and llama.cpp's log.")]
 LogFileOpt = Annotated[Path | None, option(
-    "--log-file", panel=OUTPUT, metavar="FILE", env="LLAMA_ARG_LOG_FILE", help="Write llama.cpp's log here.")]
+    "--log-file", panel=OUTPUT, metavar="FILE", env="LLAMA_ARG_LOG_FILE", help="Write all log messages to a file.")]
 
 
 @dataclass(frozen=True)
 class ColorOption:
-    """How the text is shown."""
+    """Colours."""
 
     color: Annotated[Color, option(
-        "--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold.")] = Color.AUTO
+        "--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold.")] = "auto"
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """llama.cpp's log."""
+    """Logs."""
 
     verbose: VerboseOpt = False
     log_file: LogFileOpt = None
@@ -42,13 +36,13 @@ class LogOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a run shows and writes beside the text."""
+    """What a run reports besides its text."""
 
     live: Annotated[bool, option(
         "--live", panel=OUTPUT,
-        help="Show below the text how it goes: rates, how busy both models are, and what the draft has ready.")] = False
+        help="Show a status below the text: rates, load of both models, candidates ahead.")] = False
     json: Annotated[Path | None, option(
-        "--json", panel=OUTPUT, metavar="FILE", help="Write all statistics as JSON.")] = None
+        "--json", panel=OUTPUT, metavar="FILE", help="Write all statistics to a file, as JSON.")] = None
     trace: Annotated[Path | None, option(
         "--trace", panel=OUTPUT, metavar="FILE",
-        help="Write what both models did when, as Chrome trace JSON: for Perfetto, or duo trace.")] = None
+        help="Write a timeline of both models as Chrome trace JSON, for duo trace or Perfetto.")] = None

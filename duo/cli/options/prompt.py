@@ -1,4 +1,4 @@
-"""The prompt: where it comes from, how it is read, and what ends the text."""
+"""The prompt, and what stops a text."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ from duo.errors import PromptError, UsageError
 # fmt: off
 @dataclass(frozen=True)
 class LimitOptions:
-    """How much is written, and how much verified at once."""
+    """Maximum numbers of tokens."""
 
     predict: Annotated[int, option(
         "-n", "--predict", "--n-predict", panel=MAIN, metavar="N", env="LLAMA_ARG_N_PREDICT",
-        help="Most tokens to generate; -1 is to the end.")] = -1
+        help="Maximum number of tokens to generate; -1: until the end of the text.")] = -1
     draft: DraftOpt = None
 
 
 @dataclass(frozen=True)
 class StopOptions:
-    """What ends a text, and what does not."""
+    """What stops a text."""
 
     reverse_prompt: Annotated[list[str] | None, option(
         "-r", "--reverse-prompt", panel=PROMPT, metavar="TEXT", help="Stop before this text; may be repeated.")] = None
-    ignore_eos: Annotated[bool, option("--ignore-eos", panel=PROMPT, help="Never let the model end its text.")] = False
+    ignore_eos: Annotated[bool, option(
+        "--ignore-eos", panel=PROMPT, help="Ignore end-of-text tokens and continue.")] = False
 
 
 @dataclass(frozen=True)
 class PromptOptions:
     """The prompt of a run."""
 
-    prompt: Annotated[str | None, option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="The prompt.")] = None
+    prompt: Annotated[str | None, option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="Prompt.")] = None
     file: Annotated[str | None, option(
-        "-f", "--file", panel=MAIN, metavar="FILE", help="A file with the prompt; - is stdin.")] = None
+        "-f", "--file", panel=MAIN, metavar="FILE", help="File with the prompt; -: stdin.")] = None
 
 
 @dataclass(frozen=True)
 class TemplateOptions:
-    """What becomes of the prompt of a run."""
+    """How the prompt is processed."""
 
     chat: Annotated[bool, option(
-        "--chat", panel=PROMPT, help="Put the prompt into the model's own chat template.")] = False
+        "--chat", panel=PROMPT, help="Format the prompt with the model's chat template.")] = False
     system_prompt: Annotated[str | None, option(
-        "-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="A system prompt; implies --chat.")] = None
+        "-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="System prompt; implies --chat.")] = None
     escape: Annotated[bool, option(
-        "--escape/--no-escape", "-e", panel=PROMPT, help=r"Read \n, \t, \", \\ and \xHH in prompts as escapes.")] = True
+        "--escape/--no-escape", "-e", panel=PROMPT,
+        help=r"Process escapes in prompts: \n, \t, \", \\ and \xHH.")] = True
 
 
-# What `duo` asks the demo pair when it is given nothing else: the question of test_prompt.txt.
+# Default prompt of the demo pair: that of test_prompt.txt.
 DEMO_SYSTEM = "You are a helpful, respectful and honest assistant."
 DEMO_QUESTION = "Illustrate the difference between concurrency and parallelism in python."
 
@@ -63,13 +65,12 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | None:
-    """The prompt from -p or -f, None if neither was given.
+    """The prompt of -p or -f, None if neither is given. Raises UsageError, or PromptError if it is empty or not text.
 
-    As llama.cpp does, one newline at the end of a file is dropped, and escapes are processed unless turned off.
-    Raises UsageError for both at once, PromptError for what is empty or not text.
+    As in llama.cpp, one newline at the end of a file is removed, and escape sequences are processed if `escape`.
     """
     if text is not None and file is not None:
-        raise UsageError("-p and -f both give a prompt: leave one out")
+        raise UsageError("-p and -f both give a prompt: use only one")
     if file is not None:
         name, prompt = read_file(file, escape=escape)
     elif text is not None:
@@ -82,13 +83,13 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str | No
 
 
 def read_argument(text: str, name: str, *, escape: bool) -> str:
-    """What the text of an argument means, escapes processed if wanted. Raises PromptError if it is no UTF-8."""
+    """An argument as text, its escape sequences processed if `escape`. Raises PromptError if it is not UTF-8."""
     return _decode(text.encode("utf-8", "surrogateescape"), name, escape=escape)
 
 
 def _decode(data: bytes, name: str, *, escape: bool) -> str:
     try:
-        text = data.decode()  # in any case, so that the offset is one that the user can look up
+        text = data.decode()  # first, so that the offset in an error is one in the input
         return _unescape(data).decode() if escape else text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -106,11 +107,11 @@ def _unescape(data: bytes) -> bytes:
 
 
 def _read_stdin() -> bytes:
-    return sys.stdin.buffer.read() if sys.stdin is not None else b""  # None: closed by whoever started duo
+    return sys.stdin.buffer.read() if sys.stdin is not None else b""  # None: closed by the parent process
 
 
 def read_file(file: str, *, escape: bool) -> tuple[str, str]:
-    """What a file, or standard input for -, is called, and its text. Raises PromptError."""
+    """Name and text of a file, or of standard input for `-`. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:
         data = _read_stdin() if file == "-" else Path(file).read_bytes()

@@ -1,4 +1,4 @@
-"""The options of `duo rpc-server`, apart from it so that --help does not wait for llama.cpp."""
+"""The options of `duo rpc-server`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from duo.cli.options import declare
 from duo.cli.options.declare import HelpOpt
 from duo.cli.options.devices import Names, parse_names
 from duo.cli.options.output import LogFileOpt, VerboseOpt
+from duo.cli.options.server import SERVER
 
-SERVER = "Server"
 option = partial(declare.option, panel=SERVER)
 
 
@@ -20,20 +20,20 @@ option = partial(declare.option, panel=SERVER)
 class RpcServerOptions:
     """The options of `duo rpc-server`."""
 
-    port: Annotated[int, option("-p", "--port", metavar="N", min=1, max=65535, help="The port.")] = 50052
+    port: Annotated[int, option("-p", "--port", metavar="N", min=1, max=65535, help="Port to listen on.")] = 50052
     host: Annotated[str, option(
-        "-H", "--host", metavar="ADDRESS", help="The address to listen on (IPv4).")] = "127.0.0.1"
+        "-H", "--host", metavar="ADDRESS", help="Address to listen on (IPv4).")] = "127.0.0.1"
     insecure_bind: Annotated[bool, option(
         "--insecure-bind",
-        help="Listen on an address that other machines can reach: any of them can then read and write this process's "
-        "memory. Only on a network that you trust whole.")] = False
+        help="Allow an address that other machines can reach. Each of them can then read and write the memory of this "
+        "process: use it in a trusted network only.")] = False
     device: Annotated[Names | None, option(
         "-d", "-dev", "--device", metavar="NAME,...", parser=parse_names, show_default="all GPUs, or the CPU",
-        help="Devices to serve, as duo --list-devices names them.")] = None
+        help="Devices to serve, named as by duo --list-devices.")] = None
     threads: Annotated[int | None, option(
-        "-t", "--threads", metavar="N", min=1, show_default="all cores", help="Threads of the CPU.")] = None
+        "-t", "--threads", metavar="N", min=1, show_default="all cores", help="Number of CPU threads.")] = None
     cache: Annotated[bool, option(
-        "-c", "--cache", help="Keep large tensors in files, so that a model loads faster again.")] = False
+        "-c", "--cache", help="Cache large tensors in files, so that a model loads faster the next time.")] = False
     until_eof: declare.UntilEofOpt = False
     verbose: VerboseOpt = False
     log_file: LogFileOpt = None

@@ -26,8 +26,8 @@ _ESSENTIAL = (
 
 
 def _show_essential(context: typer.Context, value: bool) -> None:
-    """--help without what few need."""
-    for parameter in context.command.params:
+    """Callback of --help: the main options only."""
+    for parameter in context.command.params if value else ():
         parameter.hidden = parameter.name not in _ESSENTIAL  # type: ignore[attr-defined]
         parameter.rich_help_panel = MAIN  # type: ignore[attr-defined]
     show_help(context, value)
@@ -45,12 +45,12 @@ class RunOptions(EngineOptions, GenerationOptions, PromptOptions, TemplateOption
         BatchOptions, CacheOptions, ColorOption, ReportOptions, LogOptions,
     )
     display_prompt: Annotated[bool, option(
-        "--display-prompt/--no-display-prompt", panel=PROMPT, help="Write the prompt before the text.")] = False
+        "--display-prompt/--no-display-prompt", panel=PROMPT, help="Print the prompt before the text.")] = False
     version: Annotated[bool, option(
         "--version", panel=OUTPUT, is_eager=True,
-        help="Show versions and exit; with -v, the licence and third-party notices too.")] = False
+        help="Show versions and exit; with -v, also the licence and third-party notices.")] = False
     list_devices: Annotated[bool, option(
-        "--list-devices", panel=OUTPUT, is_eager=True, help="Show the devices of this build and exit.")] = False
+        "--list-devices", panel=OUTPUT, is_eager=True, help="List the available devices and exit.")] = False
     help: Annotated[bool, option(
         "-h", "--help", panel=OUTPUT, is_eager=True, callback=_show_essential, help="Show the main options and exit.",
     )] = False

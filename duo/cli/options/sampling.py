@@ -1,4 +1,4 @@
-"""How a token is chosen, and what form the text has."""
+"""Sampling and grammars."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from duo.cli.options import declare
 from duo.cli.options.prompt import read_argument, read_file
@@ -23,23 +23,16 @@ RANDOM_SEED = -1
 _DEFAULTS = SamplingConfig()
 
 
-class VerifyChoice(str, Enum):
-    """How candidates are verified above temperature 0."""
-
-    COUPLED = "coupled"
-    REJECTION = "rejection"
+VerifyChoice = Literal["coupled", "rejection"]
 
 
 def parse_bias(value: str) -> tuple[int, float]:
-    """--logit-bias: a token id, a sign and a number, such as 15043+1 or 15043-inf. Raises UsageError."""
-    match = re.fullmatch(r"(\d+)([+-])(.+)", value.strip())
-    try:
-        bias = float(match[2] + match[3]) if match else math.nan
-    except ValueError:
-        bias = math.nan
-    if match is None or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"--logit-bias: {value!r} is no TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf")
-    return int(match[1]), bias
+    """--logit-bias: a token id and a signed number. Raises UsageError."""
+    match = re.fullmatch(r"(\d+)([+-].+)", value.strip())
+    with suppress(ValueError):
+        if match and (bias := float(match[2])) < math.inf:
+            return int(match[1]), bias
+    raise UsageError(f"--logit-bias: {value!r} is not of the form TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf")
 
 
 # fmt: off
@@ -49,42 +42,42 @@ class SamplingOptions:
 
     temp: Annotated[float, option(
         "--temp", "--temperature", metavar="T", env="LLAMA_ARG_TEMPERATURE",
-        help="Temperature. 0, duo's own default, always takes the most likely token; llama.cpp's is 0.8.",
+        help="Temperature; 0: always the most likely token. llama.cpp's default is 0.8.",
     )] = _DEFAULTS.temp
     seed: Annotated[int, option(
         "-s", "--seed", metavar="N", min=RANDOM_SEED,
-        help="Same seed, same text, with any draft or none (near-ties: see --exact); -1 takes a new one, which the "
-        "statistics name. Not with --verify rejection.")] = RANDOM_SEED
+        help="Random seed; -1: a new one, which is printed. The same seed gives the same text with any draft, except "
+        "for near-ties (see --exact) and with --verify rejection.")] = RANDOM_SEED
     top_k: Annotated[int, option(
-        "--top-k", metavar="N", env="LLAMA_ARG_TOP_K", help="The N most likely; 0 is off.")] = _DEFAULTS.top_k
+        "--top-k", metavar="N", env="LLAMA_ARG_TOP_K", help="Top-k sampling; 0: disabled.")] = _DEFAULTS.top_k
     top_p: Annotated[float, option(
         "--top-p", metavar="P", env="LLAMA_ARG_TOP_P",
-        help="The most likely that sum to P; 1 is off.")] = _DEFAULTS.top_p
+        help="Top-p sampling; 1: disabled.")] = _DEFAULTS.top_p
     min_p: Annotated[float, option(
         "--min-p", metavar="P", env="LLAMA_ARG_MIN_P",
-        help="Those at least P times as likely as the most likely; 0 is off.")] = _DEFAULTS.min_p
+        help="Min-p sampling; 0: disabled.")] = _DEFAULTS.min_p
     typical: Annotated[float, option(
-        "--typical", "--typical-p", metavar="P", help="The most typical that sum to P; 1 is off.")] = _DEFAULTS.typical
+        "--typical", "--typical-p", metavar="P", help="Locally typical sampling; 1: disabled.")] = _DEFAULTS.typical
     repeat_penalty: Annotated[float, option(
         "--repeat-penalty", metavar="X", env="LLAMA_ARG_REPEAT_PENALTY",
-        help="Divide the logits of tokens that were there; 1 is off.")] = _DEFAULTS.repeat_penalty
+        help="Factor by which to penalize repeated tokens; 1: disabled.")] = _DEFAULTS.repeat_penalty
     repeat_last_n: Annotated[int, option(
         "--repeat-last-n", metavar="N", min=0,
-        help="Tokens that the penalties look back, the prompt's included.")] = _DEFAULTS.repeat_last_n
+        help="Number of last tokens to penalize, the prompt's included; 0: disabled.")] = _DEFAULTS.repeat_last_n
     presence_penalty: Annotated[float, option(
         "--presence-penalty", metavar="X", env="LLAMA_ARG_PRESENCE_PENALTY",
-        help="Take X from the logits of tokens that were there.")] = _DEFAULTS.presence_penalty
+        help="Amount to subtract from the logits of tokens that occurred; 0: disabled.")] = _DEFAULTS.presence_penalty
     frequency_penalty: Annotated[float, option(
         "--frequency-penalty", metavar="X", env="LLAMA_ARG_FREQUENCY_PENALTY",
-        help="The same for each time that they were.")] = _DEFAULTS.frequency_penalty
+        help="Amount to subtract for each occurrence; 0: disabled.")] = _DEFAULTS.frequency_penalty
     logit_bias: Annotated[list[str] | None, option(
         "-l", "--logit-bias", metavar="ID(+/-)X",
-        help="Add X to a token's logit, such as 15043-inf; may be repeated.")] = None
+        help="Add X to the logit of a token, such as 15043+1 or 15043-inf; may be repeated.")] = None
     samplers: Annotated[str, option(
-        "--samplers", metavar="A;B;…", help="Which, and in which order.")] = ";".join(SAMPLERS)
+        "--samplers", metavar="A;B;…", help="Samplers to use, in this order.")] = ";".join(SAMPLERS)
 
     def sampling_config(self) -> SamplingConfig:
-        """What is asked for; a seed of -1 becomes a random one. Raises UsageError."""
+        """How to sample; a seed of -1 becomes a random one. Raises UsageError."""
         return SamplingConfig(
             temp=0.0 if self.temp < 0 else self.temp,  # as llama.cpp does
             top_k=max(0, self.top_k),
@@ -103,17 +96,17 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class GrammarOptions:
-    """What form the text has."""
+    """Grammars."""
 
-    grammar: Annotated[str | None, option("--grammar", metavar="GBNF", help="The text obeys this grammar.")] = None
-    grammar_file: Annotated[str | None, option("--grammar-file", metavar="FILE", help="The same from a file.")] = None
+    grammar: Annotated[str | None, option("--grammar", metavar="GBNF", help="Grammar that constrains the text.")] = None
+    grammar_file: Annotated[str | None, option("--grammar-file", metavar="FILE", help="File with the grammar.")] = None
     json_schema: Annotated[str | None, option(
-        "-j", "--json-schema", metavar="JSON", help="The text is JSON of this schema; {} is any object.")] = None
+        "-j", "--json-schema", metavar="JSON", help="JSON schema that constrains the text; {}: any object.")] = None
     json_schema_file: Annotated[str | None, option(
-        "-jf", "--json-schema-file", metavar="FILE", help="The same from a file.")] = None
+        "-jf", "--json-schema-file", metavar="FILE", help="File with the JSON schema.")] = None
 
     def grammar_text(self) -> str | None:
-        """The grammar that the text obeys, as GBNF. Raises UsageError or PromptError."""
+        """The grammar, as GBNF. Raises UsageError or PromptError."""
         from duo.llama.grammar import schema_grammar  # noqa: PLC0415 - not for --help
 
         names = ("--grammar", "--grammar-file", "-j", "-jf")
@@ -121,7 +114,7 @@ class GrammarOptions:
         given = [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
         if len(given) > 1:
             both = " and ".join(name for name, _ in given)
-            raise UsageError(f"{both} each say what the text must be: leave all but one out")
+            raise UsageError(f"{both} each give a grammar: use only one")
         for name, value in given:
             is_file = name in ("--grammar-file", "-jf")
             text = read_file(value, escape=False)[1] if is_file else read_argument(value, name, escape=False)
@@ -135,22 +128,22 @@ class VerifyOption:
 
     verify: Annotated[VerifyChoice, option(
         "--verify",
-        help="Above temperature 0. coupled: the draft guesses the target's own random choice, and the seed decides the "
-        "text; rejection: classic speculative sampling.")] = VerifyChoice.COUPLED
+        help="Verification above temperature 0. coupled: target and draft share their random numbers, and the seed "
+        "determines the text; rejection: standard speculative sampling.")] = "coupled"
 
 
-# llama.cpp knows each sampler by several names.
+# Other names of samplers in llama.cpp.
 _ALIASES = {
     "top-k": "top_k", "topk": "top_k", "top-p": "top_p", "topp": "top_p", "nucleus": "top_p", "min-p": "min_p",
     "minp": "min_p", "typ-p": "typ_p", "typp": "typ_p", "typ": "typ_p", "temp": "temperature",
 }  # fmt: skip
-_NOT_HERE = ("dry", "xtc", "top_n_sigma", "infill", "adaptive_p")
+_UNSUPPORTED = ("dry", "xtc", "top_n_sigma", "infill", "adaptive_p")
 
 
 def _sampler_names(text: str) -> Iterable[str]:
     for part in filter(None, (part.strip().lower() for part in text.split(";"))):
         name = _ALIASES.get(part, part)
-        if name.replace("-", "_") in _NOT_HERE:
-            warn(f"--samplers: duo has no {part}; it is left out")
+        if name.replace("-", "_") in _UNSUPPORTED:
+            warn(f"--samplers: {part} is not supported and ignored")
         else:
             yield name

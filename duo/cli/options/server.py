@@ -1,77 +1,73 @@
-"""The options of commands that listen."""
+"""The options of a server, and for remote drafts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from duo.cli.options import declare
 
 SERVER = "Server"
-BACKS = "Drafts on other machines"
+BACKS = "Remote drafts"
 option = partial(declare.option, panel=SERVER)
 
 
-class PrintChoice(str, Enum):
-    """What a lead shows of the texts it writes."""
-
-    ACCEPTED = "accepted"
-    ALL = "all"
-    NONE = "none"
-    AUTO = "auto"
+PrintChoice = Literal["accepted", "all", "none", "auto"]
 
 
 # fmt: off
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where a lead listens, for whom, and what it shows."""
+    """Where a lead listens, which clients it accepts, and what it prints."""
 
     host: Annotated[str, option(
-        "--host", metavar="ADDRESS", env="LLAMA_ARG_HOST", help="The address to listen on.")] = "127.0.0.1"
+        "--host", metavar="ADDRESS", env="LLAMA_ARG_HOST", help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, option(
         "--port", metavar="N", min=0, max=65535, env="LLAMA_ARG_PORT",
-        help="The port; 0 takes any that is free, and says which.")] = 5555
+        help="Port to listen on; 0: any free port, which is printed.")] = 5555
     api_key: Annotated[list[str] | None, option(
         "--api-key", metavar="KEY", env="LLAMA_API_KEY",
-        help="What clients must know; may be repeated. Needed for any address but this machine's own.")] = None
+        help="API key that clients must send; may be repeated. Required unless --host is a loopback address.")] = None
     api_key_file: Annotated[Path | None, option(
-        "--api-key-file", metavar="FILE", help="The same from a file, one in each line.")] = None
+        "--api-key-file", metavar="FILE", help="File with API keys, one per line.")] = None
     queue: Annotated[int, option(
-        "--queue", metavar="N", min=0, help="Most requests that wait; more are turned away.")] = 64
+        "--queue", metavar="N", min=0, help="Maximum number of waiting requests; further ones are rejected.")] = 64
     alias: Annotated[str | None, option(
         "-a", "--alias", metavar="NAME", env="LLAMA_ARG_ALIAS", show_default="the file's name",
-        help="The model's name for clients.")] = None
+        help="Name of the model in the API.")] = None
     print: Annotated[PrintChoice, option(
         "--print",
-        help="Show the texts: with accepted guesses marked, with all guesses, or not. auto: accepted, on a terminal.",
-    )] = PrintChoice.AUTO
+        help="Print the texts: accepted: with accepted candidates marked; all: with rejected ones too; none: do not "
+        "print; auto: accepted if stdout is a terminal.",
+    )] = "auto"
     allowed_host: Annotated[list[str] | None, option(
         "--allowed-host", metavar="NAME",
-        help="A name that clients call this server by, behind a proxy; may be repeated.")] = None
+        help="Host name of this server behind a proxy, to allow in requests; may be repeated.")] = None
     cors_origin: Annotated[list[str] | None, option(
         "--cors-origin", metavar="ORIGIN",
-        help="A web site whose pages may ask, such as https://chat.example; may be repeated.")] = None
+        help="Web site whose pages may send requests, such as https://chat.example; may be repeated.")] = None
 
 
 @dataclass(frozen=True)
 class BackPortOptions:
-    """Where drafts on other machines join a run."""
+    """Where remote drafts connect to a run."""
 
     back_port: Annotated[int | None, option(
         "--back-port", panel=BACKS, metavar="N", min=0, max=65535,
-        help="Take drafts from duo back on this port.")] = None
+        help="Port to accept remote drafts on (duo back).")] = None
     back_host: Annotated[str, option(
-        "--back-host", panel=BACKS, metavar="ADDRESS", help="The address for that; needs --back-token.")] = "127.0.0.1"
+        "--back-host", panel=BACKS, metavar="ADDRESS",
+        help="Address for --back-port. A token is required unless it is a loopback address.")] = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class BackTokenOptions:
-    """What drafts on other machines must know."""
+    """What remote drafts must send."""
 
     back_token: Annotated[str | None, option(
-        "--back-token", panel=BACKS, metavar="TOKEN", env="DUO_BACK_TOKEN", help="What backs must know.")] = None
+        "--back-token", panel=BACKS, metavar="TOKEN", env="DUO_BACK_TOKEN",
+        help="Token that remote drafts must send.")] = None
     back_token_file: Annotated[Path | None, option(
-        "--back-token-file", panel=BACKS, metavar="FILE", help="The same from a file.")] = None
+        "--back-token-file", panel=BACKS, metavar="FILE", help="File with the token.")] = None

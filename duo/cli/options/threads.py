@@ -1,36 +1,36 @@
-"""Threads and cores."""
+"""Threads and CPU affinity."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from duo.cli.options.declare import HARDWARE, option
+from duo.cli.options.declare import THREADS, option
 
 
 # fmt: off
 @dataclass(frozen=True)
 class ThreadOptions:
-    """How many threads compute a token."""
+    """Threads for generation."""
 
     threads: Annotated[int | None, option(
-        "-t", "--threads", panel=HARDWARE, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
-        help="Threads of the target.")] = None
+        "-t", "--threads", panel=THREADS, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
+        help="Number of threads of the target.")] = None
     threads_draft: Annotated[int | None, option(
-        "-td", "--threads-draft", panel=HARDWARE, metavar="N", min=1, show_default="auto",
-        help="Threads of the draft. With -t, together at most the cores there are.")] = None
+        "-td", "--threads-draft", panel=THREADS, metavar="N", min=1, show_default="auto",
+        help="Number of threads of the draft; -t and -td together should not exceed the number of cores.")] = None
 
 
 @dataclass(frozen=True)
 class CoreOptions:
-    """How many threads read the prompt, and where all of them are."""
+    """Threads for prompt processing, and CPU affinity."""
 
     threads_batch: Annotated[int | None, option(
-        "-tb", "--threads-batch", panel=HARDWARE, metavar="N", min=1, show_default="as -t",
-        help="Threads of the target for the prompt.")] = None
+        "-tb", "--threads-batch", panel=THREADS, metavar="N", min=1, show_default="as -t",
+        help="Number of threads of the target for prompt processing.")] = None
     cpu_range: Annotated[str | None, option(
-        "-Cr", "--cpu-range", panel=HARDWARE, metavar="LO-HI",
-        help="Cores that the target's threads stay on, and in turns the draft's.")] = None
+        "-Cr", "--cpu-range", panel=THREADS, metavar="LO-HI",
+        help="Range of cores for the target, and for the draft with --schedule sync.")] = None
     cpu_range_draft: Annotated[str | None, option(
-        "-Crd", "--cpu-range-draft", panel=HARDWARE, metavar="LO-HI",
-        help="Cores for a draft beside the target.")] = None
+        "-Crd", "--cpu-range-draft", panel=THREADS, metavar="LO-HI",
+        help="Range of cores for the draft with --schedule async.")] = None

@@ -1,4 +1,4 @@
-"""The options of `duo tune`, apart from it so that --help does not wait for llama.cpp."""
+"""The options of `duo tune`."""
 
 from __future__ import annotations
 

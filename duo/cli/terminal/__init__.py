@@ -1,1 +1,1 @@
-"""What the user sees: lines, the text, --live, the report, and Ctrl-C."""
+"""Output: messages, the text, --live, the report; and Ctrl-C."""

@@ -1,4 +1,4 @@
-"""The line on which `duo chat` is written to."""
+"""The input line of `duo chat`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from duo.models.profiles import config_dir
 
 
 def input_line() -> PromptSession[str]:
-    """An input line with a history; Enter sends, Alt-Enter and Ctrl-J make a new line, Ctrl-C clears it.
+    """An input line with history: Enter sends, Alt-Enter and Ctrl-J insert a new line, Ctrl-C clears.
 
-    Its prompt() raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C on an empty line.
+    prompt() raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line.
     """
     return PromptSession(
         [("", "\n"), ("bold", "> ")], multiline=True, history=_history(), key_bindings=_keys(), enable_suspend=True,
-        # Beside a text that goes elsewhere, there may be a terminal yet.
-        output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),
+        output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),  # stdout may be redirected
     )  # fmt: skip
 
 
 class _KeptHistory(FileHistory):
-    """What was sent; a full disk ends only the keeping."""
+    """A history file; errors such as a full disk are ignored."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -37,7 +36,7 @@ class _KeptHistory(FileHistory):
 
 
 def _history() -> History:
-    """In a file that only the user can read, if one can be made."""
+    """A history file that only the user can read, if it can be created."""
     try:
         path = config_dir() / "chat_history"
         path.parent.mkdir(parents=True, exist_ok=True)

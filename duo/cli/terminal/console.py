@@ -1,4 +1,4 @@
-"""Lines and progress bars for the user, on stderr."""
+"""Messages and progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -14,37 +14,46 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def say(text: str) -> None:
-    """One line for the user, on stderr."""
+    """Print a line on stderr."""
     stderr.print(text, markup=False)
 
 
 def warn(text: str) -> None:
-    """One line about what is not as asked for; the run goes on."""
+    """Print a warning."""
     say(f"duo: warning: {text}")
 
 
-# Parameters of the rooms below in the midst of a message: neither words of English nor names that a user may give.
-_PARAMETERS = {
+# Options by the parameter that a message names anywhere: neither words of English nor names of files.
+_ANYWHERE = {
     "n_ctx": "-c", "type_k": "-ctk", "type_v": "-ctv", "draft_n_max": "--draft", "n_gpu_layers": "-ngl",
     "draft_n_gpu_layers": "-ngld", "profile=False": "--no-profile",
 }  # fmt: skip
-_PARAMETER = re.compile(rf"(?<![\w./-])({'|'.join(_PARAMETERS)})(?![\w./-])")
+# And by the parameter that a message begins with.
+_FIRST = {
+    "exact": "--exact", "n_ctx": "-c", "n_threads": "-t", "n_threads_batch": "-tb", "n_batch": "-b", "n_ubatch": "-ub",
+    "draft_n_max": "--draft", "draft_n_ahead": "--draft-ahead", "temperature": "--temp", "top_k": "--top-k",
+    "top_p": "--top-p", "min_p": "--min-p", "typical_p": "--typical", "repeat_penalty": "--repeat-penalty",
+    "repeat_last_n": "--repeat-last-n", "presence_penalty": "--presence-penalty", "stop": "-r", "max_tokens": "-n",
+    "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "tensor_split": "-ts",
+    "main_gpu": "-mg", "categories": "--categories",
+}  # fmt: skip
+_PARAMETER = re.compile(rf"(?<![\w./-])({'|'.join(_ANYWHERE)})(?![\w./-])")
 
 
-def with_options(text: str) -> str:
-    """A message of the rooms below in terms of options."""
-    return _PARAMETER.sub(lambda match: _PARAMETERS[match[1]], text)
+def with_options(text: str, parameter: str = "") -> str:
+    """A message, with options instead of parameters: those in it, and `parameter`, with which it begins."""
+    rest = _PARAMETER.sub(lambda match: _ANYWHERE[match[1]], text.removeprefix(parameter))
+    return _FIRST.get(parameter, parameter) + rest
 
 
 @contextmanager
 def progress_bar(*, unit_bytes: bool = False) -> Iterator[ProgressBar]:
-    """A bar on stderr that vanishes when it is done; nothing where stderr is no terminal."""
+    """A progress bar on stderr that disappears when done; nothing if stderr is not a terminal."""
     amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount)
-    # What is printed meanwhile goes above the bar only where both are on the same terminal.
-    shared = sys.stdout.isatty()
-    hidden = not stderr.is_terminal
-    with Progress(*columns, console=stderr, transient=True, disable=hidden, redirect_stdout=shared) as progress:
+    # Output to stdout goes above the bar if both are on the same terminal.
+    same, hidden = sys.stdout.isatty(), not stderr.is_terminal
+    with Progress(*columns, console=stderr, transient=True, disable=hidden, redirect_stdout=same) as progress:
         yield ProgressBar(progress)
 
 
@@ -56,7 +65,7 @@ class ProgressBar:
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, description: str, done: float, total: float | None = 1.0) -> None:
-        """Show that `done` of `total` is done."""
+        """Show that `done` of `total` is completed."""
         if description not in self._tasks:
             for task in self._tasks.values():
                 self._progress.remove_task(task)

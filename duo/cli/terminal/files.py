@@ -1,4 +1,4 @@
-"""Files that options name."""
+"""Output files of options."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from duo.errors import DuoError, UsageError
 
 
 def check_writable(path: Path | None, option: str) -> None:
-    """Find out now whether a file can be written at the end. Raises UsageError."""
+    """Raise UsageError if a file cannot be written."""
     if path is None:
         return
     with blame(option, path, UsageError):
         existed = path.exists()
         if existed and not path.is_file() and not path.is_dir():
-            return  # a pipe: opening it now would end its reader
+            return  # a pipe, whose reader would exit
         path.open("a").close()
         if not existed:
             path.unlink()
@@ -24,7 +24,7 @@ def check_writable(path: Path | None, option: str) -> None:
 
 @contextmanager
 def blame(option: str, path: Path, error_type: type[DuoError] = DuoError) -> Iterator[None]:
-    """Make an OSError inside the block one that names the option whose file it is about."""
+    """Convert an OSError to an error that names the option and its file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first stops in order, the second at once."""
+"""Signals: the first stops gracefully, the second exits immediately."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from types import FrameType
 
 
 class Interrupt:
-    """Whether the user, or the system, has asked to stop."""
+    """Which signal was received, if any."""
 
     def __init__(self) -> None:
         self.signal = 0
 
     @property
     def status(self) -> int:
-        """The exit status that a shell expects; 0 if nothing has happened."""
+        """The exit status that a shell expects; 0 without a signal."""
         return 128 + self.signal if self.signal else 0
 
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
-    """Call `stop` after the first SIGINT or SIGTERM inside the block, end the process on the second.
+    """Call `stop` after the first SIGINT or SIGTERM inside the block; exit on the second.
 
-    A handler may interrupt code that holds a lock, and must not wait for one: so `stop` is called on another thread,
-    which the handler tells through the one queue whose put() may interrupt itself.
+    A signal handler must not wait for a lock, because it may have interrupted the code that holds it. So `stop` runs
+    on another thread, woken through a SimpleQueue, whose put() is reentrant.
     """
     interrupt = Interrupt()
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()

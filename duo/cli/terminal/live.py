@@ -1,202 +1,147 @@
-"""--live: three lines below the text of a run that say how it goes, while it is written."""
+"""--live: a status below the generated text while it is written."""
 
 from __future__ import annotations
 
+import codecs
 import os
-import re
 import sys
 import time
-from collections.abc import Callable
+from itertools import accumulate
 
-from rich.cells import get_character_cell_size
+import rich.live
+from rich.ansi import AnsiDecoder
+from rich.cells import chop_cells
+from rich.console import Console, Group
+from rich.text import Text
 
 from duo.diagnose.pulse import Pulse, Reading
 from duo.engine.metrics import Metrics
-from duo.spec.schedule import Schedule
 
-N_LINES = 3
 REFRESH_S = 0.1
-_FEWEST_ROWS = N_LINES + 2  # of a screen: in less there would be hardly any text
-_LONGEST_BAR = 20
-_TAB = 8
-_SCHEDULES = {Schedule.ASYNC: "both at once", Schedule.SYNC: "in turns", Schedule.OFF: "the target alone"}
-
-_DIM, _TARGET, _DRAFT = "2", "1", "32"  # as in the text: the draft is green
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_CLEAR = "\x1b[J"  # from the cursor on
-_DOWN = "\x1b[B\r"
-# Scrolls if need be, and leaves the cursor in its column, over free rows.
-_MAKE_ROOM = "\x1bD" * N_LINES + f"\x1b[{N_LINES}A"
-# The cursor, and no line that is too long, because the terminal has just become narrower, takes two.
-_BEGIN, _END = "\x1b[?25l\x1b7\x1b[?7l", "\x1b[?7h\x1b8\x1b[?25h"
+_REDRAW_S = 0.03  # drawing takes about a millisecond
+_BAR = 20  # cells
 
 
 def can_be_shown() -> bool:
-    """Whether stdout is a terminal that knows what to do with escapes."""
+    """Whether stdout is a terminal that interprets escape sequences."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Live:
-    """Writes text to the terminal, and under its end how the run goes.
+    """Writes text to the terminal with a status of three lines below it; the stream of a TextWriter.
 
-    Nothing above the cursor is ever touched, and nothing is drawn by the number of a row: the text wraps, scrolls and
-    stays as it would without this. What is under the cursor goes when the text needs the room, and comes back below it.
-
-    A window that becomes narrower wraps what is under the cursor too. Some terminals make room for it at the top, also
-    where the rows at the bottom are empty; when the cursor's row leaves there, tmux puts the cursor into the corner, in
-    the midst of the status. So the lines are shown in half the width until as many rows of text are above the cursor,
-    and then none wraps to more than two. This relies on a window that loses no more than half of its columns at once,
-    and on a terminal that is not resized between two parts of one write.
-
-    A text that fills its line to the edge leaves a terminal in a state that some forget when their cursor moves: the
-    next character would not begin a line, but take the place of the last. So the cursor is left alone then.
-
-    Used by the main thread. To a TextWriter it is the stream to write to.
+    `rich.live` redraws the status and the line in which the text ends (of a long one, the last rows that fit). Lines
+    are written once, as they end, so that the terminal's history has the same text as without a status.
+    Used by the main thread.
     """
 
     def __init__(self, metrics: Metrics, *, marks: bool) -> None:
         """With `marks`, in the text's colours."""
         self._pulse = Pulse(metrics)
-        self._marks = marks
-        self._terminal = sys.stdout.fileno()
-        self._signs = "█░│·" if sys.stdout.encoding.lower().startswith("utf") else "#-||"
-        self._size = os.terminal_size((0, 0))
-        self._line = ""  # of the text, since its last newline
-        self._column = 0  # behind it
-        self._n_above = 0  # rows of the screen above the cursor, at the least
+        self._console = Console(
+            file=sys.stdout, highlight=False, color_system="auto" if marks else None, soft_wrap=True
+        )
+        self._live = rich.live.Live(console=self._console, auto_refresh=False, transient=True)
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._ansi = AnsiDecoder()
+        self._line = Text()  # the last line of the text
+        self._rows = Text()  # its last rows, at least those on the screen
+        self._width = 0  # for which these were wrapped
         self._reading: Reading | None = None
         self._due = 0.0
+        self._drawn = 0.0
 
     def __enter__(self) -> Live:
-        """Begin, at the beginning of a line."""
+        """Begin, at the start of a line."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing but the text."""
-        if self._reading is not None:
-            self._put(_CLEAR if not self._at_edge else f"{_MAKE_ROOM}{_BEGIN}{_DOWN}{_CLEAR}{_END}")
+        """Leave only the text on the terminal."""
+        if self._live.is_started:
+            self._live.update(Text())
+            self._live.stop()
+        self._console.print(self._line, end="")
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write some of the text, all of it at once."""
-        self._measure()
-        text = bytes(data).decode(errors="replace")
-        plain = _COLOURS.sub("", text)
-        n_rows, self._column = advance(self._column, plain, self._size.columns)
-        self._n_above = min(self._n_above + n_rows, self._size.lines - 1 - N_LINES)
-        self._line = (self._line + plain).rpartition("\n")[2]
-        self._put(text.replace("\n", "\n" + _CLEAR) + (self._drawn() if n_rows else ""))
+        """Write text, all of it."""
+        text = self._bytes.decode(bytes(data)).encode(self._console.encoding, "replace").decode(self._console.encoding)
+        first, *others = text.split("\n")
+        self._append(first)
+        for other in others:
+            ended, self._line, self._rows = self._line, Text(), Text()
+            self._append(other)
+            self._update()  # printing draws it again, below what it prints
+            self._console.print(ended)
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Show what was written, if the last time was not just before."""
+        if self._reading is not None and time.perf_counter() >= self._drawn + _REDRAW_S:
+            self._draw()
 
     def isatty(self) -> bool:
         """It is a terminal."""
         return True
 
     def refresh(self) -> None:
-        """Show how it goes now, unless that was shown a moment ago."""
+        """Update the status, at most once in REFRESH_S."""
         if time.perf_counter() < self._due:
             return
         self._due = time.perf_counter() + REFRESH_S
-        self._measure()
         reading = self._pulse.read(time.perf_counter())
-        if reading.n_tokens:  # before, a progress bar may be shown
+        if reading.n_tokens:  # before the first token, a progress bar may be shown
             self._reading = reading
-            self._put(self._drawn())
+            self._live.start()
+            self._draw()
 
-    def _drawn(self) -> str:
-        """What shows the status, below the cursor."""
-        if self._reading is None or self._at_edge or self._size.lines < _FEWEST_ROWS:
-            return ""
-        half = (self._size.columns - 1) // 2  # what a split leaves, beside its border
-        width = half if self._n_above < N_LINES else 2 * half
-        lines = status(self._reading, width, self._signs, self._style)
-        return f"{_CLEAR}{_MAKE_ROOM}{_BEGIN}{''.join(_DOWN + line for line in lines)}{_END}"
+    def _append(self, text: str) -> None:
+        added = self._ansi.decode_line(text)
+        self._line.append_text(added)
+        self._rows.append_text(added)
 
-    def _measure(self) -> None:
-        """Follow the size of the terminal."""
-        size, before = os.get_terminal_size(self._terminal), self._size
-        self._size = size
-        if size != before:
-            self._n_above = 0
-        if size.columns != before.columns:
-            _, self._column = advance(0, self._line, size.columns)
+    def _draw(self) -> None:
+        self._update()
+        self._live.refresh()
+        self._drawn = time.perf_counter()
 
-    @property
-    def _at_edge(self) -> bool:
-        return 0 < self._size.columns <= self._column
-
-    def _style(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._marks and text else text
-
-    def _put(self, text: str) -> None:
-        """At once, so that nobody sees half of it."""
-        data = memoryview(text.encode(sys.stdout.encoding, "replace"))
-        while data:
-            data = data[os.write(self._terminal, data) :]
+    def _update(self) -> None:
+        if self._reading is not None:
+            width, height = self._console.size
+            lines = status(self._reading, ascii_only=self._console.options.ascii_only)
+            n_rows = max(1, height - len(lines) - 1)
+            if width != self._width:
+                self._rows, self._width = self._line.copy(), width
+            rows = wrapped(self._rows, width)
+            if len(rows) > 2 * n_rows:  # a long line is not wrapped again from its start
+                self._rows = Text().join(rows[-n_rows:])
+            self._live.update(Group(*rows[-n_rows:], *lines))
 
 
-def advance(column: int, text: str, width: int) -> tuple[int, int]:
-    """Where a terminal of this width is after `text` that begins in `column`: so many rows further, and the column.
-
-    `width` is the column behind a line that is full.
-    """
-    n_rows = 0
-    for character in text:
-        cells = get_character_cell_size(character)
-        if character == "\n":
-            column, n_rows = 0, n_rows + 1
-        elif character == "\t":
-            column = min(column // _TAB * _TAB + _TAB, width - 1)
-        elif column + cells > width:
-            column, n_rows = cells, n_rows + 1
-        else:
-            column += cells
-    return n_rows, column
+def wrapped(line: Text, width: int) -> list[Text]:
+    """The rows of a line as a terminal of `width` cells wraps it."""
+    line.expand_tabs(8)
+    ends = list(accumulate(map(len, chop_cells(line.plain, width))))
+    rows = list(line.divide(ends[:-1]))
+    for row in rows:
+        row.no_wrap, row.overflow = True, "ignore"
+    return rows
 
 
-def status(reading: Reading, width: int, signs: str, style: Callable[[str, str], str]) -> list[str]:
-    """The three lines, in at most `width` columns.
-
-    `signs` are those of a bar's full and empty part, of the left edge and between two figures; `style` marks a text
-    with the code of a colour.
-    """
-    edge, room = signs[2] + " ", max(0, width - 2)
-    rates = [
-        f"{_number(reading.rate)} tokens/s",
-        f"{_number(reading.mean)} mean",
-        f"{reading.n_tokens} tokens",
-        *([f"{reading.accepted:.0%} accepted"] if reading.accepted is not None else []),
-    ]
-    ways = [f"{reading.schedule.value}: {_SCHEDULES[reading.schedule]}", f"{reading.n_pending} guesses ahead"]
-    first, last = (style(_DIM, edge + _joined(parts, room, signs[3])) for parts in (rates, ways))
-    return [first, style(_DIM, edge) + _bars(reading, room, signs, style), last]
+def status(reading: Reading, *, ascii_only: bool = False) -> list[Text]:
+    """The three lines of the status."""
+    edge, between, full, empty = ("| ", " | ", "#", "-") if ascii_only else ("│ ", " · ", "█", "░")
+    accepted = [f"{reading.accepted:.0%} accepted"] if reading.accepted is not None else []
+    rates = [f"{_rate(reading.rate)} tokens/s", f"{_rate(reading.mean)} mean", f"{reading.n_tokens} tokens", *accepted]
+    busy = Text(edge)
+    for name, share, style in (("target", reading.target, "bold not dim"), ("draft", reading.draft, "green not dim")):
+        n = round(share * _BAR)
+        busy.append(f"{name} ").append(full * n, style).append(f"{empty * (_BAR - n)} {share:4.0%}  ")
+    schedule = [reading.schedule.value, f"{reading.n_pending} candidates ahead"]
+    lines = [Text(edge + between.join(rates)), busy, Text(edge + between.join(schedule))]
+    for line in lines:
+        line.style, line.no_wrap, line.overflow = "dim", True, "crop"
+    return lines
 
 
-def _joined(parts: list[str], room: int, sign: str) -> str:
-    """As many of the parts as there is room for."""
-    line = parts[0]
-    for part in parts[1:]:
-        if len(line) + len(part) + 3 > room:
-            break
-        line += f" {sign} {part}"
-    return line[:room]
-
-
-def _bars(reading: Reading, room: int, signs: str, style: Callable[[str, str], str]) -> str:
-    """How busy both models are."""
-    bars = (("target", reading.target, _TARGET), ("draft", reading.draft, _DRAFT))
-    length = min(_LONGEST_BAR, (room - 2 - sum(len(f"{name}  100%") for name, _, _ in bars)) // 2)
-    if length < 1:
-        return _joined([f"{name} {share:.0%}" for name, share, _ in bars], room, signs[3])
-    shown = []
-    for name, share, code in bars:
-        n_full = round(share * length)
-        bar = style(code, signs[0] * n_full) + style(_DIM, signs[1] * (length - n_full))
-        shown.append(style(_DIM, f"{name} ") + bar + style(_DIM, f" {share:4.0%}"))
-    return "  ".join(shown)
-
-
-def _number(rate: float | None) -> str:
+def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.1f}"

@@ -10,12 +10,12 @@ from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 
-from duo.cli.terminal.console import say, warn, with_options
+from duo.cli.terminal.console import say, with_options
 from duo.cli.terminal.files import check_writable
 
 
 class _NoticeHandler(logging.Handler):
-    """Shows what is logged like every other line; with `tracebacks`, those too."""
+    """Prints records like other messages; with `tracebacks`, those too."""
 
     def __init__(self, level: int, *, tracebacks: bool) -> None:
         super().__init__(level)
@@ -25,38 +25,34 @@ class _NoticeHandler(logging.Handler):
         message = record.getMessage()
         if self._tracebacks and record.exc_info:
             message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        with suppress(OSError, ValueError):  # where stderr is closed or full
-            (warn if record.levelno >= logging.WARNING else _notice)(with_options(message))
+        with suppress(OSError, ValueError):  # stderr may be closed or full
+            say(f"duo: {'warning: ' if record.levelno >= logging.WARNING else ''}{with_options(message)}")
 
 
 _records: queue.Queue[logging.LogRecord] = queue.Queue()
 
 
 def finish_notices() -> None:
-    """Wait until all that is logged is said, so that it comes before what follows."""
+    """Wait until all records are printed, so that later output follows them."""
     _records.join()
 
 
 class _QueueHandler(QueueHandler):
-    """Passes records on as they are: they do not leave the process."""
+    """Passes records on unchanged: they stay in this process."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
 
 
-def _notice(text: str) -> None:
-    say(f"duo: {text}")
-
-
 def send_log(*, verbose: bool, file: Path | None, hidden: tuple[str, ...] = ()) -> None:
-    """Say on stderr what is logged, from now on. Raises UsageError for a file that cannot be written.
+    """Print log records on stderr from now on. Raises UsageError for a file that cannot be written.
 
-    llama.cpp's log, and tracebacks, go there if `verbose`, to a file, to both or nowhere. Of the `hidden` loggers only
-    warnings are said. Whatever logs does not wait for the terminal.
+    llama.cpp's records, and tracebacks, are printed if `verbose`; the file has them in any case. Of `hidden` loggers,
+    only warnings are printed. Logging does not wait for the terminal.
     """
     check_writable(file, "--log-file")
-    logging.raiseExceptions = False  # a full disk ends the log, not the run
-    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # what it says is about connections that broke
+    logging.raiseExceptions = False  # a full disk must not stop the run
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # its records are about broken connections
     library_stderr()
     everything, llama = logging.getLogger("duo"), logging.getLogger("duo.llama")
     everything.propagate = False
@@ -78,7 +74,7 @@ def send_log(*, verbose: bool, file: Path | None, hidden: tuple[str, ...] = ()) 
 
 
 def library_stderr() -> None:
-    """Standard error belongs to this process, so that what C code writes there can be read."""
+    """Let duo.llama redirect standard error, to read what llama.cpp writes there."""
     from duo.llama import library  # noqa: PLC0415 - not for --help
 
     library.owns_stderr = True

@@ -1,10 +1,9 @@
-"""What a run prints at its end, and writes to --json."""
+"""The report of a run, and the document of --json."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
 
 _CHANGES_SHOWN = 5
+_ENOUGH = 5  # decodes, to compare with their mean
 
 
 def facts(slot: Slot, options: dict[str, Any]) -> dict[str, Any]:
-    """What a run was made with, for --json."""
+    """Versions, models, threads and options of a run, for --json."""
     target, draft, threads = slot.target, slot.draft_model, asdict(slot.threads)
     return {
         "versions": library.versions(),
@@ -34,17 +34,13 @@ def facts(slot: Slot, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Options in JSON's types."""
-    return {name: _plain(value) for name, value in options.items()}
+    """Options as JSON types."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
 def _device_facts(device: Device) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": device.name, "description": device.description, "kind": device.kind}
     return facts | dict(zip(("memory_free", "memory_total"), device.memory, strict=True))
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
 
 
 def _model_facts(model: Model) -> dict[str, Any]:
@@ -84,12 +80,12 @@ def render(statistics: dict[str, Any]) -> str:
 
 
 def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
-    """Whether the draft paid, and against what."""
+    """The speed compared with that of the target alone."""
     shares = ", ".join(f"{n} {schedule}" for schedule, n in generation["tokens_by_schedule"].items())
     used = f"tokens by schedule: {shares}" if shares else f"schedule: {policy['schedule']}"
     rate, alone_ms = generation["tokens_per_s"], policy["target_ms"]["alone"].get("1")
-    if not rate or not alone_ms:
-        return f"unknown: the target alone was not measured; {used}"
+    if not rate or not alone_ms or policy["alone_measurements"] < _ENOUGH:
+        return f"unknown: too few decodes of the target alone; {used}"
     alone = 1000 / alone_ms
     return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s by its decodes); {used}"
 
@@ -146,7 +142,7 @@ def _draft_lines(draft: dict[str, Any]) -> list[str]:
 
 
 def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
-    """What was decided, why, and on what grounds."""
+    """The schedules, and the measurements that they were chosen by."""
     shares = ", ".join(f"{n} tokens {schedule}" for schedule, n in tokens.items())
     forecasts = ", ".join(f"{schedule} {rate:.1f}" for schedule, rate in policy["forecast_tokens_per_s"].items())
     changes = [f"{change['schedule']} at {change['tokens']} ({change['reason']})" for change in policy["changes"]]

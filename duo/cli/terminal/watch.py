@@ -1,4 +1,4 @@
-"""What the main thread does for a run beside writing its text."""
+"""What the main thread does during a run, apart from writing the text."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ _STALL_S = 30.0
 
 
 class Watch:
-    """Keeps --live and --trace up to date, and says so when nothing comes for long."""
+    """Updates --live and --trace, and warns if no token is generated for long."""
 
     def __init__(self, metrics: Metrics, live: Live | None, trace: TraceFile | None) -> None:
         self.metrics = metrics
-        self._live = live
+        self.live = live
         self._trace = trace
         self._warned = False
         self._last = time.perf_counter()
-        self.pause_s = REFRESH_S if live or trace else _STALL_S  # after which on_pause is to be called
+        self.pause_s = REFRESH_S if live or trace else _STALL_S  # interval of on_pause()
 
     def __enter__(self) -> Watch:
-        """Begin, at the beginning of a line."""
-        if self._live is not None:
-            self._live.__enter__()
+        """Begin, at the start of a line."""
+        if self.live is not None:
+            self.live.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Clear the screen of it, and write the trace to its end."""
-        if self._live is not None:
-            self._live.__exit__(*error)
+        """Remove the status, and complete the trace."""
+        if self.live is not None:
+            self.live.__exit__(*error)
         if self._trace is not None:
             self._trace.close()
 
     def on_step(self) -> None:
-        """A step has been written."""
+        """A step was written."""
         self._last = time.perf_counter()
         self._look()
 
     def on_pause(self) -> None:
-        """Nothing has come for a while."""
+        """No step for a while."""
         self._look()
-        # A long prompt has a progress bar.
+        # For a long prompt, there is a progress bar.
         if self.metrics.steps and not self._warned and time.perf_counter() - self._last >= _STALL_S:
             self._warned = True
-            warn("no token for 30 seconds: the model is very slow or its device hangs; Ctrl-C stops")
+            warn("no token for 30 seconds: the model is very slow or its device hangs (Ctrl-C to stop)")
 
     def _look(self) -> None:
-        if self._live is not None:
-            self._live.refresh()
+        if self.live is not None:
+            self.live.refresh()
         if self._trace is not None:
             self._trace.flush()

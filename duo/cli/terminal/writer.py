@@ -6,55 +6,41 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from duo.cli.options.output import Color
 from duo.cli.terminal.console import say
 from duo.spec.types import Step
 
+if TYPE_CHECKING:
+    from duo.cli.terminal.live import Live
+
 _ACCEPTED = b"\x1b[32m"
 _BOLD = b"\x1b[1m"
-# What could drive a terminal: C0 but tab and newline, DEL, and C1 in UTF-8.
+# Control characters, which could drive a terminal: C0 except tab and newline, DEL, and C1 in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _STRUCK = b"\x1b[9;2m"
 _RESET = b"\x1b[0m"
 
 
 def marks_tokens(color: Color) -> bool:
-    """Whether the text is to be marked with colours: asked for, or a terminal that wants them."""
-    if color is Color.AUTO:
+    """Whether to mark tokens with colours."""
+    if color == "auto":
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return color is Color.ALWAYS
-
-
-class TextSink(Protocol):
-    """Where text goes to."""
-
-    def write(self, data: memoryview, /) -> int:
-        """Take some of it, and say how much."""
-        ...
-
-    def flush(self) -> None:
-        """Hold nothing back."""
-        ...
-
-    def isatty(self) -> bool:
-        """Whether it is a terminal."""
-        ...
+    return color == "always"
 
 
 class TextWriter:
-    """Writes steps to stdout as they come; on a terminal without what could drive it.
+    """Writes steps to stdout, without control characters if it is a terminal.
 
-    With `marks`, accepted draft tokens are green and every other step is bold, so that the steps can be told apart.
-    Without, nothing but the text's bytes.
+    With `marks`, accepted draft tokens are green and every other step is bold, so that steps can be distinguished.
     """
 
     def __init__(
-        self, *, marks: bool, stream: TextSink | None = None, rejected: Callable[[int], bytes] | None = None
+        self, *, marks: bool, stream: Live | BinaryIO | None = None, rejected: Callable[[int], bytes] | None = None
     ) -> None:
-        """`rejected` spells guesses that were rejected, which are shown struck through if there are marks."""
-        self._stream: TextSink = stream or sys.stdout.buffer
+        """`rejected` decodes rejected candidates, which are shown struck through with `marks`."""
+        self._stream: Live | BinaryIO = stream or sys.stdout.buffer
         self._on_terminal = self._stream.isatty()
         self._marks = marks
         self._rejected = rejected
@@ -62,11 +48,11 @@ class TextWriter:
         self._last = b""
 
     def prompt(self, text: str) -> None:
-        """Write the prompt, unmarked. Raises BrokenPipeError when nobody reads any more."""
+        """Write the prompt, unmarked. Raises BrokenPipeError."""
         self._write(text.encode())
 
     def step(self, step: Step) -> None:
-        """Write one step. Raises BrokenPipeError when nobody reads any more."""
+        """Write one step. Raises BrokenPipeError."""
         text = tuple(map(self._harmless, step.pieces))
         if not any(text):
             return
@@ -74,7 +60,7 @@ class TextWriter:
         self._last = b"".join(text)[-1:]
 
     def end(self) -> None:
-        """Put what follows on a terminal on a line of its own."""
+        """Begin a new line for what follows on a terminal."""
         if self._last not in (b"", b"\n") and (sys.stdout.isatty() or _streams_are_one()):
             say("")
 
@@ -94,13 +80,13 @@ class TextWriter:
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest:  # with PYTHONUNBUFFERED, a part of it may be taken at a time
+        while rest:  # with PYTHONUNBUFFERED, writes may be partial
             rest = rest[self._stream.write(rest) :]
         self._stream.flush()
 
 
 def _streams_are_one() -> bool:
-    """Whether stdout and stderr go to the same file, as with 2>&1."""
+    """Whether stdout and stderr are the same file, as with 2>&1."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     except OSError:

@@ -1,0 +1,38 @@
+"""The options of `duo plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duo.cli.options.declare import HelpOpt
+from duo.config import AUTO_DRAFT
+
+MAX_DRAFT = 16
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """The options of `duo plan`."""
+
+    target_ms: Annotated[str | None, typer.Option(
+        "--target-ms", metavar="MS|N:MS,…",
+        help="Decode time of the target: one for all batch sizes, or one for each of several.")] = None
+    draft_ms: Annotated[float | None, typer.Option(
+        "--draft-ms", metavar="MS", help="Time of the draft per token.")] = None
+    accept: Annotated[float | None, typer.Option(
+        "--accept", metavar="SHARE",
+        help="Probability that a candidate is accepted if all before it are, 0 to 1.")] = None
+    table: Annotated[Path | None, typer.Option(
+        "--table", metavar="FILE", help="File with the decode times of the target: batch size and ms in each line.",
+    )] = None
+    stats: Annotated[Path | None, typer.Option(
+        "--json", metavar="FILE", help="Statistics of a run (its --json), for all values not given otherwise.")] = None
+    draft: Annotated[int, typer.Option(
+        "--draft", metavar="N", min=1, max=MAX_DRAFT,
+        help="Maximum number of candidates to verify per decode.")] = AUTO_DRAFT
+    help: HelpOpt = False
