@@ -1,4 +1,4 @@
-"""Speculative decoding with both models running at the same time, on llama.cpp: see docs/python.md."""
+"""Speculative decoding on llama.cpp with target and draft running concurrently: see docs/python.md."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from duo.server.lead import Lead as Lead
     from duo.spec.types import Step as Step
 
-# Where each name comes from: imported when it is asked for, so that `duo --help` does not wait for llama.cpp.
-_HOMES = {
+# The module of each public name, imported on first access so that `duo --help` does not load llama.cpp.
+_MODULES = {
     "duo.engine.engine": "Engine",
     "duo.engine.metrics": "DraftStatistics GenerationStatistics PromptStatistics Statistics",
     "duo.engine.stream": "Completion Stream",
@@ -32,16 +32,15 @@ _HOMES = {
     "duo.server.lead": "Lead",
     "duo.spec.types": "Step",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605 - pinned by a test
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605 - pinned by a test
 
-# What is worth knowing goes to this logger; a program that does not care sees nothing of it.
-logging.getLogger("duo").addHandler(logging.NullHandler())
+logging.getLogger("duo").addHandler(logging.NullHandler())  # silent unless the program configures logging
 
 
-if not TYPE_CHECKING:  # which would take any name for one of duo's
+if not TYPE_CHECKING:  # a type checker would accept any attribute of the module
 
     def __getattr__(name: str) -> object:
-        if name not in _HOME_OF:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'duo' has no attribute {name!r}")
-        return getattr(import_module(_HOME_OF[name]), name)
+        return getattr(import_module(_MODULE_OF[name]), name)

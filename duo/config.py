@@ -1,4 +1,4 @@
-"""What a run is asked to do, as frozen values that check themselves."""
+"""Configuration as frozen dataclasses that validate themselves: each raises UsageError for a value out of range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from duo.errors import UsageError
 
 DEMO = "demo"  # the name of the demo pair
-HUB = "hf://"  # begins the name of a model on Hugging Face
+HUB = "hf://"  # prefix of the name of a model on Hugging Face
 ALL_LAYERS = -1
 SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
 
@@ -20,20 +20,19 @@ class ModelConfig:
     """Where a model's weights are and where its layers go."""
 
     path: Path
-    n_gpu_layers: int = ALL_LAYERS  # layers that are not for the CPU; a negative number: all
-    fits_layers: bool = False  # as many layers as fit instead: see duo.models.fitting
+    n_gpu_layers: int = ALL_LAYERS  # layers to offload; negative: all
+    fits_layers: bool = False  # offload as many layers as fit instead: see duo.models.fitting
     use_mmap: bool = True
     use_mlock: bool = False
-    rpc_servers: tuple[str, ...] = ()  # host:port of machines whose devices they go to
-    rpc_timeout_s: float = 8.0  # how long one may give no sign of life
-    uses_gpus: bool = True  # whether they go to this machine's GPUs, too
-    devices: tuple[str, ...] | None = None  # names of the devices instead
-    split_mode: str = "layer"  # how several devices share them: one of SPLIT_MODES
-    tensor_split: tuple[float, ...] = ()  # and in what proportion; empty: as llama.cpp finds best
-    main_gpu: int = 0  # index of the one device that is used with split mode none
+    rpc_servers: tuple[str, ...] = ()  # host:port of RPC servers whose devices to use
+    rpc_timeout_s: float = 8.0  # seconds without a response after which a server counts as lost
+    uses_gpus: bool = True  # whether to use the local GPUs as well
+    devices: tuple[str, ...] | None = None  # names of the devices to use instead of all GPUs
+    split_mode: str = "layer"  # how to split the model across devices: one of SPLIT_MODES
+    tensor_split: tuple[float, ...] = ()  # proportion for each device; empty: chosen by llama.cpp
+    main_gpu: int = 0  # index of the device to use with split mode none
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         if self.split_mode not in SPLIT_MODES:
             raise UsageError(
                 f"split_mode must be one of {', '.join(SPLIT_MODES)}, not {self.split_mode!r}", "split_mode"
@@ -41,7 +40,7 @@ class ModelConfig:
 
     @property
     def shards(self) -> list[Path]:
-        """All files of the model: just `path`, or the parts of a split one whose first it names."""
+        """All files of the model: `path` alone, or every part if `path` is the first part of a split model."""
         match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", self.path.name)
         if match is None:
             return [self.path]
@@ -55,17 +54,16 @@ class ContextConfig:
 
     n_ctx: int
     n_threads: int
-    n_threads_batch: int  # threads for the prompt
-    n_batch: int = 2048  # most tokens in one call
-    n_ubatch: int = 512  # most tokens computed at once
-    n_outputs_max: int = 32  # most rows of logits that one call returns
+    n_threads_batch: int  # threads for prefill
+    n_batch: int = 2048  # maximum tokens in one call
+    n_ubatch: int = 512  # maximum tokens computed at once
+    n_outputs_max: int = 32  # maximum rows of logits returned by one call
     flash_attn: str = "auto"  # one of FLASH_ATTN
     type_k: str = "f16"
     type_v: str = "f16"
-    exact: bool = False  # bit-equal logits whatever the batch: see Context.decode
+    exact: bool = False  # logits that are bit-equal for every batch size: see Context.decode
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         for name in ("n_ctx", "n_threads", "n_threads_batch", "n_batch", "n_ubatch", "n_outputs_max"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}", name)
@@ -73,21 +71,20 @@ class ContextConfig:
             raise UsageError("exact needs flash attention: it cannot be off", "exact")
 
 
-AUTO_DRAFT = 16  # most candidates, if nothing else is asked for
+AUTO_DRAFT = 16  # default maximum of candidates
 SCHEDULES = ("auto", "async", "sync", "off")
 FLASH_ATTN = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """How far the draft may guess ahead and how much of it is verified at once."""
+    """How far ahead to draft and how many candidates to verify at once."""
 
-    n_max: int  # most candidates in one target batch; 0 is a plain run
-    n_ahead: int  # most unverified tokens that the draft holds ready
+    n_max: int  # maximum candidates in one target batch; 0: no drafting
+    n_ahead: int  # maximum drafted tokens awaiting verification
     schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         if self.n_max < 0:
             raise UsageError(f"draft_n_max must be at least 0, not {self.n_max}", "draft_n_max")
         if self.n_max and self.n_ahead < 1:
@@ -98,9 +95,9 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an engine decodes, whatever the text. None, and 0 for n_ctx: chosen for this machine and these models."""
+    """How an engine decodes. None is chosen for this machine and these models."""
 
-    n_ctx: int = 0  # tokens; 0: what each text needs
+    n_ctx: int = 0  # tokens; 0: as many as each request needs
     n_batch: int = 2048
     n_ubatch: int = 512
     flash_attn: str = "auto"
@@ -110,15 +107,14 @@ class EngineConfig:
     n_threads: int | None = None
     n_threads_batch: int | None = None
     draft_n_threads: int | None = None
-    cpu_range: str | None = None  # lo-hi: cores of the target's threads
+    cpu_range: str | None = None  # lo-hi: cores that the target's threads are pinned to
     draft_cpu_range: str | None = None
     draft_n_max: int | None = None
     draft_n_ahead: int | None = None
     schedule: str = "auto"
-    n_predict: int = -1  # tokens that texts will have, as far as that is known: devices keep room for their cache
+    n_predict: int = -1  # expected length of a generation, to reserve device memory for its KV cache; -1: unknown
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         for name in ("n_batch", "n_ubatch", "n_threads", "n_threads_batch", "draft_n_threads"):
             if (n := getattr(self, name)) is not None and n < 1:
                 raise UsageError(f"{name} must be at least 1, not {n}", name)
@@ -130,9 +126,9 @@ class EngineConfig:
             )
 
     def drafting(self) -> DraftConfig:
-        """How far to draft and verify. Raises UsageError."""
+        """The limits of drafting and its schedule. Raises UsageError."""
         n_max = AUTO_DRAFT if self.draft_n_max is None else self.draft_n_max
-        # They are verified in one batch, together with the last accepted token.
+        # Candidates are verified in one batch together with the last accepted token.
         n_max = min(n_max, max(2, min(self.n_batch, self.n_ubatch)) - 1)
         n_ahead = 2 * n_max if self.draft_n_ahead is None else self.draft_n_ahead
         return DraftConfig(n_max, n_ahead, self.schedule)
@@ -140,8 +136,7 @@ class EngineConfig:
     def context(self, n_ctx: int, n_threads: int, n_threads_batch: int, n_max: int) -> ContextConfig:
         """The target's context, for at most `n_max` candidates. Raises UsageError."""
         return ContextConfig(
-            # Exact decodes need one cell to spare.
-            n_ctx + self.exact,
+            n_ctx + self.exact,  # exact decodes need a spare cell
             n_threads,
             n_threads_batch,
             self.n_batch,
@@ -161,7 +156,7 @@ SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
 class SamplingConfig:
     """How a token is chosen: llama.cpp's samplers, with its defaults except for the temperature."""
 
-    temp: float = 0.0  # 0: always the most likely token
+    temp: float = 0.0  # 0: greedy
     top_k: int = 40  # 0: off
     top_p: float = 0.95  # 1: off
     min_p: float = 0.05  # 0: off
@@ -170,12 +165,11 @@ class SamplingConfig:
     repeat_last_n: int = 64  # 0: no penalties
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # token and what is added to its logit
-    samplers: tuple[str, ...] = SAMPLERS  # in this order, of those that SAMPLERS names
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, value added to its logit)
+    samplers: tuple[str, ...] = SAMPLERS  # which of SAMPLERS to apply, in this order
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         for name in ("top_k", "repeat_last_n"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}", name)
@@ -192,16 +186,11 @@ class SamplingConfig:
         if any(math.isnan(bias) for _, bias in self.logit_bias):
             raise UsageError("logit_bias must be a number, not nan", "logit_bias")
         if unknown := [name for name in self.samplers if name not in SAMPLERS]:
-            raise UsageError(f"samplers: no sampler {unknown[0]!r} (there are {', '.join(SAMPLERS)})", "samplers")
-
-    @property
-    def mode(self) -> str:
-        """How a token is chosen: greedy, or coupled. What is learned in one says nothing of the other."""
-        return "coupled" if self.temp else "greedy"
+            raise UsageError(f"samplers: unknown sampler {unknown[0]!r} (known: {', '.join(SAMPLERS)})", "samplers")
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing can keep the most likely token from being chosen."""
+        """Whether the token with the largest logit is always chosen, unless it is banned."""
         penalised = self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty
         return not (self.temp or self.logit_bias or penalised or self.typical < 1)
 
@@ -210,29 +199,28 @@ class SamplingConfig:
 class ThreadConfig:
     """Threads of both models in each schedule, and the cores that they are pinned to."""
 
-    target: int  # alone, or in turns with the draft
-    target_batch: int  # for the prompt
-    draft: tuple[int, ...]  # in turns with the target: the fastest of these
-    beside: tuple[int, int]  # target and draft at the same time
-    cores: frozenset[int] | None = None
+    target: int  # schedules sync and off
+    target_batch: int  # for prefill
+    draft: tuple[int, ...]  # schedule sync: the fastest of these
+    beside: tuple[int, int]  # schedule async: target, draft
+    cores: frozenset[int] | None = None  # of the target's threads; None: not pinned
     draft_cores: frozenset[int] | None = None
-    apart: bool = False  # the draft computes on a device of its own, so that reading the prompt takes no turns
+    apart: bool = False  # target and draft share no device, so both can prefill concurrently
 
 
 @dataclass(frozen=True, slots=True)
 class StopConfig:
     """When a generation ends."""
 
-    n_predict: int = -1  # most tokens; -1 is to the end
+    n_predict: int = -1  # maximum number of tokens; -1: until the end of the text
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         if self.n_predict < -1:
             raise UsageError(f"max_tokens must be -1 or more, not {self.n_predict}", "max_tokens")
         if "" in self.stop_strings:
-            raise UsageError("stop needs a text that is not empty", "stop")
+            raise UsageError("stop must not be empty", "stop")
 
 
 VERIFY = ("coupled", "rejection")
@@ -240,24 +228,23 @@ VERIFY = ("coupled", "rejection")
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """How one text is written."""
+    """Sampling, stop conditions, grammar and verification of one generation."""
 
     sampling: SamplingConfig = SamplingConfig()
     stop: StopConfig = StopConfig()
     grammar: str | None = None  # GBNF
-    verify: str = "coupled"  # one of VERIFY; above temperature 0, rejection is classic speculative sampling
+    verify: str = "coupled"  # one of VERIFY; rejection: speculative sampling, at a temperature above 0
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         if self.verify not in VERIFY:
             raise UsageError(f"verify must be one of {', '.join(VERIFY)}, not {self.verify!r}", "verify")
 
     @property
     def mode(self) -> str:
-        """How tokens are chosen: greedy, coupled or rejection. What a draft is worth in one says nothing of another."""
-        return "rejection" if self.is_rejection else self.sampling.mode
+        """greedy, coupled or rejection: acceptance rates are learned separately for each."""
+        return "rejection" if self.is_rejection else "coupled" if self.sampling.temp else "greedy"
 
     @property
     def is_rejection(self) -> bool:
-        """Whether candidates are verified by rejection sampling. At temperature 0 it is the same as matching."""
+        """Whether to verify by rejection sampling. At temperature 0 that equals matching, so it is not used."""
         return self.verify == "rejection" and self.sampling.temp > 0

@@ -1,20 +1,20 @@
-"""Everything duo raises on purpose. The message is the one line that a user reads.
+"""Exceptions that duo raises deliberately. The message is the line that a user sees: what is wrong, then what to do.
 
 DuoError                  exit status 1
-├── UsageError            exit status 2: the options cannot be meant like this
+├── UsageError            exit status 2: contradictory or out-of-range options
 ├── ModelError            a model file is missing, damaged or of the wrong kind
 │   ├── VocabularyError   target and draft do not share a vocabulary
-│   └── MemoryLimitError  cache and buffers do not fit the memory that is there
+│   └── MemoryLimitError  KV cache and buffers do not fit the available memory
 ├── PromptError           the prompt is empty, not text or too long
-├── DownloadError         a model could not be fetched
+├── DownloadError         a model could not be downloaded
 ├── LinkError             a lead and a remote draft cannot work together
-├── DeviceError           a device, or the machine that serves it, is not there or does not answer
-├── TraceError            a file is no trace of a run
-├── BusyError             too many texts wait already, or the engine is closing
-├── DecodeError           llama.cpp refused a batch
-│   ├── DecodeAborted     it was told to stop
-│   ├── GrammarError      the grammar leaves nothing to write
-│   └── RollbackError     the KV cache did not give up its last tokens
+├── DeviceError           a device, or the RPC server that provides it, is unavailable or does not answer
+├── TraceError            a file is not a trace written by duo
+├── BusyError             too many requests are queued, or the engine is closing
+├── DecodeError           llama.cpp rejected a batch
+│   ├── DecodeAborted     the decode was aborted on request
+│   ├── GrammarError      the grammar allows no further token
+│   └── RollbackError     the KV cache could not be rolled back
 └── ClosedError           a model or context was used after close()
 """
 
@@ -33,7 +33,7 @@ class UsageError(DuoError):
     exit_status = 2
 
     def __init__(self, message: str, parameter: str = "") -> None:
-        """`parameter` is the one that `message` begins with, if it does: a command says the name of its option."""
+        """`parameter`: the name that `message` begins with, if any; a command replaces it with the option's name."""
         super().__init__(message)
         self.parameter = parameter
 
@@ -47,7 +47,7 @@ class VocabularyError(ModelError):
 
 
 class MemoryLimitError(ModelError):
-    """The KV cache and buffers do not fit the memory that is there."""
+    """The KV cache and buffers do not fit the available memory."""
 
 
 class PromptError(DuoError):
@@ -55,35 +55,35 @@ class PromptError(DuoError):
 
 
 class DownloadError(DuoError):
-    """A model could not be fetched."""
+    """A model could not be downloaded."""
 
 
 class LinkError(DuoError):
-    """A lead and a remote draft do not understand each other, or do not fit."""
+    """A lead and a remote draft use different protocols or incompatible models."""
 
 
 class DeviceError(DuoError):
-    """A device, or the server of another machine's devices, is not there, has died or does not answer."""
+    """A device, or the RPC server that provides it, is unavailable, has failed or does not answer."""
 
 
 class TraceError(DuoError):
-    """A file is no trace of a run."""
+    """A file is not a trace written by duo."""
 
 
 class BusyError(DuoError):
-    """Too many texts wait already, or there is no model yet or any more."""
+    """Too many requests are queued, or no model is loaded."""
 
 
 class DecodeError(DuoError):
-    """llama.cpp refused a batch."""
+    """llama.cpp rejected a batch."""
 
 
 class DecodeAborted(DecodeError):
-    """A decode ended early because it was told to."""
+    """A decode was aborted on request."""
 
 
 class GrammarError(DecodeError):
-    """The grammar and the other options leave no token that the text could go on with."""
+    """The grammar and the sampling options leave no token to continue with."""
 
 
 class RollbackError(DecodeError):
@@ -91,4 +91,4 @@ class RollbackError(DecodeError):
 
 
 class ClosedError(DuoError):
-    """A model or context was used after it was closed."""
+    """A model or context was used after close()."""

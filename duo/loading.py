@@ -1,4 +1,4 @@
-"""load(): an Engine from the names of models. Stands above link/, because remote drafts are among what it assembles."""
+"""load(): an Engine from the names of models, with local and remote drafts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from pathlib import Path
 
 from duo.config import ALL_LAYERS, DEMO, SPLIT_MODES, EngineConfig, ModelConfig
 from duo.engine.background import Background
-from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
+from duo.engine.profile import find_profile
 from duo.engine.slot import Slot
 from duo.errors import ModelError, UsageError, VocabularyError
+from duo.link.admission import Admission
 from duo.link.guard import Rules, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.process import DRAFT_BATCH, DraftProcess
-from duo.link.remote_draft import Admission
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
-from duo.llama import library
 from duo.llama.context import CACHE_TYPES
-from duo.llama.devices import list_devices
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.llama.offload import devices_for
@@ -39,7 +37,7 @@ log = logging.getLogger("duo.loading")
 
 ModelName = str | os.PathLike[str]
 
-# Told what is done, how far, and of how much (None: nobody knows). What it returns: False stops.
+# Called with a description, the amount done and the total (None: unknown). Returning False cancels.
 Progress = Callable[[str, float, float | None], bool | None]
 
 
@@ -86,23 +84,27 @@ def load(
     remote_drafts: RemoteDrafts | None = None,
     progress: Progress = lambda *_: None,
 ) -> Engine:
-    """Load a target and, with `draft`, a draft, which writes nothing but makes the target faster.
+    """Load a target and, optionally, a draft that makes it faster without changing what it generates.
 
-    Both are paths, or `hf://user/repo:Q4_K_M`, or what llama.cpp's -hf takes; the target "demo" is a small pair that
-    duo fetches and makes. The names are those of llama-cpp-python, with `draft_` in front for the draft's. What is
-    left out is chosen for these models on this machine, and learned while it runs (`profile`).
+    `target` and `draft` are paths, `hf://user/repo:Q4_K_M`, or names as for llama.cpp's -hf; the target "demo" is a
+    small pair that duo downloads. The other parameters are named as in llama-cpp-python, with the prefix `draft_` for
+    the draft's. Defaults are chosen for the models and the machine, and improved by what is learned while running.
 
-    n_ctx: tokens of the context; 0: what each text needs.
+    n_ctx: context size in tokens; 0: as many as each request needs.
     exact: bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0).
+    cpu_range: lo-hi, cores to pin the target's threads to.
     n_gpu_layers: a number, "all", or "auto" for as many as fit the devices' memory.
-    devices: names of devices to use instead of all GPUs; none at all for an empty one.
-    rpc_servers: host:port of machines whose devices are used (llama.cpp's RPC).
-    draft_n_max: most candidates verified at once; 0: no drafting. draft_n_ahead: most tokens ahead of the target.
-    schedule: "async" for both models at the same time, "sync" for taking turns, "off", or "auto" for the fastest.
-    n_predict: tokens that texts will have, as far as that is known; devices keep room for their cache.
-    back_port: where drafts on other machines (duo back) may join; back_token: what they must know.
-    remote_drafts: those of a lead that listens already.
-    progress: called on a thread of its own with what is done, how far, and of how much; False stops.
+    devices: names of the devices to use; None: all GPUs; empty: none.
+    rpc_servers: host:port of llama.cpp RPC servers whose devices to use.
+    rpc_timeout_s: seconds without a response after which an RPC server counts as lost.
+    draft_n_max: maximum candidates in one batch; 0: no drafting.
+    draft_n_ahead: maximum drafted tokens awaiting verification.
+    schedule: "async" (concurrent), "sync" (sequential), "off" (the target alone), or "auto" for the fastest.
+    profile: whether to load and store what is learned about this pair.
+    n_predict: expected length of a generation in tokens, to reserve device memory; -1: unknown.
+    back_port, back_host: address on which to accept remote drafts (duo back); back_token: their password.
+    remote_drafts: those of a lead that is already listening.
+    progress: called on a background thread with a description, the amount done and the total; False cancels.
 
     Raises ModelError, VocabularyError, MemoryLimitError, DownloadError, DeviceError or UsageError.
     """
@@ -118,33 +120,32 @@ def load(
     ):
         if value not in choices:
             raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}", name)
-    for name, layers in (("n_gpu_layers", n_gpu_layers), ("draft_n_gpu_layers", draft_n_gpu_layers)):
-        if isinstance(layers, str) and layers not in ("auto", "all"):
-            raise UsageError(f"{name} must be a number, 'all' or 'auto', not {layers!r}", name)
     model = partial(ModelConfig, Path(), use_mmap=use_mmap, use_mlock=use_mlock, rpc_timeout_s=rpc_timeout_s)
-    # The GPUs are left to a draft that stays here when the target has devices of its own.
+    # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
     keeps_gpus = not (rpc_servers and draft is not None and not draft_rpc_servers)
     placed = model(
-        *_layers(n_gpu_layers), rpc_servers=tuple(rpc_servers), uses_gpus=keeps_gpus, devices=_names(devices),
-        split_mode=split_mode, tensor_split=tuple(tensor_split), main_gpu=main_gpu,
+        *_layers("n_gpu_layers", n_gpu_layers), devices=_names(devices), rpc_servers=tuple(rpc_servers),
+        uses_gpus=keeps_gpus, split_mode=split_mode, tensor_split=tuple(tensor_split), main_gpu=main_gpu,
     )  # fmt: skip
     draft_placed = model(
-        *_layers(draft_n_gpu_layers), rpc_servers=tuple(draft_rpc_servers), uses_gpus=not draft_rpc_servers,
-        devices=_names(draft_devices), split_mode=draft_split_mode, tensor_split=tuple(draft_tensor_split),
-        main_gpu=draft_main_gpu,
+        *_layers("draft_n_gpu_layers", draft_n_gpu_layers), devices=_names(draft_devices),
+        rpc_servers=tuple(draft_rpc_servers), uses_gpus=not draft_rpc_servers, split_mode=draft_split_mode,
+        tensor_split=tuple(draft_tensor_split), main_gpu=draft_main_gpu,
     )  # fmt: skip
     listen = _Listening(back_host, back_port, back_token) if back_port is not None else None
     names = (target, None if draft_n_max == 0 else draft)
     loader = _Loader(names, (placed, draft_placed), config, listen or remote_drafts, offline, profile, progress)
-    # On a thread of its own, so that the calling one hears Ctrl-C.
+    # On a background thread, so that the calling thread can handle signals.
     loading: Background[Engine] = Background(loader.run, "duo-load")
     with loading:
         (engine,) = loading
     return engine
 
 
-def _layers(layers: int | str) -> tuple[int, bool]:
-    """The number of layers, and whether as many as fit are meant instead."""
+def _layers(name: str, layers: int | str) -> tuple[int, bool]:
+    """ModelConfig's n_gpu_layers and fits_layers. Raises UsageError."""
+    if isinstance(layers, str) and layers not in ("auto", "all"):
+        raise UsageError(f"{name} must be a number, 'all' or 'auto', not {layers!r}", name)
     return ALL_LAYERS if isinstance(layers, str) else layers, layers == "auto"
 
 
@@ -154,7 +155,7 @@ def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Listening:
-    """Where remote drafts may join."""
+    """The address on which to accept remote drafts, and their token."""
 
     host: str
     port: int
@@ -164,8 +165,7 @@ class _Listening:
         """Listen. Raises UsageError."""
         if not self.token and not is_loopback(self.host):
             raise UsageError(
-                f"back_host {self.host}: other machines can reach this address, so remote drafts must know a token",
-                "back_host",
+                f"back_host {self.host} is reachable from other machines: remote drafts need a token", "back_host"
             )
         app = draft_app(drafts, Admission(self.token), Rules(hosts=allowed_hosts(self.host)))
         return Listener(app, self.host, self.port)
@@ -173,10 +173,10 @@ class _Listening:
 
 @dataclass(slots=True)
 class _Loader:
-    """Assembles one engine."""
+    """Assembles one engine. The two in each tuple are target and draft."""
 
     names: tuple[ModelName, ModelName | None]
-    placed: tuple[ModelConfig, ModelConfig]  # whose paths are not known yet
+    placed: tuple[ModelConfig, ModelConfig]  # without their paths
     config: EngineConfig
     remote: _Listening | RemoteDrafts | None
     offline: bool
@@ -188,9 +188,7 @@ class _Loader:
         """Work for Background."""
         self._stop = stop
         with ExitStack() as stack:
-            engine = self._load(stack)
-            stack.pop_all()
-            put(engine)
+            put(self._load(stack))
 
     def _load(self, stack: ExitStack) -> Engine:
         drafts = self._remote_drafts(stack)
@@ -204,7 +202,7 @@ class _Loader:
         profile = self._profile(target_config, draft_config)
         if draft_config is not None and draft is None:
             drafts = drafts or RemoteDrafts()
-            drafts.process = stack.enter_context(self._process(draft_config, target, drafts))
+            drafts.on_ready = stack.enter_context(self._process(draft_config, target, drafts)).start
             drafts.learned[draft_config.path.stem] = profile.load().get("policy", {}) if profile is not None else {}
         slot = Slot(target, draft, self.config, drafts, profile)
         if drafts is not None:
@@ -214,26 +212,26 @@ class _Loader:
         return Engine(slot, stack.pop_all())
 
     def _remote_drafts(self, stack: ExitStack) -> RemoteDrafts | None:
-        """Where drafts on other machines join, if they may; those that come before there is a target come again."""
+        """The source of remote drafts, if any. A draft that connects before the target is loaded connects again."""
         if not isinstance(self.remote, _Listening):
             return self.remote
         drafts = RemoteDrafts()
         listener = stack.enter_context(self.remote.listener(drafts))
-        log.info("taking drafts at ws://%s:%d", in_url(self.remote.host), listener.port)
+        log.info("listening for remote drafts at ws://%s:%d", in_url(self.remote.host), listener.port)
         return drafts
 
     def _models(self) -> tuple[ModelConfig, ModelConfig | None]:
-        """The files, and where their layers go."""
+        """Find the files, downloading them if necessary, and place their layers."""
         name, draft_name = self.names
         if name == DEMO:
             if draft_name is not None:
-                raise UsageError("the demo pair has a draft of its own: name the target of this one")
+                raise UsageError("the demo pair includes its own draft: name a target to use with this one")
             path, draft_path = demo_pair(self._show, offline=self.offline)
             paths: tuple[Path, Path | None] = path, None if self.config.draft_n_max == 0 else draft_path
         else:
             for local in (name, draft_name):
                 if isinstance(local, os.PathLike):
-                    check_gguf(Path(local))  # before anything is fetched
+                    check_gguf(Path(local))  # before anything is downloaded
             found = find_model(name, offline=self.offline)
             paths = found, find_model(draft_name, offline=self.offline) if draft_name is not None else None
         target, draft = self.placed
@@ -244,7 +242,7 @@ class _Loader:
         return fit(configs[0], configs[1] if len(configs) > 1 else None, expected_context(self.config))
 
     def _show(self, description: str, done: float, total: float | None) -> None:
-        """Tell how far it is. Raises ModelError if it is to stop."""
+        """Report progress. Raises ModelError if loading is cancelled."""
         if self.progress(description, done, total) is False or self._stop.is_set():
             raise ModelError(f"{description}: stopped")
 
@@ -254,7 +252,7 @@ class _Loader:
         def on_progress(share: float) -> bool:
             try:
                 self._show(f"loading {config.path.name}", share, 1.0)
-            except BaseException as error:  # raised below: llama.cpp is in between
+            except BaseException as error:  # raised below: it cannot propagate through llama.cpp
                 raised.append(error)
             return not raised
 
@@ -264,68 +262,28 @@ class _Loader:
             raise (raised or [error])[0] from None
 
     def _process(self, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
-        """The draft on RPC servers, in a process of its own: a dying server ends that."""
+        """The draft on RPC servers, in its own process, which ends if a server fails."""
         here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
         with closing(Model(here, vocabulary_only=True)) as model:
             _check_vocabulary(target, model)
         n_threads = self.config.draft_n_threads or 1
-        context = replace(
-            self.config.context(2 * self.config.drafting().n_max, n_threads, n_threads, 0),
-            exact=False,
-            type_k="f16",
-            type_v="f16",
-            n_ubatch=DRAFT_BATCH,
-        )
+        context = self.config.context(2 * self.config.drafting().n_max, n_threads, n_threads, 0)
+        context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
         return DraftProcess(f"the draft on {', '.join(draft.rpc_servers)}", draft, context, drafts)
 
     def _profile(self, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
-        """The profile, if there is a draft, one is wanted and there is a place for it."""
+        """The profile of the pair, unless it is disabled or has no config directory."""
         if draft is None or not self.wants_profile:
             return None
         try:
             return find_profile(self.config, (target, draft))
         except UsageError as error:
-            log.warning("%s: what is learned is not kept", error)
+            log.warning("%s: the profile of this pair is not stored", error)
             return None
 
 
-def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile:
-    """The profile for these models, on this machine, with all that changes what a decode costs.
-
-    Raises UsageError if there is no config directory.
-    """
-    return Profile(
-        {
-            "models": [
-                {
-                    "path": str(model.path.resolve()),
-                    "bytes": sum(part.stat().st_size for part in model.shards),
-                    "gpu_layers": model.n_gpu_layers,
-                    "devices": list(model.devices) if model.devices is not None else None,
-                    "servers": list(model.rpc_servers),
-                    "split": [model.split_mode, list(model.tensor_split), model.main_gpu],
-                }
-                for model in models
-            ],
-            "devices": [device.description for device in list_devices()],
-            "cores": usable_cores(),
-            "llama": library.versions()["llama-cpp-python"],
-            "options": [
-                config.n_threads,
-                config.draft_n_threads,
-                config.cpu_range,
-                config.draft_cpu_range,
-                config.flash_attn,
-                config.type_k,
-                config.type_v,
-                config.exact,
-            ],
-        }
-    )
-
-
 def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
-    """Save what was learned of the draft, or warn that it could not be."""
+    """Store what was learned about the draft; warns if that fails."""
     learned = slot.policy.state() if slot.policy.rate else {}
     if drafts is not None and draft is not None and draft.rpc_servers:
         learned = drafts.learned.get(draft.path.stem, {})
@@ -334,9 +292,7 @@ def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: Remot
     try:
         profile.save(profile.load() | {"policy": learned})
     except OSError as error:
-        log.warning(
-            "what was learned could not be kept in %s: %s (profile=False leaves it out)", profile.path, error.strerror
-        )
+        log.warning("could not store the profile in %s: %s (profile=False disables it)", profile.path, error.strerror)
 
 
 def _check_vocabulary(target: Model, draft: Model) -> None:
@@ -345,14 +301,13 @@ def _check_vocabulary(target: Model, draft: Model) -> None:
 
 
 def _check_weights(configs: Sequence[ModelConfig]) -> None:
-    """Warn of weights that do not fit the memory, because they may be read again and again."""
+    """Warn if the weights exceed the available memory."""
     on_host = [config for config in configs if not devices_for(config)]
-    sizes = [part.stat().st_size for config in on_host for part in config.shards]
+    size = sum(part.stat().st_size for config in on_host for part in config.shards)
     available = available_bytes()
-    if available is not None and sum(sizes) > available:
-        log.warning(
+    if available is not None and size > available:
+        message = (
             "the weights (%.1f GiB) are larger than the available memory (%.1f GiB): "
-            "they may be read from disk again for every token",
-            sum(sizes) / 2**30,
-            available / 2**30,
+            "they may be read from disk again for every token"
         )
+        log.warning(message, size / 2**30, available / 2**30)

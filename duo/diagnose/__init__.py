@@ -1,1 +1,1 @@
-"""What looks at a machine or a run: hardware, what decodes cost, whether drafts change a text, where time went."""
+"""Inspection of a machine or a run: hardware, costs, identity of texts, traces."""

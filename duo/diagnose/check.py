@@ -1,4 +1,4 @@
-"""Whether a draft changes what a target writes: the same prompts with it and without."""
+"""Whether a draft changes the target's text: the same prompts with it and without."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from duo.engine.metrics import Metrics
 from duo.engine.slot import Drafts, Slot, choosing
 from duo.errors import DecodeError
 from duo.spec.policy import Policy
+from duo.spec.types import common_prefix
 
-_SEVERAL = 5  # rows in a batch, where one row is compared with several
+_SEVERAL = 5  # rows of the batches that are compared with single rows
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two texts part."""
+    """The first difference between two texts."""
 
     index: int  # of the first token that differs
-    alone: int  # what the target wrote there without a draft; -1: its text had ended
-    drafted: int  # and with one
-    gap: float  # between its two best scores there
-    kernels: float  # by which scores differ there between batches of one row and of several
-    flips: bool  # whether the target alone writes something else there in batches of several rows
+    alone: int  # the token without a draft; -1: the text had ended
+    drafted: int  # the token with a draft
+    gap: float  # between the two best scores
+    kernels: float  # largest difference of scores between batches of one row and of several
+    flips: bool  # whether the target alone chooses another token in batches of several rows
 
     @property
     def is_near_tie(self) -> bool:
-        """Whether the size of a batch decides: on a gap that is small enough, or on who is left by a filter."""
+        """Whether the batch size explains the difference: by a small gap, or by what a filter keeps."""
         return self.flips or self.gap <= 2 * self.kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One text, written with a draft and without."""
+    """One text, generated with a draft and without."""
 
     n_tokens: int
     n_verified: int
@@ -46,23 +47,20 @@ class Comparison:
 
 
 class Checker:
-    """Lets an engine write with its draft, and with the target alone."""
+    """Generates with an engine's draft, and with its target alone."""
 
     def __init__(self, engine: Engine, config: GenerationConfig, stop: threading.Event) -> None:
-        """The engine's contexts must have been made. `config` is how texts are written, but for the seed."""
+        """The engine's contexts must have been made. The seed of `config` is not used."""
         self._engine = engine
         self._config = config
         self._stop = stop
 
     def compare(self, prompt: Sequence[int], seed: int, policy: Policy) -> Comparison:
-        """Write after `prompt` with the draft and `policy`, and without."""
-        config = self._seeded(seed)
+        """Generate after `prompt` with the draft and `policy`, and without. Raises DecodeError if the draft fails."""
+        config = replace(self._config, sampling=replace(self._config.sampling, seed=seed))
         drafted, metrics = self._write(prompt, config, policy)
         alone, _ = self._write(prompt, config, None)
-        n_same = next(
-            (i for i, pair in enumerate(zip(alone, drafted, strict=False)) if pair[0] != pair[1]),
-            min(len(alone), len(drafted)),
-        )
+        n_same = common_prefix(alone, drafted)
         verified, accepted = (sum(getattr(step, n) for step in metrics.steps) for n in ("n_candidates", "n_accepted"))
         difference = None
         if not n_same == len(alone) == len(drafted):
@@ -73,13 +71,10 @@ class Checker:
             difference = Divergence(n_same, first[0], first[1], gap, kernels, flips)
         return Comparison(len(alone), verified, accepted, difference)
 
-    def _seeded(self, seed: int) -> GenerationConfig:
-        return replace(self._config, sampling=replace(self._config.sampling, seed=seed))
-
     def _write(
         self, prompt: Sequence[int], config: GenerationConfig, policy: Policy | None
     ) -> tuple[list[int], Metrics]:
-        """The text with a draft, or without if there is no policy."""
+        """The text with the draft and `policy`, or with the target alone for None."""
         draft = self._engine.slot.new_draft(policy) if policy is not None else None
         tokens: list[int] = []
         with self._engine.start(prompt, config, drafts=Drafts(draft)) as stream:
@@ -94,9 +89,7 @@ class Checker:
 
 
 def _margin(slot: Slot, text: Sequence[int], config: GenerationConfig) -> tuple[float, float, bool]:
-    """The gap between the two best scores after `text`, how far logits differ by the rows of the batches in which it is
-    decoded, and whether the choice does.
-    """
+    """Divergence's gap, kernels (as logits) and flips for the token after `text`."""
     assert slot.target_cache is not None
     target = slot.target_cache.context
     target.set_threads(slot.threads.target, slot.threads.target)

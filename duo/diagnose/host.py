@@ -16,14 +16,14 @@ from duo.llama.memory import available_bytes
 
 NVIDIA, AMD, INTEL, APPLE = "NVIDIA", "AMD", "Intel", "Apple"
 _PCI_VENDORS = {"0x1002": AMD, "0x8086": INTEL}
-# As the system names what a processor can do, and as llama.cpp names what it uses of it.
+# Instruction sets: the system's name and llama.cpp's.
 _INSTRUCTIONS = {"avx": "AVX", "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512",
                  "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU that the system knows of; `vendor` is NVIDIA, AMD, Intel or Apple."""
+    """A GPU known to the system; `vendor` is NVIDIA, AMD, Intel or Apple."""
 
     vendor: str
     name: str
@@ -31,20 +31,20 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine; sizes in bytes, None where the system does not say."""
+    """The machine; sizes in bytes, None if unknown."""
 
     system: str  # Linux, Darwin …
     machine: str  # x86_64, arm64 …
     release: str
     cpu: str
-    instructions: tuple[str, ...]  # sets that the processor has and llama.cpp uses, by its names
+    instructions: tuple[str, ...]  # sets that llama.cpp uses, by its names
     gpus: tuple[Gpu, ...]
     memory_total: int
     memory_available: int | None
 
 
 def read_host(root: Path = Path("/"), system: str | None = None, machine: str | None = None) -> Host:
-    """Look around. Only tests look below another `root`, or at another system."""
+    """Describe this machine; tests use another `root` and `system`."""
     system, machine = system or platform.system(), machine or platform.machine()
     first = (line.partition(":") for line in _read(root / "proc/cpuinfo").partition("\n\n")[0].splitlines())
     info = {name.strip(): value.strip() for name, _, value in first}
@@ -66,7 +66,7 @@ def read_host(root: Path = Path("/"), system: str | None = None, machine: str | 
 
 
 def _nvidia(root: Path) -> Iterator[Gpu]:
-    """The cards that NVIDIA's driver lists, or its program where there is no /proc (WSL)."""
+    """The GPUs listed by NVIDIA's driver, or by nvidia-smi where the driver has no /proc entries (WSL)."""
     found = map(_read, sorted(root.glob("proc/driver/nvidia/gpus/*/information")))
     names = [line.partition(":")[2] for text in found for line in text.splitlines() if line.startswith("Model:")]
     if not names and (program := shutil.which("nvidia-smi")):
@@ -77,7 +77,7 @@ def _nvidia(root: Path) -> Iterator[Gpu]:
 
 
 def _rendering(root: Path) -> Iterator[Gpu]:
-    """AMD's and Intel's GPUs among those that programs may compute on."""
+    """The render nodes of AMD and Intel."""
     for node in sorted(root.glob("dev/dri/renderD*")):
         if vendor := _PCI_VENDORS.get(_read(root / "sys/class/drm" / node.name / "device/vendor").strip()):
             yield Gpu(vendor, f"{vendor} GPU at /dev/dri/{node.name}")

@@ -1,4 +1,4 @@
-"""Measures a pair on this machine: what decodes cost, alone and side by side, and how often the draft is right."""
+"""Measures a pair on this machine: the cost of decodes, sequential and concurrent, and the acceptance rate."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.errors import DuoError
 from duo.spec.sampling import Greedy
 
-SIZES = tuple(range(1, 18))  # sixteen candidates and the token before them
+SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the token before them
 _DRAFT_TOKENS = 24
-_PROMPT = list(range(100, 132))  # the cache while a decode is timed
+_PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
 
-Progress = Callable[[str, float], None]  # what is measured, and the share of everything that is done
+Progress = Callable[[str, float], None]  # called with what is measured, and the share that is done
 
 
 class Stopped(Exception):
-    """Measuring was asked to stop."""
+    """Measuring was cancelled."""
 
 
 @dataclass(slots=True)
 class Measurements:
     """Times in seconds."""
 
-    target: dict[tuple[int, int], float] = field(default_factory=dict)  # by threads and tokens in the batch
+    target: dict[tuple[int, int], float] = field(default_factory=dict)  # by (threads, tokens in the batch)
     draft: dict[int, float] = field(default_factory=dict)  # by threads
-    # By threads of target and draft: the target's times by tokens in the batch, and the draft's.
+    # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
     beside: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
-    scores: list[tuple[float, bool]] = field(default_factory=list)  # confidence of each guess, and whether it was right
+    scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
 
 
 class Meter:
-    """Measures one pair of contexts. Called from one thread; raises Stopped soon after `stop` was set."""
+    """Measures one pair of contexts, on the calling thread. Raises Stopped soon after `stop` is set."""
 
     def __init__(self, target: Decoder, draft: Decoder, progress: Progress, stop: threading.Event) -> None:
-        """Each context must hold 64 tokens and return 32 rows."""
+        """Each context must have room for 64 tokens and 32 rows of logits."""
         self._target = target
         self._draft = draft
         self._progress = progress
@@ -54,7 +54,7 @@ class Meter:
         splits: Sequence[tuple[int, int]],
         n_text: int,
     ) -> Measurements:
-        """All times for these numbers of threads. `n_text` texts are left to accept()."""
+        """Measure all times for these numbers of threads. `n_text`: how often accept() will be called."""
         self._n_jobs = (len(target_threads) + len(splits)) * len(SIZES) + len(draft_threads) + n_text
         found = Measurements()
         for decoder in (self._target, self._draft):
@@ -73,8 +73,8 @@ class Meter:
         return found
 
     def accept(self, prompt: Sequence[int], n_tokens: int, n_threads: int) -> list[tuple[float, bool]]:
-        """Let the target write after `prompt` and see how the draft would have guessed each token."""
-        self._begin("how often the draft guesses right")
+        """Generate `n_tokens` after `prompt` with the target, and score the draft's prediction of each."""
+        self._begin("the draft's acceptance rate")
         for decoder in (self._target, self._draft):
             decoder.set_threads(n_threads, n_threads)
             decoder.rollback(0)
@@ -96,7 +96,7 @@ class Meter:
         return scores
 
     def _both(self, split: tuple[int, int]) -> tuple[dict[int, float], float]:
-        """The times of both while the other one is busy too, each on a thread of its own."""
+        """The times of both models running concurrently, each on its own thread."""
         draft_times: list[float] = []
         failures: list[Exception] = []
         done = threading.Event()
@@ -125,7 +125,7 @@ class Meter:
         return times, median(draft_times)
 
     def _time_of(self, decoder: Decoder, n: int, least: int = 3) -> float:
-        """The median time of a batch of `n`, each of `least` runs or more from the same place."""
+        """The median time of a batch of `n` tokens after the same prompt, of at least `least` runs."""
         tokens = list(range(200, 200 + n))
         times: list[float] = []
         end = time.perf_counter() + 0.1

@@ -1,4 +1,4 @@
-"""Pulse: how a run goes just now, from what has been recorded so far."""
+"""Pulse: the current state of a run, from what it has recorded so far."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _RECENT_S = 2.0
 
 
 class Reading(NamedTuple):
-    """Rates in tokens/s; None where there is nothing to say."""
+    """Rates in tokens/s; None while unknown."""
 
     n_tokens: int = 0
-    rate: float | None = None  # of the last two seconds
-    mean: float | None = None
+    rate: float | None = None  # in the last two seconds
+    mean: float | None = None  # since the first token
     accepted: float | None = None  # share of the candidates verified so far
     target: float = 0.0  # share of the last two seconds in which it computed
     draft: float = 0.0
@@ -27,14 +27,14 @@ class Reading(NamedTuple):
 
 
 class Pulse:
-    """Reads the metrics of a run while its threads write them; each reading looks at what is new, and two seconds."""
+    """Reads the metrics of a run while its threads append to them. A reading costs no more as the run gets longer."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._n_steps = self._n_tokens = self._n_verified = self._n_accepted = 0
 
     def read(self, now: float = -math.inf) -> Reading:
-        """How it goes. Called by one thread; `now` by time.perf_counter(), so that a target that hangs is seen."""
+        """The current state. One thread calls it. `now` (time.perf_counter()): to detect a stalled target."""
         steps = self._metrics.steps
         n_steps = len(steps)
         for step in steps[self._n_steps : n_steps]:
@@ -45,16 +45,16 @@ class Pulse:
         if n_steps < 2:
             return Reading(self._n_tokens, n_pending=self._metrics.n_pending)
         end = steps[n_steps - 1].end
-        # Where one step takes longer than that, it is the last one.
+        # At least the last step, even if it took longer.
         i = n_steps - 2
         while i > 0 and steps[i - 1].end > end - _RECENT_S:
             i -= 1
         start = steps[i].end
         n_recent = sum(step.n_tokens for step in steps[i + 1 : n_steps])
-        # As the statistics count: the first step belongs to the prompt.
+        # As in Statistics, without the first step.
         n_timed, seconds = self._n_tokens - steps[0].n_tokens, end - steps[0].end
         if now - end > max(_RECENT_S, end - start):
-            end = now  # nothing has come for longer than a few steps take
+            end = now  # the target has stalled
         return Reading(
             n_tokens=self._n_tokens,
             rate=n_recent / (end - start) if end > start else None,
@@ -68,13 +68,13 @@ class Pulse:
 
 
 def _since(events: Sequence[Event], start: float) -> list[Event]:
-    """The last events, those that ended after `start`."""
+    """The events that ended after `start`, the newest first."""
     newest_first = (events[i] for i in range(len(events) - 1, -1, -1))
     return list(takewhile(lambda event: event.end > start, newest_first))
 
 
 def _busy(events: Sequence[Event], start: float, end: float) -> float:
-    """The share of the time from `start` to `end` that they fill; none of them at the same time as another."""
+    """The share of the time from `start` to `end` covered by `events`, which are disjoint."""
     if end <= start:
         return 0.0
     return min(1.0, sum(max(0.0, min(event.end, end) - max(event.start, start)) for event in events) / (end - start))

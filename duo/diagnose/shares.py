@@ -1,4 +1,4 @@
-"""Where the time of a recorded run went."""
+"""How a recorded run spent its time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from operator import attrgetter
 from duo.diagnose.trace import LANES, Recording
 from duo.engine.metrics import Event, Interval, overlap
 
-COMPUTING = ("prompt", "decode", "draft", "catch up", "probe", "cancelled")  # what a model's hardware is busy with
-GUESSING = ("draft", "catch up")
+COMPUTING = ("prompt", "decode", "draft", "catch up", "probe", "cancelled")  # events in which a model computes
+DRAFTING = ("draft", "catch up")
 IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one lane did under one name: `n` times, `seconds` in all."""
+    """The events of one lane and name: their number and total time."""
 
     lane: str
     name: str
@@ -28,45 +28,45 @@ class Share:
 
 @dataclass(slots=True)
 class Shares:
-    """What happened from `start` to `end`, in seconds from the beginning of a trace."""
+    """What happened from `start` to `end`, in seconds from the start of a trace."""
 
     start: float
     end: float
     shares: list[Share] = field(default_factory=list)
-    target_s: float = 0.0  # the target computed
-    draft_s: float = 0.0  # a draft did
-    overlap_s: float = 0.0  # both did
+    target_s: float = 0.0  # in which the target computed
+    draft_s: float = 0.0  # in which a draft computed
+    overlap_s: float = 0.0  # in which both computed
     n_drafted: int = 0
     n_verified: int = 0
     n_accepted: int = 0
-    n_judged: int = 0  # candidates up to the first that was wrong: what came behind it was not looked at
-    n_tokens: int | None = None  # None: the trace does not tell
+    n_judged: int = 0  # verified candidates up to the first rejected one
+    n_tokens: int | None = None  # None: not in the trace
     tokens_by_schedule: Counter[str] = field(default_factory=Counter)
 
     @property
     def seconds(self) -> float:
-        """Length of the whole."""
+        """The length of the interval."""
         return self.end - self.start
 
     def share(self, lane: str, name: str) -> float:
-        """The part of the time that `lane` spent on `name`."""
+        """The share of the time that `lane` spent on `name`, from 0 to 1."""
         found = sum(share.seconds for share in self.shares if (share.lane, share.name) == (lane, name))
         return found / self.seconds if self.seconds else 0.0
 
 
 def first_token(recording: Recording) -> float:
-    """When the first token was there, which ends the reading of the prompt; 0 if the trace does not tell."""
+    """The time of the first token, which ends the prefill; 0 if unknown."""
     prompts = [event.end for event in recording.events if event.name == "prompt"]
     return recording.steps[0].end if recording.steps else max(prompts, default=0.0)
 
 
 def end_of(recording: Recording) -> float:
-    """When the last thing ended."""
+    """The end of the last event."""
     return max((event.end for event in recording.events), default=0.0)
 
 
 def where_it_went(recording: Recording, start: float, end: float) -> Shares:
-    """What happened from `start` to `end`; what reaches over an edge counts with the part inside."""
+    """What happened from `start` to `end`; events that cross a boundary count in part."""
     found = Shares(start, end)
     events = [
         event._replace(start=max(event.start, start), end=min(event.end, end))
@@ -80,7 +80,7 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
     target = united(event for event in events if event.lane == "target" and event.name in COMPUTING)
     draft = united(event for event in events if event.lane != "target" and event.name in COMPUTING)
     found.target_s, found.draft_s, found.overlap_s = _length(target), _length(draft), overlap(target, draft)
-    found.n_drafted = sum(event.lane != "target" and event.name in GUESSING for event in events)
+    found.n_drafted = sum(event.lane != "target" and event.name in DRAFTING for event in events)
     if recording.steps:
         steps = [step for step in recording.steps if start < step.end <= end]
         found.n_verified = sum(step.n_candidates for step in steps)
@@ -93,7 +93,7 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
 
 
 def united(events: Iterable[Event]) -> list[Interval]:
-    """The times in which any of `events`, ascending by their start, went on."""
+    """The union of the intervals of `events`, which are ascending by start."""
     intervals: list[Interval] = []
     for event in events:
         if intervals and event.start <= intervals[-1][1]:
@@ -104,7 +104,7 @@ def united(events: Iterable[Event]) -> list[Interval]:
 
 
 def _shares(lane: str, events: Sequence[Event], seconds: float) -> list[Share]:
-    """One lane's shares, the largest first, and last what is left over."""
+    """One lane's shares, the largest first, then the idle time."""
     alone = _without_inner(events)
     by_name = sorted(zip(events, alone, strict=True), key=lambda pair: pair[0].name)
     shares = []
@@ -116,7 +116,7 @@ def _shares(lane: str, events: Sequence[Event], seconds: float) -> list[Share]:
 
 
 def _without_inner(events: Sequence[Event]) -> list[float]:
-    """The length of each event, ascending by their start, without those that lie in it."""
+    """The length of each event without the events nested in it; `events` are ascending by start."""
     lengths: list[float] = []
     open_ones: list[int] = []
     for i, event in enumerate(events):

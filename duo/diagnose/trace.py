@@ -1,4 +1,7 @@
-"""The trace of a run: what both models did when, as Chrome trace JSON, which Perfetto opens."""
+"""The trace of a run: what both models did when, as Chrome trace JSON, which Perfetto can open.
+
+Format: "Trace Event Format", JSON Array Format, in which the closing bracket is optional.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,18 @@ from duo.errors import TraceError
 from duo.spec.schedule import Schedule
 
 LANES = {"target": 1, "draft": 2, "remote draft": 3}
-_EVERY_S = 0.5  # between two writes
-_RATE_STEPS = 16
+_EVERY_S = 0.5  # interval of writes
+_RATE_STEPS = 16  # steps over which the rate is averaged
 
 
 class TraceFile:
-    """Writes what `metrics` records to a file, a piece at a time: it is there even if the process is killed.
+    """Appends what `metrics` records to a file, one event per line, so that the trace survives a crash.
 
-    The file is a list of events, one a line, as Chrome's JSON Array Format: its readers do not ask for the end of the
-    list. The thread that calls flush() makes the text; the two that compute only add to lists.
+    The thread that calls flush() formats the events; the two computing threads only append to lists.
     """
 
     def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
-        """Begin a file at `path` with `about`, in JSON's types, in its first event. Raises OSError."""
+        """Create the file; its first event contains `about`, which consists of JSON types. Raises OSError."""
         self._metrics = metrics
         self._file = path.open("wb")
         self.error: OSError | None = None
@@ -40,18 +42,18 @@ class TraceFile:
         self._recent: deque[StepRecord] = deque(maxlen=_RATE_STEPS)
         self._named = {"target"}
         metrics.details = []
-        about = json.loads(json.dumps(about, ensure_ascii=False).encode(errors="replace"))  # names may be no UTF-8
+        about = json.loads(json.dumps(about, ensure_ascii=False).encode(errors="replace"))  # may not be valid UTF-8
         first = _event("M", "process_name", 0, args={"name": "duo", "about": about}).removeprefix(b",")
         self._put(b"[" + first + _lane_name("target"))
 
     def flush(self) -> None:
-        """Write what is new, if the last time was a while ago."""
+        """Write what is new, at most every half second."""
         if time.perf_counter() >= self._due:
             self._put(b"".join(self._fresh()))
             self._due = time.perf_counter() + _EVERY_S
 
     def close(self) -> None:
-        """Write the rest. What could not be written, now or before, is told in `error`."""
+        """Write the rest and close the file. `error` is the first exception of any write."""
         self._put(b"".join(self._fresh()) + b"\n]\n")
         with suppress(OSError):
             self._file.close()
@@ -65,7 +67,7 @@ class TraceFile:
                 self.error = error
 
     def _fresh(self) -> Iterator[bytes]:
-        """What was recorded since the last time. The lists grow while they are read, at their ends."""
+        """What was recorded since the last call. Other threads append to the lists meanwhile."""
         log = self._metrics
         sources: list[Sequence[Event | StepRecord]] = [log.events, log.draft_events, log.details or [], log.steps]
         for i, source in enumerate(sources):
@@ -92,7 +94,7 @@ class TraceFile:
         self._recent.append(step)
 
     def _span(self, lane: str, name: str, start: float, end: float, **args: Any) -> bytes:
-        # Both ends are rounded, not the duration: spans that touch must not overlap.
+        # Both ends are rounded, not the duration, so that adjacent spans do not overlap.
         first, last = self._ns(start), self._ns(end)
         return _event("X", name, LANES[lane], ts=first / 1000, dur=(last - first) / 1000, args=args)
 
@@ -113,12 +115,12 @@ def _event(phase: str, name: str, lane: int, **more: Any) -> bytes:
 
 @dataclass(slots=True)
 class Recording:
-    """What a trace tells; times in seconds from its beginning."""
+    """The contents of a trace; times in seconds from its start."""
 
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
-    whole: bool = True  # whether its last line is
+    whole: bool = True  # False: the last line is truncated
 
 
 class _Args(msgspec.Struct):
@@ -131,7 +133,7 @@ class _Args(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """One event of a file; times in microseconds."""
+    """One event of the file; times in microseconds."""
 
     ph: str
     name: str
@@ -142,7 +144,7 @@ class _Line(msgspec.Struct):
 
 
 def read_trace(path: Path) -> Recording:
-    """Read a trace that duo wrote, also one that ends in the middle. Raises TraceError."""
+    """Read a trace written by duo, which may be truncated. Raises TraceError."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -155,16 +157,16 @@ def read_trace(path: Path) -> Recording:
             _take(recording, lanes, msgspec.json.decode(line.rstrip(b","), type=_Line))
         except (ValueError, RecursionError) as error:
             if i < len(lines) - 1 or isinstance(error, msgspec.ValidationError):
-                raise TraceError(f"{path} is no trace of duo's: line {i + 1} is not as duo writes it") from None
+                raise TraceError(f"{path} is not a trace written by duo: line {i + 1} is invalid") from None
             recording.whole = False
     if "target" not in lanes.values():
-        raise TraceError(f"{path} is no trace of duo's: it has no lane of a target")
+        raise TraceError(f"{path} is not a trace written by duo: it has no target lane")
     recording.events.sort(key=lambda event: (event.start, -event.end))
     return recording
 
 
 def _take(recording: Recording, lanes: dict[int, str], line: _Line) -> None:
-    """Add an event. Raises ValidationError if it is none of duo's."""
+    """Add an event. Raises ValidationError if duo does not write such events."""
     args = line.args
     if line.name == "process_name":
         recording.about = args.about
@@ -172,7 +174,7 @@ def _take(recording: Recording, lanes: dict[int, str], line: _Line) -> None:
         lanes[line.tid] = args.name
     elif line.ph == "X":
         lane = lanes.get(line.tid, "")
-        # The name is printed: nothing that a terminal could take for an order.
+        # The name is printed later, so it must not contain terminal control characters.
         if lane not in LANES or not line.name.isprintable():
             raise msgspec.ValidationError(line.name)
         start, end = line.ts / 1e6, line.ts / 1e6 + line.dur / 1e6

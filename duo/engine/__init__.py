@@ -1,1 +1,1 @@
-"""Threads: everything that waits lives here."""
+"""The engine: generation, drafting, and their threads."""

@@ -1,4 +1,4 @@
-"""Work on another thread, whose results the calling thread iterates over."""
+"""Work on a background thread, whose results the calling thread iterates over."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from duo.errors import DeviceError
 from duo.llama import lifeline
 
 T = TypeVar("T")
-PAUSE_S = 0.02  # between two looks: waking for every item would take a core from the work for a moment
+PAUSE_S = 0.02  # polling interval: waking the consumer for every item would take a core from the decode
 
 
 class Items(Generic[T]):
-    """Carries items from a thread that works to one that iterates, which a signal can interrupt while it waits."""
+    """A queue from a working thread to an iterating one, whose waits can be interrupted by signals."""
 
-    def __init__(self, on_stall: Callable[[], None] = lambda: None, stall_s: float = 30.0) -> None:
-        """`on_stall` is called on the iterating thread whenever nothing has come for `stall_s` seconds."""
-        self.on_stall = on_stall
-        self.stall_s = stall_s
+    def __init__(self) -> None:
+        """`on_stall` is called on the iterating thread whenever no item has arrived for `stall_s` seconds."""
+        self.on_stall: Callable[[], None] = lambda: None
+        self.stall_s = 30.0
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._done = threading.Event()
         self._error: BaseException | None = None
 
     def put(self, item: T) -> None:
-        """The next one."""
+        """Add an item."""
         self._items.put(item)
 
     def end(self, error: BaseException | None = None) -> None:
-        """There are no more. `error` is raised where they are iterated over; only the first one counts."""
+        """End the iteration, with `error` raised in the iterating thread; only the first error counts."""
         self._error = self._error or error
         self._done.set()
         self._items.put(None)
 
     @property
     def n_waiting(self) -> int:
-        """Items that were put and not yet taken."""
+        """Number of items in the queue."""
         return self._items.qsize()
 
     def __iter__(self) -> Iterator[T]:
-        """The items, until there are no more."""
         while True:
             try:
                 item = self._items.get(timeout=self.stall_s)
@@ -58,61 +56,42 @@ class Items(Generic[T]):
 
 
 class Background(Generic[T]):
-    """Runs `work` on a thread of its own and hands what it puts out to the thread that iterates.
+    """Runs `work` on its own thread and passes its items to the thread that iterates.
 
-    No Python signal handler runs while the main thread sits inside a C call, so the long calls are made here. `work`
-    is given `put`, for items, and a flag that asks it to stop. Its exception reaches the iterating thread. The thread
-    has ended when the block is left, unless llama.cpp holds it for ever: see duo.llama.lifeline.
+    Python runs no signal handler while the main thread is inside a C call, so long calls are made here. `work` receives
+    a function that puts items, and an event that asks it to stop. Its exception is raised in the iterating thread. The
+    end of the `with` block joins the thread, unless llama.cpp blocks it forever: see duo.llama.lifeline.
     """
 
-    def __init__(
-        self,
-        work: Callable[[Callable[[T], None], threading.Event], None],
-        name: str,
-        on_stall: Callable[[], None] = lambda: None,
-        stall_s: float = 30.0,
-    ) -> None:
-        """See Items for `on_stall` and `stall_s`."""
+    def __init__(self, work: Callable[[Callable[[T], None], threading.Event], None], name: str) -> None:
+        self.items: Items[T] = Items()
         self._work = work
-        self._items: Items[T] = Items(on_stall, stall_s)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
-        self._told = lifeline.told(self._lose)
+        self._notifying = lifeline.notifying(self.items.end)
 
     def __enter__(self) -> Background[T]:
-        """Start the thread."""
-        self._told.__enter__()
+        self._notifying.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ask the work to stop and wait for it."""
         self._stop.set()
         if not lifeline.is_lost():
             self._thread.join()
-            self._told.__exit__(None, None, None)
+            self._notifying.__exit__(None, None, None)
 
     def __iter__(self) -> Iterator[T]:
-        """What the work puts out, until it returns. Raises what the work raised."""
-        return iter(self._items)
-
-    @property
-    def n_waiting(self) -> int:
-        """What was put out and not yet taken."""
-        return self._items.n_waiting
+        return iter(self.items)
 
     def stop(self) -> None:
-        """Ask the work to stop, from any thread or signal handler."""
+        """Ask the work to stop. From any thread or signal handler."""
         self._stop.set()
 
-    def _lose(self, error: DeviceError) -> None:
-        """The work will not go on: let the iterating thread take what there is, and raise `error`."""
-        self._items.end(error)
-
     def _run(self) -> None:
+        error: BaseException | None = None
         try:
-            self._work(self._items.put, self._stop)
-        except BaseException as error:  # carried to the iterating thread
-            self._items.end(error)
-        else:
-            self._items.end()
+            self._work(self.items.put, self._stop)
+        except BaseException as raised:  # raised in the iterating thread
+            error = raised
+        self.items.end(error)

@@ -1,12 +1,12 @@
-"""Cache: a context that keeps what it has read from one text to the next."""
+"""Cache: a context whose KV cache is reused by the next text with the same beginning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from duo.engine.decoder import Decoder
 from duo.errors import RollbackError
+from duo.spec.types import common_prefix
 
 
 class Cache:
@@ -17,12 +17,11 @@ class Cache:
         self._tokens: list[int] = []
 
     def begin(self, text: Sequence[int]) -> int:
-        """Keep what `text` begins with, but for its last token: how many tokens that is.
+        """Keep the longest common prefix with `text`, without its last token, and return its length.
 
-        Where so many cannot be taken back, all are. Raises RollbackError if not even that can be done.
+        Clears the cache if it cannot be rolled back that far. Raises RollbackError if even that fails.
         """
-        pairs = zip(self._tokens[: self.context.n_past], text[:-1], strict=False)
-        n = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        n = common_prefix(self._tokens[: self.context.n_past], text[:-1])
         self._tokens = []
         try:
             self.context.rollback(n)
@@ -32,5 +31,5 @@ class Cache:
         return n
 
     def end(self, tokens: Sequence[int]) -> None:
-        """The text has ended; the cache holds the first `n_past` of these tokens, and nothing that is known after."""
+        """The text has ended: the cache holds the first `n_past` of `tokens`."""
         self._tokens = list(tokens)

@@ -1,4 +1,4 @@
-"""The cores that this process may use, and how models share them."""
+"""The cores that this process may use, and how the models share them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def usable_cores() -> int:
-    """Physical cores that the affinity mask and the container's quota leave to this process, at least 1."""
+    """Number of physical cores within the affinity mask and the container's CPU quota, at least 1."""
     cpus = allowed_cores()
     cores = {_siblings(cpu) for cpu in cpus}
     quota = cpu_quota()
@@ -20,9 +20,9 @@ def usable_cores() -> int:
 
 
 def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[int, int]:
-    """Threads for target and draft, which together fill `cores` unless the user has asked for other numbers.
+    """Threads for target and draft, together `cores` unless the user specified other numbers.
 
-    Two OpenMP teams larger than the cores together slow each other down, so they share and do not overlap.
+    Two OpenMP teams that together exceed the cores slow each other down.
     """
     if n_target is None and n_draft is None:
         n_draft = max(1, cores // 4)
@@ -34,7 +34,7 @@ def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[
 
 
 def parse_range(text: str) -> frozenset[int]:
-    """The cores in `lo-hi` (both included), as llama.cpp's --cpu-range. Raises UsageError."""
+    """The cores in `lo-hi` (inclusive), as in llama.cpp's --cpu-range. Raises UsageError."""
     low, dash, high = text.partition("-")
     if not dash or not (low + high).isdecimal():
         raise UsageError(f"a range of cores is written lo-hi, for example 0-3, not {text!r}")
@@ -42,12 +42,12 @@ def parse_range(text: str) -> frozenset[int]:
     first, last = int(low or 0), int(high) if high else max(allowed)
     cores = frozenset(range(first, min(last, max(allowed) + 1) + 1))
     if not cores or not cores <= allowed:
-        raise UsageError(f"cores {text}: this process may use {_show(allowed_cores())}")
+        raise UsageError(f"cores {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
     return cores
 
 
 def pin(cores: frozenset[int] | None) -> None:
-    """Keep the calling thread, and the threads that it will start, on `cores`. Does nothing where it cannot."""
+    """Pin the calling thread, and threads that it starts later, to `cores`, if the system supports it."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 
@@ -60,7 +60,7 @@ def allowed_cores() -> frozenset[int]:
 
 
 def _siblings(cpu: int) -> str:
-    """The hardware threads that share a core with `cpu`, as the system writes them; just itself if it does not say."""
+    """The hardware threads that share a core with `cpu`, as formatted by the system; `cpu` alone if unknown."""
     try:
         return (_CPUS / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip()
     except OSError:
@@ -68,13 +68,9 @@ def _siblings(cpu: int) -> str:
 
 
 def cpu_quota() -> float | None:
-    """How many CPUs' time a container may use; None without a limit."""
+    """The container's CPU quota (control groups version 2), in CPUs; None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
-    except (OSError, ValueError):  # no limit reads as "max"
+    except (OSError, ValueError):  # "max": no limit
         return None
-
-
-def _show(cores: frozenset[int]) -> str:
-    return ", ".join(map(str, sorted(cores)))

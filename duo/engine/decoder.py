@@ -1,4 +1,4 @@
-"""What the engine needs of a context: duo.llama.Context in earnest, a fake in tests."""
+"""Decoder: the interface of duo.llama.Context that the engine uses."""
 
 from __future__ import annotations
 
@@ -10,47 +10,43 @@ from duo.spec.types import Logits
 
 
 class Decoder(Protocol):
-    """A model with a KV cache. One thread at a time calls it, cancel() and abort() excepted."""
+    """A model with a KV cache. One thread at a time calls it, except cancel() and abort()."""
 
     n_ctx: int
     n_batch: int
     n_vocab: int
-    n_rollback: int | None  # most tokens of a batch that can be taken back, once; None: any number of all
+    n_rollback: int | None  # tokens of the last batch that can be rolled back, once; None: all tokens, at any time
 
     @property
     def n_past(self) -> int:
         """Tokens in the cache."""
-        ...
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """Decode `tokens` after the `n_past` before them; logits `[n_rows, n_vocab]` after the last ones."""
-        ...
+        """Append `tokens` to the cache; returns logits `[n_rows, n_vocab]` after the last `n_rows` of them.
+
+        Raises DecodeError, or DecodeAborted after cancel() or abort().
+        """
 
     def rollback(self, n_past: int) -> None:
-        """Forget everything from position `n_past` on. Raises RollbackError if it cannot."""
-        ...
+        """Remove everything from position `n_past` on. Raises RollbackError if that is impossible."""
 
     def cancel(self) -> None:
-        """Make the present decode, if there is one, raise DecodeAborted."""
-        ...
+        """Make the current decode, if any, raise DecodeAborted."""
 
     def abort(self) -> None:
-        """Make the present decode, and every later one, raise DecodeAborted."""
-        ...
+        """Make the current and every later decode raise DecodeAborted."""
 
     def resume(self) -> None:
-        """Take back an abort()."""
-        ...
+        """Undo abort()."""
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the threads for single tokens and for batches, from the next decode on."""
-        ...
 
 
 def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
-    """Leave just `tokens` in the cache, which begins with them; they are read again if it cannot be rolled back so far.
+    """Restore a cache that begins with `tokens` to just these, decoding them again if it cannot be rolled back.
 
-    Raises whatever the decode raises.
+    Raises what the decode raises.
     """
     try:
         decoder.rollback(len(tokens))
@@ -60,9 +56,9 @@ def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
 
 
 def decode_all(decoder: Decoder, tokens: Sequence[int]) -> Logits:
-    """Decode one token or more in batches of at most `n_batch`; logits `[1, n_vocab]` after the last.
+    """Decode one or more tokens in batches of at most `n_batch`; returns logits `[1, n_vocab]` after the last.
 
-    Raises whatever the decode raises.
+    Raises what the decode raises.
     """
     while len(tokens) > (n := decoder.n_batch):
         decoder.decode(tokens[:n], n_rows=0)

@@ -1,4 +1,4 @@
-"""Draft: what the target's loop asks for candidates. One object holds a draft's link, policy and calibration."""
+"""Draft: the interface through which the target's loop obtains candidates."""
 
 from __future__ import annotations
 
@@ -20,69 +20,69 @@ from duo.spec.types import Candidates
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """What a draft is to know of a text."""
+    """The text that a draft is to draft for."""
 
     session: Session
     ending: Ending
     metrics: Metrics
-    n_vocab: int  # the target's: no guess beyond it is of use
-    guesser: Guesser  # how a draft in this process guesses
-    sampling: SamplingConfig  # how tokens are chosen, for one that is not
-    banned: Sequence[int] = ()  # tokens that the text may not have
-    mode: str = ""  # of sampling: see Policy.begin
+    n_vocab: int  # the target's
+    guesser: Guesser  # the sampler of a local draft
+    sampling: SamplingConfig  # from which a remote draft makes its own
+    banned: Sequence[int] = ()  # tokens that must not be chosen
+    mode: str = ""  # of sampling: see Policy.begin()
 
 
 class Draft:
-    """What the target's loop asks for candidates, and the base of all drafts. By itself it is none: the target alone.
+    """Base of all drafts; by itself no draft, for the target alone.
 
-    All is called on the target's thread; only interrupt() may come from any other. A text may use several drafts, one
-    at a time, and the same one again: begin() is called with all that was accepted.
+    The target's thread calls it, except interrupt(). A text may use several drafts, one at a time, and return to an
+    earlier one: each begin() starts from all tokens accepted so far.
     """
 
     def __init__(self, n_target_threads: int = 1, policy: Policy | None = None) -> None:
-        """`n_target_threads` are those of a target that shares them with no draft."""
+        """`n_target_threads`: of a target that shares no cores with a draft."""
         self._n_target_threads = n_target_threads
-        self.policy = policy  # what was learned; None for no draft at all
+        self.policy = policy  # None: no draft
         self._session = Session((), 0)
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule that is followed now."""
+        """The current schedule."""
         return self.policy.schedule if self.policy is not None else Schedule.OFF
 
     @property
     def n_target_threads(self) -> int:
-        """Threads that this schedule leaves to the target."""
+        """Threads of the target in the current schedule."""
         return self._n_target_threads
 
     def begin(self, request: DraftRequest) -> None:
-        """Take part in a text from here on."""
+        """Start drafting for a text."""
         self._session = request.session
 
     def candidates(self, n_room: int) -> Candidates:  # noqa: ARG002 - there are none
-        """The candidates to verify now, after waiting for more if that is worth its time.
+        """The candidates to verify now, after waiting for more if the policy says so.
 
-        The text has room for `n_room` tokens.
+        The step may add at most `n_room` tokens.
         """
         return Candidates()
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002 - nothing to learn for
-        """Add what the target wrote to the session, at this cost; None if it says nothing, and nothing was verified."""
+        """Add the target's tokens to the session, and learn from their cost; None for a step with prefill."""
         self._session.commit(tokens)
 
     def end(self) -> None:
-        """Take no part any more. A second call does nothing."""
+        """Stop drafting. A second call does nothing."""
 
     def interrupt(self) -> None:
-        """Let whatever the draft computes end soon, because the text does."""
+        """Abort the draft's current decode, because the text ends."""
 
 
 class QueuedDraft(Draft):
-    """Base of drafts that have a policy, and whose candidates come through a queue."""
+    """Base of drafts that have a policy and deliver candidates through a queue."""
 
     policy: Policy
 
-    _longest_wait_s = math.inf  # in one step
+    _longest_wait_s = math.inf  # limit of the wait for candidates in one step
 
     def __init__(self, policy: Policy, n_target_threads: int = 1) -> None:
         super().__init__(n_target_threads, policy)
@@ -90,7 +90,7 @@ class QueuedDraft(Draft):
         self._metrics = Metrics()
 
     def begin(self, request: DraftRequest) -> None:
-        """See Draft. The queue is a new one, so that nothing late from another text or epoch comes through it."""
+        """See Draft. The queue is replaced, so that nothing from an earlier text arrives."""
         super().begin(request)
         self._metrics = request.metrics
         self._session.drop()
@@ -102,7 +102,7 @@ class QueuedDraft(Draft):
         """See Draft."""
         self._learn_offers()
         self.policy.learn_scores(self._session.commit(tokens, cost.n_candidates if cost is not None else 0))
-        self._tell(tokens)  # at once: what is learned from the cost may take a while
+        self._tell(tokens)  # before learn_step(), which may take a while
         if cost is not None:
             lookahead = self.policy.lookahead()
             self.policy.learn_step(len(tokens), cost)
@@ -110,7 +110,7 @@ class QueuedDraft(Draft):
                 self._tell(())
 
     def _take(self, n_room: int) -> Candidates:
-        """The candidates to verify now. A wait ends early when the draft does, and one in vain is the step's last."""
+        """The candidates to verify now. After a wait without result there is no further wait in this step."""
         end = time.perf_counter() + self._longest_wait_s
         self._collect()
         next_s = self._next_s()
@@ -122,7 +122,7 @@ class QueuedDraft(Draft):
             next_s = self._next_s() if came else math.inf
 
     def _wait_for_candidate(self, end: float) -> bool:
-        """Wait for one more candidate until `end`, on the clock of time.perf_counter(). False if none came."""
+        """Wait for one more candidate until `end` (time.perf_counter()) or the draft ends. False if none came."""
         n_pending = self._session.n_pending
         while self._session.n_pending <= n_pending:
             if not self._queue.wait(end - time.perf_counter()):
@@ -131,7 +131,7 @@ class QueuedDraft(Draft):
         return True
 
     def _collect(self) -> None:
-        """Take over what the draft has offered."""
+        """Pass what the draft has offered to the session."""
         if self._learn_offers():
             self._tell(())
 
@@ -142,17 +142,17 @@ class QueuedDraft(Draft):
         return bool(offers)
 
     def _learn_offer(self, offer: Offer) -> bool:
-        """Learn what a guess cost and add it to the session. False if it is of no use."""
+        """Learn the cost of a drafted token and offer it to the session. False if it was dropped."""
         self.policy.learn_draft(offer.n_tokens, offer.seconds)
         return self._session.offer(offer.epoch, offer.position, offer.guess, offer.n_known)
 
     def _tell(self, tokens: Sequence[int]) -> bool:
-        """Tell the draft what was accepted; returns whether that makes its present token useless."""
+        """Tell the draft what was accepted. Returns whether its current token is now stale."""
         session = self._session
         return self._queue.tell(session.epoch, tokens, self.policy.lookahead(), session.confidences())
 
     def _next_s(self) -> float:
-        """Seconds until the next candidate can be expected; infinity: none will come."""
+        """Seconds until the next candidate is expected; infinity: never."""
         draft_s, latency_s = self.policy.costs.draft_s, self.policy.latency_s
         if not draft_s or not self._queue.may_draft:
             return math.inf
@@ -161,11 +161,11 @@ class QueuedDraft(Draft):
             return latency_s + draft_s
         since, epoch = began
         left_s = since + draft_s - time.perf_counter()
-        if left_s < -(latency_s + draft_s):  # it has stalled
+        if left_s < -(latency_s + draft_s):  # stalled
             return math.inf
         return self._expected_s(left_s, stale=epoch != self._session.epoch)
 
     def _expected_s(self, left_s: float, *, stale: bool) -> float:
-        """When a candidate comes of a draft whose present token takes `left_s` more seconds, and may be `stale`."""
+        """Seconds until the next candidate of a draft whose current token takes `left_s` more and may be `stale`."""
         draft_s = self.policy.costs.draft_s
         return max(left_s, 0.1 * draft_s) + (draft_s if stale else 0.0)

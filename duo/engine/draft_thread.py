@@ -1,4 +1,4 @@
-"""DraftThread: drives a Drafter beside the target."""
+"""DraftThread: runs a Drafter concurrently with the target."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ from duo.errors import DecodeAborted
 
 
 class QueueSide(Protocol):
-    """Where a draft's thread learns when to work: a CandidateQueue, or what stands for one on another machine."""
+    """When a draft's thread may work: a CandidateQueue, or on a remote machine its substitute, RemoteTarget."""
 
     def open(self) -> None:
-        """Candidates may come."""
-        ...
+        """Accept candidates."""
 
     def close(self) -> None:
-        """No more will; wakes both sides. A second call does nothing."""
-        ...
+        """Accept no more candidates, and wake both sides. A second call does nothing."""
 
     def wait_for_room(self) -> bool:
-        """Sleep until the draft may go on. False once this is closed."""
-        ...
+        """Wait until the draft may continue. False once this is closed."""
 
 
 class DraftThread:
-    """Runs `drafter` on a thread of its own from `with` to its end.
+    """Runs `drafter` on its own thread for the duration of a `with` block, which joins the thread.
 
-    The thread has ended when the block is left; the drafter may then be driven from another one. If it ends before, it
-    closes the queue, and `error` is what it ended of, None if the drafter can guess no more in this text.
+    If the thread ends earlier, it closes the queue and sets `has_ended`; `error` is its exception, or None if the
+    drafter can draft no more for this text.
     """
 
     def __init__(
@@ -43,7 +40,7 @@ class DraftThread:
         cores: frozenset[int] | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`draft` is the drafter's context, `cores` where the thread may run; `on_end` is called if it ends first."""
+        """`draft`: the drafter's context. `cores`: to pin the thread to. `on_end`: called if the thread ends early."""
         self._drafter = drafter
         self._queue = queue
         self._draft = draft
@@ -54,13 +51,12 @@ class DraftThread:
         self.has_ended = False
 
     def __enter__(self) -> DraftThread:
-        """Start the thread."""
         self._queue.open()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the drafting, in the middle of a decode if need be, and wait for the thread."""
+        """Abort the current decode and join the thread."""
         self._queue.close()
         self._draft.abort()
         self._thread.join()
@@ -74,7 +70,7 @@ class DraftThread:
                     break
             else:
                 return
-        except BaseException as error:  # carried to the caller
+        except BaseException as error:  # handled by the owner of the thread
             self.error = error
         self.has_ended = True
         self._queue.close()
@@ -84,4 +80,4 @@ class DraftThread:
         try:
             return self._drafter.step()
         except DecodeAborted:
-            return True  # the target has written something else: look again
+            return True  # the target has contradicted this token: continue from the new text

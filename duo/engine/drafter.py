@@ -1,47 +1,44 @@
-"""Drafter: guesses one token at a time, and knows no threads."""
+"""Drafter: drafts one token at a time, on whatever thread calls it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Guesser
-from duo.spec.types import Guess
+from duo.spec.types import Guess, common_prefix
 
 
 class TargetSide(Protocol):
-    """What a draft knows of its target: a CandidateQueue, or what stands for one on another machine."""
+    """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget."""
 
     def begin(self) -> tuple[int, list[int]]:
-        """The draft begins a token: the epoch, and the tokens accepted since it last asked."""
-        ...
+        """The draft begins a token. Returns the epoch, and the tokens accepted since the last call."""
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a guess, for which `n_tokens` were decoded in `seconds`. False if it is known to be of no use."""
-        ...
+        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be stale."""
 
 
 class Probe(NamedTuple):
-    """How a draft would have guessed a piece of the text, which it read in one batch."""
+    """What a draft would have drafted for a piece of the text, decoded in one batch."""
 
-    scores: list[tuple[float, bool]]  # confidence of each guess, and whether it was right
-    n_tokens: int  # that were read; 0: it could not
+    scores: list[tuple[float, bool]]  # (confidence, whether it equals the text) of each position
+    n_tokens: int  # decoded; 0: not possible
     seconds: float
-    whole: bool  # whether the draft has now read all of the text
+    whole: bool  # whether the draft has now decoded all of the text
 
 
 class Drafter:
-    """Continues the accepted tokens in its own context and publishes each guess at once.
+    """Continues the accepted tokens in the draft's context and publishes each token at once.
 
-    When it is full it reads the last half of it again, without what stood before.
+    When the context is full, it is cleared and continued from the last half of the text.
 
-    `_tokens` is what it believes the text to be: the accepted tokens as far as it has seen them, then its own
-    guesses. The last of them has not been decoded yet.
+    `_tokens` is the text as the draft expects it: the accepted tokens it has seen, then its own. The last one has not
+    been decoded yet.
     """
 
     def __init__(
@@ -53,28 +50,26 @@ class Drafter:
         metrics: Metrics,
         text: Sequence[int] = (),
     ) -> None:
-        """`n_vocab` is the target's: guesses beyond it are cut. The draft's cache holds the beginning of `text`."""
+        """`n_vocab`: the target's, to which logits are cut. The draft's cache must hold a prefix of `text`."""
         self._draft = draft
         self._queue = queue
         self._guesser = guesser
         self._n_vocab = n_vocab
         self._metrics = metrics
         self._tokens: list[int] = list(text[: draft.n_past])
-        self._first = 0  # the token that the cache begins with: a draft of a small context sees only the last ones
-        self._n_seen = 0  # accepted tokens that _tokens begins with
+        self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
+        self._n_seen = 0  # accepted tokens at the start of _tokens
         self._epoch = 0
 
     @property
     def cached(self) -> list[int]:
-        """The tokens in the draft's cache; none if it does not hold the beginning of the text."""
+        """The tokens in the draft's cache; empty if it does not hold the beginning of the text."""
         return self._tokens[: self._draft.n_past] if not self._first else []
 
     def step(self) -> bool:
-        """Draft one token. False if it cannot, now or ever again in this text.
+        """Draft one token. False if the draft cannot continue this text: it has a token outside the draft's vocabulary.
 
-        The target has then written a token that only its own, larger vocabulary has.
-
-        Raises whatever the decode raises.
+        Raises what the decode raises.
         """
         start = time.perf_counter()
         self._reconcile()
@@ -82,7 +77,7 @@ class Drafter:
         if position - self._first > self._draft.n_ctx:
             self._first = position - max(1, self._draft.n_ctx // 2)
             self._draft.rollback(0)
-        # The last token's logits are wanted: if it was decoded before, it is decoded again.
+        # The logits of the last token are needed: if it is in the cache already, it is decoded again.
         self._draft.rollback(min(self._draft.n_past, position - 1 - self._first))
         fresh = self._tokens[self._first + self._draft.n_past :]
         if max(fresh) >= self._draft.n_vocab:
@@ -94,7 +89,7 @@ class Drafter:
             raise
         guess = self._guesser.guess(logits, position, self._recent(position))
         end = time.perf_counter()
-        # What is known of the text stays, whether or not this guess is refused: _reconcile looks what has changed.
+        # A token that is refused changes nothing else: the next step reconciles.
         useful = self._queue.publish(self._epoch, position, guess, len(fresh), end - start)
         if useful:
             self._tokens.append(guess.token)
@@ -103,12 +98,11 @@ class Drafter:
         return True
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
-        """Read what is new of the text in one batch and see how well it would have been guessed.
+        """Decode what is new of the text in one batch and compare it with what would have been drafted.
 
-        If more than `n_tokens` are new, read only so many, without what stands before them, and judge the second half;
-        the draft then has to read all again before it can go on. The prompt, the first `n_prompt` tokens, is not
-        judged, and nothing is read while the draft has guesses that are still to be judged. Raises whatever the decode
-        raises.
+        If more than `n_tokens` are new, only the last `n_tokens` are decoded, without context, and their second half is
+        scored; the cache is then empty. The prompt (the first `n_prompt` tokens) is not scored, and nothing is decoded
+        while drafted tokens await verification. Raises what the decode raises.
         """
         start = time.perf_counter()
         self._reconcile()
@@ -127,7 +121,7 @@ class Drafter:
         return Probe(scores, len(text), end - start, whole)
 
     def _judge(self, text: Sequence[int], n: int, *, keep: bool) -> list[tuple[float, bool]]:
-        """How the last `n` tokens of `text` would have been guessed; what was read stays in the cache if `keep`."""
+        """Score the last `n` tokens of `text`; what was decoded stays in the cache if `keep`."""
         if not keep:
             self._draft.rollback(0)
         rows = self._draft.decode(text, n + 1)[:-1, : self._n_vocab]
@@ -144,10 +138,9 @@ class Drafter:
         return self._tokens[max(0, position - n) : position] if n else ()
 
     def _reconcile(self) -> None:
-        """Go back to the last token that agrees with the target's text, and take over what it wrote since."""
+        """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
         epoch, fresh = self._queue.begin()
-        guessed = self._tokens[self._n_seen :]
-        n_agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(fresh, guessed, strict=False)))
+        n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
         if epoch != self._epoch or n_agreed < len(fresh):
             self._keep(self._n_seen + n_agreed)
             self._tokens += fresh[n_agreed:]
@@ -155,7 +148,7 @@ class Drafter:
         self._epoch = epoch
 
     def _keep(self, n: int) -> None:
-        """Forget all but the first `n` tokens."""
+        """Drop all but the first `n` tokens."""
         start, n_forgotten = time.perf_counter(), len(self._tokens) - n
         del self._tokens[n:]
         if n <= self._first:

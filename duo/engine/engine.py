@@ -1,127 +1,73 @@
-"""Engine: a target and its drafts, as a program uses them."""
+"""Engine: generates text with a target and its drafts. The API for programs."""
 
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from duo.config import SAMPLERS, GenerationConfig, SamplingConfig, StopConfig
+from duo.config import GenerationConfig
 from duo.engine.metrics import Metrics, Statistics
+from duo.engine.options import generation_config
 from duo.engine.slot import Drafts, Slot, TextRequest
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
 from duo.engine.worker import Worker
 from duo.errors import BusyError, ClosedError, DuoError, PromptError
 from duo.llama import lifeline
-from duo.llama.grammar import schema_grammar
 from duo.llama.memory import trim
 from duo.spec.types import Step
 
 if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
+    from typing_extensions import Unpack
 
-    class TextOptions(TypedDict, total=False):
-        """What stream(), generate(), chat(), stream_chat() and astream() take: see generation_config()."""
-
-        max_tokens: int | None
-        temperature: float
-        top_p: float
-        top_k: int
-        min_p: float
-        typical_p: float
-        repeat_penalty: float
-        repeat_last_n: int
-        presence_penalty: float
-        frequency_penalty: float
-        logit_bias: Mapping[int, float] | None
-        samplers: Sequence[str]
-        seed: int | None
-        stop: str | Sequence[str]
-        ignore_eos: bool
-        grammar: str | None
-        json_schema: str | None
-        verify: str
-
+    from duo.engine.options import TextOptions
 
 log = logging.getLogger("duo.engine")
 
 CLOSING = "the engine is closing"
-_FIELDS = {"temperature": "temp", "typical_p": "typical"}  # of SamplingConfig
 T = TypeVar("T")
-
-
-def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
-    """How one text is written, by the names of OpenAI and llama-cpp-python. Raises UsageError, TypeError.
-
-    `max_tokens` None, the default: to the end of the text or the context. `temperature` 0, the default: always the most
-    likely token. `seed` None: a new one for each text. `grammar` is GBNF, `json_schema` the text of a JSON schema. For
-    the others see SamplingConfig.
-    """
-    given: dict[str, Any] = dict(options)
-    if wrong := given.keys() & _FIELDS.values():
-        raise TypeError(f"unexpected keyword argument: {', '.join(wrong)}")
-    stop, seed, schema = given.pop("stop", ()), given.pop("seed", None), given.pop("json_schema", None)
-    n_predict, ignore_eos = given.pop("max_tokens", None), given.pop("ignore_eos", False)
-    grammar, verify = given.pop("grammar", None), given.pop("verify", "coupled")
-    if schema is not None:
-        grammar = schema_grammar(schema, "json_schema")
-    return GenerationConfig(
-        SamplingConfig(
-            logit_bias=tuple((given.pop("logit_bias", None) or {}).items()),
-            samplers=tuple(given.pop("samplers", SAMPLERS)),
-            seed=secrets.randbits(32) if seed is None else seed % 2**64,
-            **{_FIELDS.get(name, name): value for name, value in given.items()},
-        ),
-        StopConfig(
-            -1 if n_predict is None else n_predict, (stop,) if isinstance(stop, str) else tuple(stop), ignore_eos
-        ),
-        grammar,
-        verify,
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What an engine keeps of a text until that has ended."""
+    """A request that has not ended."""
 
     job: Callable[[], None]
     end: Callable[[BaseException | None], None]
 
 
 class Engine:
-    """Writes one text after the other with a target and its drafts; duo.load() makes one.
+    """Generates with a target and its drafts, one request at a time; made by duo.load(). A context manager.
 
-    Any thread may call it. Texts are written in the order in which they are asked for, on a thread of the engine's own
-    that there is only while there is something to write, and each keeps in the KV cache what the next may begin with.
-    Nothing is printed: the logger `duo` has what is worth knowing. Leaving `with` closes it.
+    Any thread may call it. Requests are processed in order on the engine's own thread, which exists only while there
+    are any. The KV cache keeps the last text, so a prompt with the same beginning is not decoded again. The engine
+    prints nothing; it logs to the logger `duo`.
     """
 
     def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
-        """Takes over `slot` and `resources`, which are closed after its texts have ended."""
+        """Takes ownership of `slot` and `resources`: close() closes them."""
         self._slot = slot
         self._resources = resources or ExitStack()
         self._worker = Worker("duo-target")
-        self._lock = threading.Lock()  # for the fields below
+        self._lock = threading.Lock()  # protects the fields below
         self._texts: dict[TextRequest, _Text] = {}  # that have not ended
         self._last: TextRequest | None = None
         self._closing = False
-        self.fault: str | None = None  # what the last text failed of, if that is an error of duo's own
+        self.fault: str | None = None  # the exception of the last request, if it was unexpected
 
     def __enter__(self) -> Engine:
-        """The engine itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See close()."""
         self.close()
 
     def close(self) -> None:
-        """End all texts, then free the contexts and the models. A second call does nothing."""
+        """Cancel all requests, then free the contexts and models. A second call does nothing."""
         with self._lock:
             if self._closing:
                 return
@@ -135,59 +81,60 @@ class Engine:
             self._resources.close()
             trim()
 
-    # Texts
+    # Generation
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> Stream:
-        """Write a text after `prompt`, a str or tokens: iterate over its steps. See generation_config() for `options`.
+        """Generate after `prompt` (text or token ids); returns an iterator of Steps. For `options` see TextOptions.
 
-        Leaving the loop early ends the text. Raises PromptError or UsageError; iterating raises DecodeError.
+        Dropping the stream cancels the generation. Raises ClosedError, PromptError or UsageError; iterating raises
+        DecodeError, DeviceError, or MemoryLimitError or PromptError if the prompt does not fit.
         """
         return self.start(self._tokens(prompt), generation_config(**options))
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> Completion:
-        """The same, all at once."""
+        """Generate the whole text after `prompt`. Takes and raises what stream() does."""
         return self.stream(prompt, **options).completion()
 
     def stream_chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Stream:
-        """Write the answer to `messages` (`role` and `content`), in the model's chat template: see stream()."""
+        """Generate the answer to `messages` (`role`, `content`) with the model's chat template: see stream()."""
         return self.stream(self.apply_chat_template(messages), **options)
 
     def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Completion:
-        """The same, all at once."""
+        """Generate the whole answer to `messages`: see stream_chat()."""
         return self.stream_chat(messages, **options).completion()
 
     def astream(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> AsyncIterator[Step]:
-        """As stream(), for asyncio: `async for step in engine.astream(...)`."""
+        """stream() for asyncio: `async for step in engine.astream(...)`."""
         return self._asteps(self._tokens(prompt), generation_config(**options))
 
     def interrupt(self) -> None:
-        """Let the text that is being written end soon, from any thread; those that wait are not touched."""
+        """End the running generation, but not those in the queue. From any thread."""
         self._slot.interrupt()
 
     @property
     def statistics(self) -> Statistics | None:
-        """Of the text that was begun last; None before the first."""
+        """Statistics of the last request; None before the first."""
         return self._last.metrics.statistics() if self._last is not None else None
 
     # Tokens
 
     def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """The tokens of `text`, special ones parsed, BOS in front if the vocabulary asks for it and `add_bos`."""
+        """The token ids of `text`, special tokens parsed; `add_bos`: with BOS first if the vocabulary requires it."""
         return self.slot.target.tokenize(text, add_bos=add_bos)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of `tokens`, special ones written out; U+FFFD for bytes that are no UTF-8."""
+        """The text of `tokens`, special tokens included; U+FFFD for bytes that are not UTF-8."""
         return self.slot.target.spelling(tokens).decode("utf-8", "replace")
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt for `messages`, ready for the assistant's answer. Raises PromptError if that cannot be."""
+        """The prompt for `messages`, up to the start of the assistant's answer. Raises PromptError if this fails."""
         return self.slot.target.apply_chat_template([dict(message) for message in messages])
 
     # For duo's own commands
 
     @property
     def slot(self) -> Slot:
-        """The contexts, for jobs on the engine's thread. Raises ClosedError."""
+        """The contexts, to be used on the engine's thread. Raises ClosedError."""
         if self._closing:
             raise ClosedError("the engine is closed")
         return self._slot
@@ -201,7 +148,7 @@ class Engine:
         metrics: Metrics | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
     ) -> Stream:
-        """Write a text after tokens: see submit()."""
+        """Generate after token ids: see submit()."""
         stream = Stream(self.cancel)
         request = TextRequest(prompt, config, stream.items.put, on_prompt, metrics or Metrics())
         self.submit(request, stream.items.end, drafts)
@@ -211,10 +158,10 @@ class Engine:
     def submit(
         self, request: TextRequest, end: Callable[[BaseException | None], None], drafts: Drafts | None = None
     ) -> None:
-        """Write a text when its turn comes, with `drafts` instead of the engine's own.
+        """Queue a request, with `drafts` instead of the engine's own.
 
-        When it has ended, `end` is told what it failed of, or None, on the engine's thread, or on that which ended it
-        before. Raises PromptError for no tokens, BusyError while the engine is closing.
+        When it ends, `end` is called with its exception or None: on the engine's thread, or on the thread that cancels
+        it in the queue. Raises PromptError for an empty prompt, BusyError while the engine is closing.
         """
         if not request.prompt:
             raise PromptError("the prompt has no tokens")
@@ -230,7 +177,7 @@ class Engine:
         self._worker.submit(job)
 
     def cancel(self, request: TextRequest) -> None:
-        """End a text soon; one that waits ends now, and is never begun. From any thread."""
+        """End a request: at once if it is in the queue, otherwise after the current decode. From any thread."""
         self._slot.cancel(request)
         with self._lock:
             text = self._texts.get(request)
@@ -240,11 +187,11 @@ class Engine:
 
     @property
     def n_texts(self) -> int:
-        """Texts that are being written or wait for it."""
+        """Number of running and queued requests."""
         return len(self._texts)
 
     def fail(self, error: BaseException, requests: Collection[TextRequest] | None = None) -> None:
-        """End these texts, by default all, with this error, from any thread."""
+        """End `requests` (default: all) with `error`. From any thread."""
         with self._lock:
             texts = [request for request in self._texts if requests is None or request in requests]
         for request in texts:
@@ -252,30 +199,24 @@ class Engine:
             self.cancel(request)
 
     def call(self, work: Callable[[Slot], T]) -> T:
-        """Do `work` on the engine's thread when its turn comes, and wait for it. Raises what it raises."""
-        done = threading.Event()
-        result: list[T] = []
-        errors: list[BaseException] = []
+        """Run `work` on the engine's thread, after the queue, and return its result. Raises what it raises."""
+        future: Future[T] = Future()
 
         def job() -> None:
             try:
-                result.append(work(self.slot))
-            except BaseException as error:  # raised where it is waited for
-                errors.append(error)
-            done.set()
+                future.set_result(work(self.slot))
+            except BaseException as error:  # raised by result()
+                future.set_exception(error)
 
         self._worker.submit(job)
-        done.wait()
-        if errors:
-            raise errors[0]
-        return result[0]
+        return future.result()
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         model = self.slot.target
         if isinstance(prompt, str):
             return model.tokenize(prompt)
         if wrong := [token for token in prompt if not 0 <= token < model.n_vocab]:
-            raise PromptError(f"there is no token {wrong[0]} in a vocabulary of {model.n_vocab}")
+            raise PromptError(f"no token {wrong[0]} in a vocabulary of {model.n_vocab}")
         return list(prompt)
 
     async def _asteps(self, prompt: Sequence[int], config: GenerationConfig) -> AsyncIterator[Step]:
@@ -292,13 +233,13 @@ class Engine:
     def _write(self, request: TextRequest, drafts: Drafts | None) -> None:
         error: BaseException | None = None
         try:
-            with lifeline.told(self.fail):
+            with lifeline.notifying(self.fail):
                 self._slot.write(request, drafts)
             self.fault = None
         except DuoError as raised:
             error = raised
-        except BaseException as raised:  # raised where the steps are iterated over
-            log.exception("a text failed")
+        except BaseException as raised:  # raised in the thread that iterates
+            log.exception("a generation failed")
             self.fault = repr(raised)
             error = raised
         self._end(request, error)
@@ -309,5 +250,5 @@ class Engine:
         if text is not None:
             try:
                 text.end(error)
-            except Exception:  # the next text may work
-                log.exception("the end of a text could not be told")
+            except Exception:  # the next request may succeed
+                log.exception("a callback at the end of a generation failed")

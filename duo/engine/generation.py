@@ -1,4 +1,4 @@
-"""Generation: one text. The target's loop: candidates, decode, verify, roll back, commit."""
+"""Generation: the target's loop for one text: candidates, decode, verify, roll back, commit."""
 
 from __future__ import annotations
 
@@ -21,30 +21,27 @@ from duo.spec.verify import Verifier
 
 
 class RemoteSource(Protocol):
-    """Remote drafts, which come and go. Called on the target's thread: see duo.link.remote_drafts."""
+    """Remote drafts, which connect and disconnect. Called on the target's thread: see duo.link.remote_drafts."""
 
     def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
-        """How far they may guess ahead, and the threads that the target has while one of them works."""
-        ...
+        """Set the limits of drafting, and the target's threads while a remote draft is used."""
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
-        """There is a target to draft for. What is starting is waited for a while, but not once `stop` is set."""
-        ...
+        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
 
     def begin(self) -> None:
-        """A text begins."""
-        ...
+        """A generation begins."""
 
     def choose(self, *, has_other: bool) -> Draft | None:
-        """The one to use now; None if there is none. `has_other`: there is a local draft."""
-        ...
+        """The draft to use now, if any. `has_other`: there is a local draft."""
 
 
 class Generation:
-    """Writes one text and owns its session. Without a draft it is plain autoregressive decoding.
+    """Generates one text and owns its session. Without a draft it is plain autoregressive decoding.
 
-    Remote drafts are preferred to the local one for as long as one is there. Between two steps the target's cache holds
-    all accepted tokens but the last, which is decoded with the next candidates; the prompt is no special case.
+    A remote draft is preferred to the local one. Between two steps the target's cache holds all accepted tokens but the
+    last, which is decoded with the next candidates. This includes the prompt: the first step decodes what is not in the
+    cache yet.
     """
 
     def __init__(
@@ -57,9 +54,9 @@ class Generation:
         remote: RemoteSource | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """The first `target.n_past` tokens of the session are in the cache already.
+        """The first `target.n_past` tokens of the session must be in the cache.
 
-        `on_prompt` is told how many tokens of a long prompt are decoded.
+        `on_prompt` is called with the number of tokens in the cache after each batch of the prefill.
         """
         self._target = target
         self.session = request.session
@@ -72,16 +69,16 @@ class Generation:
         self._local = draft
         self._remote = remote
         self._on_prompt = on_prompt
-        self._n_threads = 0  # that the target was last set to; 0: those for the prompt
+        self._n_threads = 0  # the target's threads; 0: still those for prefill
         self._alone.begin(request)
-        self.draft: Draft = self._alone  # the present one
-        self.policy: Policy | None = None  # of the last draft that took part
+        self.draft: Draft = self._alone  # the one in use
+        self.policy: Policy | None = None  # of the last draft that was used
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
-        """Write until the ending, or until `stop` is set; every step goes to `put`.
+        """Generate until the ending, or until `stop` is set; calls `put` with every step.
 
-        Works on the calling thread and joins the draft's before it returns. When the draft dies, the text goes on
-        without it. Raises DecodeError if the target fails.
+        Runs on the calling thread and joins the draft's thread before it returns. If the draft fails, generation
+        continues without it. Raises DecodeError if the target fails.
         """
         ending = self._ending
         self._metrics.n_prompt = self.session.n_prompt
@@ -104,25 +101,25 @@ class Generation:
             put(Step((), 0, (rest,)))
 
     def interrupt(self) -> None:
-        """Let run() end soon, from any thread: a long prompt is not read to its end. Set `stop` before."""
+        """End run() after the current decode or during prefill. From any thread, after setting `stop`."""
         self.draft.interrupt()
         if not self._metrics.steps:
             self._target.abort()
 
     def _step(self) -> Step | None:
-        """One decode and what follows from it; None if there is no room for another."""
+        """One decode and its verification; None if there is no room for another."""
         tokens = self.session.accepted[self._target.n_past :]
         n_room = self._room(len(tokens))
         if n_room <= 0:
             return None
         began = time.perf_counter()
-        # While the prompt is read, with all threads, the draft does not work beside it.
+        # The last batch of the prefill uses all threads and verifies no candidates.
         candidates, schedule = self._candidates(n_room) if len(tokens) == 1 else (Candidates(), Schedule.OFF)
         logits, decode_s = self._decode(tokens, candidates)
         acceptance, judged = self._verify(logits, candidates)
         pieces = self._ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(pieces)]
-        # The first step may hold a prompt, which says nothing about later ones.
+        # The cost of a step with prefill says nothing about later steps.
         cost = StepCost(len(candidates), decode_s, time.perf_counter() - began) if len(tokens) == 1 else None
         self.draft.commit(written, cost)
         n_accepted = min(len(acceptance.accepted), len(written))
@@ -130,7 +127,7 @@ class Generation:
         return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :])
 
     def _room(self, n_fresh: int) -> int:
-        """How many tokens the next step may write, after it has decoded `n_fresh` that are not in the cache."""
+        """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""
         target, n_text = self._target, self._ending.n_room
         n_context = target.n_ctx - target.n_past - n_fresh + 1
         if n_context <= 0 or n_text == 0:
@@ -140,19 +137,19 @@ class Generation:
         return n_room if target.n_rollback is None else min(n_room, target.n_rollback + 1)
 
     def _candidates(self, n_room: int) -> tuple[Candidates, Schedule]:
-        """The candidates to verify now, from the draft that is best now, and the schedule that is followed for them."""
+        """The candidates to verify now, and their schedule."""
         self._use(self._best_draft())
         start = time.perf_counter()
         candidates, schedule = self.draft.candidates(n_room), self.draft.schedule
         if (n := self.draft.n_target_threads) != self._n_threads:
             self._target.set_threads(n, n)
             self._n_threads = n
-        if schedule is Schedule.ASYNC:  # in turns, it is the draft's time
+        if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
             self._metrics.waited(start, time.perf_counter())
         return candidates, schedule
 
     def _decode(self, tokens: Sequence[int], candidates: Candidates) -> tuple[Logits, float]:
-        """Logits `[k+1, n_vocab]` after the last token and each of k candidates, and the seconds that it took."""
+        """Logits `[k+1, n_vocab]` after the last token and each of k candidates, and the seconds this took."""
         start = time.perf_counter()
         logits = self._target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
         end = time.perf_counter()
@@ -160,7 +157,7 @@ class Generation:
         return logits, end - start
 
     def _verify(self, logits: Logits, candidates: Candidates) -> tuple[Acceptance, float]:
-        """What stays of the candidates; the others are rolled back. And when that was done."""
+        """Verify the candidates and roll back the rejected ones. Returns the result and the time it was complete."""
         metrics, session, n_recent = self._metrics, self.session, self._verifier.n_recent
         position = self._target.n_past - len(candidates)
         start = time.perf_counter()
@@ -174,7 +171,7 @@ class Generation:
         return acceptance, done
 
     def _prefill(self, stop: threading.Event) -> None:
-        """Decode the prompt up to its last batch, which belongs to the first step."""
+        """Decode the prompt except for its last batch, which is part of the first step."""
         target, prompt = self._target, self.session.accepted
         while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
             start = time.perf_counter()
@@ -188,7 +185,7 @@ class Generation:
         return remote or self._local or self._alone
 
     def _use(self, draft: Draft) -> None:
-        """Let this draft work from here on, with all that was accepted so far."""
+        """Use this draft from here on, with all tokens accepted so far."""
         if draft is not self.draft:
             self.draft.end()
             self.draft = draft

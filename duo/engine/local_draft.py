@@ -1,4 +1,4 @@
-"""LocalDraft: a draft model in this process, on a thread of its own beside the target or in turns with it."""
+"""LocalDraft: a draft model in this process, concurrent with the target or sequential."""
 
 from __future__ import annotations
 
@@ -24,22 +24,19 @@ log = logging.getLogger("duo.engine")
 class LocalDraft(QueuedDraft):
     """Follows the schedule that its policy chooses.
 
-    In turns the target's thread drives both models, and the draft has no thread of its own: two idle teams of OpenMP
-    threads on the same cores would slow each other down. Its cache keeps what the next text may begin with.
+    Schedule async: the draft has its own thread. Sync: the target's thread runs both models and the draft's thread is
+    joined, because two teams of OpenMP threads on the same cores slow each other down even if one is idle.
     """
 
     def __init__(self, cache: Cache, policy: Policy, threads: ThreadConfig) -> None:
         super().__init__(policy, threads.target)
         self._cache = cache
         self._threads = threads
-        self._drafter: Drafter | None = None  # while it takes part in a text
-        self._thread: DraftThread | None = None  # while it works beside the target
-        self._interrupted = False  # in this text: the closed queue is not to be opened again
-        self._asked = (0, 0)  # accepted and pending tokens when the draft was last asked for one in turn
-
-    @property
-    def _context(self) -> Decoder:
-        return self._cache.context
+        self._context: Decoder = cache.context
+        self._drafter: Drafter | None = None  # between begin() and end()
+        self._thread: DraftThread | None = None  # in schedule async
+        self._interrupted = False  # in this text: no new thread may be started
+        self._asked = (0, 0)  # accepted and pending tokens when the draft was last called in schedule sync
 
     @property
     def n_target_threads(self) -> int:
@@ -47,11 +44,11 @@ class LocalDraft(QueuedDraft):
         return super().n_target_threads if self._thread is None else self._threads.beside[0]
 
     def begin(self, request: DraftRequest) -> None:
-        """See Draft. It begins while the prompt is read if that is in the target's way nowhere."""
+        """See Draft. A draft that shares no device with the target starts during the target's prefill."""
         super().begin(request)
         self._interrupted = False
         self._asked = (0, 0)
-        self._context.resume()  # an interruption may have come just after the end of the last text
+        self._context.resume()  # interrupt() may have been called just after the end of the last text
         text = self._session.accepted
         self._cache.begin(text)
         self._drafter = Drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
@@ -93,7 +90,7 @@ class LocalDraft(QueuedDraft):
         return useless
 
     def _learn_offer(self, offer: Offer) -> bool:
-        # What was made in the middle of a change of schedule tells no time.
+        # The time of a token drafted during a change of schedule is not representative.
         if (self._thread is not None) == (self.policy.schedule is Schedule.ASYNC):
             return super()._learn_offer(offer)
         return self._session.offer(offer.epoch, offer.position, offer.guess)
@@ -102,7 +99,7 @@ class LocalDraft(QueuedDraft):
         self._collect()
         while True:
             state = len(self._session.accepted), self._session.n_pending
-            # A draft that was asked and brought nothing is not asked again.
+            # If the last call in this state added no candidate, another one would not either.
             can_ask = self.policy.schedule is Schedule.SYNC and state != self._asked
             self._asked = state
             next_s = self.policy.costs.draft_s if can_ask else math.inf
@@ -121,23 +118,23 @@ class LocalDraft(QueuedDraft):
         self.policy.learn_probe(found.scores, found.n_tokens, found.seconds, whole=found.whole)
 
     def _ask(self, act: Callable[[Drafter], None]) -> None:
-        """Let the draft compute on this thread. If it dies the target goes on without it."""
+        """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
         self._context.set_threads(self.policy.n_draft_threads, self._threads.target)
         try:
             act(self._drafter)
         except DecodeAborted:
-            raise  # the whole text was
-        except Exception as error:  # whatever it is, the text goes on
+            raise  # the generation was interrupted
+        except Exception as error:  # whatever it is, the generation continues
             self._fail(error)
 
     def _fail(self, error: BaseException | None) -> None:
-        """The draft makes no more candidates in this text: it died of `error`, or cannot, if that is None."""
+        """Draft no more for this text, because of `error` or because the draft cannot continue it (None)."""
         self._stop_thread()
         self.policy.stop_drafting()
         if error is not None:
             self._metrics.draft_error = str(error) or type(error).__name__
-            log.warning("the draft failed (%s): the target goes on alone", self._metrics.draft_error, exc_info=error)
+            log.warning("the draft failed (%s): the target continues alone", self._metrics.draft_error, exc_info=error)
 
     def _start_thread(self) -> None:
         if self._thread is None and not self._interrupted:

@@ -1,4 +1,4 @@
-"""What happened: events while it runs, statistics afterwards."""
+"""Metrics of one generation: events while it runs, statistics afterwards."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Interval = tuple[float, float]
 
 
 class Event(NamedTuple):
-    """Something that took time; times in seconds of time.perf_counter()."""
+    """An operation that took time, in seconds of time.perf_counter()."""
 
     lane: str  # target, draft or remote draft
     name: str
     start: float
     end: float
-    n: int  # tokens concerned
+    n: int  # tokens
 
 
 class StepRecord(NamedTuple):
-    """One step of the target. From `start` to `end` its tokens became text and the draft's guesses were judged."""
+    """One step of the target. From `start` to `end`, after verification, its tokens were added to the text."""
 
     start: float
     end: float
@@ -36,7 +36,7 @@ class StepRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptStatistics:
-    """The prefill."""
+    """Prefill."""
 
     tokens: int
     seconds: float
@@ -45,7 +45,7 @@ class PromptStatistics:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStatistics:
-    """The text; rates do not count its first token, which belongs to the prefill, as llama.cpp counts."""
+    """Generation. As in llama.cpp, rates exclude the first step, which belongs to the prefill."""
 
     tokens: int
     seconds: float
@@ -54,44 +54,44 @@ class GenerationStatistics:
     decodes: int
     tokens_per_decode: float | None
     target_ms_per_decode: float | None
-    waited_s: float  # by the target for the draft
+    waited_s: float  # time that the target waited for the draft
     tokens_by_schedule: dict[str, int]
-    stop: str  # why the text ended
+    stop: str  # why the text ended: see duo.engine.text
 
 
 @dataclass(frozen=True, slots=True)
 class DraftStatistics:
-    """The draft's part."""
+    """Drafting."""
 
     drafted: int
     verified: int
     accepted: int
-    accept_rate: float | None  # of the verified
-    accept_rate_by_position: list[float]
+    accept_rate: float | None  # accepted / verified
+    accept_rate_by_position: list[float]  # by position in the batch
     decodes_by_candidates: list[int]  # target decodes that verified 0, 1, … candidates
     ms_per_token: float | None
-    hidden: float | None  # share of the draft's time in which the target computed too
-    unused: float | None  # share of the drafted tokens that the text did not get
-    error: str | None  # what it died of
+    hidden: float | None  # share of the draft's time in which the target computed concurrently
+    unused: float | None  # share of the drafted tokens that were not accepted
+    error: str | None  # why it failed
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of one text; None where there is nothing to say."""
+    """The statistics of one generation; None where there is nothing to measure."""
 
     prompt: PromptStatistics
     generation: GenerationStatistics
-    draft: DraftStatistics | None  # None: no draft took part
+    draft: DraftStatistics | None  # None: no draft was used
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens per second after the first one; None for a text of fewer than two steps."""
+        """Tokens per second after the first step; None for fewer than two steps."""
         return self.generation.tokens_per_s
 
 
 @dataclass(slots=True)
 class Metrics:
-    """Written by two threads, each to its own fields; read when both have ended."""
+    """What one generation records. Each of the two threads appends to its own lists."""
 
     started: float = field(default_factory=time.perf_counter)
     n_prompt: int = 0
@@ -106,51 +106,50 @@ class Metrics:
     draft_events: list[Event] = field(default_factory=list)
 
     # Both threads'
-    n_pending: int = 0  # candidates that wait to be verified
-    details: list[Event] | None = None  # what nobody asks but a trace; None: there is none
+    n_pending: int = 0  # candidates awaiting verification
+    details: list[Event] | None = None  # for a trace only; None: no trace is written
 
     def detail(self, lane: str, name: str, start: float, n_tokens: int = 0) -> float:
-        """Something lasted from `start` to now, which is returned. Kept for a trace only."""
+        """Record an operation from `start` to now, if a trace is written. Returns the time."""
         now = time.perf_counter()
         if self.details is not None:
             self.details.append(Event(lane, name, start, now, n_tokens))
         return now
 
     def pending(self, n_candidates: int) -> None:
-        """So many candidates wait to be verified now."""
+        """Record the number of candidates awaiting verification."""
         if self.details is not None and n_candidates != self.n_pending:
             now = time.perf_counter()
             self.details.append(Event("queue", "candidates", now, now, n_candidates))
         self.n_pending = n_candidates
 
     def drafted(self, start: float, end: float, n_tokens: int, lane: str = "draft") -> None:
-        """The draft thread: one token was drafted, after `n_tokens` were decoded to that end."""
+        """The draft made one token, for which it decoded `n_tokens`."""
         name = "draft" if n_tokens == 1 else "catch up"
         self.draft_events.append(Event(lane, name, start, end, n_tokens))
 
     def probed(self, start: float, end: float, n_tokens: int) -> None:
-        """The draft read `n_tokens` to see how it would have guessed them."""
+        """The draft decoded `n_tokens` of the text to be scored on them."""
         self.draft_events.append(Event("draft", "probe", start, end, n_tokens))
 
     def decoded(self, start: float, end: float, n_tokens: int) -> None:
-        """The target thread: it decoded `n_tokens` from `start` to `end`."""
+        """The target decoded `n_tokens`."""
         self.events.append(Event("target", "decode" if self.steps else "prompt", start, end, n_tokens))
 
     def waited(self, start: float, end: float) -> None:
-        """The target thread: it looked for candidates, and perhaps waited for the draft beside it."""
+        """The target collected candidates, and may have waited for them."""
         self.events.append(Event("target", "wait", start, end, 0))
 
     def stepped(self, start: float, n_candidates: int, n_accepted: int, n_tokens: int, schedule: Schedule) -> None:
-        """The target thread: the candidates were verified until `start`, and `n_tokens` have gone to the text."""
+        """A step, whose candidates were verified until `start`, has added `n_tokens` to the text."""
         self.steps.append(StepRecord(start, time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule))
 
     def statistics(self) -> Statistics:
-        """What it comes to."""
+        """The statistics so far."""
         decodes = [event for event in self.events if event.name == "decode"]
         first = self.steps[0].end if self.steps else None
         end = self.steps[-1].end if self.steps else None
         n_tokens = sum(step.n_tokens for step in self.steps)
-        # As llama.cpp counts: the first step belongs to the prompt.
         n_timed = n_tokens - (self.steps[0].n_tokens if self.steps else 0)
         seconds = end - first if end is not None and first is not None else 0.0
         prompt_s = sum(event.end - event.start for event in self.events if event.name == "prompt")
@@ -193,14 +192,14 @@ class Metrics:
         )
 
     def _by_position(self) -> list[float]:
-        """Of the candidates verified at each position of a batch, the share that was accepted."""
+        """Acceptance rate at each position in the batch."""
         longest = max((step.n_candidates for step in self.steps), default=0)
         verified = [sum(step.n_candidates > i for step in self.steps) for i in range(longest)]
         accepted = [sum(step.n_accepted > i for step in self.steps) for i in range(longest)]
         return [a / v for a, v in zip(accepted, verified, strict=True)]
 
     def _decodes_by_candidates(self) -> list[int]:
-        """How many decodes verified 0, 1, … candidates; the first step belongs to the prompt."""
+        """Number of decodes that verified 0, 1, … candidates, without the first step."""
         sizes = Counter(step.n_candidates for step in self.steps[1:])
         return [sizes[k] for k in range(max(sizes, default=-1) + 1)]
 
@@ -212,7 +211,7 @@ class Metrics:
 
 
 def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:
-    """Seconds in which both lists of intervals are busy. Each is in order and overlaps itself nowhere."""
+    """Seconds covered by both lists of intervals, each of which is ascending and disjoint."""
     a, b = list(first), list(second)
     total, i, j = 0.0, 0, 0
     while i < len(a) and j < len(b):

@@ -1,11 +1,11 @@
-"""CandidateQueue: carries candidates from a draft's thread to the target's, and what was accepted the other way."""
+"""CandidateQueue: carries drafted tokens to the target's thread, and accepted tokens to the draft's."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import Condition, Lock
 from typing import NamedTuple
 
 from duo.spec.policy import Lookahead
@@ -13,19 +13,19 @@ from duo.spec.types import Guess
 
 
 class Offer(NamedTuple):
-    """A draft's guess for one position, on its way to the target."""
+    """A drafted token for one position, on its way to the target."""
 
     epoch: int
     position: int
     guess: Guess
     n_tokens: int  # decoded to make it
-    seconds: float  # that took
-    n_known: int | None = None  # accepted tokens known where it was made; None: all that there were in its epoch
-    latency_s: float | None = None  # from the order of a new epoch to its first guess, less the time to make it
+    seconds: float  # that this took
+    n_known: int | None = None  # accepted tokens known when it was made; None: all of its epoch
+    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
 
 
 class Order(NamedTuple):
-    """What a draft is to know: what was accepted since it last asked, and whether it may go on."""
+    """What a remote draft must know: the tokens accepted since the last order, and whether it may continue."""
 
     epoch: int
     tokens: list[int]
@@ -33,47 +33,47 @@ class Order(NamedTuple):
 
 
 class CandidateQueue:
-    """A lock, a deque and a condition between the target's thread and a draft's, which may be on another machine.
+    """Connects the target's thread with a draft's thread, or with the connection to a remote draft.
 
-    The lock protects all fields; the condition says that one has changed. Nothing is computed and nothing learned under
-    the lock: the target's thread collects offers and learns from them.
+    The lock protects all fields; the condition is notified when one has changed. No computation takes place under the
+    lock: the target's thread collects offers and learns from them.
     """
 
     def __init__(self, n_ahead: int, watch: Callable[[int], None] = lambda _: None) -> None:
-        """Holds `n_ahead` offers and as many of an epoch before, that were on their way.
+        """Holds at most `n_ahead` offers, and as many of the previous epoch.
 
-        `watch` is told, under the lock, how many candidates are pending.
+        `watch` is called, under the lock, with the number of pending candidates.
         """
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = Condition(Lock())
         self._most = 2 * n_ahead + 2
         self._watch = watch
         self._offers: deque[Offer] = deque()
-        self._tokens: list[int] = []  # accepted, and not yet taken by the draft
+        self._tokens: list[int] = []  # accepted, not yet taken by the draft
         self._epoch = 0
-        self._pending: list[float] = []  # confidences of all candidates that are not accepted or rejected yet
+        self._pending: list[float] = []  # confidences of all candidates awaiting verification
         self._lookahead = Lookahead()
         self._open = False
-        self._began: tuple[float, int] | None = None  # when the draft began its present token, and in which epoch
-        self._ordered: float | None = None  # when a remote draft was told of the present epoch, until its first guess
+        self._began: tuple[float, int] | None = None  # start time and epoch of the draft's current token
+        self._ordered: float | None = None  # when a remote draft was told of this epoch, until its first token arrives
 
     # The target's side
 
     def open(self) -> None:
-        """Candidates may come."""
+        """Accept offers."""
         with self._changed:
             self._open = True
             self._began = None
 
     def close(self) -> None:
-        """No more will; wakes both sides. A second call does nothing."""
+        """Accept no more offers, and wake both sides. A second call does nothing."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
 
     def tell(self, epoch: int, tokens: Sequence[int], lookahead: Lookahead, pending: Sequence[float]) -> bool:
-        """What the target has accepted since the last time, how far the draft may go on, and what is pending.
+        """Pass on the newly accepted `tokens`, how far to run ahead, and the confidences of pending candidates.
 
-        Returns whether the draft is at work on a token that this makes useless.
+        Returns whether the token that the draft is working on is now stale.
         """
         with self._changed:
             self._tokens += tokens
@@ -86,14 +86,14 @@ class CandidateQueue:
             return self._began is not None and self._began[1] != epoch
 
     def collect(self) -> list[Offer]:
-        """What the draft has offered since the last time."""
+        """What the draft has offered since the last call."""
         with self._changed:
             offers = list(self._offers)
             self._offers.clear()
             return offers
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an offer. False if none came in time, or none can come."""
+        """Wait for an offer. False if none arrives within `seconds`, or the queue is closed."""
         end = time.perf_counter() + seconds
         with self._changed:
             while self._open and not self._offers:
@@ -103,35 +103,36 @@ class CandidateQueue:
 
     @property
     def began(self) -> tuple[float, int] | None:
-        """When the draft began the token that it is making, and in which epoch; None if it makes none."""
+        """Start time and epoch of the draft's current token; None if it is idle."""
         with self._changed:
             return self._began
 
     # The draft's side
 
     def wait_for_room(self) -> bool:
-        """Sleep until the draft may go on. False once the queue is closed."""
+        """Wait until the draft may continue. False once the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._open or self._lookahead.allows(self._pending))
+            while self._open and not self._lookahead.allows(self._pending):
+                self._changed.wait()
             return self._open
 
     def begin(self) -> tuple[int, list[int]]:
-        """The draft begins a token: the epoch, and the tokens accepted since it last asked."""
+        """The draft begins a token. Returns the epoch, and the tokens accepted since the last call."""
         with self._changed:
             self._began = time.perf_counter(), self._epoch
             return self._epoch, self._take()
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a guess, for which `n_tokens` were decoded in `seconds`. False if its epoch has passed."""
+        """Offer a token for which `n_tokens` were decoded in `seconds`. False if its epoch has passed."""
         with self._changed:
             self._began = None
             self._put(Offer(epoch, position, guess, n_tokens, seconds))
             return epoch == self._epoch
 
-    # The side of a remote draft's connection
+    # The connection to a remote draft
 
     def order(self, latency_s: float) -> Order:
-        """What the draft is to know now; its first token after a new epoch is expected `latency_s` later."""
+        """What to send to the draft now. Its first token of a new epoch begins `latency_s` later."""
         with self._changed:
             may_draft = self._open and self._lookahead.allows(self._pending)
             if may_draft and (self._began is None or self._began[1] != self._epoch):
@@ -141,13 +142,13 @@ class CandidateQueue:
             return Order(self._epoch, self._take(), may_draft)
 
     def publish_remote(self, offer: Offer) -> bool:
-        """Offer a guess that came over a connection. False if it is of no use here, or there are too many."""
+        """Offer a received token. False if it is not accepted: closed, an unknown epoch, or too many."""
         now = time.perf_counter()
         with self._changed:
             if not self._open or offer.epoch > self._epoch or len(self._pending) >= self._lookahead.n_ahead:
                 return False
             if offer.epoch == self._epoch:
-                self._began = now, self._epoch  # it is at the next one already
+                self._began = now, self._epoch  # the draft is already working on the next one
                 if self._ordered is not None:
                     offer = offer._replace(latency_s=max(0.0, now - self._ordered - offer.seconds))
                     self._ordered = None
@@ -155,7 +156,7 @@ class CandidateQueue:
 
     @property
     def may_draft(self) -> bool:
-        """Whether the draft may go on."""
+        """Whether the draft may continue."""
         with self._changed:
             return self._open and self._lookahead.allows(self._pending)
 

@@ -1,4 +1,4 @@
-"""How the steps of a text reach the program that asked for it."""
+"""Streams: pass the steps of a generation to the calling thread or event loop."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from duo.spec.types import Step
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A text that has ended."""
+    """A complete text."""
 
     text: str
     tokens: tuple[int, ...]
-    stop_reason: str  # end of text, token limit, stop string, context full, interrupted …
+    stop_reason: str  # end of text, token limit, stop string, context full, interrupted …: see duo.engine.text
     statistics: Statistics
 
 
 class Stream:
-    """The steps of a text while it is written: iterate over it once.
+    """An iterator over the steps of a running generation.
 
-    The text ends early at close(), at the end of `with`, and when nothing refers to the stream any more.
+    The generation is cancelled by close(), at the end of `with`, and when the stream is garbage-collected.
     """
 
     request: TextRequest
@@ -38,54 +38,47 @@ class Stream:
         self._steps = iter(self.items)
 
     def __iter__(self) -> Iterator[Step]:
-        """The stream itself."""
         return self
 
     def __next__(self) -> Step:
-        """The next step, as soon as it is there. Raises DecodeError, or what else the text failed of."""
+        """Wait for the next step. Raises the exception that ended the generation: see Engine.stream()."""
         return next(self._steps)
 
     def __enter__(self) -> Stream:
-        """The stream itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See close()."""
         self.close()
 
     def __del__(self) -> None:
-        """End the text after its present step."""
         if hasattr(self, "request"):
-            self.request.cancelled.set()  # no more: this may run anywhere, under any lock
+            self.request.cancelled.set()  # nothing else: this may run on any thread, under any lock
 
     def close(self) -> None:
-        """End the text, if it has not ended, from any thread. What is written already can still be iterated over."""
+        """Cancel the generation. From any thread. The steps so far can still be iterated over."""
         self._cancel(self.request)
 
     @property
     def statistics(self) -> Statistics:
-        """The figures so far; all of them once the loop is over."""
+        """The statistics so far; complete when the iteration has ended."""
         return self.request.metrics.statistics()
 
     def completion(self) -> Completion:
-        """The text when it has ended. Raises what iterating raises."""
+        """Wait for the end, and return the remaining steps as one text. Raises what iterating raises."""
         steps = list(self)
         tokens = tuple(token for step in steps for token in step.tokens)
         pieces = b"".join(piece for step in steps for piece in step.pieces)
-        return Completion(
-            pieces.decode("utf-8", "replace"), tokens, self.request.metrics.stop, self.request.metrics.statistics()
-        )
+        return Completion(pieces.decode("utf-8", "replace"), tokens, self.request.metrics.stop, self.statistics)
 
 
 class AsyncSteps:
-    """The same for asyncio: steps from the engine's thread to an event loop.
+    """Passes steps from the engine's thread to the running event loop.
 
-    The loop is woken for the first step and the end. In between it looks now and then: to be woken for every token it
-    would take the interpreter from the engine's thread just when that is between two decodes.
+    The loop is woken for the first step and the end, and polls in between: waking it for every token would take the
+    interpreter from the engine's thread between two decodes.
     """
 
     def __init__(self) -> None:
-        """Belongs to the event loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Step] = deque()
         self._wake = asyncio.Event()
@@ -94,28 +87,25 @@ class AsyncSteps:
         self._error: BaseException | None = None
 
     def put(self, step: Step) -> None:
-        """The next step. From any thread."""
+        """Add a step. From any thread."""
         self._steps.append(step)
         if not self._begun:
             self._begun = True
             self.wake()
 
     def end(self, error: BaseException | None) -> None:
-        """There are no more. From any thread."""
+        """End the iteration, with `error` if it is not None. From any thread."""
         self._error = error
         self._ended = self._begun = True
         self.wake()
 
     def wake(self) -> None:
-        """Let next() look around. From any thread."""
-        with suppress(RuntimeError):  # when the loop has ended
+        """Let next() check its conditions. From any thread."""
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def next(self, gone: Callable[[], bool] = lambda: False) -> list[Step] | None:
-        """The next steps, at least one; None at the end, or when it is woken and nobody wants them any more (`gone`).
-
-        Raises what the text failed of.
-        """
+        """Wait for one or more steps; None at the end, or if `gone()` is true when woken. Raises the error of end()."""
         while not self._steps:
             if gone():
                 return None

@@ -1,4 +1,4 @@
-"""How many threads each model computes with in each schedule."""
+"""The number of threads of each model in each schedule."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def plan_threads(
     own = parse_range(config.cpu_range) if config.cpu_range else None
     cores = usable_cores()
     target = config.n_threads or (min(cores, len(own)) if own else cores)
-    # A model on other devices needs a core only to feed them.
+    # A model on other devices needs one core to submit work to them.
     asked = config.draft_n_threads or (None if CPU in draft_on else 1)
-    # A target that has all cores for itself leaves the draft some when they run side by side.
+    # A target that uses all cores when alone gives some to a concurrent draft.
     beside = None if target >= cores and not config.draft_n_threads else target
     if CPU not in target_on and not config.n_threads:
         beside = 1
@@ -44,7 +44,7 @@ def plan_threads(
 
 
 def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str, Any]) -> ThreadConfig:
-    """The numbers that a profile keeps, where none are asked for. Damaged ones count as none."""
+    """`threads` with the numbers stored in a profile, unless the user specified any or they are damaged."""
     if config.n_threads or config.draft_n_threads:
         return threads
     try:
@@ -58,9 +58,9 @@ def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str
 
 
 def warn_of_threads(threads: ThreadConfig, *, beside: bool) -> None:
-    """Warn when more threads than cores are to compute at the same time."""
+    """Warn if more threads than cores would compute concurrently."""
     cores = usable_cores()
     asked = max(threads.target, sum(threads.beside) if beside else 0)
-    # A single core has to be shared whatever was asked for.
+    # A single core is always shared.
     if asked > max(cores, 1 + beside):
         log.warning("%d threads on %d cores will slow each other down", asked, cores)

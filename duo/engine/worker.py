@@ -1,4 +1,4 @@
-"""Worker: one job after the other on one thread, which there is only while there are jobs."""
+"""Worker: runs jobs in order on one thread, which exists only while there are jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from duo.llama.lifeline import is_lost
 
-_LINGER_S = 0.05  # for the next job: requests that follow each other share the thread, and the memory that it has freed
+_LINGER_S = 0.05  # wait for the next job: consecutive requests share the thread, and the memory that it has freed
 
 
 class Worker:
-    """Runs jobs in the order in which they came. The condition's lock protects the fields below it.
+    """Runs jobs in order. The condition's lock protects the fields below it.
 
-    A thread that has decoded owns a team of OpenMP threads, which slows down others while it idles: so there is no
-    thread while there is no job, but for a moment.
+    A thread that has decoded owns a team of OpenMP threads, which slows down others while it idles. So the thread ends
+    soon after the last job.
     """
 
     def __init__(self, name: str) -> None:
@@ -26,7 +26,7 @@ class Worker:
         self._runs = self._joins = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run `job`, which must not raise, after those that wait."""
+        """Add `job`, which must not raise, to the queue."""
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()
@@ -36,7 +36,7 @@ class Worker:
                 self._thread.start()
 
     def drop(self, job: Callable[[], None]) -> bool:
-        """Forget a job that waits. False if it does not."""
+        """Remove a job from the queue. False if it is not there."""
         with self._changed:
             if job not in self._jobs:
                 return False
@@ -44,7 +44,7 @@ class Worker:
             return True
 
     def join(self) -> None:
-        """Wait until there is no job, unless llama.cpp holds the thread for ever. Not from a job."""
+        """Wait until all jobs are done, unless llama.cpp blocks the thread forever. Not to be called from a job."""
         while not is_lost():
             with self._changed:
                 thread, runs, self._joins = self._thread, self._runs, True

@@ -1,1 +1,1 @@
-"""The algorithm, pure: no thread, clock, file, socket or llama.cpp in here."""
+"""The algorithm: pure functions and classes without threads, clocks, files, sockets or llama.cpp."""

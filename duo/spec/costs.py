@@ -1,4 +1,4 @@
-"""What decodes cost and how often guesses are right, learned while running."""
+"""What decodes cost and how often candidates are accepted, learned while running."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from collections.abc import Iterable, Sequence
 from operator import truediv
 from typing import Any
 
-KEPT = 2  # what an earlier run has learned counts as so many values: machines and texts change
-HOPE = 0.95  # what runs did not measure is hoped to be so much better for each of them, so that it is tried again,
-MOST_HOPE = 0.8  # but not more than this
-TRUST = 0.1  # added to an acceptance that comes from another text
-MOST_SLOWER = 1.5  # a time that is longer than the mean so many times counts as so many times the mean
-_FEW = 5  # values that are enough to believe
+KEPT = 2  # weight, in measurements, of a value from an earlier run: machines and texts change
+HOPE = 0.95  # a restored time is multiplied by this for each run that did not measure it, so that it is tried again,
+MOST_HOPE = 0.8  # but not by less than this in all
+TRUST = 0.1  # added to an acceptance rate that comes from another text
+MOST_SLOWER = 1.5  # limit of a measurement, as a multiple of the mean
+_FEW = 5  # measurements after which a mean is trusted
 
 
 class Mean:
-    """A running mean that forgets: the first values weigh the same, later ones at least `weight`."""
+    """A running mean that forgets: the first values have equal weight, later ones at least `weight`."""
 
     def __init__(self, weight: float = 0.1, value: float = 0.0, n: int = 0) -> None:
-        """It may begin with a `value` that counts as `n`."""
+        """Starts with a `value` that counts as `n` values."""
         self._weight = weight
         self.n = n
         self.value = value
 
     def add(self, value: float) -> None:
-        """Take one more value into account."""
+        """Add one value."""
         self.n += 1
         self.value += max(self._weight, 1 / self.n) * (value - self.value)
 
 
 class Time(Mean):
-    """A mean of times, in seconds, that one interruption cannot spoil."""
+    """A mean of times in seconds that is robust against single interruptions."""
 
     def add(self, value: float) -> None:
-        """Take one more value into account."""
+        """Add one measurement."""
         if self.n == 0:
             super().add(value)
-        elif self.n == 1:  # the better of the first two counts: nothing but the work makes a decode fast
+        elif self.n == 1:  # the smaller of the first two: disturbances only make a decode slower
             self.n, self.value = 2, min(self.value, value)
         else:
             super().add(min(value, MOST_SLOWER * self.value))
 
 
 class CostModel:
-    """What decodes cost, in seconds, in one condition: either model alone, or both at the same time."""
+    """What decodes cost, in seconds, in one condition: one model at a time, or both concurrently."""
 
     def __init__(self, other: CostModel | None = None) -> None:
-        """`other` is the other condition: what was not tried in this one is inferred from there."""
+        """`other` is the other condition, from which times not measured in this one are inferred."""
         self._other = other
-        self._target: dict[int, Time] = {}
-        self._draft: dict[int, Time] = {}
-        self._kept: dict[tuple[str, int], tuple[float, int]] = {}  # restored values, and how many runs they are old
-        self._curve: list[float] = []
+        self._target: dict[int, Time] = {}  # by tokens in the batch
+        self._draft: dict[int, Time] = {}  # by threads
+        self._kept: dict[tuple[str, int], tuple[float, int]] = {}  # restored values and their age in runs
+        self._curve: list[float] = []  # T(1), T(2), … as far as asked for
         if other is not None:
             other._other = self
 
     @property
     def draft_s(self) -> float:
-        """Time for one draft token on the best number of threads; 0 while it is not known."""
+        """Time for one draft token on the fastest number of threads; 0 while unknown."""
         known = self._draft or (self._other._draft if self._other else {})
         return min((time.value for time in known.values()), default=0.0)
 
     def draft_threads(self, choices: Sequence[int]) -> int:
-        """The number of threads to draft with: each choice is tried three times, then the fastest is taken."""
+        """The number of threads to draft with: the fastest of `choices`, after three measurements of each."""
         untried = [n for n in choices if n not in self._draft or self._draft[n].n < 3]
         return untried[0] if untried else min(choices, key=lambda n: self._draft[n].value)
 
@@ -78,20 +78,24 @@ class CostModel:
         self._forget_curves()
 
     def n_measured(self, n: int) -> int:
-        """How often a batch of `n` tokens was measured in this condition."""
+        """How many times a batch of `n` tokens was measured in this condition."""
         return self._target[n].n if n in self._target else 0
 
+    def n_fresh(self, n: int) -> int:
+        """How many of these measurements were made in this run."""
+        return self.n_measured(n) - (KEPT if ("target_s", n) in self._kept else 0)
+
     def target_s(self, n: int) -> float:
-        """Time for a batch of `n` tokens; 0 while nothing is known."""
+        """T(n), the time for a batch of `n` tokens; 0 while nothing is known."""
         while len(self._curve) < n:
-            self._curve.append(self._guess(len(self._curve) + 1))
+            self._curve.append(self._estimate(len(self._curve) + 1))
         return self._curve[n - 1]
 
-    def _guess(self, n: int) -> float:
-        """The curve has steps, so nothing sure can be said of a size that was not tried.
+    def _estimate(self, n: int) -> float:
+        """T(n), measured or inferred. T has steps, so interpolation would be unreliable.
 
-        If it was in the other condition, it is taken to differ as the others do. If not, it is taken to cost what the
-        next smaller one does: hope makes it be tried.
+        A size that was measured in the other condition is assumed to differ by the same ratio as the other sizes.
+        Otherwise it is assumed to cost as much as the next smaller size: being optimistic, it will be tried.
         """
         if n == 1:
             return self._first()
@@ -101,7 +105,7 @@ class CostModel:
         return max(theirs[n].value * self._ratio(theirs) if n in theirs else 0.0, self.target_s(n - 1))
 
     def _first(self) -> float:
-        """T(1). No other size is faster, so a measurement that was disturbed cannot make it look slow for ever."""
+        """T(1). Not more than the time of any larger batch, so that a disturbed measurement is corrected."""
         if 1 in self._target and self._target[1].n >= _FEW:
             return self._target[1].value
         theirs = self._other._target if self._other else {}
@@ -121,12 +125,12 @@ class CostModel:
         return self._curve[:n]
 
     def target_ms(self) -> dict[str, float]:
-        """T(n) for each n that was measured here, in this run, in ms."""
+        """T(n) in ms for each n that was measured in this run and condition."""
         measured = [(n, time) for n, time in sorted(self._target.items()) if self._is_fresh("target_s", n, time)]
         return {str(n): 1000 * time.value for n, time in measured}
 
     def state(self) -> dict[str, Any]:
-        """What was learned, in JSON's types: of each number the time in seconds and how many runs it is old."""
+        """What was learned, as JSON types: for each size or number of threads [seconds, age in runs]."""
         return {
             name: {
                 str(n): [time.value, 0]
@@ -138,7 +142,7 @@ class CostModel:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
+        """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times():
             for key, (value, age) in state[name].items():
                 n, seconds = int(key), positive(value)
@@ -162,15 +166,18 @@ class CostModel:
 
 
 class Calibration:
-    """a(c): how often candidates of confidence c (the gap between the draft's top two logits) are accepted."""
+    """a(c): the probability that a candidate of confidence c is accepted, if all before it are.
 
-    EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-    PRIOR_WEIGHT = 4.0  # as if so many candidates had been seen in each bin
-    MEMORY = 0.98  # weight of what a bin has seen, each time it sees one more
-    RECENT = 0.08  # weight of the last candidate in the mean that notices when the text changes
+    The confidence is the gap between the draft's top two logits. A histogram with exponential forgetting.
+    """
+
+    EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # between the bins
+    PRIOR_WEIGHT = 4.0  # weight of the prior, in candidates per bin
+    MEMORY = 0.98  # factor by which a bin's history is discounted for each new candidate
+    RECENT = 0.08  # weight of the last candidate in the short mean, which detects changes of the text
 
     def __init__(self) -> None:
-        # A guess for a small draft of the same family, with the gap in the middle of each bin.
+        # Typical for a small draft of the same family, for the gap in the middle of each bin.
         middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
         self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7)
 
@@ -182,57 +189,55 @@ class Calibration:
 
     @property
     def mean(self) -> float:
-        """How often a candidate of unknown confidence is accepted, if all before it are."""
+        """The acceptance rate over all confidences."""
         return self._all.value
 
     def probability(self, confidence: float) -> float:
-        """How often a candidate of this confidence is accepted, if all before it are."""
+        """a(`confidence`)."""
         i = bisect_right(self.EDGES, confidence)
         return self._accepted[i] / self._seen[i]
 
     def probabilities(self) -> tuple[float, ...]:
-        """probability() of each bin, in the order of EDGES."""
+        """a(c) for each bin, in the order of EDGES."""
         return tuple(map(truediv, self._accepted, self._seen))
 
     def add(self, confidence: float, accepted: bool) -> None:
-        """A candidate turned out right or wrong."""
+        """Learn from a candidate, which was or would have been `accepted` or not."""
         i = bisect_right(self.EDGES, confidence)
         self._seen[i] = self.MEMORY * self._seen[i] + 1
         self._accepted[i] = self.MEMORY * self._accepted[i] + accepted
         self._all.add(float(accepted))
         self._recent.add(float(accepted))
         share = self._all.value
-        deviation = math.sqrt(self.RECENT / 2 * share * (1 - share))  # of the recent mean, if nothing has changed
+        deviation = math.sqrt(self.RECENT / 2 * share * (1 - share))  # of the short mean, if nothing has changed
         if abs(self._recent.value - share) > 3 * deviation:
             self._forget()
 
     def _forget(self) -> None:
-        """The text has changed: what was seen before counts for little."""
+        """The text has changed: discount what was seen before."""
         self._all = Mean(weight=0.01, value=self._recent.value, n=round(1 / self.RECENT))
         for i, seen in enumerate(self._seen):
             self._accepted[i] *= min(1.0, self.PRIOR_WEIGHT / seen)
             self._seen[i] = min(seen, self.PRIOR_WEIGHT)
 
     def state(self) -> dict[str, Any]:
-        """What was learned, in JSON's types."""
-        shares = [accepted / seen for accepted, seen in zip(self._accepted, self._seen, strict=True)]
-        return {"edges": list(self.EDGES), "accepted": shares, "mean": self.mean}
+        """What was learned, as JSON types."""
+        return {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self.mean}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Begin with what an earlier run has learned. Raises KeyError, TypeError or ValueError if it is damaged."""
+        """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         shares = [float(share) for share in state["accepted"]]
         if state["edges"] != list(self.EDGES) or len(shares) != len(self._seen):
             raise ValueError("other bins")
         if not all(0 <= share <= 1 for share in (*shares, state["mean"])):
-            raise ValueError("no share")
-        # Texts differ: half of it is what would be guessed without, and the best is hoped for until the text tells.
-        prior = [accepted / seen for accepted, seen in zip(self._accepted, self._seen, strict=True)]
-        halves = [(share + guess) / 2 for share, guess in zip(shares, prior, strict=True)]
+            raise ValueError("not a share")
+        # Texts differ: the mean of the stored values and the prior, optimistic until this text has been observed.
+        halves = [(share + prior) / 2 for share, prior in zip(shares, self.probabilities(), strict=True)]
         self._begin(halves, min(1.0, (float(state["mean"]) + self.mean) / 2 + TRUST))
 
 
 def positive(value: Any) -> float:
-    """`value`, if it can be a time or a ratio. Raises TypeError or ValueError."""
+    """`value`, if it is finite and above 0. Raises TypeError or ValueError."""
     if not 0 < float(value) < math.inf:
-        raise ValueError(f"{value} is no time")
+        raise ValueError(f"{value} is not a time or ratio")
     return float(value)

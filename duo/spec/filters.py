@@ -1,7 +1,7 @@
-"""Filters: from all logits to those of the tokens that may be chosen, with llama.cpp's meanings.
+"""Sampling filters with the semantics of llama.cpp (src/llama-sampler.cpp).
 
-Each takes the ids `[n]` int64, ascending, and the logits `[n]` of the tokens that are left, and returns those that it
-leaves, ids still ascending. No filter leaves none. After llama.cpp, src/llama-sampler.cpp.
+Each takes the ids `[n]` int64, ascending, and the logits `[n]` of the remaining tokens, and returns those it keeps, in
+the same order. Every filter keeps at least one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from duo.spec.types import Logits, TokenIds
 
 Tokens = tuple[TokenIds, Logits]
 
-_ROWS = 128  # logits that share a maximum when the largest are looked for
-_FEW = 1024  # tokens that are simply sorted
-_FIRST_TRY = 256  # the most likely tokens among which top-p looks first
+_ROWS = 128  # logits per maximum in the search for the largest
+_FEW = 1024  # number of tokens up to which all are sorted
+_FIRST_TRY = 256  # number of the largest logits that top-p sorts first
 
 
 def bias(ids: TokenIds, logits: Logits, biases: Sequence[tuple[int, float]]) -> Tokens:
-    """Add to the logits of single tokens; those that are not there are passed over."""
+    """Add to the logits of single tokens, if they are among `ids`."""
     changed = logits.copy()
     for token, value in biases:
         i = ids.searchsorted(token)
@@ -46,7 +46,7 @@ def penalties(
 
 
 def top_k(ids: TokenIds, logits: Logits, k: int) -> Tokens:
-    """The `k` largest logits (Fan et al. 2018); all if k is 0. Of equals the lowest ids stay."""
+    """The `k` largest logits (Fan et al. 2018); all if k is 0. Among equal logits the lowest ids are kept."""
     if k <= 0 or k >= len(ids):
         return ids, logits
     near = _at_least(logits, k)
@@ -67,8 +67,8 @@ def top_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
     total = weights.sum(dtype=np.float64)
     n = len(ids) if len(ids) <= _FEW else _FIRST_TRY
     while True:
-        # A full sort of a large vocabulary takes longer than all else.
-        near = np.arange(len(ids)) if n >= len(ids) else _largest(logits, n)
+        # Sorting a large vocabulary takes longer than everything else.
+        near = top_k(np.arange(len(ids)), logits, n)[0]
         order = near[np.argsort(-logits[near], kind="stable")]
         reached = np.flatnonzero(weights[order].cumsum(dtype=np.float64) >= p * total)
         if reached.size or n >= len(ids):
@@ -88,35 +88,30 @@ def min_p(ids: TokenIds, logits: Logits, p: float) -> Tokens:
 
 
 def typical(ids: TokenIds, logits: Logits, p: float) -> Tokens:
-    """The tokens whose surprise is nearest to the entropy, that sum to more than `p` (Meister et al. 2022)."""
+    """Locally typical sampling: tokens with surprisal nearest to the entropy, up to mass `p` (Meister et al. 2022)."""
     if p >= 1:
         return ids, logits
     shifted = logits.astype(np.float64) - logits.max()
-    surprise = np.log(np.exp(shifted).sum()) - shifted
-    probabilities = np.exp(-surprise)
+    surprisal = np.log(np.exp(shifted).sum()) - shifted
+    probabilities = np.exp(-surprisal)
     possible = probabilities > 0
-    entropy = (probabilities[possible] * surprise[possible]).sum()
-    order = np.argsort(np.abs(surprise - entropy), kind="stable")
+    entropy = (probabilities[possible] * surprisal[possible]).sum()
+    order = np.argsort(np.abs(surprisal - entropy), kind="stable")
     enough = np.flatnonzero(probabilities[order].cumsum() > p)
     keep = np.sort(order[: enough[0] + 1]) if enough.size else np.arange(len(ids))
     return ids[keep], logits[keep]
 
 
 def temperature(ids: TokenIds, logits: Logits, value: float) -> Tokens:
-    """Logits over `value`, as float64."""
+    """Logits divided by `value`, as float64."""
     return ids, logits.astype(np.float64) / value
 
 
-def _largest(logits: Logits, k: int) -> TokenIds:
-    """Where the `k` largest of `[n]` are, in order of position."""
-    return top_k(np.arange(len(logits)), logits, k)[0]
-
-
 def _at_least(logits: Logits, k: int) -> TokenIds | None:
-    """Where `[n]` logits are that may be among the `k` largest; None if that is not worth finding out.
+    """Indices of those of `[n]` logits that may be among the `k` largest; None if n is too small for this to be faster.
 
-    As rows of a table, so that the maxima of its columns are found by comparing whole rows. The k-th largest maximum is
-    a bound that at least k logits reach, and only columns whose maximum does hold any.
+    The logits are seen as a table, whose column maxima are found by comparing whole rows. At least k logits reach the
+    k-th largest column maximum, and they are all in columns whose maximum reaches it.
     """
     n_columns = len(logits) // _ROWS
     if n_columns < 2 * k:

@@ -1,9 +1,12 @@
-"""Forecast: the rate that a pair can reach, from its costs and its acceptance.
+"""Forecast: the rate that a pair can reach in each schedule, from its costs and its acceptance rate.
 
-Each candidate is taken to be accepted with the same probability α if all before it are. Then a generation falls into
-cycles, each of which ends with a rejection, and by the renewal-reward theorem the long-run rate is
+Each candidate is assumed to be accepted with the same probability α if all before it are. A generation then consists of
+independent cycles that end with a rejection, and by the renewal-reward theorem the long-run rate is
 
     E[tokens in a cycle] / E[time of a cycle].
+
+In all functions `target_s[k]` is the target's time for a batch of k+1 tokens and `draft_s` the draft's for one token,
+in seconds.
 """
 
 from __future__ import annotations
@@ -14,41 +17,36 @@ from itertools import accumulate
 
 import numpy as np
 
-SURE = 0.99  # no draft is better than that for ever
+SURE = 0.99  # upper limit of α: no draft is perfect
 _GRID = 2  # states per token of lead
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The best long-run rate, and what is done to reach it.
-
-    `worth[i]` is what a lead of i/2 - `behind` tokens is worth, in tokens, beyond a fresh start; empty where no lead
-    outlives a step. `n_verify` candidates are verified when there are many, and so many are waited for when there is
-    none.
-    """
+    """The best long-run rate, and how to reach it."""
 
     rate: float  # tokens per second
-    n_verify: int = 0
-    n_wait: int = 0
-    worth: tuple[float, ...] = ()
+    n_verify: int = 0  # candidates to verify when many are ready
+    n_wait: int = 0  # candidates to wait for when none is
+    worth: tuple[float, ...] = ()  # value in tokens of a lead of i/2 - `behind`, compared with a fresh start
     behind: float = 1.0
 
     def worth_of(self, lead: float) -> float:
-        """What it is worth that the draft has guessed `lead` tokens, parts of one included."""
+        """The value, in tokens, of a draft that is `lead` tokens ahead; fractions count. 0 in sequential schedules."""
         if not self.worth:
             return 0.0
         return self.worth[min(max(round(_GRID * (lead + self.behind)), 0), len(self.worth) - 1)]
 
 
 def alone(target_s: Sequence[float]) -> Forecast:
-    """The target without a draft; `target_s[k]` is its time for a batch of k+1 tokens, in seconds."""
+    """Schedule off: the target without a draft."""
     return Forecast(1 / target_s[0])
 
 
 def taking_turns(target_s: Sequence[float], draft_s: float, acceptance: float) -> Forecast:
-    """The draft makes k tokens, then the target verifies them (Leviathan et al. 2023, with measured costs).
+    """Schedule sync: the draft makes k tokens, then the target verifies them (Leviathan et al. 2023, measured costs).
 
-    After all k were accepted, the draft has to read the last of them too.
+    After all k were accepted, the draft also has to decode the last of them.
     """
     best = alone(target_s)
     survival = expected = 1.0
@@ -62,7 +60,7 @@ def taking_turns(target_s: Sequence[float], draft_s: float, acceptance: float) -
 
 
 def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float:
-    """A rate that no schedule exceeds: min(1/t_d, E(k)/T(k+1)) at its best k, or the target alone."""
+    """An upper bound for all schedules: min(1/t_d, E(k)/T(k+1)) at the best k, or the target alone."""
     expected = accumulate(acceptance**k for k in range(len(target_s)))
     rates = [tokens / seconds for tokens, seconds in zip(expected, target_s, strict=True)]
     return max(rates[0], min(1 / draft_s, max(rates)))
@@ -71,16 +69,17 @@ def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float
 def overlapped(
     target_s: Sequence[float], draft_s: float, acceptance: float, n_ahead: int, latency_s: float = 0.0
 ) -> Forecast:
-    """Both at the same time, the draft at most `n_ahead` tokens ahead.
+    """Schedule async: both concurrently, the draft at most `n_ahead` tokens ahead.
 
-    `latency_s` is the time from a rejection until the draft goes on, and from its next guess until that is here.
+    `latency_s` is the round trip to the draft: from a rejection to the arrival of the next candidate, without the time
+    to draft it.
 
-    The state is the draft's lead: the tokens it has guessed beyond the accepted ones, in halves; down to -1, where
-    it is still busy with a token that the target has written meanwhile, or below by what it makes in `latency_s`.
-    In each state k candidates are verified, after waiting for those that are not ready. Meanwhile the draft goes on,
-    and the lead is kept with probability α^(k+1): the k must be accepted and the target's own next token must be the
-    draft's, unless the draft has not come to that. Else a new cycle begins, without a lead. Solved by policy iteration
-    (Howard 1960), in which the rate is that of the policy so far.
+    The state is the draft's lead: the tokens drafted beyond the accepted ones, in halves. It is negative while the
+    draft is still working on a token that the target has already produced: down to -1, and further by what is drafted
+    in `latency_s`. In each state k candidates are verified, after waiting for those that are not ready, while the draft
+    continues. With probability α^(k+1) the lead is kept: the k candidates must be accepted and the target's own next
+    token must equal the draft's (α^k if the draft has not reached that position). Otherwise a new cycle begins without
+    a lead. Solved by policy iteration (Howard 1960) for a semi-Markov decision process with average reward.
     """
     acceptance = min(acceptance, SURE)
     late = min(round(_GRID * latency_s / draft_s) / _GRID, n_ahead)
@@ -90,7 +89,7 @@ def overlapped(
     expected = np.array(list(accumulate(acceptance**k)))
     waited = np.where(k > 0, np.maximum(0, k - lead[:, None]), 0)
     seconds = waited * draft_s + np.asarray(target_s)[k]
-    # Where the lead lies after the step, between two states.
+    # The lead after the step lies between two states: `below` and the next.
     next_lead = np.clip(np.minimum(lead[:, None] + seconds / draft_s, n_ahead) - (k + 1), -behind, n_ahead)
     survival = np.minimum(np.where(next_lead < 0, acceptance**k, acceptance ** (k + 1)), SURE)
     below = np.minimum((_GRID * (next_lead + behind)).astype(int), len(lead) - 2)

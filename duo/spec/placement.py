@@ -1,29 +1,29 @@
-"""Placement: how many layers of target and draft go to which device.
+"""Placement: how many layers of target and draft to offload to which device.
 
-llama.cpp puts the last layers of a model on devices: of n_gpu_layers = n the first one is the output layer, the rest
-are the last n - 1 layers, in their order over the devices, in proportion to `tensor_split`. What is left stays on the
-host, and so does the token embedding, of which a token reads one row.
+llama.cpp offloads the last layers of a model: with n_gpu_layers = n these are the output layer and the last n - 1
+others, assigned to the devices in order and in proportion to `tensor_split`. The rest stays on the host, as does the
+token embedding, of which each token reads only one row.
 
-A model takes devices from the last to the first, as many layers on each as its memory takes: fewer devices are fewer
-steps from one to the next. One of the models goes first, the other takes what is left:
+A model fills devices from the last to the first, because fewer devices mean fewer transfers. One model is placed first
+and the other in the remaining memory. These placements are compared:
 
-    the draft first, over all its devices or on one of them alone, then the target
-    the same, the target only on devices without the draft
+    the draft first, across all its devices or on a single one, then the target
+    the same, with the target only on devices without the draft
     the target first, then the draft
 
-Where both fit whole, both go whole in all of these. The rates that the ways of it would reach are forecast, the highest
-wins, and of equal ones the first. For the forecast it is assumed that
+If both models fit completely, both are offloaded completely in each of these. The placement with the highest forecast
+rate is used; among equals, the first. The forecast assumes that
 
--   a token reads all weights once (a mixture of experts reads fewer, so that its gain by a draft is overrated), at the
-    bandwidth of the device that they are on or of the host; caches are far from full, and cost nothing;
--   a device is bound by its memory, so that a batch costs what one token does; on the host each further token adds a
-    seventh (two cores, measured);
--   a candidate is accepted with the same probability if all before it are;
--   where both models are on one device, or both partly on the host, the target goes first there and the draft has the
-    rest of the time. A target that is nowhere else leaves none: then they take turns. On different devices they
-    overlap.
+-   each token reads all weights once, at the bandwidth of the device or host that holds them (for a mixture of experts
+    this overestimates the gain from drafting); reading the KV cache costs nothing;
+-   devices are limited by memory bandwidth, so a batch costs as much as one token; on the host each further token adds
+    a seventh (measured on two cores);
+-   each candidate is accepted with the same probability if all before it are;
+-   where both models share a device, or both have layers on the host, the target has priority and the draft gets the
+    remaining time. If the target is only there, none remains and they run sequentially. On different devices they run
+    concurrently.
 
-Only the proportions of the bandwidths matter, since rates are compared and not promised.
+Only the ratios of the bandwidths matter, because rates are compared, not reported.
 """
 
 from __future__ import annotations
@@ -34,55 +34,55 @@ from itertools import accumulate, pairwise
 
 from duo.spec.forecast import overlapped, taking_turns
 
-# Memory that is left free on each device, as llama.cpp's own fitting does (common.h, fit_params_target): the driver
-# takes some for itself, buffers are estimated, and while a prompt is read tensors of the host are copied in.
+# Bytes to leave free on each device, as llama.cpp does (common.h, fit_params_target): for the driver, for errors in the
+# estimates of buffers, and for host tensors that are copied in during prefill.
 MARGIN = 1 << 30
 
-_HOST = ""  # no device has this name
-_HOST_GROWTH = 1 / 7
+_HOST = ""  # key of the host among device names
+_HOST_GROWTH = 1 / 7  # cost of each further token of a batch on the host, relative to one token
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A device that layers can go to. The two models may have rooms of the same name: these are one device."""
+    """A device for layers. Rooms of both models with the same name are the same device."""
 
     name: str
     free_bytes: int
-    bytes_per_s: float = 400e9  # how fast it reads its memory
+    bytes_per_s: float = 400e9  # memory bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a model takes on devices, in bytes."""
+    """Memory that a model needs on devices, in bytes."""
 
     layers: tuple[int, ...]  # weights of each layer, first to last
     output: int  # weights of the output layer
     cache: tuple[int, ...]  # KV cache of each layer
-    overhead: int  # buffers to compute with, on each device that has a layer
+    overhead: int  # compute buffers, on each device that has a layer
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Weights of all layers, the output layer being the last."""
+        """Weights of all layers, the output layer last."""
         return (*self.layers, self.output)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Weights and cache of all layers, the output layer being the last."""
+        """Weights and KV cache of all layers, the output layer last."""
         return (*(map(sum, zip(self.layers, self.cache, strict=True))), self.output)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the layers of one model go."""
+    """The placement of one model."""
 
-    n_gpu_layers: int  # as llama.cpp counts them, 0 to n_layer + 1
-    tensor_split: tuple[int, ...]  # how many of them each room has, in the order of the rooms
-    used: tuple[int, ...]  # bytes taken in each room, its overhead included
+    n_gpu_layers: int  # as llama.cpp counts them: 0 to n_layer + 1
+    tensor_split: tuple[int, ...]  # number of layers in each room, in the order of the rooms
+    used: tuple[int, ...]  # bytes used in each room, overhead included
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where both models go."""
+    """The placement of both models."""
 
     target: Layout
     draft: Layout
@@ -90,16 +90,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the forecast is made from."""
+    """Assumptions of the forecast."""
 
-    acceptance: float = 0.7  # the policy's guess for a small draft of the same family
-    n_max: int = 8  # most candidates in one target batch
-    n_ahead: int = 16  # most tokens that the draft is ahead
+    acceptance: float = 0.7  # typical for a small draft of the same family
+    n_max: int = 8  # maximum candidates in one target batch
+    n_ahead: int = 16  # maximum tokens that the draft is ahead
     host_bytes_per_s: float = 40e9  # two channels of DDR4 or DDR5
 
 
 def fill(model: Footprint, rooms: Sequence[Room], n_layers: int | None = None, margin: int = MARGIN) -> Layout:
-    """Place one model: as many layers as fit, or `n_layers` (negative: all) whether they fit or not."""
+    """Place one model: as many layers as fit, or exactly `n_layers` (negative: all) even if they do not fit."""
     return _fill(model, rooms, _free(rooms, margin), n_layers)
 
 
@@ -113,15 +113,16 @@ def place(
     figures: Figures | None = None,
     margin: int = MARGIN,
 ) -> Placement:
-    """Place both models where they are forecast to be fastest; see the module for how.
+    """Place both models where the forecast rate is highest: see the module's docstring.
 
-    `target_layers` and `draft_layers` are numbers of n_gpu_layers that are asked for (negative: all), None for as many
-    as fit. What is asked for is kept even where it does not fit, and is then spread in proportion to free memory.
+    `target_layers` and `draft_layers`: required n_gpu_layers (negative: all); None: as many as fit. Required layers are
+    placed even if they do not fit, in proportion to the free memory.
     """
     figures = figures or Figures()
     free = _free([*target_rooms, *draft_rooms], margin)
     ways = []
-    for names in _choices(draft_rooms):
+    names_of_all = [room.name for room in draft_rooms]
+    for names in (names_of_all, *([name] for name in names_of_all)):
         first = _fill(draft, draft_rooms, {name: free[name] for name in names}, draft_layers)
         left = _less(free, draft_rooms, first)
         apart = {name: size for name, size in left.items() if size == free[name]}
@@ -138,25 +139,19 @@ def place(
     return max(ways, key=merit)
 
 
-def _choices(rooms: Sequence[Room]) -> list[list[str]]:
-    """The names of all rooms, then of each alone."""
-    names = [room.name for room in rooms]
-    return [names, *([name] for name in names)] if len(names) > 1 else [names]
-
-
 def _free(rooms: Sequence[Room], margin: int) -> dict[str, int]:
-    """Bytes that may be used in each room."""
+    """Usable bytes in each room."""
     return {room.name: max(0, room.free_bytes - margin) for room in rooms}
 
 
 def _less(free: Mapping[str, int], rooms: Sequence[Room], layout: Layout) -> dict[str, int]:
-    """What is left of `free`; less than nothing where a layout does not fit."""
+    """`free` minus what `layout` uses; negative where it does not fit."""
     used = {room.name: size for room, size in zip(rooms, layout.used, strict=True)}
     return {name: size - used.get(name, 0) for name, size in free.items()}
 
 
 def _fill(model: Footprint, rooms: Sequence[Room], free: Mapping[str, int], n_layers: int | None) -> Layout:
-    """Place one model into what is `free`; a room that is not named there has nothing."""
+    """Place one model into the `free` bytes of each room, 0 for rooms not named there."""
     sizes = model.sizes
     most = len(sizes) if n_layers is None or n_layers < 0 else min(n_layers, len(sizes))
     room_sizes = [max(0, free.get(room.name, 0)) for room in rooms]
@@ -182,7 +177,7 @@ def _in_proportion(n: int, parts: Sequence[int]) -> list[int]:
 
 
 def _seconds(model: Footprint, rooms: Sequence[Room], layout: Layout, figures: Figures) -> dict[str, float]:
-    """What one token costs in each room and on the host."""
+    """Seconds that one token takes in each room and on the host."""
     weights = model.weights
     ends = list(accumulate(layout.tensor_split, initial=len(weights) - layout.n_gpu_layers))
     seconds = {_HOST: sum(weights[: ends[0]]) / figures.host_bytes_per_s}
@@ -192,10 +187,10 @@ def _seconds(model: Footprint, rooms: Sequence[Room], layout: Layout, figures: F
 
 
 def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float], figures: Figures) -> float:
-    """The forecast rate of a pair, from what one token costs where; tokens per second."""
+    """The forecast rate of a pair in tokens/s, from the seconds per token in each place."""
     one = sum(target_s.values())
     if not (one and any(draft_s.values())):
-        return 0.0  # a file without weights: whoever loads it will say so
+        return 0.0  # a file without weights: loading it fails with a clear message
     batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(figures.n_max + 1)]
     turns = taking_turns(batches, sum(draft_s.values()), figures.acceptance).rate
     busy = {name: seconds / one for name, seconds in target_s.items()}

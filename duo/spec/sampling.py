@@ -1,11 +1,10 @@
-"""From logits to a token, for the target and for the draft that guesses it.
+"""From logits to a token, for the target and for the draft.
 
-Above temperature 0 the token is the arg-max of log p + Gumbel noise, and the noise is a function of the seed, the
-position and the token id (duo/spec/noise.py). That is an exact sample of p, and the text becomes a function of the seed
-and the target alone. The draft, which knows the seed, takes the arg-max of its own log q + the same noise: *coupled
-sampling*, which guesses even the random choice whenever the two distributions are alike (Gumbel-max coupling; as
-drafter-invariant speculative decoding in Daliri, Musco and Suresh 2024, "Coupling without Communication and
-Drafter-Invariant Speculative Decoding").
+Above temperature 0 the token is the arg-max of log p + Gumbel noise, where the noise is a function of the seed, the
+position and the token id (duo/spec/noise.py). This is an exact sample of p, and the text is a function of the seed and
+the target alone. In *coupled sampling* the draft takes the arg-max of its own log q + the same noise, so it predicts
+even the random choice whenever the two distributions are similar (Gumbel-max coupling; Daliri, Musco and Suresh 2024,
+"Coupling without Communication and Drafter-Invariant Speculative Decoding").
 """
 
 from __future__ import annotations
@@ -25,39 +24,37 @@ from duo.spec.filters import Tokens
 from duo.spec.noise import Purpose, gumbel
 from duo.spec.types import Distribution, Floats, Guess, Logits, TokenIds
 
-NOTHING_LEFT = "the grammar allows no token that the other options leave"
-_SURE = 50.0  # confidence where there is nothing else to choose
+NOTHING_LEFT = "the grammar and the sampling options exclude every token"
+_SURE = 50.0  # maximum confidence, and that of a single remaining token
 
 
 class Sampler(Protocol):
-    """Chooses a token. The choice depends on nothing but its arguments, so draft and target can share it."""
+    """Chooses a token as a function of the arguments, so draft and target can share it."""
 
-    n_recent: int  # how many tokens before a position the choice depends on
+    n_recent: int  # number of preceding tokens that the choice depends on
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
-        """The token for `position`, from logits `[n_vocab]`, which it may overwrite.
+        """The token for `position`, from logits `[n_vocab]`, which may be overwritten.
 
-        `recent` are the last `n_recent` tokens before it, or all if there are fewer.
+        `recent`: the last `n_recent` tokens before `position`, or fewer at the start of the text. Raises GrammarError
+        if every token is excluded.
         """
-        ...
 
 
 class Guesser(Protocol):
-    """Chooses what the draft proposes."""
+    """Chooses the draft's tokens."""
 
     n_recent: int
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The draft's token for `position`, from its logits; see Sampler.sample."""
-        ...
+        """The drafted token for `position`, from the draft's logits: see Sampler.sample()."""
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """What stands for its guess where the text is there already, and is only compared with it."""
-        ...
+        """As guess(), for a position whose token is known: the result is only compared with that."""
 
 
 class Greedy:
-    """Always the most likely token; of equals the one with the lowest id."""
+    """Always the most likely token; among equals the one with the lowest id."""
 
     n_recent = 0
 
@@ -66,13 +63,13 @@ class Greedy:
         self._banned = np.array(sorted(banned), dtype=np.intp)
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:  # noqa: ARG002 - no randomness
-        """The arg-max of logits `[n_vocab]`; overwrites the banned ones."""
+        """The arg-max of logits `[n_vocab]`; overwrites those of banned tokens."""
         if self._banned.size:
             logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
         return _best(logits)
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The same, and how far it is ahead of the second."""
+        """The arg-max and its confidence."""
         token = self.sample(logits, position, recent)
         return Guess(token, confidence(logits, token))
 
@@ -80,7 +77,7 @@ class Greedy:
 
 
 class Coupled:
-    """The arg-max of the filtered logits plus noise that draft and target share; without noise at temperature 0."""
+    """The arg-max of the filtered logits plus the noise shared by draft and target; without noise at temperature 0."""
 
     def __init__(self, config: SamplingConfig) -> None:
         self._seed = config.seed
@@ -89,12 +86,12 @@ class Coupled:
         self.n_recent = self._chain.n_recent
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
-        """See Sampler. Does not change the logits."""
+        """See Sampler. Does not overwrite the logits."""
         ids, scores = self._scores(logits, position, recent)
         return int(ids[_best(scores)])
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The same, and how far its score is ahead of the second."""
+        """The same token and its confidence."""
         ids, scores = self._scores(logits, position, recent)
         best = _best(scores)
         return Guess(int(ids[best]), confidence(scores, best))
@@ -107,22 +104,21 @@ class Coupled:
 
 
 def chooser(config: SamplingConfig, banned: Sequence[int] = ()) -> Greedy | Coupled:
-    """What chooses the target's tokens and, as well, guesses them; `banned` tokens are never chosen."""
+    """The sampler of the target, and of its draft; `banned` tokens are never chosen."""
     if config.is_plain:
         return Greedy(banned)
     return Coupled(without(config, banned))
 
 
 def without(config: SamplingConfig, banned: Sequence[int]) -> SamplingConfig:
-    """The same, but `banned` tokens are never chosen."""
+    """`config` with `banned` tokens excluded."""
     return replace(config, logit_bias=(*config.logit_bias, *((token, -math.inf) for token in banned)))
 
 
 class Chain:
-    """What a SamplingConfig does to logits before one of them is chosen."""
+    """The filters of a SamplingConfig, in their order."""
 
     def __init__(self, config: SamplingConfig) -> None:
-        """Filters that do nothing are left out."""
         penalised = config.repeat_last_n and (
             config.repeat_penalty != 1 or config.frequency_penalty or config.presence_penalty
         )
@@ -134,7 +130,7 @@ class Chain:
             presence=config.presence_penalty,
         )
         steps: dict[str, Callable[[TokenIds, Logits], Tokens] | None] = {
-            "penalties": None,  # needs to know the text
+            "penalties": None,  # depends on the text: see __call__()
             "top_k": partial(filters.top_k, k=config.top_k),
             "typ_p": partial(filters.typical, p=config.typical),
             "top_p": partial(filters.top_p, p=config.top_p),
@@ -146,10 +142,7 @@ class Chain:
         self._ids: dict[int, TokenIds] = {}
 
     def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
-        """The tokens of logits `[n_vocab]` that are left, and their logits over the temperature.
-
-        Raises GrammarError if none is.
-        """
+        """The tokens kept of logits `[n_vocab]`, and their logits over the temperature. Raises GrammarError if none."""
         if len(logits) not in self._ids:
             self._ids[len(logits)] = np.arange(len(logits))
         ids = self._ids[len(logits)]
@@ -165,7 +158,7 @@ class Chain:
         return ids, logits
 
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
-        """What is left as probabilities. Raises GrammarError if nothing is."""
+        """The probabilities of the tokens kept of logits `[n_vocab]`. Raises GrammarError if none."""
         ids, left = self(logits, recent)
         if left.max() == -np.inf:
             raise GrammarError(NOTHING_LEFT)
@@ -173,7 +166,7 @@ class Chain:
 
 
 def _best(scores: Logits) -> int:
-    """The index of the largest of `[n]` scores. Raises GrammarError if there is nothing to choose from."""
+    """The index of the largest of `[n]` scores. Raises GrammarError if all are -inf."""
     best = int(scores.argmax())
     if scores[best] == -np.inf:
         raise GrammarError(NOTHING_LEFT)
@@ -188,9 +181,9 @@ def softmax(logits: Logits) -> Floats:
 
 
 def confidence(scores: Logits, best: int) -> float:
-    """The gap between the score of index `best` in `[n]` and the best of the others.
+    """The gap between `scores[best]` and the largest other of `[n]` scores.
 
-    It ranks guesses as well as a probability does, and costs no sum over the vocabulary.
+    It ranks candidates as well as a probability does, without a sum over the vocabulary.
     """
     if len(scores) == 1:
         return _SURE

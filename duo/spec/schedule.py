@@ -1,4 +1,4 @@
-"""Schedules: how the two models share the machine, and the choice between them while a text is written."""
+"""Schedules: how the two models share the machine, and the choice among them during a generation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from enum import Enum
 class Schedule(str, Enum):
     """How target and draft share the machine."""
 
-    ASYNC = "async"  # both at the same time, each with its own threads
-    SYNC = "sync"  # they take turns, each with all the threads
-    OFF = "off"  # the target alone, with all the threads
+    ASYNC = "async"  # concurrently, each with its own threads
+    SYNC = "sync"  # sequentially, each with all threads
+    OFF = "off"  # the target alone, with all threads
 
 
 ALL = tuple(Schedule)
@@ -20,7 +20,7 @@ ALL = tuple(Schedule)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of schedule, after the text had `n_tokens`, and why."""
+    """A change of schedule after `n_tokens` of the text."""
 
     n_tokens: int
     schedule: Schedule
@@ -30,22 +30,22 @@ class Change:
 class Chooser:
     """Follows the schedule with the best forecast, as long as a change pays for itself.
 
-    What is not followed is not measured, so it is tried again now and then. Such trials, and probes of a draft that
-    is off, are paid from a budget: a fixed share of the time.
+    A schedule that is not followed is not measured, so it is tried again from time to time. Such trials, and probes of
+    an idle draft, are limited by a budget: a fixed share of the time.
     """
 
-    HORIZON = 128  # tokens in which a change has to pay for itself; more when the text is longer than that already
-    MARGIN = 1.03  # by which a forecast has to be better: forecasts are that noisy
-    FIRST_MARGIN = 1.1  # the same before a text has told anything: acceptance is no more than hoped for
-    CAUTION = 3  # what drafting costs before it begins has to be gained so many times: forecasts err
-    BUDGET_SHARE = 0.015  # of the time may be lost to finding out
+    HORIZON = 128  # minimum number of tokens over which a change must pay for itself; later, the length of the text
+    MARGIN = 1.03  # factor by which a forecast must be better, because forecasts are noisy
+    FIRST_MARGIN = 1.1  # the same before any candidate of this text was scored
+    CAUTION = 3  # factor by which the gain must exceed the cost of starting to draft, because forecasts err
+    BUDGET_SHARE = 0.015  # share of the time for trials and probes
     TRIAL_TOKENS = 12
-    STALE_STEPS = 128  # until a schedule is tried again, the first time; then twice as long
-    _FIRST_REVIEWS = (3, 6, 12)  # steps after a change, because much is learned in them
-    REVIEW_STEPS = 16
+    STALE_STEPS = 128  # steps until a schedule is tried again; doubled after each trial
+    _FIRST_REVIEWS = (3, 6, 12)  # steps after a change at which the choice is reviewed,
+    REVIEW_STEPS = 16  # and the interval of later reviews
 
     def __init__(self, allowed: Sequence[Schedule]) -> None:
-        """Begins with the first of sync, async and off that is allowed: sync tells most about both models."""
+        """Starts with the first of sync, async and off that is allowed: sync measures most about both models."""
         self.allowed = tuple(allowed)
         self.now = next(s for s in (Schedule.SYNC, Schedule.ASYNC, Schedule.OFF) if s in self.allowed)
         self.changes: list[Change] = []
@@ -59,9 +59,9 @@ class Chooser:
         self._patience = dict.fromkeys(Schedule, self.STALE_STEPS)
 
     def begin(self, rates: Mapping[Schedule, float], entry_s: float, n_room: int | None) -> None:
-        """Start where an earlier run's `rates` say; drafting costs `entry_s` seconds before it begins.
+        """Start with the schedule that `rates` (tokens/s, from earlier generations) favour.
 
-        The text has room for `n_room` tokens; None for any number.
+        `entry_s`: seconds of prefill before the draft can start. `n_room`: maximum tokens of the text; None: no limit.
         """
         self._n_room = n_room
         if rates:
@@ -72,7 +72,7 @@ class Chooser:
                 self.now = best
 
     def step(self, n_tokens: int, seconds: float) -> bool:
-        """A step has written `n_tokens` in `seconds`. True if the choice is to be reviewed now."""
+        """A step added `n_tokens` in `seconds`. Returns whether review() is due."""
         self.n_tokens += n_tokens
         self.budget_s += self.BUDGET_SHARE * seconds
         self._step += 1
@@ -80,10 +80,9 @@ class Chooser:
         return self.n_steps in self._FIRST_REVIEWS or self.n_steps % self.REVIEW_STEPS == 0
 
     def review(self, rates: Mapping[Schedule, float], entry_s: float, *, told: bool = True) -> None:
-        """Change to what `rates` (tokens/s) forecast to be best, or try what has not been tried for long.
+        """Change to the schedule that `rates` (tokens/s) favour, or try one that has not been measured for long.
 
-        `entry_s` is what it costs to take up drafting from here, in seconds. `told`: whether this text has told how
-        often the draft is right.
+        `entry_s`: seconds of prefill before the draft can start. `told`: whether candidates of this text were scored.
         """
         best, gain_s = self._best(rates)
         margin = 1.0 if self._on_trial else self.MARGIN if told else self.FIRST_MARGIN
@@ -95,13 +94,13 @@ class Chooser:
             self._try(rates, entry_s)
 
     def give_up(self) -> None:
-        """The draft is gone: only the target is left."""
+        """The draft has ended: only schedule off remains."""
         self.allowed = (Schedule.OFF,)
         if self.now is not Schedule.OFF:
             self._change(Schedule.OFF, "the draft has ended")
 
     def _best(self, rates: Mapping[Schedule, float]) -> tuple[Schedule, float]:
-        """The schedule with the best forecast, and the seconds that it gains over the present one."""
+        """The schedule with the best forecast, and the seconds that it saves within the horizon."""
         best = max(self.allowed, key=lambda schedule: (rates[schedule], schedule is self.now))
         horizon = max(self.HORIZON, self.n_tokens)
         if self._n_room is not None:

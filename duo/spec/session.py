@@ -1,4 +1,4 @@
-"""Session: the tokens accepted so far, and the draft's chain of candidates after them."""
+"""Session: the accepted tokens, and the chain of candidates after them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from duo.spec.types import Candidates, Guess
 
 
 class Session:
-    """The one account of a text, and the rules by which guesses enter and leave it. The target's loop owns it.
+    """The state of one text, and the rules by which drafted tokens are taken or dropped. The target's loop owns it.
 
-    `accepted` is the prompt and everything the target wrote. The pending candidates continue it without a gap.
-    `epoch` counts the times that the chain was broken, mostly because the target contradicted it: a guess made in an
-    earlier epoch is stale. A remote draft learns of that late, and finds out by itself where the text has left its
-    chain; so of its guesses it counts whether they were made knowing the first `settled` tokens, the last of which
-    contradicted a guess.
+    `accepted` is the prompt and everything the target added. The pending candidates continue it without a gap.
+    `epoch` counts how often the chain was broken, usually because the target contradicted it: a local draft's token
+    from an earlier epoch is stale. A remote draft learns of a new epoch late, and detects by itself where the text left
+    its chain; its tokens are valid if they were drafted with knowledge of the first `settled` tokens, of which the last
+    contradicted a drafted token.
     """
 
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
-        """`judges_all`: whether a guess that was not verified is right or wrong by what the target wrote instead."""
+        """`judges_all`: whether unverified candidates are scored by comparison with the target's tokens."""
         self.accepted = list(prompt)
         self.n_prompt = len(prompt)
         self.epoch = 0
         self.settled = len(self.accepted)
-        self._last = (0, -1)  # n_known and position of the last guess of a remote draft
+        self._last = (0, -1)  # n_known and position of the last token of a remote draft
         self._late_to = 0  # positions before this one have been scored late
         self._n_vocab = n_vocab
         self._judges_all = judges_all
@@ -34,7 +34,7 @@ class Session:
 
     @property
     def n_pending(self) -> int:
-        """How far the draft is ahead of the accepted tokens."""
+        """Number of pending candidates."""
         return len(self._pending)
 
     def confidences(self) -> list[float]:
@@ -46,24 +46,24 @@ class Session:
         return Candidates(tuple(islice(self._pending, k)))
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
-        """Take the draft's guess for `position`. False if it is of no use and the draft should look again.
+        """Take a drafted token for `position`. False if the draft's chain is wrong and must be reconciled.
 
-        `n_known` tokens were known where it was made; None: all that were accepted in its epoch.
+        `n_known`: number of accepted tokens known to a remote draft when it made the token; None for a local draft,
+        which knows all tokens of its epoch.
 
-        Dropped are a stale guess, one that came before or is there already, one that leaves a gap, one beyond the
-        target's vocabulary, and one for a position where the target has already written something else. After a gap a
-        new epoch begins, so that the draft begins again. A guess that comes late but right is of no use either, yet the
-        draft is on the right way: True.
+        Dropped are tokens that are stale, duplicates, after a gap, outside the target's vocabulary, or for a position
+        that has already been accepted. After a gap a new epoch begins, so that the draft restarts. A late token that
+        equals the accepted one is dropped too, but the draft's chain is right: True.
         """
         if not 0 <= guess.token < self._n_vocab or self._is_stale(epoch, position, n_known):
             return False
         if position < len(self.accepted):
-            return self._judge_late(position, guess, once=n_known is not None)
+            return self._score_late(position, guess, once=n_known is not None)
         gap = position - len(self.accepted) - len(self._pending)
         if gap > 0 and epoch == self.epoch:
             self.epoch += 1
             self._last = (0, -1)
-            self._late.append((guess.confidence, False))  # else a draft could do nothing else and lose nothing
+            self._late.append((guess.confidence, False))  # otherwise a draft that only leaves gaps would keep its score
         if not gap:
             self._pending.append(guess)
         return not gap
@@ -76,18 +76,18 @@ class Session:
             self._last = (n_known, position)
         return not in_order or n_known < self.settled
 
-    def _judge_late(self, position: int, guess: Guess, *, once: bool) -> bool:
-        """Score a guess for what is written already; of those of a remote draft one for each position."""
+    def _score_late(self, position: int, guess: Guess, *, once: bool) -> bool:
+        """Score a token for an accepted position; `once`: at most one per position."""
         right = self.accepted[position] == guess.token
         if self._judges_all and (position >= self._late_to or not once):
             self._late.append((guess.confidence, right))
             self._late_to = position + 1
-        if not right:  # what builds on it may be on its way
+        if not right:  # tokens that build on it may be under way
             self.settled = max(self.settled, position + 1)
         return right
 
     def drop(self) -> None:
-        """Forget the pending candidates: another draft takes over."""
+        """Drop the pending candidates, because another draft takes over."""
         self._pending.clear()
         self._late.clear()
         self._last = (0, -1)
@@ -95,10 +95,10 @@ class Session:
         self.settled = len(self.accepted)
 
     def commit(self, tokens: Sequence[int], n_verified: int = 0) -> list[tuple[float, bool]]:
-        """Add what the target wrote. Where it contradicts the pending candidates they go, and a new epoch begins.
+        """Append the target's tokens. Where they contradict the pending candidates, those are dropped: a new epoch.
 
-        The first `n_verified` of the candidates were verified. Returns the confidence of every candidate that is now
-        known to be right or wrong.
+        The first `n_verified` candidates were verified. Returns (confidence, accepted) for every candidate that is now
+        decided.
         """
         scores, self._late = self._late, []
         for i, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""Replays a Policy in virtual time: what a pair would do on hardware whose costs are known, measured here or not."""
+"""Replays a Policy in virtual time: the behaviour of a pair on hardware with given costs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Guess
 
-Guesses = Iterator[tuple[float, bool]]  # confidence of a guess, and whether it is right if all before it are
+Guesses = Iterator[tuple[float, bool]]  # confidence of a candidate, and whether it is accepted if all before it are
 _RIGHT, _WRONG = 0, 1
-_ROOM = 1 << 30  # the text is never full
+_ROOM = 1 << 30  # unlimited text
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decodes cost, in seconds; `target_s[i]` is a batch of i+1 tokens. `beside`: while the other model runs."""
+    """What decodes cost, in seconds; `target_s[i]` is for a batch of i+1 tokens. `beside_`: running concurrently."""
 
     target_s: Sequence[float]
     draft_s: float
     beside_target_s: Sequence[float]
     beside_draft_s: float
-    read_s: float = 0.0  # per token that the draft reads in a probe
+    read_s: float = 0.0  # per token of a long batch of the draft; 0: no probes
 
 
 @dataclass(slots=True)
 class Replay:
-    """What came of a replay."""
+    """The result of a replay."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -45,39 +45,39 @@ class Replay:
 
 
 def predict(policy: Policy, n_tokens: int = 2000) -> float | None:
-    """Tokens/s that a run should reach on what `policy` has learned in one; None if it has learned too little.
+    """The rate in tokens/s that `policy` predicts for `n_tokens` from what it has learned; None if that is too little.
 
-    Long enough for what it costs to find out not to matter.
+    The default is long enough to make the cost of learning insignificant.
     """
     n = policy.n_max + 1
     if not policy.scores or not policy.alone.draft_s or not policy.forecasts():
         return None
     curves = (policy.alone.curve(n), policy.alone.draft_s, policy.beside.curve(n), policy.beside.draft_s)
     twin = Policy(policy.n_max, policy.n_ahead, policy.chooser.allowed)
-    return replay(twin, Machine(*curves, policy._read_s), drawn(list(policy.scores)), n_tokens).rate
+    return replay(twin, Machine(*curves, policy.read_s), drawn(list(policy.scores)), n_tokens).rate
 
 
 def constant(acceptance: float, seed: int = 0) -> Guesses:
-    """Guesses that are all accepted with the same probability, if all before them are."""
+    """Candidates that are all accepted with the same probability."""
     dice = random.Random(seed)  # noqa: S311 - a simulation
     while True:
         yield 0.0, dice.random() < acceptance
 
 
 def drawn(scores: Sequence[tuple[float, bool]], seed: int = 0) -> Guesses:
-    """Guesses like those that were observed, in random order."""
+    """Candidates drawn from observed `scores`."""
     dice = random.Random(seed)  # noqa: S311 - a simulation
     while True:
         yield dice.choice(scores)
 
 
 def replay(policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int) -> Replay:
-    """Write `n_tokens` with `policy` on `machine`, by a draft whose guesses are `guesses`."""
+    """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`."""
     return _Replay(policy, machine, guesses).run(n_tokens)
 
 
 class _Replay:
-    """The two loops of duo.engine as one, with a clock of its own."""
+    """The target's and the draft's loop of duo.engine in one, with a virtual clock."""
 
     def __init__(self, policy: Policy, machine: Machine, guesses: Guesses) -> None:
         self._policy = policy
@@ -85,15 +85,15 @@ class _Replay:
         self._guesses = guesses
         self._session = Session([_RIGHT], 2)
         self._now = 0.0
-        self._done_at = math.inf  # when the draft, beside the target, has made its next token
+        self._done_at = math.inf  # when a concurrent draft finishes its next token
         self._position = 1  # of that token
-        self._unread = 1  # tokens that the draft has not read
-        self._on_track = True  # whether all pending guesses are right
+        self._unread = 1  # tokens that the draft has not decoded
+        self._on_track = True  # whether all pending candidates are right
         self._result = Replay()
         policy.begin(1)
 
     def run(self, n_tokens: int) -> Replay:
-        """Write so many tokens."""
+        """Generate at least `n_tokens`."""
         while self._result.tokens < n_tokens:
             self._step()
         self._result.seconds = self._now
@@ -124,7 +124,7 @@ class _Replay:
         self._result.waited_s += start - began
 
     def _take(self, more: Callable[[float], bool]) -> tuple[int, ...]:
-        """The candidates to verify, after `more` has got those that the policy wants."""
+        """The candidates to verify, after `more` has obtained those that the policy waits for."""
         if self._machine.read_s and self._policy.probe_due():
             self._probe()
         next_s = self._next_s()
@@ -140,7 +140,7 @@ class _Replay:
         return self._done_at - self._now + late * draft_s if draft_s else math.inf
 
     def _draft_one(self, _: float) -> bool:
-        """In turns: one token, on the target's time, after what was not read yet."""
+        """Schedule sync: draft one token, after decoding what is new of the text."""
         if self._unread > 1:
             seconds = (self._unread - 1) * self._machine.read_s
             self._now += seconds
@@ -153,15 +153,15 @@ class _Replay:
         return True
 
     def _wait(self, seconds: float) -> bool:
-        """Beside: until the draft has published, at most `seconds`."""
+        """Schedule async: wait until the draft has published, at most `seconds`."""
         n_pending, end = self._session.n_pending, self._now + seconds
         self._advance(min(self._done_at, end))
         if self._session.n_pending == n_pending and self._done_at <= end:
-            self._advance(self._done_at)  # a late one came before
+            self._advance(self._done_at)  # the first one was late
         return self._session.n_pending > n_pending
 
     def _advance(self, end: float) -> None:
-        """Let the draft work until `end`."""
+        """Run the draft until `end`."""
         while self._done_at <= end:
             self._now = self._done_at
             self._policy.learn_draft(1, self._machine.beside_draft_s)
@@ -175,11 +175,11 @@ class _Replay:
         token = _RIGHT if self._on_track else _WRONG
         self._session.offer(self._session.epoch, self._position, Guess(token, confidence))
         if self._position < len(self._session.accepted):
-            self._on_track = True  # too late: the draft goes on from what the target wrote
+            self._on_track = True  # too late: the draft continues from the target's token
         self._position += 1
 
     def _begin_token(self) -> None:
-        """The draft begins a token, if it may."""
+        """The draft starts its next token, if the policy allows."""
         may = self._policy.may_draft(self._session.confidences())
         self._position = len(self._session.accepted) + self._session.n_pending
         self._done_at = self._now + self._machine.beside_draft_s if may else math.inf

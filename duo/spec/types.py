@@ -1,7 +1,8 @@
-"""What passes between draft, target and policy."""
+"""Values exchanged between draft, target and policy."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,50 +15,45 @@ TokenIds = npt.NDArray[np.int64]
 
 
 class Distribution(NamedTuple):
-    """Probabilities `[n]` of tokens ids `[n]`, ascending; they sum to one, and all other tokens have none."""
+    """Probabilities `[n]` of the tokens ids `[n]`, ascending; they sum to 1, all other tokens have probability 0."""
 
     ids: TokenIds
     probabilities: Floats
 
     def of(self, token: int) -> float:
-        """The probability of one token."""
+        """The probability of `token`."""
         i = int(self.ids.searchsorted(token))
         return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
 
 class Guess(NamedTuple):
-    """A token that the draft proposes.
-
-    `confidence` ranks guesses: the gap between the best score and the second, of whatever the guess maximises.
-    `distribution` is what it was drawn from, if its verification needs to know.
-    """
+    """A drafted token: a candidate, once the session has taken it."""
 
     token: int
-    confidence: float
-    distribution: Distribution | None = None
+    confidence: float  # gap between the two best scores, of which the token's is the best
+    distribution: Distribution | None = None  # that it was drawn from, if verification needs it
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A chain of guesses that follows the accepted tokens: the parent of each is the one before it."""
+    """Consecutive drafted tokens that continue the accepted ones."""
 
     guesses: tuple[Guess, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The token of each."""
+        """Their token ids."""
         return tuple(guess.token for guess in self.guesses)
 
     def __len__(self) -> int:
-        """Number of candidates."""
         return len(self.guesses)
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What the target made of candidates.
+    """The result of verification.
 
-    `token` is its own: *recovered* after a rejection, or the *bonus* when every candidate was accepted.
+    `token` is the target's own: *recovered* after a rejection, or the *bonus* when all candidates were accepted.
     """
 
     accepted: tuple[int, ...]
@@ -65,20 +61,25 @@ class Acceptance:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What the step adds to the text."""
+        """All tokens that the step adds to the text."""
         return (*self.accepted, self.token)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one decode of the target adds to the text; its first `n_accepted` tokens were candidates of the draft."""
+    """What one decode of the target adds to the text; its first `n_accepted` tokens were drafted."""
 
     tokens: tuple[int, ...]
     n_accepted: int
-    pieces: tuple[bytes, ...]  # what each token adds; a character that spans tokens comes with its last one
-    rejected: tuple[int, ...] = ()  # candidates that were verified and not accepted
+    pieces: tuple[bytes, ...]  # bytes of each token; a character that spans tokens is in the piece of its last one
+    rejected: tuple[int, ...] = ()  # candidates that were verified and rejected
 
     @property
     def text(self) -> str:
-        """What the step adds to the text: whole characters, U+FFFD for bytes that are no UTF-8."""
+        """The added text: whole characters, U+FFFD for bytes that are not UTF-8."""
         return b"".join(self.pieces).decode("utf-8", "replace")
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix of two token sequences."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

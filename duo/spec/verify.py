@@ -1,9 +1,9 @@
-"""Verification: which candidates stay, and the target's own token after them.
+"""Verification: which candidates are accepted, and the target's own token after them.
 
-*Matching* asks whether a candidate is what the target chooses itself; it goes with any choice that is a function of
-the logits and the position: greedy, or coupled (duo/spec/sampling.py). *Rejection sampling* is the classic way
-(Leviathan et al. 2023; Chen et al. 2023): the draft draws from its own distribution q, and a candidate x is kept with
-probability min(1, p(x)/q(x)).
+*Matching* accepts a candidate if it equals the target's own choice; it applies whenever the choice is a function of
+logits and position: greedy or coupled sampling (duo/spec/sampling.py). *Rejection sampling* (Leviathan et al. 2023;
+Chen et al. 2023): the draft draws from its own distribution q, and a candidate x is accepted with probability
+min(1, p(x)/q(x)).
 """
 
 from __future__ import annotations
@@ -21,42 +21,38 @@ from duo.spec.types import Acceptance, Candidates, Distribution, Floats, Guess, 
 
 
 class Constraint(Protocol):
-    """What a text must obey, such as a grammar. It knows the text so far."""
+    """A stateful constraint on the text, such as a grammar."""
 
     def allows(self, token: int) -> bool:
-        """Whether the text may go on with `token`."""
-        ...
+        """Whether the text may continue with `token`."""
 
     def mask(self, logits: Logits) -> Logits:
-        """A copy of logits `[n_vocab]` with -inf for all tokens that it may not go on with."""
-        ...
+        """A copy of logits `[n_vocab]` with -inf for all tokens that are not allowed."""
 
     def accept(self, token: int) -> None:
-        """The text goes on with `token`, which is allowed."""
-        ...
+        """The text continues with `token`, which is allowed."""
 
 
 class Verifier(Protocol):
-    """Decides on candidates."""
+    """Decides which candidates to accept."""
 
-    n_recent: int  # how many tokens before a position its decisions depend on
+    n_recent: int  # number of preceding tokens that its decisions depend on
 
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
     ) -> Acceptance:
-        """Go through the candidates from left to right, up to the first that does not stay.
+        """Verify the candidates from left to right, up to the first rejection.
 
         target_logits: `[k+1, n_vocab]`, may be overwritten; row i predicts the token after `candidates[:i]`, at
-        `position + i`. `recent` are the last `n_recent` tokens before `position`. Raises what the constraint raises.
+        `position + i`. `recent`: the last `n_recent` tokens before `position`. Raises GrammarError if no token is
+        allowed at `position`, and what the constraint raises.
         """
-        ...
 
 
 def left_to_right(tokens: tuple[int, ...], settle: Callable[[int], int]) -> Acceptance:
-    """Settle one position after the other, up to the first whose token is not the candidate's.
+    """Determine the token of each position with `settle`, up to the first that differs from the candidate.
 
-    Where the constraint leaves nothing, the text ends with what is settled before; only if that is nothing at all is
-    the GrammarError raised.
+    If `settle` raises GrammarError after the first position, the text ends with the tokens before.
     """
     for i in range(len(tokens) + 1):
         try:
@@ -71,7 +67,7 @@ def left_to_right(tokens: tuple[int, ...], settle: Callable[[int], int]) -> Acce
 
 
 class Matching:
-    """Accepts the candidates that equal the target's own choice, so that the text is what it would write alone."""
+    """Accepts the candidates that equal the target's own choice, so the text is that of the target alone."""
 
     def __init__(self, sampler: Sampler, constraint: Constraint | None = None) -> None:
         self._sampler = sampler
@@ -86,7 +82,7 @@ class Matching:
         return left_to_right(tokens, lambda i: self._choose(target_logits[i], position + i, (*recent, *tokens[:i])))
 
     def _choose(self, logits: Logits, position: int, before: Sequence[int]) -> int:
-        """The target's token. Only if the constraint refuses it are all others looked at, which takes long."""
+        """The target's token. Masking the whole vocabulary is slow, so it is done only if the token is not allowed."""
         recent = before[-self.n_recent :] if self.n_recent else ()
         token = self._sampler.sample(logits, position, recent)
         if self._constraint is not None:
@@ -99,10 +95,10 @@ class Matching:
 class Rejection:
     """Rejection sampling, for the target.
 
-    It is exact on three conditions. Candidates are considered from left to right. Whether candidate i is considered at
-    all depends on nothing but the tokens before it and what was known at i *before* it was drawn, such as the shape of
-    the draft's distribution or the time; nothing that comes later removes it (see Policy, `in_order`). And the numbers
-    for the draft's draw, the coin, the residual and the target's own token are independent (duo/spec/noise.py).
+    It is exact under three conditions. Candidates are considered from left to right. Whether candidate i is considered
+    depends only on the tokens before it and on what was known at i *before* it was drawn, such as the draft's
+    distribution or the time, and on nothing later (see best_in_order() in duo/spec/decision.py). The random numbers for
+    the draft's draw, the coin, the residual and the target's own token are independent (duo/spec/noise.py).
     """
 
     def __init__(self, config: SamplingConfig, constraint: Constraint | None = None) -> None:
@@ -114,7 +110,7 @@ class Rejection:
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
     ) -> Acceptance:
-        """See Verifier. Every candidate carries the distribution that it was drawn from."""
+        """See Verifier. Every candidate has the distribution that it was drawn from."""
         tokens = candidates.tokens
         guesses = (*candidates.guesses, None)
         return left_to_right(
@@ -122,7 +118,7 @@ class Rejection:
         )
 
     def _settle(self, logits: Logits, guess: Guess | None, position: int, before: Sequence[int]) -> int:
-        """The text's token at `position`: the guess, if it stays."""
+        """The token at `position`: that of `guess` if it is accepted."""
         recent = before[-self.n_recent :] if self.n_recent else ()
         target = self._chain.distribution(logits, recent)
         if guess is None:
@@ -145,7 +141,7 @@ class Rejection:
 
 
 class Proposer:
-    """Rejection sampling, for the draft: draws from its own distribution and says what that is."""
+    """Rejection sampling, for the draft: draws from its own distribution and attaches it."""
 
     def __init__(self, config: SamplingConfig) -> None:
         self._seed = config.seed
@@ -153,21 +149,21 @@ class Proposer:
         self.n_recent = self._chain.n_recent
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """A token drawn from the draft's distribution. The confidence does not know which: see Rejection."""
+        """A token drawn from the draft's distribution. The confidence is independent of the draw: see Rejection."""
         ids, left = self._chain(logits, recent)
         sure = confidence(left, int(left.argmax()))
         scores = left + gumbel(self._seed, Purpose.DRAFT, position, ids)
         return Guess(int(ids[scores.argmax()]), sure, Distribution(ids, softmax(left)))
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """What coupled sampling would guess: it is right about as often as a drawn token is accepted."""
+        """The token of coupled sampling, which is right about as often as a drawn token is accepted."""
         ids, left = self._chain(logits, recent)
         sure = confidence(left, int(left.argmax()))
         return Guess(int(ids[(left + gumbel(self._seed, Purpose.OWN, position, ids)).argmax()]), sure)
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
-    """What is left of the target's distribution where the draft's is taken away; the target's if that is nothing."""
+    """The normalised positive part of `target` - `draft`; `target` itself if that is empty."""
     at = np.minimum(draft.ids.searchsorted(target.ids), len(draft.ids) - 1)
     taken = np.where(draft.ids[at] == target.ids, draft.probabilities[at], 0.0)
     rest: Floats = np.maximum(target.probabilities - taken, 0.0)
@@ -176,7 +172,7 @@ def residual(target: Distribution, draft: Distribution) -> Distribution:
 
 
 def draw(distribution: Distribution, seed: int, purpose: Purpose, position: int) -> int:
-    """A token of the distribution."""
+    """Draw a token, as the arg-max of log p + Gumbel noise."""
     ids, probabilities = distribution
     possible = probabilities > 0
     ids = ids[possible]
