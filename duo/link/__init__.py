@@ -1,1 +1,1 @@
-"""Drafting on another machine."""
+"""Remote drafts: the protocol, the lead's side and the draft's side."""

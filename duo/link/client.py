@@ -1,4 +1,4 @@
-"""DraftClient: a draft that works for a lead on another machine, and may come and go."""
+"""DraftClient: a draft that connects to a lead, usually on another machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import astuple
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
@@ -29,73 +30,73 @@ from duo.spec.types import Logits
 
 log = logging.getLogger("duo.link")
 
-JOINED = "joined the lead"  # how it says so
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0  # before it connects again
+CONNECTED = "connected to the lead"  # the beginning of the log line
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.25, 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
-_LEAVE_S = 2.0  # to say goodbye
-_MANY = 16  # tokens in a decode that is announced, because it may take long
+_CLOSE_S = 2.0  # for the closing handshake
+_ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
 
 
 class Refusal(LinkError):
-    """The lead does not want this draft, and will not want it later."""
+    """The lead refused this draft for good."""
 
 
 class DraftClient:
-    """Drafts for one lead, whenever it is there, until it is told to stop."""
+    """Drafts for one lead until stop(); connects again whenever the connection ends."""
 
     def __init__(self, url: str, hello: Hello, context: Callable[[int], Decoder]) -> None:
-        """`context` makes a draft's context for texts of so many tokens. Raises UsageError for a URL that is none."""
-        # The lead prints its address as http://…, and people leave out what goes without saying.
+        """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens. Raises UsageError for a bad URL."""
+        # The lead prints http://…; without a scheme it is ws://.
         scheme, _, rest = url.rpartition("://")
         scheme = {"http": "ws", "https": "wss", "": "ws"}.get(scheme, scheme)
         if scheme not in ("ws", "wss") or not rest:
-            raise UsageError(f"lead takes ws://host:port or wss://host:port, not {url!r}", "lead")
+            raise UsageError(f"lead must be ws://host:port or wss://host:port, not {url!r}", "lead")
         url = f"{scheme}://{rest}".rstrip("/")
         self._url = url if url.endswith(ROUTE) else url + ROUTE
         self._hello = hello
         self._make_context = context
         self._cache: Cache | None = None
-        self._n_ctx = 0  # tokens that the cache was made for
+        self._n_ctx = 0  # of the lead for which the cache was made
         self._stop = threading.Event()
         self._socket: ClientConnection | None = None
 
     def run(self) -> None:
-        """Work until stop(). Raises Refusal if the lead does not want it, UsageError for a URL that cannot be used."""
-        pause_s, told = _FIRST_PAUSE_S, False
+        """Draft until stop(). Raises Refusal if the lead refuses the draft, UsageError for an invalid URL."""
+        pause_s, reported = _FIRST_PAUSE_S, False
         while not self._stop.is_set():
             try:
                 with self._connect() as self._socket:
                     if self._stop.is_set():
                         break
                     welcome = self._greet(self._socket)
-                    log.info("%s at %s", JOINED, self._url)
-                    pause_s, told = _FIRST_PAUSE_S, False
+                    log.info("%s at %s", CONNECTED, self._url)
+                    pause_s, reported = _FIRST_PAUSE_S, False
                     self._serve(self._socket, welcome)
             except Refusal:
                 raise
             except (OSError, WebSocketException, LinkError) as error:
-                if not told and not self._stop.is_set():
-                    log.info("no lead takes me at %s (%s): trying again until one does", self._url, _reason(error))
-                told = True
+                if not reported and not self._stop.is_set():
+                    log.info("cannot connect to the lead at %s (%s): trying again", self._url, _reason(error))
+                reported = True
             finally:
                 self._socket = None
-            # Not all drafts at the same time.
+            # Jitter: all drafts of a lead would connect in the same moment.
             self._stop.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def stop(self) -> None:
-        """Leave, from any thread or signal handler."""
+        """Disconnect and let run() return. From any thread or signal handler."""
         self._stop.set()
         connection = self._socket
         if connection is not None:
             threading.Thread(target=connection.close, daemon=True).start()
-            # A lead that hangs does not answer, and may hold up whoever is sending.
-            cut = threading.Timer(_LEAVE_S, _cut, (connection,))
-            cut.daemon = True
-            cut.start()
+            # A lead that hangs does not close the connection, and may block a thread that is sending.
+            timer = threading.Timer(_CLOSE_S, _shut_down, (connection,))
+            timer.daemon = True
+            timer.start()
 
     def _connect(self) -> ClientConnection:
-        """Raises UsageError for a URL that cannot be used, OSError or WebSocketException if nothing answers."""
+        """Raises UsageError for an invalid URL, OSError or WebSocketException if the connection fails."""
         try:
             return connect(
                 self._url,
@@ -104,7 +105,7 @@ class DraftClient:
                 open_timeout=_HANDSHAKE_S,
                 ping_interval=5,
                 ping_timeout=10,
-                close_timeout=_LEAVE_S,
+                close_timeout=_CLOSE_S,
                 user_agent_header=None,
                 proxy=None,
             )
@@ -115,13 +116,13 @@ class DraftClient:
         connection.send(messages.encode(self._hello))
         answer = messages.from_lead(connection.recv(timeout=_HANDSHAKE_S))
         if isinstance(answer, Refused):
-            raise Refusal(f"the lead refused: {answer.reason}")
+            raise Refusal(f"the lead refused this draft: {answer.reason}")
         if not isinstance(answer, Welcome):
-            raise LinkError("the lead did not say welcome")
+            raise LinkError("the lead sent no Welcome")
         return answer
 
     def _serve(self, connection: ClientConnection, welcome: Welcome) -> None:
-        """Do what the lead says until the connection ends."""
+        """Handle the lead's messages until the connection ends."""
         cache = self._cache_for(welcome.n_ctx)
         target, serial = None, -1
         with ExitStack() as drafting, suppress(ConnectionClosed):
@@ -136,22 +137,22 @@ class DraftClient:
                 elif isinstance(message, End):
                     drafting.close()
                     target = None
-                    connection.send(messages.encode(Alive(message.serial)))  # it is ready
-        log.info("left the lead" if self._stop.is_set() else "the lead has gone")
+                    connection.send(messages.encode(Alive(message.serial)))  # ready for the next text
+        log.info("disconnected from the lead" if self._stop.is_set() else "the lead disconnected")
 
     def _cache_for(self, n_ctx: int) -> Cache:
         if self._cache is None or self._n_ctx < n_ctx:
-            self._cache = None  # two at the same time might not fit
+            self._cache = None  # freed first: two might not fit the memory
             self._cache, self._n_ctx = Cache(self._make_context(n_ctx)), n_ctx
         return self._cache
 
 
 class _Drafting:
-    """Drafts for one text from `with` to its end."""
+    """Drafts for one text, inside `with`."""
 
     def __init__(self, cache: Cache, begin: Begin, connection: ClientConnection) -> None:
         def send(message: Message) -> None:
-            with suppress(ConnectionClosed):  # which _serve will notice
+            with suppress(ConnectionClosed):  # _serve handles it
                 connection.send(messages.encode(message))
 
         self._cache = cache
@@ -164,12 +165,10 @@ class _Drafting:
         self._thread = DraftThread(self._drafter, self.target, context, on_end=lambda: send(Unable(begin.serial)))
 
     def __enter__(self) -> _Drafting:
-        """Begin."""
         self._thread.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """End, and keep what was read for the next text."""
         self._thread.__exit__(*error)
         self._cache.end(self._drafter.cached)
         if (failure := self._thread.error) is not None:
@@ -177,7 +176,7 @@ class _Drafting:
 
 
 class _Announcing:
-    """A context that says so before it decodes many tokens."""
+    """A context that calls `announce` before it decodes many tokens."""
 
     def __init__(self, context: Decoder, announce: Callable[[], None]) -> None:
         self._context = context
@@ -189,42 +188,29 @@ class _Announcing:
 
     @property
     def n_past(self) -> int:
-        """Tokens in the cache."""
         return self._context.n_past
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """See Decoder."""
-        if len(tokens) > _MANY:
+        if len(tokens) > _ANNOUNCED:
             self._announce()
         return self._context.decode(tokens, n_rows)
 
 
 def hello(token: str, model: Model) -> Hello:
-    """What a draft says first: `token` shows that it may."""
-    fingerprint = Fingerprint.of(model)
-    return Hello(
-        messages.VERSION,
-        token,
-        model.path.stem[:256],
-        fingerprint.vocab_type,
-        fingerprint.n_vocab,
-        fingerprint.bos,
-        fingerprint.eos,
-        fingerprint.blocks,
-        fingerprint.tail,
-    )
+    """A draft's first message; `token` is the lead's."""
+    return Hello(messages.VERSION, token, model.path.stem[:256], *astuple(Fingerprint.of(model)))
 
 
-def _cut(connection: ClientConnection) -> None:
+def _shut_down(connection: ClientConnection) -> None:
     with suppress(OSError):
         connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == TRY_LATER:
-        return "it is still loading its model, or has enough drafts"
+        return "it is still loading its model, or has too many drafts"
     if isinstance(error, InvalidStatus):
-        return f"it answers with status {error.response.status_code}"
+        return f"it returned status {error.response.status_code}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Guard: which requests pass to an HTTP application, by key, Host and Origin."""
+"""Guard: checks the API key, Host and Origin of requests to an HTTP application."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duo.link.messages import ROUTE
 
-_LONGEST_MESSAGE = 500
+_MAX_MESSAGE = 500
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class ApiError(Exception):
-    """What a client is told instead of an answer, in OpenAI's shape."""
+    """An error response in OpenAI's format."""
 
     def __init__(self, status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> None:
         super().__init__(message)
@@ -29,26 +29,22 @@ class ApiError(Exception):
         self.code = code
 
     def body(self) -> dict[str, Any]:
-        """The JSON."""
-        message = str(self)[:_LONGEST_MESSAGE]  # it may quote what was asked
+        """The JSON body."""
+        message = str(self)[:_MAX_MESSAGE]  # it may quote the request
         return {"error": {"message": message, "type": self.kind, "param": None, "code": self.code or self.status}}
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is let through."""
+    """Which requests are allowed."""
 
-    keys: Sequence[str] = ()  # one of which a client must know; none: it need not know any
-    hosts: frozenset[str] | None = None  # names that it may have called the server by; None: any
-    origins: frozenset[str] = frozenset()  # web sites whose pages may ask; * is all
-
-    def allows(self, origin: str) -> bool:
-        """Whether pages of this site may ask."""
-        return "*" in self.origins or origin in self.origins
+    keys: Sequence[str] = ()  # API keys, of which a client must send one; empty: none is needed
+    hosts: frozenset[str] | None = None  # allowed names in the Host header; None: any
+    origins: frozenset[str] = frozenset()  # allowed web sites; * is all
 
 
 class Guard:
-    """Checks key, Host and Origin."""
+    """ASGI middleware that rejects requests against the rules."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
@@ -56,47 +52,42 @@ class Guard:
         self._keys = [_digest(key) for key in rules.keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
+        """Forward the request or reject it."""
         if scope["type"] not in ("http", "websocket"):
             return
 
-        refusal = self._refusal(scope["path"], scope.get("method", ""), Headers(scope=scope))
-        if refusal is None:
+        error = self._check(scope["path"], scope.get("method", ""), Headers(scope=scope))
+        if error is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
         else:
-            await error_response(refusal)(scope, receive, send)
+            await error_response(error)(scope, receive, send)
 
-    def _refusal(self, path: str, method: str, headers: Headers) -> ApiError | None:
+    def _check(self, path: str, method: str, headers: Headers) -> ApiError | None:
         host = headers.get("host", "")
         if self._rules.hosts is not None and _name(host) not in self._rules.hosts:
-            message = f"this server is not called {_name(host)[:100]!r}: it has to allow this host"
+            message = f"the host {_name(host)[:100]!r} is not allowed: add it to the server's allowed hosts"
             return ApiError(403, message, "permission_error")
         origin = headers.get("origin")
-        if origin is not None and not (self._rules.allows(origin) or origin.partition("://")[2] == host):
-            return ApiError(
-                403, "pages of other sites may not ask: the server has to allow this origin", "permission_error"
-            )
-        # Backs have a token of their own; browsers ask with OPTIONS before they send a key.
-        if (
-            self._keys
-            and path not in ("/health", "/v1/health", ROUTE)
-            and method != "OPTIONS"
-            and not self._knows_key(headers)
-        ):
+        is_allowed = origin is None or origin.partition("://")[2] == host or {"*", origin} & self._rules.origins
+        if not is_allowed:
+            return ApiError(403, "this origin is not allowed: add it to the server's CORS origins", "permission_error")
+        # Remote drafts have a separate token; browsers send OPTIONS without a key.
+        needs_key = path not in ("/health", "/v1/health", ROUTE) and method != "OPTIONS"
+        if self._keys and needs_key and not self._has_key(headers):
             return ApiError(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
         return None
 
-    def _knows_key(self, headers: Headers) -> bool:
+    def _has_key(self, headers: Headers) -> bool:
         kind, _, key = headers.get("authorization", "").partition(" ")
         given = _digest(key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", ""))
-        # All of them, so that the time does not tell which.
+        # Compares with all keys, so that the time does not depend on which one matches.
         return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether only this machine can connect to this address."""
     if host in LOOPBACK_NAMES:
         return True
     try:
@@ -106,19 +97,19 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(host: str, more: Iterable[str] = ()) -> frozenset[str] | None:
-    """The names that a server at this address answers to: DNS rebinding makes others up. None: any."""
+    """The host names that a server at this address allows, against DNS rebinding; None: any."""
     if not is_loopback(host) and not more:
         return None
     return frozenset((*LOOPBACK_NAMES, host.lower(), *(name.lower() for name in more)))
 
 
 def in_url(host: str) -> str:
-    """An address as URLs write it."""
+    """The address as part of a URL."""
     return f"[{host}]" if ":" in host else host
 
 
 def error_response(error: ApiError, more: Mapping[str, str] | None = None) -> JSONResponse:
-    """The response for an error, with `more` headers."""
+    """The response for an error, with additional headers."""
     headers = dict(more or {})
     if error.status == 503:
         headers["Retry-After"] = "1"

@@ -1,16 +1,16 @@
-"""What a lead and a remote draft say to each other, as MessagePack in binary WebSocket messages. Pure.
+"""The protocol between a lead and a remote draft: MessagePack in binary WebSocket messages. Pure.
 
     draft                                  lead
     Hello ───────────────────────────────►      version, token, vocabulary
           ◄─────────────────────────────── Welcome, or Refused and the end
           ◄─────────────────────────────── Begin       a text, with all its tokens so far
-    Guess ───────────────────────────────►      one token, at once when it is made
-          ◄─────────────────────────────── Text        what was accepted since; whether to guess on
-    Alive ───────────────────────────────►      sign of life while it reads a long text, and after End
-    Unable ──────────────────────────────►      it cannot guess in this text any more
+    Guess ───────────────────────────────►      one candidate, as soon as it is drafted
+          ◄─────────────────────────────── Text        the tokens accepted since; whether to continue drafting
+    Alive ───────────────────────────────►      sign of life before a long decode, and after End
+    Unable ──────────────────────────────►      it can no longer draft for this text
           ◄─────────────────────────────── End
 
-`serial` names one Begin. What belongs to another one is stale. `epoch` is the Session's.
+`serial` identifies one Begin; messages about any other are stale. `epoch` is the Session's.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from duo.errors import DuoError, LinkError
 
 VERSION = 1
 ROUTE = "/v1/draft"  # of the WebSocket, on the lead's port
-TRY_LATER = 1013  # why a connection is closed (RFC 6455, registry of close codes)
-# Both ends leave out compression: messages are small, and it would cost time and memory.
+TRY_LATER = 1013  # close code (RFC 6455, registry)
+# Neither side compresses: messages are small, and compression costs time and memory.
 MAX_FROM_DRAFT = 64 * 1024  # bytes of one message; the largest is a Hello
-MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may hold a long text
-_LONGEST_S = 3600.0
-_SUREST = 50.0  # confidence; what is more is as good
+MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may contain a long text
+_MAX_S = 3600.0
+_MAX_CONFIDENCE = 50.0
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
@@ -42,11 +42,11 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first message of a draft. Its first fields are the same in every version."""
+    """The first message of a draft. Its first field is the same in every version."""
 
     version: int
-    token: Word  # what shows that it may take part
-    model: Word  # for people to read
+    token: Word  # authenticates the draft
+    model: Word  # name, for logs
     vocab_type: int
     n_vocab: Number
     bos: int
@@ -56,7 +56,7 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class GuessMessage(Message, frozen=True, tag=2):
-    """The draft's token for a position, its confidence, and what it took to make; `n_known` tokens were accepted."""
+    """A candidate for `position` and its cost. `n_known`: accepted tokens that it builds on."""
 
     serial: Number
     epoch: Number
@@ -69,35 +69,35 @@ class GuessMessage(Message, frozen=True, tag=2):
 
 
 class Alive(Message, frozen=True, tag=3):
-    """The draft is about to decode much, or has ended a text and is ready for the next."""
+    """The draft is about to decode many tokens, or is ready for the next text."""
 
     serial: Number
 
 
 class Unable(Message, frozen=True, tag=4):
-    """The draft cannot guess in this text any more."""
+    """The draft can no longer draft for this text."""
 
     serial: Number
 
 
 class Welcome(Message, frozen=True, tag=16):
-    """The draft may take part."""
+    """The draft is accepted."""
 
-    n_ctx: Number  # tokens that a text can have
+    n_ctx: Number  # the target's context size
 
 
 class Refused(Message, frozen=True, tag=17):
-    """The draft may not take part."""
+    """The draft is not accepted."""
 
     reason: str
 
 
 class Begin(Message, frozen=True, tag=18):
-    """A text to guess in."""
+    """A text to draft for."""
 
     serial: Number
-    n_vocab: Number  # guesses beyond it are of no use
-    n_ahead: Number  # most guesses ahead of the accepted tokens
+    n_vocab: Number  # the target's: tokens beyond it are useless
+    n_ahead: Number  # most candidates ahead of the accepted tokens
     sampling: SamplingConfig
     banned: Tokens
     epoch: Number
@@ -106,7 +106,7 @@ class Begin(Message, frozen=True, tag=18):
 
 
 class Text(Message, frozen=True, tag=19):
-    """What was accepted after the first `position` tokens."""
+    """The tokens accepted after the first `position` tokens."""
 
     serial: Number
     epoch: Number
@@ -116,7 +116,7 @@ class Text(Message, frozen=True, tag=19):
 
 
 class End(Message, frozen=True, tag=20):
-    """There is nothing to guess now."""
+    """The text has ended, or another draft is in use."""
 
     serial: Number
 
@@ -132,23 +132,23 @@ M = TypeVar("M")
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     return _encoder.encode(message)
 
 
 def from_draft(data: bytes | str) -> FromDraft:
-    """What a draft says, with every value in its range. Raises LinkError."""
+    """Decode a draft's message and check its values. Raises LinkError."""
     message = _decode(_from_draft, data, MAX_FROM_DRAFT)
     if isinstance(message, GuessMessage):
         if not math.isfinite(message.confidence):
-            _reject("a confidence that is no number")
-        if not 0 <= message.seconds <= _LONGEST_S:
-            _reject("a time out of range")
+            _reject("the confidence is not finite")
+        if not 0 <= message.seconds <= _MAX_S:
+            _reject("the time is out of range")
     return message
 
 
 def other_version(data: bytes | str) -> int | None:
-    """The version of a Hello of another protocol, of which only the beginning is sure; None for all else."""
+    """The protocol version of a Hello, if it is not this one; None for anything else."""
     try:
         match msgspec.msgpack.decode(data if isinstance(data, bytes) else b""):
             case [1, int(version), *_] if version != VERSION:
@@ -159,20 +159,20 @@ def other_version(data: bytes | str) -> int | None:
 
 
 def from_lead(data: bytes | str) -> FromLead:
-    """What a lead says. Raises LinkError."""
+    """Decode a lead's message. Raises LinkError."""
     return _decode(_from_lead, data, MAX_FROM_LEAD)
 
 
 def usable_confidence(message: GuessMessage) -> float:
-    """The confidence, not beyond what a draft of duo's own would say."""
-    return min(max(message.confidence, 0.0), _SUREST)
+    """The confidence, limited to the range of duo's own drafts."""
+    return min(max(message.confidence, 0.0), _MAX_CONFIDENCE)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[M], data: bytes | str, limit: int) -> M:
     if isinstance(data, str):
         _reject("text instead of bytes")
     if len(data) > limit:
-        _reject(f"{len(data)} bytes at once")
+        _reject(f"{len(data)} bytes are more than {limit}")
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, DuoError, RecursionError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""DraftProcess: a remote draft in a process of its own on this machine, started again whenever it ends."""
+"""DraftProcess: a remote draft in a separate process on this machine, restarted whenever it ends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import msgspec
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DuoError, UsageError
-from duo.link.client import JOINED, DraftClient, hello
+from duo.link.admission import Admission
+from duo.link.client import CONNECTED, DraftClient, hello
 from duo.link.guard import LOOPBACK_NAMES, Rules
 from duo.link.listener import Listener
-from duo.link.remote_draft import Admission
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
 from duo.llama.context import Context
@@ -31,20 +31,19 @@ from duo.models.fitting import DEVICE_CTX, LAYERS_PLACED, fit
 
 log = logging.getLogger("duo.process")
 
-_TOKEN = "DUO_DRAFT_TOKEN"  # noqa: S105 - a variable of the environment
-
+_TOKEN = "DUO_DRAFT_TOKEN"  # noqa: S105 - an environment variable
 _LOOPBACK = "127.0.0.1"
-DRAFT_BATCH = 128  # tokens that a remote draft decodes at once: the lead hears of it after each batch
-_LOOK_S = 0.1  # between two looks at a process that is starting
-_PATIENCE_S = 10.0  # before the text begins without it
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0  # before it is started again
-_STEADY_S = 30.0  # it lived so long that the next end is a new story
-_LEAVE_S = 2.0  # to end by itself
+DRAFT_BATCH = 128  # batch size of a remote draft, which sends a sign of life after each batch
+_POLL_S = 0.1  # interval of checks on a process that is starting
+_PATIENCE_S = 10.0  # before the text begins without the draft
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.25, 15.0  # before a restart
+_STEADY_S = 30.0  # run time after which the pauses begin anew
+_EXIT_S = 2.0  # for the process to exit by itself
 
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """All that the process has to know."""
+    """The configuration of the process."""
 
     url: str  # of the lead
     model: ModelConfig
@@ -52,59 +51,57 @@ class DraftPlan:
 
 
 class DraftProcess:
-    """Runs a draft in a process of its own from `with` to its end, which speaks the link over this machine's loopback.
+    """Runs a draft in a separate process, inside `with`, and connects to it over loopback.
 
-    What ends that process, such as a dying RPC server, ends only that. It also ends when this one does, however that
-    comes about: its standard input ends then.
+    A failure of that process, such as a lost RPC server, does not affect this one. When this process ends, for whatever
+    reason, that one does too: it reads end-of-file on its standard input.
     """
 
     def __init__(self, name: str, model: ModelConfig, context: ContextConfig, drafts: RemoteDrafts) -> None:
-        """Listen; `name` says what it is, in warnings. Raises UsageError."""
+        """Listen; `name` names the draft in log messages. Raises UsageError."""
         token = secrets.token_urlsafe()
         rules = Rules(hosts=frozenset(LOOPBACK_NAMES))
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), rules), _LOOPBACK, 0)
         plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context)
         self._name = name
-        # Unlike `python -m` this does not run what happens to lie in the current folder.
+        # Unlike `python -m`, this imports nothing from the current directory.
         code = "import sys; sys.path = [path for path in sys.path if path]; from duo.link.process import main; main()"
         self._command = [sys.executable, "-c", code, msgspec.json.encode(plan, enc_hook=str).decode()]
         self._environment = os.environ | {_TOKEN: token}
         self._process: subprocess.Popen[str] | None = None
         self._stop = threading.Event()
-        self._settled = threading.Event()
-        self._has_joined = False
-        self.is_started = False
-        self._told: str | None = None  # what it ended of, as the user knows it
+        self._settled = threading.Event()  # the draft has connected or failed
+        self._has_connected = False
+        self._reported: str | None = None  # the failure that was logged last, until the draft connects
         self._thread = threading.Thread(target=self._run, name="duo-process")
-        self.usage_error: str | None = None  # why it cannot be as it is asked for, if it never was
+        self._usage_error: str | None = None  # why it cannot run with these options
 
     def __enter__(self) -> DraftProcess:
-        """Listen; the process is not started yet."""
         self._listener.__enter__()
         return self
 
     def start(self, stop: threading.Event | None) -> None:
-        """Start it, and wait until it is ready or has failed; not for long, and not once `stop` is set.
+        """Start the process; wait a few seconds until it is ready, has failed, or `stop` is set.
 
-        Raises UsageError if it cannot be as it is asked for.
+        A second call does nothing. Raises UsageError if the process rejects its options.
         """
-        self.is_started = True
+        if self._thread.ident is not None:
+            return
         self._thread.start()
         end = time.monotonic() + _PATIENCE_S
-        while not self._settled.wait(_LOOK_S) and time.monotonic() < end and not (stop and stop.is_set()):
+        while not self._settled.wait(_POLL_S) and time.monotonic() < end and not (stop and stop.is_set()):
             pass
-        if self.usage_error is not None:
-            raise UsageError(f"{self._name}: {self.usage_error}")
+        if self._usage_error is not None:
+            raise UsageError(f"{self._name}: {self._usage_error}")
         if not self._settled.is_set():
-            log.info("%s is still loading: the target begins alone", self._name)
+            log.info("%s is still loading: the target starts alone", self._name)
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self._stop.set()
-        while self._thread.is_alive():  # it may be starting one just now
+        while self._thread.is_alive():  # it may be starting a process
             if (process := self._process) is not None:
                 _end(process)
-            self._thread.join(_LEAVE_S)
+            self._thread.join(_EXIT_S)
         self._listener.close()
 
     def _run(self) -> None:
@@ -114,20 +111,20 @@ class DraftProcess:
             status, last = self._run_once()
             if self._stop.is_set():
                 return
-            if status == UsageError.exit_status and not self._has_joined:
-                self.usage_error = last
+            if status == UsageError.exit_status and not self._has_connected:
+                self._usage_error = last
                 self._settled.set()
                 return
             pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
-            if last != self._told:
-                log.warning("%s: %s; the target goes on alone while it is tried again", self._name, last)
-                self._told = last
+            if last != self._reported:
+                log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, last)
+                self._reported = last
             self._settled.set()
             self._stop.wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _run_once(self) -> tuple[int, str]:
-        """Run it to its end. Returns its exit status and the last thing it said."""
+        """Run the process. Returns its exit status and the last line that it logged."""
         last = ""
         try:
             process = subprocess.Popen(
@@ -138,7 +135,7 @@ class DraftProcess:
                 text=True,
                 errors="replace",
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C is for this process, which ends that one
+                start_new_session=True,  # Ctrl-C is for this process, which then stops that one
             )
         except OSError as error:
             return 1, f"its process cannot be started: {error.strerror}"
@@ -146,28 +143,29 @@ class DraftProcess:
             assert process.stderr is not None
             for line in process.stderr:
                 last = line.strip().removeprefix("duo: error: ")
-                self._hear(last)
-        return process.returncode, last or f"it ended with status {process.returncode}"
+                self._read(last)
+        return process.returncode, last or f"its process exited with status {process.returncode}"
 
-    def _hear(self, line: str) -> None:
+    def _read(self, line: str) -> None:
+        """Handle a line of the process's log."""
         log.debug("%s: %s", self._name, line)
         if line.startswith(LAYERS_PLACED):
             log.info("%s", line)
-        if line.startswith(JOINED):
-            if self._told is not None:
-                log.info("%s: it is back", self._name)
-            self._told = None
-            self._has_joined = True
+        if line.startswith(CONNECTED):
+            if self._reported is not None:
+                log.info("%s: connected again", self._name)
+            self._reported = None
+            self._has_connected = True
             self._settled.set()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Let it end by itself, or make it."""
+    """Ask the process to exit, then kill it."""
     with suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
     try:
-        process.wait(_LEAVE_S)
+        process.wait(_EXIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
 
@@ -176,9 +174,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Draft for the lead that the first argument names, until standard input ends; every line is one of the lead's log.
+    """Draft for the lead in the plan, the first argument, until standard input is closed. Logs to standard error.
 
-    Exit status 2: it cannot be as it is asked for.
+    Exit status 2: the options cannot be used.
     """
     end_with_stdin()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -189,11 +187,11 @@ def main() -> None:
         run_draft(plan, os.environ.pop(_TOKEN, ""))
     except DuoError as error:
         log.error("%s", error)
-        os._exit(error.exit_status)  # a lost RPC server may hold threads for ever
+        os._exit(error.exit_status)  # a lost RPC server may block threads forever
 
 
 def run_draft(plan: DraftPlan, token: str) -> None:
-    """Load a draft and work for a lead, whenever it is there. Raises DuoError."""
+    """Load a draft and run a DraftClient. Raises DuoError."""
     config, _ = fit(plan.model, None, replace(plan.context, n_ctx=DEVICE_CTX), name="draft")
     with closing(Model(config)) as model:
         if not model.can_roll_back:
@@ -203,7 +201,7 @@ def run_draft(plan: DraftPlan, token: str) -> None:
 
 
 def draft_context(model: Model, config: ContextConfig, n_ctx: int) -> Context:
-    """A context for texts of so many tokens, as far as the draft was trained for that."""
+    """A context for texts of `n_ctx` tokens, at most as large as the draft was trained with."""
     return Context(model, replace(config, n_ctx=min(model.n_ctx_train, n_ctx + config.n_ctx)))
 
 
@@ -212,11 +210,11 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def end_with_stdin() -> None:
-    """From now on, end at once when standard input does: nothing here is worth keeping then."""
-    threading.Thread(target=_wait_for_eof, name="duo-stdin", daemon=True).start()
+    """From now on, exit at once when standard input is closed."""
 
+    def wait_for_eof() -> None:
+        while os.read(0, 4096):  # not sys.stdin, which Python could not close at exit
+            pass
+        os._exit(0)
 
-def _wait_for_eof() -> None:
-    while os.read(0, 4096):  # not sys.stdin, which Python could not close at its own end
-        pass
-    os._exit(0)
+    threading.Thread(target=wait_for_eof, name="duo-stdin", daemon=True).start()

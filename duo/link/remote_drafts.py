@@ -1,4 +1,4 @@
-"""RemoteDrafts: the drafts on other machines that are connected, and the choice of the one that works."""
+"""RemoteDrafts: the remote drafts that are connected, and the choice of the one in use."""
 
 from __future__ import annotations
 
@@ -18,84 +18,83 @@ from duo.llama.vocabulary import Fingerprint
 from duo.spec.policy import Policy
 
 if TYPE_CHECKING:
-    from duo.link.process import DraftProcess
     from duo.link.remote_draft import RemoteDraft
 
 log = logging.getLogger("duo.link")
 
-MOST = 16  # connected at the same time
-_MOST_LEARNED = 64  # models of which is kept what was learned
+MOST = 16  # concurrent connections
+_MAX_LEARNED = 64  # models whose policy is kept
 
 
 @dataclass(frozen=True, slots=True)
 class TargetVocabulary:
-    """What a draft must fit."""
+    """What a draft must match."""
 
     fingerprint: Fingerprint
-    texts: Sequence[bytes]  # the vocabulary's own spelling of each token
-    n_ctx: int  # longest text
+    texts: Sequence[bytes]  # the tokens as the vocabulary stores them
+    n_ctx: int
 
     @classmethod
     def of(cls, model: Model, context: Context) -> TargetVocabulary:
-        """A target's."""
+        """The vocabulary of a target."""
         return cls(Fingerprint.of(model), model.token_texts(model.n_vocab), context.n_ctx)
 
 
 class RemoteDrafts:
-    """One of them works; the others stand by in the order in which they came.
+    """One draft is in use; the others stand by in the order in which they connected.
 
-    They join and leave on the server's thread while the target's asks which one to use: the lock protects the fields
-    below it.
+    Drafts connect and disconnect on the server's thread while the target's thread chooses one: the lock protects the
+    fields below it.
     """
 
     def __init__(self) -> None:
         self.drafting = EngineConfig().drafting()
-        self.n_target_threads = 1  # while one of them works
-        self.target: TargetVocabulary | None = None  # once the model is loaded
-        self.process: DraftProcess | None = None  # that is started when there is a target
-        self.learned: dict[str, dict[str, Any]] = {}  # Policy.state() by the draft's model; the target's thread's own
+        self.n_target_threads = 1  # while a remote draft is in use
+        self.target: TargetVocabulary | None = None  # None while the model is loading
+        self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
+        self.learned: dict[str, dict[str, Any]] = {}  # Policy.state() by the draft's model; for the target's thread
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._makes_calls = False
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()  # joins, stale guesses, and drops by their reason
+        self._counts: Counter[str] = Counter()  # of events
         self._line: list[RemoteDraft] = []
         self._active: RemoteDraft | None = None
         self._given_up: list[RemoteDraft] = []  # in this text
-        self._named: RemoteDraft | None = None  # the last that was said to work
+        self._last_used: RemoteDraft | None = None
 
     @property
     def n_connected(self) -> int:
-        """Drafts that work or stand by."""
+        """Number of drafts that are connected."""
         with self._lock:
             return len(self._line)
 
     @property
     def latency_s(self) -> float:
-        """Round trip to the draft that worked last, without the time to make a guess."""
+        """Round-trip time to the draft that was in use last, without the time to draft a token."""
         with self._lock:
-            return self._named.policy.latency_s if self._named is not None else 0.0
+            return self._last_used.policy.latency_s if self._last_used is not None else 0.0
 
     @property
     def counts(self) -> Counter[str]:
-        """How often what has happened."""
+        """Number of events: joined, stalled, stale, and `dropped: ` and `refused: ` with a reason."""
         with self._lock:
             return self._counts.copy()
 
-    def count(self, what: str, n: int = 1) -> None:
-        """It has happened `n` times more."""
+    def count(self, event: str, n: int = 1) -> None:
+        """Count an event `n` times."""
         with self._lock:
-            self._counts[what] += n
+            self._counts[event] += n
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call soon, on a thread that has the time. Never blocks.
+        """Make a call on another thread. Never blocks.
 
-        To wake the server's thread, the target's would have to give up the interpreter for a moment, and would wait for
-        it until the other one has done what it was woken for.
+        If the target's thread woke the server's, it would release the GIL and wait until that thread has handled the
+        wake-up.
         """
         self._calls.put(call)
 
     def new_policy(self, model: str) -> Policy:
-        """A policy for a draft of this model, which begins with what was learned about such a one."""
+        """A policy for a draft of this model, with the values learned for it so far."""
         drafting = self.drafting
         policy = Policy(drafting.n_max, drafting.n_ahead, schedules_of(drafting), remote=True)
         policy.restore_kept(self.learned.get(model))
@@ -104,7 +103,7 @@ class RemoteDrafts:
     # The server's side
 
     def join(self, draft: RemoteDraft, *, always: bool = False) -> bool:
-        """Let a draft take part. False if there are too many, unless this one may `always`."""
+        """Add a draft. False if too many are connected; never with `always`."""
         with self._lock:
             if len(self._line) >= MOST and not always:
                 return False
@@ -112,12 +111,12 @@ class RemoteDrafts:
             self._counts["joined"] += 1
             if not self._makes_calls:
                 self._makes_calls = True
-                # It holds nothing that would have to be put in order, and sleeps when the process ends.
+                # A daemon: it holds nothing that needs to be cleaned up at exit.
                 threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
             return True
 
     def leave(self, draft: RemoteDraft, reason: str) -> None:
-        """A draft has gone."""
+        """Remove a draft that has disconnected."""
         with self._lock:
             self._line.remove(draft)
             self._counts[f"dropped: {reason}"] += 1
@@ -128,26 +127,25 @@ class RemoteDrafts:
     # The target's side: see duo.engine.generation.RemoteSource
 
     def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
-        """How far they may guess ahead, and the threads that the target has while one of them works."""
+        """Set the limits of drafting, and the number of threads of the target while a remote draft is in use."""
         self.drafting, self.n_target_threads = drafting, n_target_threads
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
-        """Drafts may join from now on, and the process is started. Raises UsageError if it cannot be as asked for."""
+        """Accept drafts from now on, and call `on_ready`. Raises what it raises."""
         self.target = TargetVocabulary.of(target, context)
-        if self.process is not None and not self.process.is_started:
-            self.process.start(stop)
+        self.on_ready(stop)
 
     def begin(self) -> None:
-        """A text begins: each may work again."""
+        """A text begins: all drafts may be used again."""
         with self._lock:
             self._given_up = []
             for draft in self._line:
                 draft.is_unable = False
 
     def choose(self, *, has_other: bool) -> RemoteDraft | None:
-        """The one to use: the same as before while it is usable, else the first in line that is.
+        """The draft to use: the previous one while it is usable, else the first in line that is.
 
-        One that is not worth its time is given up in this text: it works only if there is no other, and no local draft
+        One that does not pay is given up for this text: it is used only if there is no other one and no local draft
         (`has_other`).
         """
         with self._lock:
@@ -158,19 +156,19 @@ class RemoteDrafts:
             wanted = [draft for draft in usable if draft not in self._given_up] or ([] if has_other else usable)
             self._active = before if before in wanted else next(iter(wanted), None)
             if before is not None and before is not self._active and before in self._line and before not in usable:
-                # It does not answer: it stands at the end of the line.
+                # It does not answer: move it to the end of the line.
                 self._line.remove(before)
                 self._line.append(before)
                 before.stall()
-            news = self._active if self._active not in (None, self._named) else None
-            self._named = self._active or self._named
-        if news is not None:  # not under the lock: a terminal may be slow
-            log.info("draft %s works", news.name)
+            new = self._active if self._active not in (None, self._last_used) else None
+            self._last_used = self._active or self._last_used
+        if new is not None:  # not under the lock: a terminal may be slow
+            log.info("draft %s is in use", new.name)
         return self._active
 
     def learn(self, model: str, state: dict[str, Any]) -> None:
-        """Keep what was learned about a draft of this model, for when such a one joins again."""
-        if len(self.learned) >= _MOST_LEARNED:
+        """Keep the state of a policy for the next draft of this model."""
+        if len(self.learned) >= _MAX_LEARNED:
             self.learned.clear()
         self.learned[model] = state
 

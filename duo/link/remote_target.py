@@ -1,4 +1,4 @@
-"""RemoteTarget: what a draft knows of a target on another machine."""
+"""RemoteTarget: the draft's side of one text of a lead."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from duo.spec import types
 
 
 class RemoteTarget:
-    """Stands for the lead's CandidateQueue on the draft's machine: takes guesses, and tells what was accepted.
+    """Stands in for the lead's CandidateQueue on the remote machine: sends candidates, receives accepted tokens.
 
-    The lock protects all fields; the condition tells the draft's thread that something changed. Nothing is sent
-    under it, for that may take long.
+    The lock protects all fields; the condition notifies the draft's thread of changes. Nothing is sent under the lock,
+    because sending may block.
     """
 
     def __init__(self, begin: Begin, send: Callable[[Message], None], cancel: Callable[[], None]) -> None:
-        """`send` brings a message to the lead; `cancel` ends the draft's present decode when it has become useless."""
+        """`send` sends a message to the lead; `cancel` aborts the draft's current decode when it has become useless."""
         self._serial = begin.serial
         self._n_ahead = begin.n_ahead
         self._send = send
@@ -27,18 +27,18 @@ class RemoteTarget:
         self._epoch = begin.epoch
         self._accepted = list(begin.tokens)
         self._may_draft = begin.may_draft
-        self._next = len(self._accepted)  # the position after the last guess
-        self._working_on: int | None = None  # the epoch of the guess in the making
-        self._n_known = 0  # tokens that were accepted when it began
+        self._next = len(self._accepted)  # the position after the last candidate
+        self._working_on: int | None = None  # the epoch of the candidate that is being drafted
+        self._n_known = 0  # accepted tokens that it builds on
         self._ended = False
 
     # The lead's side
 
     def update(self, text: Text) -> None:
-        """The lead has accepted more. Raises LinkError if something is missing in between."""
+        """Add accepted tokens. Raises LinkError if there is a gap before them."""
         with self._changed:
             if text.position != len(self._accepted):
-                raise LinkError(f"the lead goes on at {text.position}, after {len(self._accepted)} tokens")
+                raise LinkError(f"the lead sent token {text.position} after {len(self._accepted)} tokens")
             self._accepted += text.tokens
             self._may_draft = text.may_draft
             if text.epoch != self._epoch:
@@ -51,29 +51,29 @@ class RemoteTarget:
     # The draft's side
 
     def open(self) -> None:
-        """Nothing to do: it is open from the beginning."""
+        """Does nothing: it is open from the beginning."""
 
     def close(self) -> None:
-        """Tell the draft's thread to end."""
+        """Stop the draft's thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def wait_for_room(self) -> bool:
-        """Sleep until the draft may guess on. False when the drafting has ended."""
+        """Block until the draft may continue. False after close()."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._has_room())
             return not self._ended
 
     def begin(self) -> tuple[int, list[int]]:
-        """The draft begins a token: the epoch, and the tokens accepted since it last asked."""
+        """Begin a candidate: returns the epoch and the tokens accepted since the last call."""
         with self._changed:
             n_seen, self._n_known = self._n_known, len(self._accepted)
             self._working_on = self._epoch
             return self._epoch, self._accepted[n_seen:]
 
     def publish(self, epoch: int, position: int, guess: types.Guess, n_tokens: int, seconds: float) -> bool:
-        """Send a guess to the lead. False if it is known here to be of no use."""
+        """Send a candidate to the lead. False if it is already known to be useless."""
         with self._changed:
             self._working_on = None
             if epoch != self._epoch:

@@ -11,21 +11,22 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duo.errors import LinkError
+from duo.link.admission import Admission
 from duo.link.guard import Guard, Rules
 from duo.link.messages import ROUTE, TRY_LATER
-from duo.link.remote_draft import Admission, RemoteDraft
+from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import RemoteDrafts
 
 log = logging.getLogger("duo.link")
 
 
 def draft_app(drafts: RemoteDrafts, admission: Admission, rules: Rules) -> ASGIApp:
-    """Nothing but that route."""
+    """An application with only this route."""
     return Guard(Starlette(routes=[draft_route(drafts, admission)]), rules)
 
 
 def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
-    """The route where drafts join."""
+    """The route that remote drafts connect to."""
 
     async def serve(socket: WebSocket) -> None:
         await socket.accept()
@@ -34,7 +35,7 @@ def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
             try:
                 await socket.send_bytes(data)
             except (WebSocketDisconnect, RuntimeError, OSError) as error:
-                raise LinkError(f"it does not read: {type(error).__name__}") from None
+                raise LinkError(f"cannot send: {type(error).__name__}") from None
 
         async def receive() -> bytes | str | None:
             message = await socket.receive()
@@ -44,14 +45,14 @@ def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
             return data if data is not None else str(message.get("text"))
 
         client = socket.client
-        draft = RemoteDraft(drafts, admission, send, f"{client.host}:{client.port}" if client else "an unknown place")
+        draft = RemoteDraft(drafts, admission, send, f"{client.host}:{client.port}" if client else "an unknown address")
         try:
             await draft.run(receive)
         except LinkError:
-            return  # it has gone already
-        except Exception:  # not the draft's fault, and no reason to end the lead
-            log.exception("a fault with the remote draft %s", draft.name)
-        with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have gone meanwhile
+            return  # it has disconnected
+        except Exception:  # not the draft's fault, and the lead can continue
+            log.exception("internal error while serving the remote draft %s", draft.name)
+        with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have disconnected
             await socket.close(TRY_LATER)
 
     return WebSocketRoute(ROUTE, serve)

@@ -1,1 +1,1 @@
-"""The only rooms that import llama_cpp."""
+"""llama.cpp, through llama_cpp: the only package that imports it."""

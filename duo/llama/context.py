@@ -21,7 +21,7 @@ from duo.llama.model import Model
 
 Logits = npt.NDArray[np.float32]
 
-# Bytes per value, for the cache types that llama.cpp accepts (32 values share a block).
+# ggml's type and bytes per value of the cache types that llama.cpp accepts (quantised: in blocks of 32 values).
 CACHE_TYPES: dict[str, tuple[int, float]] = {
     "f32": (llama_cpp.GGML_TYPE_F32, 4),
     "f16": (llama_cpp.GGML_TYPE_F16, 2),
@@ -35,36 +35,36 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
 }
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
-_FIRST_BATCH, _BATCH_S = 32, 1.0  # where another machine computes
-# States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process where its graph has no room for
+_FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch on RPC servers
+# States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process if its graph has no room for
 # them: that of LFM2-8B-A1B has room for 8, others for 12 and more.
-_MOST_STATES = 6
+_MAX_STATES = 6
 
 
 def cache_bytes(model: Model, config: ContextConfig) -> int:
     """Size of the KV cache in bytes."""
     k, v = model.cache_width
-    per_token = k * _cache_type(config.type_k)[1] + v * _cache_type(config.type_v)[1]
+    per_token = k * cache_type(config.type_k)[1] + v * cache_type(config.type_v)[1]
     return int(config.n_ctx * per_token)
 
 
 class Context(Handle):
-    """A KV cache and its buffers. The threads that it computes with belong to the thread that calls decode().
+    """A KV cache and its buffers. Its OpenMP threads belong to the thread that calls decode().
 
-    `n_past` tokens are in the cache, at positions 0 to n_past-1; the next decode continues there. `n_batch` is the most
-    that one decode should take; where another machine computes it changes with what that takes.
+    `n_past` tokens are in the cache, at positions 0 to n_past-1; the next decode continues there. `n_batch` is the
+    largest batch for one decode; on RPC servers it adapts to their speed.
 
-    `n_rollback` is None where any number of tokens can be taken back. A model with recurrent layers keeps its state
-    after each of the last tokens of a batch, if llama.cpp grants it: then at most `n_rollback` tokens can be taken
-    back, once after each decode, and never the first of its batch. 0: only all tokens at once.
+    `n_rollback` is None if any number of tokens can be rolled back. A model with recurrent layers keeps its state after
+    each of the last tokens of a batch, if llama.cpp grants it: then at most `n_rollback` tokens can be rolled back,
+    once after each decode, and never the first of its batch. 0: only all tokens at once.
     """
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
-        """Make the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if llama.cpp refuses."""
+        """Allocate the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if this fails."""
         _check_memory(model, config)
         params = _params(model, config)
-        # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, go on. No Python runs
-        # in the middle of a decode.
+        # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, continue. No Python code
+        # runs during a decode.
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
@@ -73,15 +73,15 @@ class Context(Handle):
             pointer = llama_cpp.llama_init_from_model(model.pointer, params)
         if not pointer:
             reason = errors[0] if errors else "no reason given"
-            raise ModelError(f"{model.path.name}: llama.cpp could not make a context: {reason}")
+            raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {reason}")
         super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self._aborted = False
         self.n_past = 0
         self.n_vocab = model.n_vocab
         self.exact = config.exact
         self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
-        self._n_removable = 0  # how many of the last decode
-        # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is kept free for the second.
+        self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number
+        # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is reserved for the second.
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
         self._n_batch_max: int = llama_cpp.llama_n_ubatch(pointer)
         self._is_remote = model.is_remote
@@ -94,13 +94,13 @@ class Context(Handle):
         """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.
 
         Returns `[n_rows, n_vocab]` float32: row i predicts the token after `tokens[:len(tokens) - n_rows + 1 + i]`.
-        The array is llama.cpp's own memory: it may be written to and is valid until the next decode.
+        The array is llama.cpp's own memory: it is writable and valid until the next decode.
 
         With `exact`, every batch has at least two rows and two outputs: a single token is decoded twice and the
         second one rolled back. llama.cpp uses other kernels for one row than for several, so only then are the
-        logits of a position bit-equal whatever batch it came in.
+        logits of a position bit-equal in any batch.
 
-        Raises DecodeError if llama.cpp refuses the batch, DecodeAborted after abort(). The cache is then as before, or
+        Raises DecodeError if llama.cpp rejects the batch, DecodeAborted after abort(). The cache is then as before, or
         empty if `n_rollback` is a number.
         """
         n, n_outputs = len(tokens), n_rows
@@ -108,9 +108,9 @@ class Context(Handle):
             tokens = [*tokens, tokens[-1]] if n == 1 else tokens
             n_outputs = max(2, n_rows) if n_rows else 0
         self._abort_flag[0] = b"\0"
-        if self._aborted:  # looked at after the flag is cleared, and set before it is: no abort is lost
-            raise DecodeAborted("the context was told to stop")
-        pointer = self.pointer  # raises before anything is written to a batch that is closed too
+        if self._aborted:  # checked after the flag is cleared, and set before the flag is: no abort is lost
+            raise DecodeAborted("the context is aborted")
+        pointer = self.pointer  # raises before the batch, which is closed too, is written to
         batch = self._batch.fill(tokens, self.n_past, n_outputs)
         began = time.perf_counter()
         with self._call:
@@ -120,7 +120,7 @@ class Context(Handle):
         if status:
             error = _decode_error(status, n, self.n_past, self.n_ctx)
             if self.n_rollback is not None:
-                self.rollback(0)  # the state may be that of a part of the batch
+                self.rollback(0)  # the state may include a part of the batch
             raise error
         if self._is_remote:
             self._pace(n, time.perf_counter() - began)
@@ -136,41 +136,41 @@ class Context(Handle):
             return np.empty((0, self.n_vocab), np.float32)
         logits = llama_cpp.llama_get_logits(self.pointer)
         if not logits:
-            raise DecodeError("llama.cpp returned no logits: is this a model that writes text?")
+            raise DecodeError("llama.cpp returned no logits: is this a text generation model?")
         address = ctypes.addressof(logits.contents)
-        # The memory seldom moves, and making an array of it takes longer than finding the largest logit.
+        # Cached: the memory seldom moves, and making an array of it takes longer than finding the largest logit.
         if (address, n_rows) not in self._arrays:
             memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
             self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
         return self._arrays[address, n_rows]
 
     def _pace(self, n_tokens: int, seconds: float) -> None:
-        """Let batches be so long that another machine is heard of about once in a second."""
+        """Adapt the size of batches on RPC servers so that one takes about a second."""
         if n_tokens == self.n_batch and seconds < _BATCH_S / 2:
             self.n_batch = min(2 * self.n_batch, self._n_batch_max)
         elif seconds > 2 * _BATCH_S:
             self.n_batch = max(self.n_batch // 2, min(_FIRST_BATCH, self._n_batch_max))
 
     def rollback(self, n_past: int) -> None:
-        """Forget everything from position `n_past` on. Raises RollbackError if the cache cannot."""
+        """Remove everything from position `n_past` on. Raises RollbackError if the cache cannot."""
         n = self.n_past - n_past
         if not n:
             return
         bounded = self.n_rollback is not None
-        # llama.cpp itself refuses a second rollback, but goes back to a state of an earlier batch and says True.
+        # Not left to llama.cpp: it may return True after a rollback to a state of an earlier batch.
         possible = not bounded or not n_past or n <= self._n_removable
         memory = llama_cpp.llama_get_memory(self.pointer)
         removed = possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
         first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
-        # A sliding-window cache may say True and have lost the beginning. A recurrent state has only a last position.
+        # With a sliding window it may return True without the beginning. A recurrent state has only a last position.
         if not removed or first != (0 if n_past and not bounded else n_past - 1):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
         self.n_past = n_past
 
     def probe_rollback(self) -> bool:
-        """Whether this cache can be rolled back: decodes tokens, takes back what it may, and empties the cache.
+        """Whether this cache can be rolled back: decodes tokens, rolls them back, and empties the cache.
 
-        On one thread, so that the calling thread gets no OpenMP team of its own that would slow down all others.
+        Uses one thread: an OpenMP team of the calling thread would slow down all others.
         """
         n = 1 if self.n_rollback is None else self.n_rollback
         if not n:
@@ -194,20 +194,20 @@ class Context(Handle):
             super().close()
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set the threads for single tokens and for batches, from the next decode on."""
+        """Set the numbers of threads for single tokens and for batches, from the next decode on."""
         llama_cpp.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
 
     def cancel(self) -> None:
-        """End the present decode, if there is one, from any thread. Acts on the CPU only."""
+        """Abort the current decode, if there is one. From any thread; effective on the CPU only."""
         self._abort_flag[0] = b"x"
 
     def abort(self) -> None:
-        """End the present decode, from any thread, and refuse later ones."""
+        """Abort the current decode and all later ones. From any thread."""
         self._aborted = True
         self.cancel()
 
     def resume(self) -> None:
-        """Take back an abort()."""
+        """Undo abort()."""
         self._aborted = False
 
 
@@ -240,43 +240,43 @@ class _Batch:
 def _params(model: Model, config: ContextConfig) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_rs_seq = _states_wanted(model, config)
-    # llama.cpp aborts the process too where what can be taken back, the token before it and one more do not fit.
+    # llama.cpp aborts the process if the tokens to roll back, the one before them and one more do not fit.
     least = 2 + params.n_rs_seq
     params.n_ctx = max(least, config.n_ctx)
-    # One size for both: a call is one batch, so that it can be aborted, shown and timed.
+    # One size for both: a call is one batch, which can be aborted, shown and timed.
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
     params.n_outputs_max = max(2, config.n_outputs_max)
     params.n_threads = config.n_threads
     params.n_threads_batch = config.n_threads_batch
     params.flash_attn_type = 1 if config.exact else _FLASH_ATTN[config.flash_attn]
-    params.type_k = _cache_type(config.type_k)[0]
-    params.type_v = _cache_type(config.type_v)[0]
-    params.swa_full = True  # a windowed cache loses what a rollback would need
+    params.type_k = cache_type(config.type_k)[0]
+    params.type_v = cache_type(config.type_v)[0]
+    params.swa_full = True  # a windowed cache loses what a rollback needs
     params.no_perf = True
     return params
 
 
 def _states_wanted(model: Model, config: ContextConfig) -> int:
-    """Tokens of a batch that are to be taken back: all candidates, or the second row of an exact decode.
+    """Tokens of a batch that may have to be rolled back: all candidates, or the second row of an exact decode.
 
-    Each takes the memory of one more state. 0 for a model that keeps no states, but every token.
+    Each needs the memory of one more state. 0 for a model without recurrent layers.
     """
     if model.can_roll_back:
         return 0
-    return min(_MOST_STATES, max(config.n_outputs_max - 1, int(config.exact)))
+    return min(_MAX_STATES, max(config.n_outputs_max - 1, int(config.exact)))
 
 
-def _cache_type(name: str) -> tuple[int, float]:
+def cache_type(name: str) -> tuple[int, float]:
+    """ggml's type and bytes per value of a cache type. Raises UsageError for an unknown one."""
     if name not in CACHE_TYPES:
-        raise UsageError(f"no such cache type: {name} (one of {', '.join(CACHE_TYPES)})")
+        raise UsageError(f"unknown cache type {name} (available: {', '.join(CACHE_TYPES)})")
     return CACHE_TYPES[name]
 
 
 def _check_memory(model: Model, config: ContextConfig) -> None:
-    """Raise MemoryLimitError if cache and logits need more of the host's memory than there is.
+    """Raise MemoryLimitError if cache and logits do not fit the host's available memory.
 
-    Linux grants memory that it does not have and kills the process when it is touched, so llama.cpp would not fail.
-    Of a device's memory it does say so itself.
+    Linux overcommits and kills the process later, so llama.cpp would not fail; for a device's memory it does.
     """
     if model.places != {CPU}:
         return
@@ -285,7 +285,7 @@ def _check_memory(model: Model, config: ContextConfig) -> None:
     if available is not None and needed > available:
         raise MemoryLimitError(
             f"{model.path.name}: a context of {config.n_ctx} tokens needs {needed / 2**30:.1f} GiB for its cache and "
-            f"{available / 2**30:.1f} GiB are available: take a smaller n_ctx, or q8_0 for type_k and type_v"
+            f"{available / 2**30:.1f} GiB are available: use a smaller n_ctx, or q8_0 for type_k and type_v"
         )
 
 
@@ -294,4 +294,4 @@ def _decode_error(status: int, n_tokens: int, n_past: int, n_ctx: int) -> Decode
         return DecodeAborted("the decode was aborted")
     if n_past + n_tokens > n_ctx:
         return DecodeError(f"{n_past} + {n_tokens} tokens do not fit a context of {n_ctx}")
-    return DecodeError(f"llama.cpp refused a batch of {n_tokens} tokens after {n_past} ({status})")
+    return DecodeError(f"llama.cpp rejected a batch of {n_tokens} tokens after {n_past} ({status})")

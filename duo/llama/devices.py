@@ -1,4 +1,4 @@
-"""The devices that llama.cpp can compute on: this machine's, and those that other machines serve."""
+"""The devices that llama.cpp can use: those of this machine and those of RPC servers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from llama_cpp._ggml import libggml
-
 from duo.errors import UsageError
 from duo.llama import library
 from duo.llama.lifeline import lifeline
@@ -17,7 +15,7 @@ from duo.llama.lifeline import lifeline
 # ggml-backend.h, enum ggml_backend_dev_type
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")
 CPU = "CPU"
-RPC = "RPC"  # the kind of all devices of other machines
+RPC = "RPC"  # the kind of all devices of RPC servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +23,13 @@ class Device:
     """One device. `kind` is CPU, GPU, IGPU, ACCEL, META or RPC."""
 
     name: str
-    description: str  # of a device of another machine: its server
+    description: str  # of an RPC device: its server
     kind: str
     pointer: int
 
     @property
     def memory(self) -> tuple[int, int]:
-        """Free and total memory in bytes. Another machine is asked for it."""
+        """Free and total memory in bytes. Calls the server of an RPC device."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         with lifeline if self.kind == RPC else nullcontext():
             ggml().ggml_backend_dev_memory(self.pointer, ctypes.byref(free), ctypes.byref(total))
@@ -40,39 +38,34 @@ class Device:
 
 @functools.cache
 def ggml() -> ctypes.CDLL:
-    """ggml's functions for devices, with their types."""
-    # ctypes takes ints for pointers unless told: these come from the same library that llama_cpp loaded.
-    library.start()
-    lib: ctypes.CDLL = libggml
+    """ggml's device functions."""
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     sizes = ctypes.POINTER(size)
-    for name, result, arguments in (
-        ("reg_count", size, []),
-        ("reg_get", pointer, [size]),
-        ("dev_count", size, []),
-        ("dev_get", pointer, [size]),
-        ("dev_name", text, [pointer]),
-        ("dev_description", text, [pointer]),
-        ("dev_type", ctypes.c_int, [pointer]),
-        ("dev_memory", None, [pointer, sizes, sizes]),
-        ("dev_backend_reg", pointer, [pointer]),
-        ("reg_by_name", pointer, [text]),
-        ("reg_name", text, [pointer]),
-        ("reg_get_proc_address", pointer, [pointer, text]),
-        ("register", None, [pointer]),
-    ):
-        function = getattr(lib, f"ggml_backend_{name}")
-        function.restype, function.argtypes = result, arguments
-    return lib
+    functions = (
+        ("reg_count", size),
+        ("reg_get", pointer, size),
+        ("dev_count", size),
+        ("dev_get", pointer, size),
+        ("dev_name", text, pointer),
+        ("dev_description", text, pointer),
+        ("dev_type", ctypes.c_int, pointer),
+        ("dev_memory", None, pointer, sizes, sizes),
+        ("dev_backend_reg", pointer, pointer),
+        ("reg_by_name", pointer, text),
+        ("reg_name", text, pointer),
+        ("reg_get_proc_address", pointer, pointer, text),
+        ("register", None, pointer),
+    )
+    return library.bind("ggml_backend_", functions)
 
 
 def list_devices() -> list[Device]:
-    """All devices, in llama.cpp's order; those of other machines once they have been added."""
+    """All devices in llama.cpp's order, including those of added RPC servers."""
     return [_device(ggml().ggml_backend_dev_get(i)) for i in range(ggml().ggml_backend_dev_count())]
 
 
 def list_backends() -> list[str]:
-    """The back ends of this build as llama.cpp names them: CPU, RPC, CUDA, ROCm, MTL (Metal), Vulkan …"""
+    """llama.cpp's names for the back ends of this build: CPU, RPC, CUDA, ROCm, MTL (Metal), Vulkan …"""
     lib = ggml()
     return [
         lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(i)).decode() for i in range(lib.ggml_backend_reg_count())
@@ -80,19 +73,19 @@ def list_backends() -> list[str]:
 
 
 def gpus() -> list[Device]:
-    """This machine's GPUs that layers can be put on; one that shares the CPU's memory only if there is no other."""
+    """This machine's GPUs that can hold layers: the discrete ones, or the integrated ones if there are no others."""
     devices = list_devices()
     own = [device for device in devices if device.kind == "GPU"]
     return own or [device for device in devices if device.kind == "IGPU"]
 
 
 def find_devices(names: Sequence[str], *, cpu: bool = False) -> list[Device]:
-    """The devices with these names, the CPU among them only if it is meant, too. Raises UsageError."""
+    """The devices with these names; the CPU is one of them only with `cpu`. Raises UsageError for unknown names."""
     known = {device.name.lower(): device for device in list_devices() if cpu or device.kind != CPU}
     for name in names:
         if name.lower() not in known:
-            there_are = ", ".join(device.name for device in known.values()) or "none beside the CPU"
-            raise UsageError(f"no device {name} (there are: {there_are})")
+            available = ", ".join(device.name for device in known.values()) or "none besides the CPU"
+            raise UsageError(f"unknown device {name} (available: {available})")
     return [known[name.lower()] for name in names]
 
 
@@ -103,7 +96,7 @@ def _device(pointer: int) -> Device:
     return Device(
         name=lib.ggml_backend_dev_name(pointer).decode(),
         description=lib.ggml_backend_dev_description(pointer).decode(),
-        # Whatever the other machine computes with, it says that it is a GPU.
+        # An RPC device reports itself as a GPU, whatever it is.
         kind=RPC if registry == RPC else kind,
         pointer=pointer,
     )

@@ -1,4 +1,4 @@
-"""What a model will take, from the head of its file: its layers, their KV cache, the buffers to compute with."""
+"""The memory that a model needs, from its file's header: layers, their KV cache, compute buffers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp._ggml import libggml
-
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import ModelError, UsageError
+from duo.errors import ModelError
 from duo.llama import library
-from duo.llama.context import CACHE_TYPES
+from duo.llama.context import cache_type
 from duo.llama.handle import Handle
 
 # gguf.h, enum gguf_type
@@ -31,44 +29,41 @@ _INTEGERS = {
 _STRING, _ARRAY = 8, 9
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
-# llama-arch.cpp, LLM_TENSOR_LAYER_INPUT: one row is read for a token, and llama.cpp leaves it on the host.
+# llama-arch.cpp, LLM_TENSOR_LAYER_INPUT: one row is read per token, and llama.cpp keeps it on the host.
 _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_embd|token_types)\.")
-_MOST_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
-_CELLS = 256  # llama.cpp rounds the length of a context up to a multiple of this
-_COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of what goes from one device to the next
+_MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
+_CELLS = 256  # llama.cpp rounds the context size up to a multiple of this
+_COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of the tensors that pass between devices
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Sizes of one model, in bytes unless said otherwise."""
+    """Sizes of one model, in bytes unless stated otherwise."""
 
     layers: tuple[int, ...]  # weights of each layer, first to last
-    output: int  # weights of the output layer, the token embedding again where the two are one tensor
-    n_bytes: int  # all weights of the file
-    cache_widths: tuple[tuple[int, int], ...]  # values that one token takes in each layer's K and V cache
+    output: int  # weights of the output layer; of the token embedding if that is the same tensor
+    n_bytes: int  # all weights
+    cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
     n_vocab: int
     n_embd: int
     n_head: int
-    n_ff: int  # values between the halves of the widest feed-forward layer; of all experts that one token uses
+    n_ff: int  # width of the widest feed-forward layer, over all experts that one token uses
 
     def cache_bytes(self, config: ContextConfig) -> tuple[int, ...]:
-        """KV cache of each layer. Raises UsageError for a cache type that llama.cpp does not have.
+        """KV cache of each layer. Raises UsageError for an unknown cache type.
 
-        Sliding windows take the whole length, as duo asks for. The states of recurrent layers, a few MiB, are left out.
+        Sliding windows count in full, as duo configures them. The states of recurrent layers, a few MiB, do not count.
         """
-        for kind in (config.type_k, config.type_v):
-            if kind not in CACHE_TYPES:
-                raise UsageError(f"no such cache type: {kind} (one of {', '.join(CACHE_TYPES)})")
         cells = -(-config.n_ctx // _CELLS) * _CELLS
-        per_k, per_v = CACHE_TYPES[config.type_k][1], CACHE_TYPES[config.type_v][1]
+        per_k, per_v = cache_type(config.type_k)[1], cache_type(config.type_v)[1]
         return tuple(int(cells * (k * per_k + v * per_v)) for k, v in self.cache_widths)
 
     def compute_bytes(self, config: ContextConfig) -> int:
-        """An estimate, meant to be too high, of the buffers that each device with layers needs to compute with.
+        """An upper estimate of the compute buffers of each device with layers.
 
         Float32 for a batch of n_ubatch tokens: both halves of a feed-forward layer, six times the embedding (the
-        residual, the normed one, Q, K, V and a result), the attention mask in float16, and what goes to the next
-        device in four copies. Then the logits, and without flash attention the scores of all heads.
+        residual, the normed one, Q, K, V and a result), the attention mask in float16, and four copies of the tensors
+        for the next device. Then the logits, and without flash attention the scores of all heads.
         """
         n_tokens = min(config.n_ubatch, config.n_batch)
         mask = 2 * config.n_ctx
@@ -79,10 +74,10 @@ class ModelSize:
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """Read the sizes from the heads of all files of the model; its weights are not touched.
+    """Read the sizes from the headers of all files of the model, without its weights.
 
-    Layers that are named in a way that is not known here share the bytes evenly. Raises ModelError for a file that
-    is missing or is not GGUF.
+    The bytes of tensors with unknown names are spread evenly over all layers. Raises ModelError for a missing or
+    invalid file.
     """
     first, *others = config.shards
     with closing(_File(first)) as file:
@@ -94,7 +89,7 @@ def model_size(config: ModelConfig) -> ModelSize:
 
 
 def _model_size(file: _File, tensors: dict[str, int]) -> ModelSize:
-    layers, output = _share_out(tensors, file.number("block_count"))
+    layers, output = _weights_by_layer(tensors, file.number("block_count"))
     n_head, n_embd = file.number("attention.head_count"), file.number("embedding_length")
     n_used = file.number("expert_used_count")
     return ModelSize(
@@ -109,9 +104,9 @@ def _model_size(file: _File, tensors: dict[str, int]) -> ModelSize:
     )
 
 
-def _share_out(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], int]:
+def _weights_by_layer(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], int]:
     """Bytes of each layer, and of the output layer."""
-    layers = [0] * (n_layer if n_layer <= _MOST_LAYERS else 0)
+    layers = [0] * (n_layer if n_layer <= _MAX_LAYERS else 0)
     output = unknown = 0
     for name, size in tensors.items():
         if match := _LAYER.search(name):
@@ -121,7 +116,7 @@ def _share_out(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], 
                 unknown += size
         elif not _INPUT.match(name):
             output += size
-    if not any(layers):  # named as no model of llama.cpp's
+    if not any(layers):  # none of the tensor names is llama.cpp's
         unknown, output = unknown + output, 0
     elif "output.weight" not in tensors:
         output += tensors.get("token_embd.weight", 0)
@@ -130,13 +125,13 @@ def _share_out(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], 
 
 
 def _cache_widths(file: _File, n_layer: int) -> tuple[tuple[int, int], ...]:
-    """K and V values of a token in each layer."""
+    """Values of one token in the K and V cache of each layer."""
     heads = file.numbers("attention.head_count") or [0]
     per_head = file.number("embedding_length") // max(1, *heads)
     k = file.number("attention.key_length") or per_head
     v = file.number("attention.value_length") or per_head
     if file.number("attention.key_length_mla"):
-        v = 0  # latent attention keeps both in K
+        v = 0  # multi-head latent attention stores both in K
     heads_kv = file.numbers("attention.head_count_kv") or heads
     if len(heads_kv) == 1:
         heads_kv *= n_layer
@@ -144,19 +139,19 @@ def _cache_widths(file: _File, n_layer: int) -> tuple[tuple[int, int], ...]:
 
 
 class _File(Handle):
-    """The head of one GGUF file: names and sizes of its tensors, and what it says of the model."""
+    """The header of one GGUF file: names and sizes of its tensors, and its metadata."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise ModelError(f"{path}: no such file")
         pointer = _gguf().gguf_init_from_file(bytes(path), _InitParams(no_alloc=True))
         if not pointer:
-            raise ModelError(f"{path}: this is no GGUF file, or a damaged one: fetch it again")
+            raise ModelError(f"{path}: not a GGUF file, or a damaged one: download it again")
         super().__init__(pointer, _gguf().gguf_free)
         self._architecture = self._text("general.architecture")
 
     def tensors(self) -> dict[str, int]:
-        """Bytes of each tensor, by its name."""
+        """Bytes of each tensor, by name."""
         lib, pointer = _gguf(), self.pointer
         return {
             lib.gguf_get_tensor_name(pointer, i).decode("utf-8", "replace"): lib.gguf_get_tensor_size(pointer, i)
@@ -164,11 +159,11 @@ class _File(Handle):
         }
 
     def number(self, key: str) -> int:
-        """The greatest of numbers(); 0 if there are none."""
+        """The maximum of numbers(); 0 if there are none."""
         return max(self.numbers(key), default=0)
 
     def numbers(self, key: str) -> list[int]:
-        """The whole number, or the array of them, that the architecture's `key` has; none below 0 and at worst none."""
+        """The integer, or the array of integers, of the architecture's `key`, none below 0; empty for anything else."""
         index = _gguf().gguf_find_key(self.pointer, f"{self._architecture}.{key}".encode())
         if index < 0:
             return []
@@ -182,7 +177,7 @@ class _File(Handle):
         return [max(0, value) for value in (_INTEGERS[kind] * n).from_address(address)] if n else []
 
     def count(self, key: str) -> int:
-        """How many values the array `key` has; 0 if there is none."""
+        """Number of values of the array `key`; 0 if there is none."""
         index = _gguf().gguf_find_key(self.pointer, key.encode())
         return int(_gguf().gguf_get_arr_n(self.pointer, index)) if index >= 0 else 0
 
@@ -201,23 +196,18 @@ class _InitParams(ctypes.Structure):
 
 @functools.cache
 def _gguf() -> ctypes.CDLL:
-    # ctypes takes ints for pointers unless told.
-    library.start()
-    lib: ctypes.CDLL = libggml
-    pointer, index = ctypes.c_void_p, ctypes.c_int64
-    for name, result, *arguments in (
-        ("gguf_init_from_file", pointer, ctypes.c_char_p, _InitParams),
-        ("gguf_free", None, pointer),
-        ("gguf_get_n_tensors", index, pointer),
-        ("gguf_get_tensor_name", ctypes.c_char_p, pointer, index),
-        ("gguf_get_tensor_size", ctypes.c_size_t, pointer, index),
-        ("gguf_find_key", index, pointer, ctypes.c_char_p),
-        ("gguf_get_kv_type", ctypes.c_int, pointer, index),
-        ("gguf_get_arr_type", ctypes.c_int, pointer, index),
-        ("gguf_get_arr_n", ctypes.c_size_t, pointer, index),
-        ("gguf_get_arr_data", pointer, pointer, index),
-        ("gguf_get_val_str", ctypes.c_char_p, pointer, index),
-    ):
-        getattr(lib, name).argtypes = arguments
-        getattr(lib, name).restype = result
-    return lib
+    pointer, index, text, size = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t
+    functions = (
+        ("init_from_file", pointer, text, _InitParams),
+        ("free", None, pointer),
+        ("get_n_tensors", index, pointer),
+        ("get_tensor_name", text, pointer, index),
+        ("get_tensor_size", size, pointer, index),
+        ("find_key", index, pointer, text),
+        ("get_kv_type", ctypes.c_int, pointer, index),
+        ("get_arr_type", ctypes.c_int, pointer, index),
+        ("get_arr_n", size, pointer, index),
+        ("get_arr_data", pointer, pointer, index),
+        ("get_val_str", text, pointer, index),
+    )
+    return library.bind("gguf_", functions)

@@ -20,7 +20,7 @@ class Handle:
         self._pointer = pointer
         self._parent = parent
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        # `free` must not refer to self, or the handle would keep itself alive.
+        # `free` must not refer to self: the handle would keep itself alive.
         self._finalizer = weakref.finalize(self, free, pointer)
         if parent is not None:
             parent._children.add(self)

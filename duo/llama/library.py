@@ -1,4 +1,4 @@
-"""llama.cpp's start-up, its log, and what this build of it can do."""
+"""llama.cpp's start-up, log, and build information."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import Any
 
 import llama_cpp
+from llama_cpp._ggml import libggml
 
 _logger = logging.getLogger("duo.llama")
 _logger.addHandler(logging.NullHandler())
 
-# ggml.h, enum ggml_log_level; 5 continues the line before.
+# ggml.h, enum ggml_log_level
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUES = 5
-# How lines end that llama.cpp logs as errors when a decode is cancelled.
+# Ends of the lines that llama.cpp logs as errors when a decode is cancelled.
 _CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret = 2")
 
 
 class _Log(threading.local):
-    """The unfinished line of this thread, and its errors while somebody collects them."""
+    """The unfinished line of this thread, and its errors inside collect_errors()."""
 
     def __init__(self) -> None:
         self.level = logging.INFO
@@ -40,7 +42,7 @@ class _Log(threading.local):
             return
         line, self.line = self.line.rstrip(), ""
         if self.level >= logging.ERROR and line.endswith(_CANCELLED):
-            self.level = logging.DEBUG  # as it was meant to
+            self.level = logging.DEBUG
         if self.errors is not None and self.level >= logging.ERROR:
             self.errors.append(line)
         _logger.log(self.level, "%s", line)
@@ -56,14 +58,27 @@ def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
 
 @functools.cache
 def start() -> None:
-    """Start llama.cpp's back ends and send its log to the logger `duo.llama`. A second call does nothing."""
+    """Start llama.cpp's back ends and route its log to the logger `duo.llama`. A second call does nothing."""
     llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
 
 
+def bind(prefix: str, functions: Iterable[tuple[Any, ...]]) -> ctypes.CDLL:
+    """ggml, started, with the types of some functions: (name without prefix, result, *arguments).
+
+    Without them, ctypes would treat pointers as ints.
+    """
+    start()
+    lib: ctypes.CDLL = libggml
+    for name, result, *arguments in functions:
+        function = getattr(lib, prefix + name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
 @contextmanager
 def collect_errors() -> Iterator[list[str]]:
-    """Collect the error lines that llama.cpp logs on this thread inside the block."""
+    """Collect the errors that llama.cpp logs on this thread inside the block."""
     errors: list[str] = []
     _log.errors = errors
     try:
@@ -72,12 +87,12 @@ def collect_errors() -> Iterator[list[str]]:
         _log.errors = None
 
 
-owns_stderr = False  # whether standard error may be redirected for a moment: a command's may, a library's user's not
+owns_stderr = False  # whether standard error may be redirected for a moment: True in commands, not for library users
 
 
 @contextmanager
 def capture_stderr() -> Iterator[list[str]]:
-    """Collect the lines that C code writes to standard error itself, past its log, if `owns_stderr`."""
+    """Collect the lines that C code writes directly to standard error, if `owns_stderr`."""
     lines: list[str] = []
     if not owns_stderr:
         yield lines
@@ -95,12 +110,12 @@ def capture_stderr() -> Iterator[list[str]]:
 
 
 def supports_rpc() -> bool:
-    """Whether this build can use devices of other machines."""
+    """Whether this build has the RPC back end."""
     return bool(llama_cpp.llama_supports_rpc())
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that decide what a run does and how fast."""
+    """Versions of the packages that determine a run's behaviour and speed."""
     return {
         "duo": version("duo-llm"),
         "llama-cpp-python": version("llama-cpp-python"),
@@ -110,7 +125,7 @@ def versions() -> dict[str, str]:
 
 
 def system_info() -> str:
-    """The instruction sets and options that llama.cpp was built with."""
+    """The instruction sets and build options of llama.cpp."""
     start()
     info = llama_cpp.llama_print_system_info()
     return str(info.decode()).strip(" |") if info else ""

@@ -1,7 +1,7 @@
-"""Lifeline: an end with a clear word where llama.cpp would abort the process or wait for ever.
+"""Lifeline: ends the process with an error message where llama.cpp would abort it or block forever.
 
-It does both with servers of other machines: it aborts when one dies, and waits when one stalls. Nothing can be called
-again after that, so the process has to end; but not before the text so far is written.
+llama.cpp aborts when an RPC server dies and blocks when one stalls. It cannot be called again after either, so the
+process has to exit, but only once the text so far has been written.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from duo.errors import DeviceError
 from duo.llama import connections
 
 _TICK_S = 0.25
-_SUSPENDED_S = 4 * _TICK_S
-_QUIET_S = 1.0  # before it is worth looking whether anything moves
-_LOADING = 10  # times as long
-_LAST_WORDS_S = 1.5  # for the main thread to write what there is
+_SUSPENDED_S = 4 * _TICK_S  # a longer tick means that this process was stopped
+_QUIET_S = 1.0  # of silence before the connections are inspected
+_LOADING_FACTOR = 10  # longer time limit while weights are sent
+_EXIT_S = 1.5  # for the main thread to write its output
 
 _lost = threading.Event()
 _listeners: list[Callable[[DeviceError], None]] = []
 
 
 class Lifeline:
-    """Watches calls of llama.cpp that need other machines: `with` surrounds each."""
+    """Watches calls into llama.cpp that use RPC servers: `with` surrounds each."""
 
     def __init__(self) -> None:
         self.servers: list[str] = []
-        self._patience_s = 0.0
+        self._timeout_s = 0.0
         self._depth = 0  # calls in progress
-        self._since = 0.0  # of the last sign of life
+        self._since = 0.0  # time of the last sign of life
         self.is_loading = False  # weights are being sent
-        self._looked_at = (0.0, 0)  # since when it was quiet, and the bytes that had moved
+        self._inspected = (0.0, 0)  # `_since` and n_bytes() at the last inspection
 
-    def watch(self, server: str, patience_s: float) -> None:
-        """This server, host:port, gives a sign of life at least every `patience_s` seconds while it is called."""
-        self._patience_s = patience_s
+    def watch(self, server: str, timeout_s: float) -> None:
+        """Watch `server`, host:port: it times out after `timeout_s` seconds without a sign of life during a call."""
+        self._timeout_s = timeout_s
         if not self.servers:
             catch_aborts()
             threading.Thread(target=self._run, name="duo-lifeline", daemon=True).start()
@@ -57,11 +57,11 @@ class Lifeline:
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        """It has ended."""
+        """The call has ended."""
         self._depth -= 1
 
     def beat(self) -> None:
-        """A sign of life in the middle of a call."""
+        """Record a sign of life during a call."""
         self._since = time.monotonic()
 
     def _run(self) -> None:
@@ -70,46 +70,43 @@ class Lifeline:
             time.sleep(_TICK_S)
             slept_s, woke = time.monotonic() - woke, time.monotonic()
             if slept_s > _SUSPENDED_S:
-                self.beat()  # this process stood still, not the server
+                self.beat()  # this process was stopped, not the server
             since = self._since
             silent_s = time.monotonic() - since
             if not self._depth or silent_s < _QUIET_S:
                 continue
-            before, self._looked_at = self._looked_at, (since, connections.n_bytes(self.servers))
-            if before[0] == since and before != self._looked_at:
-                self.beat()  # weights may travel for long between two signs of life
+            before, self._inspected = self._inspected, (since, connections.n_bytes(self.servers))
+            if before[0] == since and before != self._inspected:
+                self.beat()  # sending weights may take long without another sign of life
             elif silent_s > self._limit_s() and self._depth and self._since == since:
-                which = " or ".join(connections.owing(self.servers) or self.servers)
-                _die(
-                    f"the RPC server {which} has not answered for {self._limit_s():g} s, the longest that was to be "
-                    "waited: it hangs or is very slow"
-                )
+                which = " or ".join(connections.unanswered(self.servers) or self.servers)
+                _die(f"the RPC server {which} did not answer within {self._limit_s():g} s: it hangs or is very slow")
 
     def _limit_s(self) -> float:
-        # Where nobody tells that bytes move, a tensor may be on its way.
-        return self._patience_s * (_LOADING if self.is_loading and not connections.TELLS else 1)
+        # Without HAS_TCP_INFO a large tensor that is being sent looks like a stalled server.
+        return self._timeout_s * (_LOADING_FACTOR if self.is_loading and not connections.HAS_TCP_INFO else 1)
 
 
-lifeline = Lifeline()  # of the process, because what ends is the process
+lifeline = Lifeline()  # one per process, because it ends the process
 
 
 def catch_aborts() -> None:
-    """From now on llama.cpp ends the process through here when it gives up."""
+    """Handle ggml_abort() from now on."""
     libggml.ggml_set_abort_callback.argtypes = [type(_on_abort)]
     libggml.ggml_set_abort_callback.restype = ctypes.c_void_p
     libggml.ggml_set_abort_callback(_on_abort)
 
 
 def is_lost() -> bool:
-    """Whether the process is about to end: llama.cpp must not be called, and a thread of it not be waited for."""
+    """Whether the process is about to exit: llama.cpp must not be called, and its threads must not be joined."""
     return _lost.is_set()
 
 
 @contextmanager
-def told(listener: Callable[[DeviceError], None]) -> Iterator[None]:
-    """Inside the block `listener` is told, on another thread, what the process is about to end of.
+def notifying(listener: Callable[[DeviceError], None]) -> Iterator[None]:
+    """Inside the block, `listener` is called on another thread with the error that is about to end the process.
 
-    It has a moment to let the main thread raise that, write what there is, and end the process.
+    It has a moment to let the main thread raise the error, write the output and exit.
     """
     _listeners.append(listener)
     try:
@@ -120,24 +117,24 @@ def told(listener: Callable[[DeviceError], None]) -> Iterator[None]:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> None:
-    """Called by ggml_abort(), on any thread; must not return."""
+    """Called by ggml_abort() on any thread. Must not return."""
     where, _, what = message.decode("utf-8", "replace").strip().partition(": ")
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
         which = " or ".join(filter(connections.refuses, lifeline.servers)) or " or ".join(lifeline.servers)
-        _die(f"the RPC server {which} has died, or speaks another version of the protocol")
-    _die(f"llama.cpp gave up: {what} ({Path(where).name})")
+        _die(f"the RPC server {which} has died or uses another version of the protocol")
+    _die(f"llama.cpp aborted: {what} ({Path(where).name})")
 
 
 def _die(message: str) -> NoReturn:
-    """End the process with status 1 after its last words. Never returns."""
+    """Exit with status 1, after the listeners had time to act."""
     first = not _lost.is_set()
     _lost.set()
     if first and _listeners and threading.current_thread() is not threading.main_thread():
         for listener in list(_listeners):
             listener(DeviceError(message))
-        time.sleep(_LAST_WORDS_S)
+        time.sleep(_EXIT_S)
     elif not first:
-        time.sleep(2 * _LAST_WORDS_S)
+        time.sleep(2 * _EXIT_S)
     with suppress(OSError, ValueError):
         sys.stderr.write(f"duo: error: {message}\n")
         sys.stderr.flush()

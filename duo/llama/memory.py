@@ -1,4 +1,4 @@
-"""How much memory there is, and how much this process has used."""
+"""Memory: what is available, and what this process has used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Memory that can still be had without swapping, in bytes; None where the system does not say."""
+    """Memory available without swapping, in bytes; None where the system does not report it."""
     try:
         lines = _MEMINFO.read_text(encoding="ascii").splitlines()
     except OSError:
@@ -23,7 +23,7 @@ def available_bytes() -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """The most memory that this process has held at once, in bytes; None on Windows."""
+    """Peak resident memory of this process in bytes; None on Windows."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -33,18 +33,18 @@ def peak_bytes() -> int | None:
 
 
 def trim() -> None:
-    """Give freed memory back to the system, where the C library can: glibc keeps what each thread has freed apart."""
+    """Return freed memory to the system, with glibc: it keeps an arena per thread."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _cgroup_room() -> list[int]:
-    """What a container's limit (control groups, version 2) leaves, as a list of none or one."""
+    """Memory left under a container's limit (cgroup v2), as a list of one; empty without a limit."""
     try:
         limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
         used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
         fields = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-        # Files in the page cache count as used and go when memory is wanted.
+        # The page cache counts as used, but is reclaimable.
         return [limit - used + int(fields["active_file"]) + int(fields["inactive_file"])]
     except (OSError, ValueError, KeyError):  # no limit reads as "max"
         return []

@@ -1,4 +1,4 @@
-"""Offload: the devices that a model's layers go to."""
+"""Offload: the devices that hold a model's layers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from duo.llama.rpc import add_server
 
 
 def devices_for(config: ModelConfig) -> list[Device]:
-    """The devices that layers of this model go to; empty: all stay on the CPU.
+    """The devices for layers of this model; empty: all stay on the CPU.
 
-    As llama.cpp does it, those of other machines come first, so that less travels. Raises DeviceError for a server that
-    does not answer, UsageError for a device that there is not.
+    RPC devices come first, as in llama.cpp: less data is transferred. Raises DeviceError for a server that does not
+    answer, UsageError for an unknown device.
     """
     served = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
     named = find_devices(config.devices) if config.devices is not None else None
@@ -29,7 +29,7 @@ def devices_for(config: ModelConfig) -> list[Device]:
 
 
 class Offload:
-    """Where the layers of one model go, in llama.cpp's terms."""
+    """The placement of one model's layers, as llama.cpp's parameters."""
 
     def __init__(self, config: ModelConfig) -> None:
         """Raises what devices_for() raises."""
@@ -38,19 +38,21 @@ class Offload:
         most = llama_cpp.llama_max_devices()
         if len(config.tensor_split) > most:
             raise UsageError(
-                f"tensor_split has {len(config.tensor_split)} parts: llama.cpp knows {most} devices", "tensor_split"
+                f"tensor_split has {len(config.tensor_split)} parts: llama.cpp supports at most {most} devices",
+                "tensor_split",
             )
         if self._devices and config.split_mode == "none" and config.main_gpu >= len(self._devices):
             raise UsageError(
-                f"main_gpu: there is no device {config.main_gpu} of {len(self._devices)}, counted from 0", "main_gpu"
+                f"main_gpu: no device {config.main_gpu}: they are numbered from 0 to {len(self._devices) - 1}",
+                "main_gpu",
             )
         self.is_remote = any(device.kind == RPC for device in self._devices)
-        # Never NULL, which would be all devices there are: those of the other model, too.
+        # Never NULL: that would be all devices, including those for the other model.
         self._pointers = (ctypes.c_void_p * (len(self._devices) + 1))(*(device.pointer for device in self._devices))
         self._shares = (ctypes.c_float * most)(*config.tensor_split)
 
     def fill(self, params: Any) -> None:
-        """Set llama.cpp's model parameters, which point into this object from then on."""
+        """Set llama.cpp's model parameters. They point into this object, so it must outlive them."""
         params.n_gpu_layers = self._config.n_gpu_layers
         params.split_mode = SPLIT_MODES.index(self._config.split_mode)
         params.main_gpu = self._config.main_gpu
@@ -59,9 +61,9 @@ class Offload:
             params.tensor_split = self._shares
 
     def places(self, n_layer: int) -> frozenset[str]:
-        """Names of the devices that compute the layers of a model that has `n_layer`; CPU is one."""
+        """Names of the devices, CPU included, that hold layers of a model with `n_layer` layers."""
         config, devices = self._config, self._devices
         used = devices[config.main_gpu : config.main_gpu + 1] if config.split_mode == "none" else devices
-        # llama.cpp counts the output as a layer of its own.
+        # llama.cpp counts the output as one more layer.
         on_cpu = not devices or 0 <= config.n_gpu_layers <= n_layer
         return frozenset([*(device.name for device in used), *([CPU] if on_cpu else [])])

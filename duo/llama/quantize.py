@@ -1,4 +1,4 @@
-"""Make one GGUF from another."""
+"""Quantise a GGUF file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ Q4_0 = 2
 
 
 def quantize(source: Path, target: Path, file_type: int) -> None:
-    """Write `source` again as `file_type` (llama.h, enum llama_ftype), from quantised weights too.
-
-    Raises ModelError when llama.cpp cannot read the one or write the other.
-    """
+    """Convert `source`, which may be quantised, to `file_type` (llama.h, enum llama_ftype). Raises ModelError."""
     library.start()
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = file_type

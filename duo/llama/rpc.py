@@ -1,7 +1,7 @@
-"""llama.cpp's RPC: devices that another machine serves, and serving this one's.
+"""llama.cpp's RPC: use the devices of other machines, and serve those of this one.
 
-It is fast and trusting: no encryption, no passwords, and what it is sent is not checked. Only for networks whose every
-machine may do with this one as it likes.
+The protocol has no encryption and no authentication, and does not check its input. Use it in trusted networks only:
+every client has full control over the server's process.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _PLAUSIBLE = range(3, 65)  # bytes of a version and more capabilities
 _PROBE_S = 3.0
 
 
-def add_server(server: str, patience_s: float) -> list[Device]:
+def add_server(server: str, timeout_s: float) -> list[Device]:
     """The devices that `server` (host:port) serves.
 
-    From now on it has to give a sign of life every `patience_s` seconds while it is called, or the process ends: see
-    duo.llama.lifeline. Raises DeviceError if it is not there or is no RPC server, or this build has no RPC.
+    From now on, the process ends if a call to the server is silent for `timeout_s` seconds: see duo.llama.lifeline.
+    Raises DeviceError if there is no RPC server at this address, or this build has no RPC.
     """
     if not _served(server):
         function = _function(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
-        probe(server, min(_PROBE_S, patience_s))
-        lifeline.watch(server, patience_s)
+        probe(server, min(_PROBE_S, timeout_s))
+        lifeline.watch(server, timeout_s)
         with lifeline:
             registry = function(server.encode())
         if not registry:
@@ -44,33 +44,32 @@ def add_server(server: str, patience_s: float) -> list[Device]:
 
 
 def probe(server: str, timeout_s: float) -> None:
-    """Ask a server for its version, because llama.cpp would abort or wait for ever. Raises DeviceError."""
+    """Ask a server for its version: without one llama.cpp would abort or block forever. Raises DeviceError."""
     try:
         host, port = split_endpoint(server)
         answer = b""
-        # As llama.cpp, which knows IPv4 only.
+        # IPv4 only, like llama.cpp.
         with socket.create_connection((socket.gethostbyname(host), port), timeout_s) as connection:
             connection.sendall(_HELLO)
             while len(answer) < _SIZE.size and (more := connection.recv(_SIZE.size - len(answer))):
                 answer += more
     except TimeoutError:
         raise DeviceError(
-            f"the RPC server {server} does not answer: it hangs, has another client (it serves one at a time), is no "
-            "RPC server, or the network drops what it is sent"
+            f"the RPC server {server} does not answer: it hangs, has another client (it serves one at a time), is not "
+            "an RPC server, or a firewall drops the packets"
         ) from None
     except UnicodeError:
-        raise DeviceError(f"the RPC server {server} cannot be reached: that is no name of a host") from None
+        raise DeviceError(f"the RPC server {server} cannot be reached: invalid host name") from None
     except OSError as error:
         raise DeviceError(f"the RPC server {server} cannot be reached: {error.strerror or error}") from None
     if len(answer) < _SIZE.size or _SIZE.unpack(answer)[0] not in _PLAUSIBLE:
-        raise DeviceError(f"{server} is no RPC server of llama.cpp, or one of another version")
+        raise DeviceError(f"{server} is not an RPC server of llama.cpp, or has another version")
 
 
 def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache: str | None = None) -> None:
-    """Serve devices to one client after the other, for ever; returns only if that cannot be.
+    """Serve devices to one client after the other, forever; returns only on failure.
 
-    `host` is an IPv4 address; `cache` a folder in which large tensors are kept for the next time. Raises DeviceError
-    if this build has no RPC.
+    `host` is an IPv4 address; `cache` a directory for large tensors. Raises DeviceError if this build has no RPC.
     """
     function = _function(
         b"ggml_backend_rpc_start_server",
@@ -86,7 +85,7 @@ def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache
 
 
 def servable_devices(names: Sequence[str] | None) -> list[Device]:
-    """What a server serves: these devices, or all GPUs, or the CPU. Raises UsageError."""
+    """The devices to serve: those named, by default all GPUs, or the CPU without one. Raises UsageError."""
     if names is not None:
         return find_devices(names, cpu=True)
     return gpus() or [device for device in list_devices() if device.kind == CPU]
@@ -97,9 +96,9 @@ def _served(server: str) -> list[Device]:
 
 
 def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """A function of the RPC back end, which may be a library of its own. Raises DeviceError if there is none."""
+    """A function of the RPC back end, which may be a separate library. Raises DeviceError if there is none."""
     registry = ggml().ggml_backend_reg_by_name(RPC.encode()) if library.supports_rpc() else None
     address = ggml().ggml_backend_reg_get_proc_address(registry, name) if registry else None
     if not address:
-        raise DeviceError("llama.cpp was built without RPC here")
+        raise DeviceError("this build of llama.cpp has no RPC")
     return ctypes.CFUNCTYPE(result, *arguments)(address)

@@ -1,9 +1,9 @@
-"""Whether one model can guess the tokens of another."""
+"""Whether one model can draft tokens for another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from duo.llama.model import Model
@@ -11,24 +11,37 @@ from duo.llama.model import Model
 MAX_SIZE_DIFFERENCE = 128
 FIRST_TOKEN_COMPARED = 5
 BLOCK = 1024  # tokens of a vocabulary that are hashed together
-_TAIL = BLOCK + MAX_SIZE_DIFFERENCE  # last tokens that are hashed one by one, so that padding can be left out
+_TAIL = BLOCK + MAX_SIZE_DIFFERENCE  # last tokens, which are hashed one by one: padding can be ignored
 _TOKEN_BYTES = 4
 
 
-def vocabulary_difference(target: Model, draft: Model) -> str | None:
-    """The first thing that keeps `draft` from guessing `target`'s tokens; None if nothing does.
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Hashes of a vocabulary, for comparing two of them without the tokens' texts."""
 
-    The rule of llama.cpp (common/speculative.cpp): type, BOS and EOS agree, the sizes differ by at most 128,
-    and the texts are the same from id 5 on. Padded vocabularies are common, so the sizes may differ.
+    vocab_type: int
+    n_vocab: int
+    bos: int  # the token that is added before a text; -1: none
+    eos: int  # and after it
+    blocks: tuple[bytes, ...] = ()  # hashes of 1,024 tokens each, the last of fewer
+    tail: bytes = b""  # hashes of the last tokens, four bytes each
+
+    @classmethod
+    def of(cls, model: Model) -> Fingerprint:
+        """The fingerprint of a model's vocabulary."""
+        texts = model.token_texts(model.n_vocab)
+        blocks = tuple(_hash_block(texts, start) for start in range(0, len(texts), BLOCK))
+        return replace(_without_texts(model), blocks=blocks, tail=_hash_each(texts[-_TAIL:]))
+
+
+def vocabulary_difference(target: Model, draft: Model) -> str | None:
+    """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match.
+
+    llama.cpp's rule (common/speculative.cpp): type, BOS and EOS agree, the sizes differ by at most 128 (padding is
+    common), and the texts are the same from id 5 on.
     """
-    if target.vocab_type != draft.vocab_type:
-        return f"the target's vocabulary is of type {target.vocab_type}, the draft's of type {draft.vocab_type}"
-    for name in ("BOS", "EOS"):
-        ours, theirs = _added(target, name), _added(draft, name)
-        if ours != theirs:
-            return f"the target's {name} is {ours}, the draft's {theirs}"
-    if abs(target.n_vocab - draft.n_vocab) > MAX_SIZE_DIFFERENCE:
-        return f"the target's vocabulary has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
+    if difference := _first_difference(_without_texts(target), _without_texts(draft)):
+        return difference
     n = min(target.n_vocab, draft.n_vocab)
     texts = zip(target.token_texts(n), draft.token_texts(n), strict=True)
     for token, (text, draft_text) in enumerate(texts):
@@ -37,39 +50,10 @@ def vocabulary_difference(target: Model, draft: Model) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What one machine must know of another's vocabulary to tell whether they fit."""
-
-    vocab_type: int
-    n_vocab: int
-    bos: int  # the token put before a text; -1: none
-    eos: int
-    blocks: tuple[bytes, ...]  # hashes of 1,024 tokens each, the last of fewer
-    tail: bytes  # hashes of the last tokens, four bytes each
-
-    @classmethod
-    def of(cls, model: Model) -> Fingerprint:
-        """A model's."""
-        texts = model.token_texts(model.n_vocab)
-        return cls(
-            model.vocab_type,
-            model.n_vocab,
-            model.bos if model.adds_bos else -1,
-            model.eos if model.adds_eos else -1,
-            tuple(_hash_block(texts, start) for start in range(0, len(texts), BLOCK)),
-            _hash_each(texts[-_TAIL:]),
-        )
-
-
 def fingerprint_difference(target: Fingerprint, texts: Sequence[bytes], draft: Fingerprint) -> str | None:
-    """As vocabulary_difference, from the fingerprints alone; `texts` are the target's tokens."""
-    for what in ("vocab_type", "bos", "eos"):
-        ours, theirs = getattr(target, what), getattr(draft, what)
-        if ours != theirs:
-            return f"the target's {what} is {ours}, the draft's {theirs}"
-    if abs(target.n_vocab - draft.n_vocab) > MAX_SIZE_DIFFERENCE:
-        return f"the target's vocabulary has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
+    """Like vocabulary_difference, from fingerprints; `texts` are the target's tokens."""
+    if difference := _first_difference(target, draft):
+        return difference
     n = min(target.n_vocab, draft.n_vocab)
     whole = n // BLOCK
     for i, (ours, theirs) in enumerate(zip(target.blocks[:whole], draft.blocks[:whole], strict=False)):
@@ -79,6 +63,23 @@ def fingerprint_difference(target: Fingerprint, texts: Sequence[bytes], draft: F
     start, end = (_TOKEN_BYTES * (token - offset) for token in (first, n))
     if len(draft.blocks) < whole or start < 0 or _hash_each(texts[first:n]) != draft.tail[start:end]:
         return f"tokens {first} to {n - 1} differ"
+    return None
+
+
+def _without_texts(model: Model) -> Fingerprint:
+    bos, eos = model.bos if model.adds_bos else -1, model.eos if model.adds_eos else -1
+    return Fingerprint(model.vocab_type, model.n_vocab, bos, eos)
+
+
+def _first_difference(target: Fingerprint, draft: Fingerprint) -> str | None:
+    """The first difference in anything but the texts."""
+    if target.vocab_type != draft.vocab_type:
+        return f"the target's vocabulary is of type {target.vocab_type}, the draft's of type {draft.vocab_type}"
+    for name, ours, theirs in (("BOS", target.bos, draft.bos), ("EOS", target.eos, draft.eos)):
+        if ours != theirs:
+            return f"the target's {name} is {_added(ours)}, the draft's {_added(theirs)}"
+    if abs(target.n_vocab - draft.n_vocab) > MAX_SIZE_DIFFERENCE:
+        return f"the target's vocabulary has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
     return None
 
 
@@ -92,10 +93,8 @@ def _hash_each(texts: Sequence[bytes]) -> bytes:
     return b"".join(blake2b(text, digest_size=_TOKEN_BYTES).digest() for text in texts)
 
 
-def _added(model: Model, name: str) -> str:
-    """The token that the vocabulary puts around a text, in words."""
-    adds, token = (model.adds_bos, model.bos) if name == "BOS" else (model.adds_eos, model.eos)
-    return f"token {token}" if adds else "not added"
+def _added(token: int) -> str:
+    return f"token {token}" if token >= 0 else "not added"
 
 
 def _show(text: bytes) -> str:

@@ -1,1 +1,1 @@
-"""Where GGUF files come from: a path, the Hugging Face hub, or the demo pair that duo makes itself."""
+"""Where GGUF files come from: a path, the Hugging Face Hub, or the demo pair. Layer placement; profiles."""

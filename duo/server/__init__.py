@@ -1,1 +1,1 @@
-"""The lead: OpenAI-compatible HTTP over one generation queue."""
+"""The lead: an OpenAI-compatible HTTP server over one engine."""

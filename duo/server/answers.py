@@ -1,4 +1,4 @@
-"""Answers: what a generation looks like to a client."""
+"""Answers: a generation as OpenAI's JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duo.spec.types import Step
 
 
 class Shape:
-    """The JSON of one answer, as a chat's or as a completion's."""
+    """The JSON of one answer, of a chat or a completion."""
 
     def __init__(self, model: str, *, chat: bool) -> None:
         self._chat = chat
@@ -26,7 +26,7 @@ class Shape:
         self._kinds = (kind, f"{kind}.chunk" if chat else kind)
 
     def whole(self, text: str, request: TextRequest) -> dict[str, Any]:
-        """The answer at once."""
+        """The answer as one document."""
         content = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason(request)}
         return {
@@ -38,24 +38,24 @@ class Shape:
         }
 
     def first(self) -> Iterable[dict[str, Any]]:
-        """What a stream begins with."""
+        """The beginning of a stream."""
         if self._chat:
             yield self._chunk({"delta": {"role": "assistant", "content": ""}})
 
     def step(self, step: Step) -> dict[str, Any]:
-        """A piece of a stream. `duo`: its tokens, and how many of its characters were the draft's guesses."""
+        """A chunk of a stream. `duo`: its number of tokens, and of characters that were candidates of the draft."""
         text = step.text
         content: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
         accepted = len(_decode(step.pieces[: step.n_accepted]))
         return self._chunk(content) | {"duo": {"tokens": len(step.tokens), "accepted": accepted}}
 
     def last(self, request: TextRequest) -> dict[str, Any]:
-        """What a stream ends with."""
+        """The end of a stream."""
         content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
         return self._chunk(content, finish_reason(request)) | _timings(request)
 
     def usage(self, request: TextRequest) -> dict[str, Any]:
-        """The usage, after the end of a stream."""
+        """The usage, sent after the end of a stream."""
         return {**self._head, "object": self._kinds[1], "choices": [], "usage": usage(request)}
 
     def _chunk(self, content: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -64,12 +64,12 @@ class Shape:
 
 
 def finish_reason(request: TextRequest) -> str:
-    """OpenAI's word for what ended the text."""
+    """OpenAI's `finish_reason`."""
     return "length" if request.metrics.stop in (LIMIT, CONTEXT_FULL) else "stop"
 
 
 def usage(request: TextRequest) -> dict[str, Any]:
-    """OpenAI's count of tokens."""
+    """OpenAI's `usage`."""
     n_prompt, n_text = len(request.prompt), sum(step.n_tokens for step in request.metrics.steps)
     return {
         "prompt_tokens": n_prompt,

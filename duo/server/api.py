@@ -1,4 +1,4 @@
-"""The API's requests and answers: OpenAI's, with llama-server's additions. Pure: JSON in, values out."""
+"""The API's requests: OpenAI's, with llama-server's additions. Pure: JSON in, values out."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from duo.errors import UsageError
 from duo.link.guard import ApiError
 from duo.llama.grammar import schema_grammar
 
-_MOST_MESSAGES = 4096
-_MOST_STOPS = 32
-_LOWEST_TEMPERATURE = 1e-6  # what is below is 0
-_DEEPEST = 2048
-# Texts, character classes, tokens and comments of a grammar, as llama.cpp ends them.
-_NO_RULES = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
-_LARGEST_GRAMMAR = 2**18
-_LARGEST_SCHEMA = 2**16
-_MANY_TIMES = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
+_MAX_MESSAGES = 4096
+_MAX_STOPS = 32
+_MIN_TEMPERATURE = 1e-6  # anything below is 0
+_MAX_DEPTH = 2048
+# Literals, character classes, tokens and comments of a grammar, as llama.cpp parses them.
+_NOT_SYNTAX = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
+_MAX_GRAMMAR = 2**18
+_MAX_SCHEMA = 2**16
+_LARGE_REPETITION = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
@@ -31,28 +31,28 @@ Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
-class Part(msgspec.Struct):
-    """A piece of a message."""
+class ContentPart(msgspec.Struct):
+    """A part of a message."""
 
     type: str
     text: str = ""
 
 
-class Said(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """A message of a chat."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     tool_calls: list[Any] | None = None
 
     def plain(self) -> dict[str, str]:
-        """For the chat template. Raises ApiError for what is no text."""
+        """The message for the chat template. Raises ApiError if it is not text."""
         if self.tool_calls:
             raise ApiError(400, "tool_calls are not supported")
         role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
         if isinstance(self.content, list):
             if other := [part.type for part in self.content if part.type != "text"]:
-                raise ApiError(400, f"messages of type {other[0]!r} cannot be read: this model takes text")
+                raise ApiError(400, f"content of type {other[0]!r} is not supported: only text is")
             return {"role": role, "content": "".join(part.text for part in self.content)}
         return {"role": role, "content": self.content or ""}
 
@@ -70,7 +70,7 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """`response_format`; llama-server takes a schema beside json_object too."""
+    """`response_format`; llama-server also accepts a schema with json_object."""
 
     type: str = "text"
     json_schema: JsonSchema | None = None
@@ -78,7 +78,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class TextRequestBody(msgspec.Struct):
-    """What chats and completions share. None: as the server's own options say."""
+    """The fields of both chats and completions. None: the server's default."""
 
     model: str | None = None
     max_tokens: Length | None = None
@@ -94,7 +94,7 @@ class TextRequestBody(msgspec.Struct):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
-    stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=_MOST_STOPS)] | None = None
+    stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=_MAX_STOPS)] | None = None
     logit_bias: Annotated[dict[str, Penalty], msgspec.Meta(max_length=1024)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -111,14 +111,14 @@ class TextRequestBody(msgspec.Struct):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
+        """Whether a stream ends with `usage`."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class ChatRequest(TextRequestBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Said], msgspec.Meta(max_length=_MOST_MESSAGES)] = []
+    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=_MAX_MESSAGES)] = []
 
 
 class CompletionRequest(TextRequestBody):
@@ -145,26 +145,26 @@ R = TypeVar("R")
 
 
 def parse(body: bytes, kind: type[R]) -> R:
-    """A request. Raises ApiError that says what is wrong with it."""
+    """Parse a request. Raises ApiError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
-        raise ApiError(400, f"the request cannot be used: {error}") from None
+        raise ApiError(400, f"invalid request: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the server's own options say."""
+    """The server's defaults."""
 
     config: GenerationConfig
-    random_seed: bool  # a new one for each text
+    random_seed: bool  # a new seed for each text
 
 
-def wanted(
+def generation_config(
     request: TextRequestBody, prompt: list[int], defaults: Defaults, n_vocab: int, n_ctx: int
 ) -> GenerationConfig:
-    """How the text is to be written. Raises ApiError."""
-    _refuse_what_is_not_here(request)
+    """The options of a text. Raises ApiError."""
+    _check_supported(request)
     if not prompt:
         raise ApiError(400, "the prompt has no tokens")
     if len(prompt) > n_ctx:
@@ -172,8 +172,8 @@ def wanted(
         raise ApiError(400, message, code="context_length_exceeded")
     bias = _bias(request, n_vocab)
     temp = request.temperature
-    asked: dict[str, Any] = {
-        "temp": 0.0 if temp is not None and temp < _LOWEST_TEMPERATURE else temp,
+    options: dict[str, Any] = {
+        "temp": 0.0 if temp is not None and temp < _MIN_TEMPERATURE else temp,
         "top_p": request.top_p,
         "top_k": request.top_k and max(0, request.top_k),  # -1 is off
         "min_p": request.min_p,
@@ -185,7 +185,7 @@ def wanted(
         "logit_bias": bias or None,
     }
     config = defaults.config
-    sampling = replace(config.sampling, **{name: value for name, value in asked.items() if value is not None})
+    sampling = replace(config.sampling, **{name: value for name, value in options.items() if value is not None})
     seed = request.seed
     if seed is None:
         seed = -1 if defaults.random_seed else config.sampling.seed
@@ -196,10 +196,10 @@ def wanted(
     )
 
 
-def _refuse_what_is_not_here(request: TextRequestBody) -> None:
+def _check_supported(request: TextRequestBody) -> None:
     if request.n not in (None, 1):
-        raise ApiError(400, f"n must be 1, not {request.n}: one text at a time")
-    # False is what they are anyway.
+        raise ApiError(400, f"n must be 1, not {request.n}: several choices are not supported")
+    # An explicit False is the default.
     for name in ("logprobs", "tools", "functions", "echo", "suffix"):
         if getattr(request, name):
             raise ApiError(400, f"{name} is not supported")
@@ -207,10 +207,10 @@ def _refuse_what_is_not_here(request: TextRequestBody) -> None:
 
 def _stop(request: TextRequestBody, default: StopConfig) -> StopConfig:
     lengths = (request.max_completion_tokens, request.max_tokens, request.n_predict)
-    asked = next((length for length in lengths if length is not None), default.n_predict)
+    n_predict = next((length for length in lengths if length is not None), default.n_predict)
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     ignore_eos = default.ignore_eos if request.ignore_eos is None else request.ignore_eos
-    return StopConfig(asked, (*default.stop_strings, *stops), ignore_eos)
+    return StopConfig(n_predict, (*default.stop_strings, *stops), ignore_eos)
 
 
 def _bias(request: TextRequestBody, n_vocab: int) -> tuple[tuple[int, float], ...]:
@@ -223,28 +223,28 @@ def _bias(request: TextRequestBody, n_vocab: int) -> tuple[tuple[int, float], ..
 
 
 def _grammar(request: TextRequestBody) -> str | None:
-    """The grammar that the text obeys. Raises ApiError if it is asked for in two ways, or cannot be used."""
+    """The grammar of the text. Raises ApiError if it is given more than once, or is too large or unsupported."""
     schemas = [request.json_schema] if request.json_schema is not None else []
     form = request.response_format
     if form is not None and form.type in ("json_object", "json_schema"):
         schemas.append(form.json_schema.schema if form.json_schema is not None else form.schema or {})
     elif form is not None and form.type != "text":
-        raise ApiError(400, f"no response_format {form.type!r} (there are text, json_object, json_schema)")
+        raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
     if len(schemas) + (request.grammar is not None) > 1:
-        raise ApiError(400, "grammar, json_schema and response_format each say what the text must be: send one")
+        raise ApiError(400, "grammar, json_schema and response_format exclude each other: send one")
     grammar = _schema_grammar(schemas[0]) if schemas else request.grammar
-    # llama.cpp reads parentheses recursively, and would run out of stack.
-    depths = accumulate((char == "(") - (char == ")") for char in _NO_RULES.sub("", grammar or ""))
-    if grammar is not None and (len(grammar) > _LARGEST_GRAMMAR or max(depths, default=0) > _DEEPEST):
-        raise ApiError(400, f"the grammar has more than {_LARGEST_GRAMMAR} bytes, or {_DEEPEST} nested parentheses")
+    # llama.cpp parses parentheses recursively: the stack could overflow.
+    depths = accumulate((char == "(") - (char == ")") for char in _NOT_SYNTAX.sub("", grammar or ""))
+    if grammar is not None and (len(grammar) > _MAX_GRAMMAR or max(depths, default=0) > _MAX_DEPTH):
+        raise ApiError(400, f"the grammar has more than {_MAX_GRAMMAR} bytes or {_MAX_DEPTH} nested parentheses")
     return grammar
 
 
 def _schema_grammar(schema: dict[str, Any]) -> str:
     text = msgspec.json.encode(schema).decode()
-    # Repetitions are written out: a short schema can become gigabytes.
-    if len(text) > _LARGEST_SCHEMA or _MANY_TIMES.search(text):
-        raise ApiError(400, f"the schema is larger than {_LARGEST_SCHEMA} bytes, or repeats something 10,000 times")
+    # The converter expands repetitions: a short schema can become gigabytes.
+    if len(text) > _MAX_SCHEMA or _LARGE_REPETITION.search(text):
+        raise ApiError(400, f"the schema has more than {_MAX_SCHEMA} bytes or a repetition of 10,000 or more")
     try:
         return schema_grammar(text, "the schema")
     except UsageError as error:

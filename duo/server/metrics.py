@@ -1,4 +1,4 @@
-"""Metrics: what the lead has done, for Prometheus. Names as llama-server's, and vLLM's for speculation."""
+"""Prometheus metrics of the lead, with llama-server's names, and vLLM's for speculative decoding."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ from duo.link.remote_drafts import RemoteDrafts
 
 
 class ServerMetrics:
-    """Counters over all texts. Counted on the engine's thread, read on the server's."""
+    """Counters over all generations. Updated on the engine's thread, exported on the server's."""
 
     def __init__(self, n_texts: Callable[[], int], drafts: RemoteDrafts) -> None:
-        """`n_texts` tells how many texts are being written or wait for it."""
+        """`n_texts` returns the number of generations that are running or wait in the queue."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
 
-        def counter(name: str, what: str, *labels: str) -> Counter:
-            return Counter(name, what, labels, registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
 
-        self._prompt = counter("llamacpp:prompt_tokens", "Tokens of prompts that were read.")
-        self._prompt_s = counter("llamacpp:prompt_seconds", "Time for that.")
-        self._cached = counter("duo:prompt_tokens_cached", "Tokens of prompts that had been read before.")
-        self._predicted = counter("llamacpp:tokens_predicted", "Tokens that were generated.")
-        self._predicted_s = counter("llamacpp:tokens_predicted_seconds", "Time for that.")
-        self._decodes = counter("llamacpp:n_decode", "Decodes of the target.")
-        self._drafted = counter("spec_decode_num_draft_tokens", "Candidates that were verified.")
-        self._drafts = counter("spec_decode_num_drafts", "Batches that verified candidates.")
-        self._accepted = counter("spec_decode_num_accepted_tokens", "Candidates that were accepted.")
+        def gauge(name: str, text: str, value: Callable[[], float] | None = None) -> Gauge:
+            made = Gauge(name, text, registry=registry)
+            if value is not None:
+                made.set_function(value)
+            return made
+
+        self._prompt = counter("llamacpp:prompt_tokens", "Number of prompt tokens processed.")
+        self._prompt_s = counter("llamacpp:prompt_seconds", "Prompt processing time in seconds.")
+        self._cached = counter("duo:prompt_tokens_cached", "Number of prompt tokens reused from the KV cache.")
+        self._predicted = counter("llamacpp:tokens_predicted", "Number of generated tokens.")
+        self._predicted_s = counter("llamacpp:tokens_predicted_seconds", "Generation time in seconds.")
+        self._decodes = counter("llamacpp:n_decode", "Number of decode calls of the target.")
+        self._drafted = counter("spec_decode_num_draft_tokens", "Number of candidates verified by the target.")
+        self._drafts = counter("spec_decode_num_drafts", "Number of target decodes that verified candidates.")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Number of candidates accepted.")
         self._by_position = counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Candidates accepted at a position of their batch.", "position"
+            "spec_decode_num_accepted_tokens_per_pos", "Number of candidates accepted, by draft position.", "position"
         )
-        self._stops = counter("duo:generations", "Generations, by what ended them.", "stop")
+        self._stops = counter("duo:generations", "Number of generations finished, by stop reason.", "stop")
         self._rates = {
-            name: Gauge(f"llamacpp:{name}_tokens_seconds", f"Tokens/s of the last {name} phase.", registry=registry)
-            for name in ("prompt", "predicted")
+            "prompt": gauge("llamacpp:prompt_tokens_seconds", "Last prompt processing rate in tokens per second."),
+            "predicted": gauge("llamacpp:predicted_tokens_seconds", "Last generation rate in tokens per second."),
         }
-
-        def gauge(name: str, what: str, value: object) -> None:
-            Gauge(name, what, registry=registry).set_function(value)  # type: ignore[arg-type]
-
-        gauge("llamacpp:requests_processing", "Requests that are being answered.", lambda: min(1, n_texts()))
-        gauge("llamacpp:requests_deferred", "Requests that wait.", lambda: max(0, n_texts() - 1))
-        gauge("duo:workers_connected", "Remote drafts that are connected.", lambda: drafts.n_connected)
-        gauge("duo:round_trip_seconds", "From a decision to the first guess after it.", lambda: drafts.latency_s)
+        gauge("llamacpp:requests_processing", "Number of requests being processed.", lambda: min(1, n_texts()))
+        gauge("llamacpp:requests_deferred", "Number of requests in the queue.", lambda: max(0, n_texts() - 1))
+        gauge("duo:workers_connected", "Number of remote drafts connected.", lambda: drafts.n_connected)
+        round_trip = "Seconds from an order to the remote draft to its first candidate, less the time to draft it."
+        gauge("duo:round_trip_seconds", round_trip, lambda: drafts.latency_s)
         registry.register(_DraftCounts(drafts))
 
     def add(self, metrics: Metrics, n_cached: int) -> None:
-        """A generation has ended."""
+        """Count a generation that has ended."""
         statistics = metrics.statistics()
         prompt, generation = statistics.prompt, statistics.generation
         self._prompt.inc(max(0, prompt.tokens - n_cached))
@@ -72,29 +75,29 @@ class ServerMetrics:
                 self._by_position.labels(position).inc()
 
     def text(self) -> bytes:
-        """The exposition."""
+        """The metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
 class _DraftCounts(Collector):
-    """What remote drafts did, counted where it happens."""
+    """Exports the counts of RemoteDrafts."""
 
     def __init__(self, drafts: RemoteDrafts) -> None:
         self._drafts = drafts
 
     def collect(self) -> Iterable[Metric]:
         counts = self._drafts.counts
-        for key, name, what in (
-            ("joined", "duo:worker_joins", "Remote drafts that have joined."),
-            ("stalled", "duo:worker_stalls", "Times that a remote draft did not answer."),
-            ("stale", "duo:stale_candidates", "Candidates of remote drafts that came too late or fitted nowhere."),
+        for key, name, text in (
+            ("joined", "duo:worker_joins", "Number of times that a remote draft connected."),
+            ("stalled", "duo:worker_stalls", "Number of times that the remote draft in use timed out."),
+            ("stale", "duo:stale_candidates", "Number of candidates from remote drafts discarded as late or useless."),
         ):
-            yield CounterMetricFamily(name, what, value=counts.get(key, 0))
-        for prefix, name, what in (
-            ("dropped: ", "duo:worker_drops", "Remote drafts that have gone, by reason."),
-            ("refused: ", "duo:worker_refusals", "Remote drafts that were refused, by reason."),
+            yield CounterMetricFamily(name, text, value=counts.get(key, 0))
+        for prefix, name, text in (
+            ("dropped: ", "duo:worker_drops", "Number of times that a remote draft disconnected, by reason."),
+            ("refused: ", "duo:worker_refusals", "Number of times that a remote draft was refused, by reason."),
         ):
-            family = CounterMetricFamily(name, what, labels=["reason"])
+            family = CounterMetricFamily(name, text, labels=["reason"])
             for key, value in counts.items():
                 if key.startswith(prefix):
                     family.add_metric([key.removeprefix(prefix)], value)

@@ -1,4 +1,4 @@
-"""Streams: how the steps of a text reach a client."""
+"""Streams: the steps of a text on their way to a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from duo.engine.slot import TextRequest
@@ -20,58 +20,54 @@ from duo.spec.types import Step
 
 
 class Events(AsyncSteps):
-    """The steps of a text for the server's thread, which looks whether the client is still there."""
+    """The steps of a text, on the server's thread, with detection of a disconnect."""
 
-    _leaving: asyncio.Task[None] | None = None
+    _disconnect: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def while_there(self, request: Request) -> AsyncIterator[None]:
-        """Inside the block, what waits for a step raises ClientDisconnect when the client has gone."""
+    async def while_connected(self, request: Request) -> AsyncIterator[None]:
+        """Inside the block, waiting for steps raises ClientDisconnect when the client has disconnected."""
 
-        async def leave() -> None:
+        async def wait() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
             self.wake()
 
-        self._leaving = asyncio.create_task(leave())
+        self._disconnect = asyncio.create_task(wait())
         try:
             yield
         finally:
-            self._leaving.cancel()
-            self._leaving = None
+            self._disconnect.cancel()
+            self._disconnect = None
 
     async def first(self) -> list[Step] | None:
-        """The first steps. Raises ApiError for what the text failed of, so that it has a status of its own."""
+        """The next steps, before the response has begun. Raises ApiError if the text failed, or ClientDisconnect."""
+
+        def is_disconnected() -> bool:
+            return self._disconnect is not None and self._disconnect.done()
+
         try:
-            return await self._next()
-        except ClientDisconnect:
-            raise
+            steps = await self.next(is_disconnected)
         except Exception as error:
             raise as_api_error(error) from None
-
-    async def whole_text(self, first: list[Step] | None) -> str:
-        """The whole text, beginning with the `first` steps. Raises ApiError, ClientDisconnect."""
-        pieces, coming = [], first
-        while coming is not None:
-            pieces += [piece for step in coming for piece in step.pieces]
-            coming = await self.first()
-        return b"".join(pieces).decode("utf-8", "replace")
-
-    async def _next(self) -> list[Step] | None:
-        def gone() -> bool:
-            return self._leaving is not None and self._leaving.done()
-
-        steps = await self.next(gone)
-        if steps is None and gone():
+        if steps is None and is_disconnected():
             raise ClientDisconnect
         return steps
 
+    async def whole_text(self, first: list[Step] | None) -> str:
+        """The whole text, beginning with the `first` steps. Raises what first() raises."""
+        pieces, steps = [], first
+        while steps is not None:
+            pieces += [piece for step in steps for piece in step.pieces]
+            steps = await self.first()
+        return b"".join(pieces).decode("utf-8", "replace")
+
 
 class EventStream(StreamingResponse):
-    """Server-sent events. `close` is called however it ends, even if it never began."""
+    """Server-sent events. `close` is always called at the end, even if the response never began."""
 
     def __init__(self, pieces: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        # The last header is for nginx, which would hold them back.
+        # The last header turns off buffering in nginx.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(pieces, media_type="text/event-stream", headers=headers)
         self._close = close
@@ -85,18 +81,18 @@ class EventStream(StreamingResponse):
 
 
 async def stream_text(
-    coming: list[Step] | None, events: Events, shape: Shape, request: TextRequest, *, include_usage: bool
+    first: list[Step] | None, events: Events, shape: Shape, request: TextRequest, *, include_usage: bool
 ) -> AsyncIterator[bytes]:
-    """The text as server-sent events, beginning with those that are there."""
+    """The text as server-sent events, beginning with the `first` steps."""
     for document in shape.first():
         yield _event(document)
     try:
-        while coming is not None:
-            steps = [step for step in coming if any(step.pieces)]
-            if steps:
-                yield b"".join(_event(shape.step(step)) for step in steps)
-            coming = await events.next()
-    except Exception as error:  # the generation's, whatever it is: the status is sent already
+        steps = first
+        while steps is not None:
+            if shown := [step for step in steps if any(step.pieces)]:
+                yield b"".join(_event(shape.step(step)) for step in shown)
+            steps = await events.next()
+    except Exception as error:  # of the generation: the status has been sent already
         yield _event(as_api_error(error).body())
     else:
         yield _event(shape.last(request))
@@ -106,12 +102,17 @@ async def stream_text(
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a text failed of, as a client is told it."""
+    """The error response for a text that failed."""
     if isinstance(error, BusyError):
         return ApiError(503, str(error), "unavailable_error")
     if isinstance(error, UsageError):
         return ApiError(400, str(error))
     return ApiError(500, f"the generation failed: {error}", "server_error")
+
+
+def json_response(document: object) -> Response:
+    """A response with a JSON body."""
+    return Response(msgspec.json.encode(document), media_type="application/json")
 
 
 def _event(document: object) -> bytes:

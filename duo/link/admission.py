@@ -1,0 +1,64 @@
+"""Admission: which drafts may connect to a lead."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from duo.errors import LinkError
+from duo.link import messages
+from duo.link.messages import Hello
+from duo.link.remote_drafts import TargetVocabulary
+from duo.llama.vocabulary import Fingerprint, fingerprint_difference
+
+
+class Drop(LinkError):
+    """The connection ends; `reason` is the label under which this is counted."""
+
+    def __init__(self, reason: str, message: str, *, is_final: bool = False) -> None:
+        """`is_final`: the draft is told so and does not connect again."""
+        super().__init__(message)
+        self.reason = reason
+        self.is_final = is_final
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The conditions for a draft to connect."""
+
+    token: str = ""  # that drafts must send; empty: any
+    closed: bool = False  # accepts none
+    is_own: bool = False  # for the lead's own process, however many drafts are connected
+
+    def check(self, data: bytes | str, target: TargetVocabulary | None) -> Hello:
+        """Decode and check a draft's first message; `target` is None while it is loading. Raises Drop."""
+        if (version := messages.other_version(data)) is not None:
+            versions = f"it uses protocol {version}, the lead {messages.VERSION}"
+            raise Drop("version", f"{versions}: use the same version of duo", is_final=True)
+        hello = decode(data)
+        if not isinstance(hello, Hello):
+            raise Drop("garbage", "its first message is not a Hello")
+        if self.closed:
+            raise Drop("token", "the lead accepts no remote drafts: start it with a token for them", is_final=True)
+        if not hmac.compare_digest(_digest(hello.token), _digest(self.token)) and self.token:
+            fault = "wrong" if hello.token else "missing"
+            raise Drop("token", f"the token is {fault}: use the one that the lead was started with", is_final=True)
+        if target is None:
+            raise Drop("loading", "the model is still loading")
+        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
+        if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
+            raise Drop("vocabulary", f"the draft does not match the target: {difference}", is_final=True)
+        return hello
+
+
+def decode(data: bytes | str) -> messages.FromDraft:
+    """Decode a draft's message. Raises Drop."""
+    try:
+        return messages.from_draft(data)
+    except LinkError as error:
+        raise Drop("garbage", str(error)) from None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

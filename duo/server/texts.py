@@ -1,0 +1,107 @@
+"""Texts: the generations that clients have requested."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duo.engine.engine import Engine
+from duo.engine.slot import TextRequest
+from duo.errors import BusyError
+from duo.link.remote_drafts import RemoteDrafts
+from duo.server.answers import Shape
+from duo.server.api import ChatRequest, CompletionRequest, Defaults, generation_config
+from duo.server.metrics import ServerMetrics
+from duo.server.streams import Events, EventStream, json_response, stream_text
+from duo.spec.types import Step
+
+LOADING = "the model is still loading"
+STOPPING = "the server is stopping"
+
+
+class Texts:
+    """Passes clients' requests to an engine, once it is loaded, and its steps to the clients."""
+
+    def __init__(
+        self,
+        drafts: RemoteDrafts,
+        n_queue: int,
+        defaults: Defaults,
+        on_step: Callable[[Step], None],
+        on_text: Callable[[TextRequest], None],
+    ) -> None:
+        self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
+        self.stopped = threading.Event()
+        self._n_queue = n_queue
+        self._defaults = defaults
+        self._on_step = on_step
+        self._on_text = on_text
+        self._engine: Engine | None = None
+        self._requests: set[TextRequest] = set()  # that have not ended
+
+    @property
+    def n_texts(self) -> int:
+        """Number of texts that are being generated or wait in the queue."""
+        return self._engine.n_texts if self._engine is not None else 0
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Raises BusyError before load() and after stop()."""
+        if self._engine is None or self.stopped.is_set():
+            raise BusyError(STOPPING if self.stopped.is_set() else LOADING)
+        return self._engine
+
+    def load(self, engine: Engine) -> None:
+        """Accept requests from now on."""
+        self._engine = engine
+
+    def stop(self) -> None:
+        """End all texts and reject further requests. From any thread."""
+        self.stopped.set()
+        if self._engine is not None:
+            self._engine.fail(BusyError(STOPPING), self._requests)
+
+    async def write(
+        self, request: Request, prompt: list[int], body: ChatRequest | CompletionRequest, shape: Shape
+    ) -> Response:
+        """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
+        engine = self.engine
+        slot = engine.slot
+        config = await anyio.to_thread.run_sync(
+            lambda: generation_config(body, prompt, self._defaults, slot.target.n_vocab, slot.n_ctx)
+        )
+        if engine.n_texts > self._n_queue:
+            raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
+        events = Events()
+
+        def put(step: Step) -> None:
+            events.put(step)
+            self._on_step(step)
+
+        def end(error: BaseException | None) -> None:
+            try:
+                # A request that was cancelled in the queue does not count.
+                if text.metrics.n_prompt or not isinstance(error, BusyError | None):
+                    self.metrics.add(text.metrics, text.n_cached)
+                    self._on_text(text)
+            finally:
+                self._requests.discard(text)
+                events.end(error)
+
+        text = TextRequest(prompt, config, put)
+        self._requests.add(text)
+        engine.submit(text, end)
+        try:
+            async with events.while_connected(request):
+                first = await events.first()
+                if not body.stream:
+                    return json_response(shape.whole(await events.whole_text(first), text))
+        except BaseException:
+            engine.cancel(text)
+            raise
+        pieces = stream_text(first, events, shape, text, include_usage=body.wants_usage)
+        return EventStream(pieces, lambda: engine.cancel(text))
