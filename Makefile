@@ -1,10 +1,14 @@
 # make demo    sets up everything and runs the main job on the demo pair
-# make test    sets up everything and runs the tests
+# make test    sets up everything and runs the tests: logic on fakes, then models, processes, sockets and terminals
+# make test-slow  the rest of the tests: statistics, and every command of the documents
 # make check   format, lint, types, layer rules
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
 # make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
 # make tables  the headline tables, with the same models (some hours), how far off duo bench is, and what a trace costs
+# make fuzz    property tests with thousands of cases each
+# make soak    a lead under load for ten minutes, with remote drafts that are killed
+# make dist    builds sdist and wheel, and installs the wheel in an empty environment
 # make docs    writes the texts that are generated from the code
 # make clean   removes what was installed; models, programs and results in build/ stay
 
@@ -18,7 +22,7 @@ FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test check bench link pairs tables docs clean
+.PHONY: demo test test-slow fuzz soak dist check bench link pairs tables docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -26,7 +30,23 @@ demo: $(VENV)/ready
 
 # Most tests wait for processes, so that three at a time keep two cores busy.
 test: $(VENV)/ready-dev
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process
+
+test-slow: $(VENV)/ready-dev
+	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents
+
+fuzz: $(VENV)/ready-dev
+	DUO_FUZZ=1 $(BIN)/pytest -n 3 --dist worksteal tests/unit
+
+soak: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks soak --json build/soak.json
+
+dist: $(VENV)/ready-dev
+	rm -rf dist build/installed
+	$(BIN)/python -m build --no-isolation
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip install --quiet dist/*.whl
+	cd build && installed/bin/duo --version -v
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff format --check .
@@ -36,29 +56,29 @@ check: $(VENV)/ready-dev
 
 bench: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
-	$(BIN)/python -m benchmarks.compare
-	$(BIN)/python -m benchmarks.sampling
-	$(BIN)/python -m benchmarks.hostile
+	$(BIN)/python -m benchmarks compare
+	$(BIN)/python -m benchmarks sampling
+	$(BIN)/python -m benchmarks hostile
 
 link: $(VENV)/ready-dev
-	$(BIN)/python -m benchmarks.link --json build/link.json
-	$(BIN)/python -m benchmarks.rpc --json build/rpc.json
-	$(BIN)/python -m benchmarks.soak --json build/soak.json
+	$(BIN)/python -m benchmarks link --json build/link.json
+	$(BIN)/python -m benchmarks rpc --json build/rpc.json
+	$(BIN)/python -m benchmarks soak --json build/soak.json
 
 pairs: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.models
-	$(BIN)/python -m benchmarks.pairs --json build/pairs.json
-	$(BIN)/python -m benchmarks.pairs --part one-core --json build/one-core.json
+	$(BIN)/python -m benchmarks pairs --json build/pairs.json
+	$(BIN)/python -m benchmarks one-core --json build/one-core.json
 
 tables: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.models
-	for table in placement schedules latency backs peers; do \
-	    $(BIN)/python -m benchmarks.run --table $$table --json build/$$table.json || exit; \
+	for table in placement separate-cores schedules latency backs peers; do \
+	    $(BIN)/python -m benchmarks $$table --json build/$$table.json || exit; \
 	done
-	$(BIN)/python -m benchmarks.stopwatch --json build/stopwatch.json
-	$(BIN)/python -m benchmarks.tracing --json build/tracing.json
+	$(BIN)/python -m benchmarks stopwatch --json build/stopwatch.json
+	$(BIN)/python -m benchmarks tracing --json build/tracing.json
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden

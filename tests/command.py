@@ -18,24 +18,8 @@ Argument = str | bytes | Path
 # One thread each, so that tests do not stand in each other's way.
 ONE_EACH = ("-t", "1", "-td", "1")
 
-# Code for `before`: there is one core, whatever the machine has.
-ONE_CORE = """
-import os
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-"""
-
-# Code for `before`: keeps the draft ahead, however busy the machine is.
-SLOW_TARGET = """
-import threading, time
-from duo.llama.context import Context
-decode = Context.decode
-def slowly(self, *arguments, **more):
-    if threading.current_thread().name == "duo-target":
-        time.sleep(0.05)
-    return decode(self, *arguments, **more)
-Context.decode = slowly
-"""
+# Code for `before`; see tests/child.py.
+SLOW_TARGET = "from tests.child import slow_target; slow_target()\n"
 
 _CONFIGS = tempfile.TemporaryDirectory(prefix="duo-config-")
 _numbers = count()
@@ -66,6 +50,22 @@ class Run:
         assert last is not None, self.stderr
         return int(last[1])
 
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt, according to the report."""
+        return int(self._reported(r"prompt: (\d+) tokens"))
+
+    @property
+    def stopped(self) -> str:
+        """Why the text ended, according to the report."""
+        assert self.status == 0, self.stderr
+        return self._reported(r"stopped: ([\w ]+)")
+
+    def _reported(self, pattern: str) -> str:
+        found = re.search(f"^speed .*{pattern}", self.stderr, re.MULTILINE)
+        assert found is not None, self.stderr
+        return found[1]
+
 
 def environment(more: dict[str, str] | None = None) -> dict[str, str]:
     """The environment without anything that changes what duo does, then `more`.
@@ -80,6 +80,11 @@ def environment(more: dict[str, str] | None = None) -> dict[str, str]:
         "DUO_CONFIG": f"{_CONFIGS.name}/{next(_numbers)}",
     }
     return kept | own | (more or {})
+
+
+def gated_target(gate: Path) -> str:
+    """Code for `before`: a slow target whose fifth decode waits until the file `gate` exists."""
+    return f"{SLOW_TARGET}from tests.child import gated_target; gated_target({str(gate)!r})\n"
 
 
 def models(target: Path, draft: Path | None = None) -> list[Argument]:

@@ -16,9 +16,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # A shell that runs the tests in the background has Ctrl-C ignored, and every duo that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test asserts on elapsed time: a busy machine is no fault of the code's.
-settings.register_profile("duo", deadline=None)
-settings.load_profile("duo")
+# No deadline: a busy machine is no fault of the code's. `make fuzz` sets DUO_FUZZ.
+settings.register_profile("duo", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("fuzz", deadline=None, max_examples=2000)
+settings.load_profile("fuzz" if "DUO_FUZZ" in os.environ else "duo")
 
 
 @pytest.fixture(scope="session")

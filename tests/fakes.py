@@ -1,4 +1,4 @@
-"""A model small enough to know by heart, with the rules that llama.cpp's contexts impose."""
+"""A fake model and context with the rules of llama.cpp's contexts, and policies that follow a script."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from duo.spec.types import Logits
 
 N_VOCAB = 17
 
-# All different, so that it shows which of them was taken.
+# All different, so that a test sees which of them was used.
 THREADS = ThreadConfig(target=6, target_batch=8, draft=(4,), beside=(5, 1))
 
 
 def next_token(prefix: Sequence[int], salt: int = 0) -> int:
-    """What the fake target writes after `prefix`: depends on all of it, and looks like nothing."""
+    """What the fake target writes after `prefix`: pseudo-random, and depends on all of it."""
     state = 2166136261 + salt
     for token in prefix:
         state = (state ^ token) * 16777619 % 2**32
@@ -45,9 +45,9 @@ CERTAIN = (1.0,) * (len(Calibration.EDGES) + 1)  # the acceptance of a draft tha
 
 
 class Eager(Policy):
-    """Verifies whatever is ready and drafts whatever it may, so that nothing depends on how long things take.
+    """Verifies whatever is ready and drafts whatever it may, so that nothing depends on time.
 
-    In turns it always has as many candidates made as can be verified.
+    In the sequential schedule as many candidates are drafted as can be verified.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Scripted(Eager):
         self._n_tokens = n_prompt
 
     def probe_due(self) -> bool:
-        """Never before there is a token and one to guess it from."""
+        """Never before there is a token and one to predict it from."""
         return self._now is not Schedule.ASYNC and self._n_tokens > 1 and next(self._probes, False)
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
@@ -103,7 +103,7 @@ class Scripted(Eager):
 
 
 def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:
-    """Changes the schedule at random, at every step, and probes now and then."""
+    """Changes the schedule at random at every step, and probes at random."""
     dice = random.Random(seed)
     schedules, probes = (dice.choice(ALL) for _ in repeat(0)), (dice.random() < 0.2 for _ in repeat(0))
     return Scripted(n_max, n_ahead, schedules, probes)
@@ -112,9 +112,7 @@ def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:
 class FakeContext:
     """Decodes `choose(prefix)` with certainty. Refuses whatever llama.cpp would refuse.
 
-    With an `n_rollback` it is a hybrid model: see duo.llama.Context.
-
-    `during` is called in the middle of every decode: there a test lets the other side move.
+    With `n_rollback` it is a hybrid model: see duo.llama.Context. `during` is called within every decode.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class FakeContext:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         assert self._busy.acquire(blocking=False), "two threads in one context"
         try:
-            assert len(self.batches) < 5000, "this goes on for ever"
+            assert len(self.batches) < 5000, "an endless loop"
             assert 1 <= len(tokens) <= self.n_batch, f"a batch of {len(tokens)}"
             assert 0 <= n_rows <= len(tokens)
             assert len(self.tokens) + len(tokens) <= self.n_ctx, "the context is full"
@@ -180,7 +178,7 @@ class FakeContext:
         n = len(self.tokens) - n_past
         if n and n_past and self.n_rollback is not None:
             if n > self._n_removable:
-                raise RollbackError(f"cannot take back {n} tokens")
+                raise RollbackError(f"cannot roll back {n} tokens")
             self._n_removable = 0
         del self.tokens[n_past:]
 

@@ -1,4 +1,4 @@
-"""Goodness of fit: whether what was drawn comes from the distribution that it should."""
+"""Goodness-of-fit tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from duo.spec.types import Floats, TokenIds
 
-LEAST = 5.0  # draws that a cell must be expected to get
+LEAST = 5.0  # expected draws in a cell
 
 
 def chi_square(counts: TokenIds, probabilities: Floats) -> float:
-    """How likely `counts` `[n]`, or worse ones, are if they were drawn from `probabilities` `[n]`: Pearson's test.
+    """The p-value of `counts` `[n]` under `probabilities` `[n]` (Pearson's test).
 
-    Cells that are expected to get fewer than LEAST draws are put together. 0 if something was drawn that cannot be.
+    Cells with fewer than LEAST expected draws are merged. 0 if something was drawn that has no probability.
     """
     if counts[probabilities <= 0].any():
         return 0.0
@@ -39,12 +39,12 @@ def chi_square_tail(value: float, n_free: int) -> float:
 
 
 def total_variation(counts: TokenIds, probabilities: Floats) -> float:
-    """Half the sum of all differences between the shares of `counts` `[n]` and `probabilities` `[n]`."""
+    """Half the sum of the absolute differences between the shares of `counts` `[n]` and `probabilities` `[n]`."""
     return float(np.abs(counts / counts.sum() - probabilities).sum() / 2)
 
 
 def variation_bound(probabilities: Floats, n: int, doubt: float = 1e-6) -> float:
-    """What the total variation of `n` draws from `probabilities` exceeds with a probability of at most `doubt`.
+    """A bound that the total variation of `n` draws from `probabilities` exceeds with probability `doubt` at most.
 
     Its mean is at most half the sum of the cells' standard deviations, and one draw moves it by at most 1/n (McDiarmid
     1989).

@@ -1,4 +1,4 @@
-"""A relay of bytes between a client and a server, which tells when so many of them have passed."""
+"""A TCP relay that acts when the clients have sent a number of bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 
 
 class Relay:
@@ -27,9 +26,7 @@ class Relay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for each in (self._listening, *self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Real leads and backs, as processes of their own that listen on real ports."""
+"""Leads, backs and RPC servers as processes that listen on real ports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0  # until a test gives up; nothing is asserted about less
 
 
 class Served:
-    """A process, and what it has said on stderr so far. Leaving `with` ends it."""
+    """A process, and its stderr so far. Killed at the end of `with`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Served:
         )
         self._lines: list[str] = []
         self._told = threading.Condition()
-        self._stdout: list[bytes] = []
+        self.writes: list[bytes] = []  # stdout as it was read, in pieces
         self._readers = [threading.Thread(target=read) for read in (self._read_stderr, self._read_stdout)]
         for reader in self._readers:
             reader.start()
@@ -59,16 +59,16 @@ class Served:
 
     @property
     def lines(self) -> list[str]:
-        """What it has said on stderr."""
+        """The lines of its stderr so far."""
         with self._told:
             return list(self._lines)
 
     @property
     def stdout(self) -> bytes:
-        return b"".join(self._stdout)
+        return b"".join(self.writes)
 
     def wait_for(self, pattern: str, n: int = 1) -> re.Match[str]:
-        """The n-th line of stderr in which `pattern` is found, as soon as it is there."""
+        """Wait for the n-th line of stderr that matches `pattern`."""
         end = time.monotonic() + PATIENCE_S
         with self._told:
             while True:
@@ -82,12 +82,12 @@ class Served:
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """To the process and all that it has started, these first."""
+        """Send it to the child processes, then to the process."""
         send_to_children(self.process.pid, number)
         self.send(number)
 
     def finish(self) -> int:
-        """Wait for its end. Returns the exit status."""
+        """Wait until it exits. Returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
         status = self.process.wait(PATIENCE_S)
@@ -109,7 +109,7 @@ class Served:
         assert self.process.stdout is not None
         with self.process.stdout as stream:
             while data := os.read(stream.fileno(), 65536):
-                self._stdout.append(data)
+                self.writes.append(data)
 
 
 class LeadProcess(Served):
@@ -135,22 +135,44 @@ class LeadProcess(Served):
         return str(answer.json()["choices"][0]["text"])
 
     def stream(self, prompt: str, n: int, **fields: Any) -> StreamedText:
-        """The same as it is written, on a thread of its own."""
+        """The same as a stream."""
         return StreamedText(self.url, {"prompt": prompt, "max_tokens": n, "ignore_eos": True, "stream": True, **fields})
+
+    def metrics(self) -> dict[str, float]:
+        """Each value by its name and labels."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_S).text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
-        text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_S).text
-        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        values = [value for key, value in self.metrics().items() if key.partition("{")[0] == name]
         assert values, f"there is no metric {name}"
-        return sum(map(float, values))
+        return sum(values)
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Poll until `holds()`."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, "the condition was never met"
+        time.sleep(0.01)
+
+
+def assert_error(answer: Any, status: int, said: str = "") -> None:
+    """An HTTP response that is an error in OpenAI's shape, whose message matches `said`."""
+    assert answer.status_code == status, answer.text[:500]
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert re.search(said, error["message"]), error["message"]
+    assert len(answer.content) < 10_000
 
 
 class BackProcess(Served):
     """`duo back` for a lead at `port`."""
 
-    def __init__(self, draft: Path, port: int, *more: Argument, before: str = "") -> None:
-        super().__init__("back", "-m", draft, "--lead", f"ws://127.0.0.1:{port}", "-t", "1", *more, before=before)
+    def __init__(self, draft: Path, port: int, *more: Argument) -> None:
+        super().__init__("back", "-m", draft, "--lead", f"ws://127.0.0.1:{port}", "-t", "1", *more)
 
 
 class RpcServer(Served):
@@ -173,26 +195,24 @@ class RpcServer(Served):
 
 
 def send_to_children(pid: int, number: signal.Signals) -> None:
-    """Send a signal to all that this process has started."""
+    """Send a signal to the child processes of a process."""
     subprocess.run(["pkill", f"-{number.name.removeprefix('SIG')}", "-P", str(pid)], check=False)
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class StreamedText:
-    """A completion that is being streamed."""
+    """A completion that is being streamed, read on a separate thread."""
 
     def __init__(self, url: str, request: dict[str, Any]) -> None:
-        self.text = ""
-        self.n_tokens = 0
         self.events: list[dict[str, Any]] = []
-        self.times: list[float] = []  # when pieces of text came
-        self.error: Exception | None = None
+        self._pieces: list[str] = []
+        self._error: Exception | None = None
         self._more = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(url, request))
         self._thread.start()
@@ -204,7 +224,7 @@ class StreamedText:
                     if line.startswith("data: {"):
                         self._take(json.loads(line[6:]))
         except Exception as error:
-            self.error = error
+            self._error = error
         with self._more:
             self._more.notify_all()
 
@@ -212,25 +232,19 @@ class StreamedText:
         with self._more:
             self.events.append(event)
             if event.get("choices") and event["choices"][0]["text"]:
-                self.text += event["choices"][0]["text"]
-                self.n_tokens += event["duo"]["tokens"]
-                self.times.append(time.monotonic())
+                self._pieces.append(event["choices"][0]["text"])
             self._more.notify_all()
 
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
     def wait_for_pieces(self, n: int) -> None:
-        """Until `n` pieces have come, or it has ended."""
+        """Wait until `n` pieces have come, or the stream has ended."""
         with self._more:
-            self._more.wait_for(lambda: len(self.times) >= n or not self._thread.is_alive(), PATIENCE_S)
+            self._more.wait_for(lambda: len(self._pieces) >= n or not self._thread.is_alive(), PATIENCE_S)
 
     def finish(self) -> str:
         """The whole text."""
         self._thread.join(10 * PATIENCE_S)
         assert not self._thread.is_alive()
-        if self.error is not None:
-            raise self.error
+        if self._error is not None:
+            raise self._error
         assert not any("error" in event for event in self.events), self.events[-1]
-        return self.text
+        return "".join(self._pieces)

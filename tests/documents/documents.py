@@ -17,7 +17,7 @@ DOCUMENTS = [
 ]
 
 # The first words of what is a command. Anything else in a block of code is output or a picture.
-WORDS = ("duo", "make", "python", "pip", "pipx", "curl", "ssh", "git", "eval", ".")
+WORDS = ("duo", "make", "python", "pip", "pipx", "uv", "curl", "ssh", "git", "eval", ".")
 _IS_COMMAND = re.compile(rf"({'|'.join(map(re.escape, WORDS))}) |[A-Z_]+=|benchmarks/")
 
 

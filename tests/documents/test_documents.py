@@ -24,11 +24,11 @@ import pytest
 import typer
 
 from duo.cli.main import app
-from duo.engine import engine
+from duo.engine import options
 from duo.llama.library import supports_rpc
 from duo.loading import load
 from tests.command import ROOT, environment
-from tests.documents.documents import Command, broken_links, commands, inline_commands, programs, strangers
+from tests.documents.documents import DOCUMENTS, Command, broken_links, commands, inline_commands, programs, strangers
 from tests.gguf_files import tiny_llama
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
 
@@ -44,8 +44,9 @@ SAID = re.compile(r"not\s+(been\s+)?run|[Nn]one of this has been run|untested|su
 NOT_RUN = {
     r"^duo -hf ": "fetches models of made-up names",
     r"--peers llama-completion=/opt": "names a program of the reader's own",
-    r"^(\. \.venv|D=|eval |_DUO_COMPLETE=)": "is for the reader's shell: tests/process/cli/test_completion.py",
+    r"^(\. \.venv|D=|eval |_DUO_COMPLETE=)": "is for the reader's shell: tests/process/cli/test_startup.py",
     r"^python -m pytest": "would run all tests from one of them",
+    r"^(CMAKE_ARGS=\S+ )?(pipx|uv tool) install ": "compiles llama.cpp; `make dist` installs the wheel",
     r"^PYTHON=.* benchmarks/peers\.sh": "compiles for eight minutes",
     r"^PATH=.* duo bench": "needs what that has built: tests/process/cli/test_bench.py runs it where it is there",
 }
@@ -159,7 +160,7 @@ def test_a_lead(command: Command, names: dict[str, str]) -> None:
 def test_a_back(command: Command, names: dict[str, str], lead: LeadProcess) -> None:
     text = _here(command, names)
     text = re.sub(r":555[56]\b", f":{lead.port}", text if "--lead" in text else f"{text} --lead ws://127.0.0.1:5555")
-    _serve(text, "joined the lead")
+    _serve(text, "connected to the lead")
 
 
 def _serve(text: str, said: str) -> None:
@@ -236,7 +237,7 @@ def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -
 
 def _text_options() -> list[str]:
     """The names in TextOptions, which there is for type checkers only."""
-    nodes = ast.walk(ast.parse(inspect.getsource(engine)))
+    nodes = ast.walk(ast.parse(inspect.getsource(options)))
     (found,) = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == "TextOptions")
     return [
         line.target.id for line in found.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
@@ -279,5 +280,24 @@ def test_every_option_of_duo_in_a_document_exists() -> None:
         assert unknown == [], f"{command.place}: {command.text}"
 
 
+def test_every_message_in_troubleshooting_is_in_the_code() -> None:
+    document = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [text for row in document.splitlines() for text in re.findall(r'"([^"]+)"', row.split(" | ")[0])]
+    parts = {part.strip() for text in quoted for part in re.split(r"…|\d+|\b[NM]\b|--\w+", text)}
+    nodes = [node for path in (ROOT / "duo").rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert len(quoted) > 10
+    assert [part for part in sorted(parts) if not any(part in text for text in texts)] == []
+
+
 def test_every_link_leads_somewhere() -> None:
     assert broken_links() == []
+
+
+def test_lines_have_at_most_120_characters() -> None:
+    lines = [
+        (path.name, line)
+        for path in (*DOCUMENTS, ROOT / "CHANGELOG.md")
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    assert [(name, line) for name, line in lines if len(line) > 120] == []

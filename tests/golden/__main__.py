@@ -1,4 +1,4 @@
-"""Write the expected texts, and all options into docs/configuration.md."""
+"""Write the expected help texts, and all options into docs/configuration.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tests.golden.configuration import CONFIGURATION, with_options
 
 
 def main() -> None:
-    for command, path in HELP.items():
-        path.write_text(help_text(*command), encoding="utf-8")
+    for arguments, path in HELP.items():
+        path.write_text(help_text(*arguments), encoding="utf-8")
     CONFIGURATION.write_text(with_options(CONFIGURATION.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
-"""The tables of docs/configuration.md, from the options that the code declares."""
+"""The lists of docs/configuration.md, from the options that the code declares."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import groupby
@@ -39,10 +40,10 @@ def _command(name: str, command: Any, shared: set[Row]) -> str:
     own = [(option, row) for option in command.params if (row := _row(option, context)) not in shared]
     said = [f"## `{name}`\n\n{command.help.splitlines()[0]}\n"]
     for panel, rows in _by_panel((option, row) for option, row in own):
-        said.append(f"{panel}:\n\n" + _table(("option", "default", "variable", "what it does"), rows))
+        said.append(f"{panel}:\n\n" + "".join(map(_item, rows)))
     if same := [(option, (_code(option.opts[0]),)) for option in command.params if _row(option, context) in shared]:
-        rows = [(panel, ", ".join(names for (names,) in rows)) for panel, rows in _by_panel(same)]
-        said.append("As for [`duo`](#duo):\n\n" + _table(("", ""), rows))
+        names = [f"{panel}: {', '.join(names for (names,) in rows)}." for panel, rows in _by_panel(same)]
+        said.append("As for [`duo`](#duo):\n\n" + "".join(map(_wrapped, names)))
     return "\n".join(said)
 
 
@@ -90,10 +91,18 @@ def _bounds(option: Option) -> str:
     return f" At least {least}." if most is None else f" {least} to {most}."
 
 
-def _table(head: Row, rows: Iterable[Row]) -> str:
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in (head, *rows)]
-    lines.insert(1, "|---" * len(head) + "|\n")
-    return "".join(lines)
+def _item(row: Row) -> str:
+    names, default, variables, text = row
+    facts = [f"default: {default}"] * bool(default) + [f"variable: {variables}"] * bool(variables)
+    return _wrapped(" ".join([names, *([f"({'; '.join(facts)})"] if facts else [])]) + f": {text}")
+
+
+def _wrapped(text: str) -> str:
+    """As an item of a list, in lines of at most 120 characters."""
+    wrapper = textwrap.TextWrapper(
+        118, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(text.removeprefix(": ")) + "\n"
 
 
 def _code(text: object) -> str:

@@ -1,113 +1,126 @@
-"""What the benchmarks make of figures: tables, bars, prompts. Their figures themselves are not tested."""
+"""The scenarios of benchmarks/: tables, verdicts, clients and processes. Their figures themselves are not tested."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.backs import write_halves
-from benchmarks.ratios import show
-from benchmarks.run import prompts_file
-from benchmarks.tables import TABLES, backs_table, table
+from benchmarks import servers
+from benchmarks.contestants import Setup
+from benchmarks.measure import Bar, Outcome, prompts_file
+from benchmarks.scenarios import SCENARIOS
+from duo.bench.contestant import Contestant
 from duo.bench.prompts import parse_prompts
-from tests.command import ROOT
+from duo.bench.results import Results
+from tests.command import ROOT, environment
+from tests.gguf_files import tiny_llama
+from tests.unit.bench.samples import STORY, Silent, sample
 
-ROW: dict[str, Any] = {
-    "mode": "sync", "k": "4", "threads": "2/2", "tokens_per_s": 50.04, "tokens_per_s_lower_quartile": 49.0,
-    "tokens_per_s_upper_quartile": 51.26, "speed_up": 1.25, "speed_up_low": None, "speed_up_high": None,
-    "accept_rate": 0.754, "tokens_per_decode": None, "hidden": 0.0,
-}  # fmt: skip
+
+def cells(lines: list[str]) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def test_a_table_has_what_was_measured_and_why_the_rest_is_blank() -> None:
-    measured = {"call": "CPU only", "blank": None, "modes": ("sync",), "rows": [ROW]}
+    row = {
+        "mode": "sync", "k": "4", "threads": "2/2", "tokens_per_s": 50.04, "tokens_per_s_lower_quartile": 49.0,
+        "tokens_per_s_upper_quartile": 51.26, "speed_up": 1.25, "speed_up_low": None, "speed_up_high": None,
+        "accept_rate": 0.754,
+    }  # fmt: skip
+    measured = {"call": "CPU only", "blank": None, "modes": ("sync",), "rows": [row]}
     blank = {"call": "split", "blank": "no GPU", "modes": ("plain", "auto"), "rows": []}
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in table(TABLES["placement"], [measured, blank])
-    ]
-    assert cells[0] == ["", "threads", "tokens/s", "over plain", "accept %"]
-    assert cells[2:] == [
+    found = cells(SCENARIOS["placement"].table([measured, blank]))  # type: ignore[attr-defined]
+    assert found[0] == ["", "threads", "decode t/s", "speed-up", "accept %"]
+    assert found[2:] == [
         ["CPU only: sync k=4", "2/2", "50.0 (49.0–51.3)", "1.25", "75"],
         ["split: plain (no GPU)", "", "", "", ""],
         ["split: auto (no GPU)", "", "", "", ""],
     ]
-    schedules = table(TABLES["schedules"], [{**measured, "call": ""}])
-    assert [cell.strip() for cell in schedules[2].strip("|").split("|")][-2:] == ["", "0"]
 
 
-def test_backs_are_medians_over_the_texts() -> None:
-    texts: list[dict[str, Any]] = [
-        {"first": rate, "second": 2.0 * rate, "whole": 1.5 * rate, "differs_at": place}
-        for rate, place in ((10, None), (30, 7), (11, None))
-    ]
-    line = backs_table({"absent": texts})[2]
-    assert [cell.strip() for cell in line.strip("|").split("|")] == ["absent", "11.0", "22.0", "16.5", "2 of 3"]
+def test_a_bar_is_a_geometric_mean_with_an_interval() -> None:
+    slow, fast, other = (Contestant(name, Silent()) for name in ("peer 1", "peer 2", "duo"))
+    results = Results([slow, fast, other], fast)
+    for i, (a, b, c) in enumerate(((5, 10, 10), (5, 10, 20), (5, 5, 45))):
+        for contestant, rate in ((slow, a), (fast, b), (other, c)):
+            results.add(sample(contestant, i, f"prompt {i}", rate, STORY, peak_bytes=100 * rate))
+    over_fastest = Bar("duo", "peer", least=3).verdict(results)
+    assert str(over_fastest).startswith("duo over peer 2: 2.621 (")
+    assert str(over_fastest).endswith("; at least 3: MISSED")
+    assert over_fastest.figure == pytest.approx((18 ** (1 / 3), 0.161, 42.7), rel=0.01)
+    peak = Bar("duo", most=3000, figure=lambda run: run.peak_bytes, what="peak").verdict(results)
+    assert str(peak).startswith("duo, peak: 2080.084 (")
+    assert peak.passed
+    assert Bar("duo", "nothing").verdict(results).passed is None
 
 
-def test_the_halves_of_a_text() -> None:
-    class Stream:
-        """Eight tokens: one in each tenth of a second, and twice as fast after the fourth."""
-
-        n_tokens = 4
-        running = True
-
-        def __init__(self) -> None:
-            self.times = [0.0, 0.1, 0.2, 0.3]
-
-        def wait_for_pieces(self, n: int) -> None:
-            raise AssertionError(n)
-
-        def finish(self) -> str:
-            self.times += [0.35, 0.4, 0.45, 0.5]
-            return "text"
-
-    class Lead:
-        def stream(self, text: str, n_tokens: int) -> Stream:
-            assert (text, n_tokens) == ("a prompt", 8)
-            return Stream()
-
-    def midway() -> None:
-        called.append(1)
-
-    called: list[int] = []
-    clock = pytest.MonkeyPatch()
-    clock.setattr("benchmarks.backs.time.monotonic", lambda: 0.3)
-    file: Any = type("File", (), {"read_text": lambda self, encoding: "a prompt"})()
-    lead: Any = Lead()
-    try:
-        halves = write_halves(lead, file, 8, midway)
-    finally:
-        clock.undo()
-    assert called == [1]
-    assert (halves.first, halves.second, halves.whole) == pytest.approx((10, 20, 14))
-    assert halves.text == "text"
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    tiny = tiny_llama(tmp_path / "tiny.gguf", seed=2, depth=0.02)
+    (tmp_path / "prompt.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
+    duo = [sys.executable, "-m", "duo.cli.main"]
+    with ExitStack() as stack:
+        yield Setup("", tiny, tiny, [tmp_path / "prompt.txt"], 1, 16, duo, tmp_path, (), tmp_path, stack)
 
 
-def test_a_bar_is_a_ratio_of_medians_and_says_how_sure_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    rates = {"a": {"p": [10.0, 20.0, 90.0], "q": [5.0, 5.0, 5.0]}, "b": {"p": [10.0, 10.0, 10.0], "q": [5.0, 5.0, 5.0]}}
-    found: Any = show(rates, {"a over b": ("a", "b", 1.5)}, "a pair")
-    assert found["ratios"]["a over b"] == pytest.approx(2**0.5)
-    said = capsys.readouterr().out
-    assert "1.414  at least 1.5 MISSED" in said
-    assert "run by run 1.619 (" in said  # the sixth root of 18
-
-
-def test_prompts_reach_the_bench_as_they_are(tmp_path: Path) -> None:
+def test_prompts_reach_duo_bench_unchanged(setup: Setup, tmp_path: Path) -> None:
     texts = {"one": "A line.\nAnother one.\n", "two": "[not a category] \\ and é"}
-    files = []
     for name, text in texts.items():
-        files.append(tmp_path / f"{name}.txt")
-        files[-1].write_text(f"{text}\n", encoding="utf-8")
-    found = parse_prompts(prompts_file(files, tmp_path).read_text(encoding="utf-8"))
+        (tmp_path / f"{name}.txt").write_text(f"{text}\n", encoding="utf-8")
+    path = prompts_file(replace(setup, prompt_files=[tmp_path / f"{name}.txt" for name in texts]))
+    found = parse_prompts(path.read_text(encoding="utf-8"))
     assert {prompt.category: prompt.text for prompt in found} == texts
 
 
-def test_a_table_of_programs_needs_them(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.run", "--table", "peers", "--peers", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+def test_the_halves_of_a_streamed_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight tokens: one in each tenth of a second, and twice as fast after the fourth."""
+    times = iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6])
+    events = [{"choices": [{"text": letter}], "duo": {"tokens": 1}} for letter in "abcdefgh"]
+    monkeypatch.setattr(servers, "streamed", lambda url, request: iter([*events, {"choices": []}]))
+    monkeypatch.setattr("benchmarks.servers.time.monotonic", lambda: next(times))
+    called: list[int] = []
+    run = servers.stream(type("Lead", (), {"url": ""})(), "a prompt", 8, lambda: called.append(1))
+    assert (called, run.text, run.tokens) == ([1], "abcdefgh", 8)
+    found = (run.first_half, run.second_half, run.tokens_per_s, run.longest_gap_s, run.first_token_s)
+    assert found == pytest.approx((10, 20, 14, 0.1, 0.1))
+
+
+def test_a_relay_forwards_in_order() -> None:
+    asked = bytes(range(256)) * 4096
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        servers.Relay(server.getsockname()[1], 0.001) as relay,
+        socket.create_connection(("127.0.0.1", relay.port)) as client,
+        server.accept()[0] as connection,
+    ):
+        sender = threading.Thread(target=client.sendall, args=(asked,))
+        sender.start()
+        found = b""
+        while len(found) < len(asked):
+            found += connection.recv(1 << 16)
+        sender.join()
+        connection.sendall(b"answer")
+        assert (found, client.recv(6)) == (asked, b"answer")
+
+
+def test_remote_drafts_connect_and_are_killed_midway(setup: Setup) -> None:
+    outcome: Outcome = SCENARIOS["backs"].run(setup)
+    rows = outcome.document["rows"]
+    assert [row["mode"] for row in rows[:2]] == ["no back", "back from the start"]
+    assert [row["runs"] for row in rows] == [1] * 4
+    assert all(run["tokens"] >= 8 for run in outcome.document["runs"])
+
+
+def test_a_scenario_with_programs_needs_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "peers", "--peers", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"run: {tmp_path} has no programs: bash benchmarks/peers.sh builds them\n"
+    assert done.stderr == f"{tmp_path} has no programs: build them with benchmarks/peers.sh\n"

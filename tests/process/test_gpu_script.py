@@ -1,4 +1,4 @@
-"""benchmarks/gpu.sh and benchmarks/gpu.py, as far as they go without a card."""
+"""benchmarks/gpu.sh and benchmarks/gpu.py, as far as they run without a card."""
 
 from __future__ import annotations
 
@@ -8,30 +8,24 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import gpu
-from benchmarks.contestants import example
-from benchmarks.measure import ModelFile
-from benchmarks.summary import Results, Sample
-from duo.bench.contestant import Run
-from duo.bench.process import Cost
+from duo.llama.gguf_file import ModelSize
 from tests.command import ROOT, environment
+from tests.gguf_files import tiny_llama
 
 GB = 10**9
-TARGET = ModelFile(Path("target.gguf"), 33 * GB, "", 32, 8, 128)
-DRAFT = ModelFile(Path("draft.gguf"), 3 * GB, "", 16, 8, 64)
-LAYER = 1 * GB + TARGET.kv_cache_bytes(2048) / 32
-NEEDED = DRAFT.size + DRAFT.kv_cache_bytes(2048)
 
 STUB = """#!/bin/sh
 echo "${0##*/} $*" >>"$LOG"
 [ -z "$CMAKE_ARGS" ] || echo "CMAKE_ARGS=$CMAKE_ARGS" >>"$LOG"
 case "$*" in "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;; esac
 """
+CARDS = "#!/bin/sh\nprintf '8.9\\n8.9\\n8.6\\n'\n"
+CMAKE_ARGS = "CMAKE_ARGS=-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES="
 
 
 @pytest.fixture
@@ -40,144 +34,117 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "benchmarks").mkdir()
     shutil.copy(ROOT / "benchmarks" / "gpu.sh", tmp_path / "benchmarks")
     (tmp_path / "bin").mkdir()
-    for name, text in (
-        ("python3", STUB),
-        ("nvcc", STUB),
-        ("nvidia-smi", "#!/bin/sh\nprintf '8.9\\n8.9\\n8.6\\n'\n"),
-    ):
+    for name, text in (("python3", STUB), ("nvcc", STUB), ("nvidia-smi", CARDS)):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     return tmp_path
 
 
-def script(folder: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    path = path or os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-    env = environment({"PATH": path, "LOG": str(folder / "log"), "JOBS": "3", "CMAKE_ARGS": ""})
+def script(folder: Path, *arguments: str, status: int = 0) -> tuple[str, list[str]]:
+    """What it writes to stdout or, if it fails, to stderr; and the calls it has made."""
+    path, log = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]]), folder / "log"
+    log.write_text("")
+    env = environment({"PATH": path, "LOG": str(log), "JOBS": "3", "CMAKE_ARGS": ""})
     command = ["bash", str(folder / "benchmarks" / "gpu.sh"), *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout, log.read_text().splitlines()
 
 
-def log(folder: Path) -> list[str]:
-    path = folder / "log"
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def test_it_builds_for_the_cards_that_are_here_then_measures(checkout: Path) -> None:
-    done = script(checkout, "--quick")
-    assert (done.returncode, done.stderr) == (0, "")
-    calls = log(checkout)
+def test_it_builds_once_for_the_cards_of_this_machine_and_measures(checkout: Path) -> None:
+    _, calls = script(checkout, "--quick")
     assert calls[0] == "python3 -m venv build/gpu/venv"
-    assert "CMAKE_ARGS=-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES=86;89" in calls
-    assert calls[-2:] == [
+    assert f"{CMAKE_ARGS}86;89" in calls
+    measuring = (
         "python -m benchmarks.gpu --prepare --quick",
         "python -m benchmarks.gpu --json build/gpu/result.json --quick",
-    ]
-
-
-def test_what_is_built_is_not_built_again_and_another_card_is(checkout: Path) -> None:
-    assert script(checkout).returncode == 0
-    n_first = len(log(checkout))
-    assert script(checkout).returncode == 0
-    assert [line for line in log(checkout)[n_first:] if "pip" in line or "venv" in line] == []
+    )
+    assert calls[-2:] == [*measuring]
+    assert script(checkout, "--quick")[1] == [*measuring], "what is built is not built again"
     (checkout / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 9.0\n")
-    assert script(checkout).returncode == 0
-    assert "CMAKE_ARGS=-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES=90" in log(checkout)
+    assert f"{CMAKE_ARGS}90" in script(checkout)[1], "but for another card it is"
 
 
-def test_a_dry_run_shows_everything_and_does_nothing(checkout: Path) -> None:
+def test_a_dry_run_shows_every_command_and_runs_none(checkout: Path) -> None:
     shutil.copytree(ROOT / "benchmarks", checkout / "benchmarks", dirs_exist_ok=True)
     (checkout / "bin" / "python3").unlink()
-    (checkout / "bin" / "python3").symlink_to(sys.executable)
+    (checkout / "bin" / "python3").symlink_to(sys.executable)  # without the environment's packages
+    (checkout / "log").touch()
     before = sorted(path for path in checkout.rglob("*") if "__pycache__" not in path.parts)
-    done = script(checkout, "--dry-run", "-n", "16")
-    assert done.returncode == 0, done.stderr
+    shown, calls = script(checkout, "--dry-run", "-n", "16")
     for words in ("-m venv", "--no-binary llama-cpp-python", "--prepare -n 16", "-ngl N", "-ngld all --schedule async"):
-        assert words in done.stdout
+        assert words in shown
+    assert calls == []
     assert sorted(path for path in checkout.rglob("*") if "__pycache__" not in path.parts) == before
 
 
-def test_without_a_card_it_says_so(checkout: Path) -> None:
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a card")
+def test_without_a_card_it_fails(checkout: Path) -> None:
     (checkout / "bin" / "nvidia-smi").unlink()
-    if shutil.which("nvidia-smi"):
-        pytest.skip("there is one")
-    done = script(checkout)
-    assert done.returncode == 1
-    assert done.stderr.startswith("gpu.sh: no nvidia-smi")
-    assert log(checkout) == []
+    said, calls = script(checkout, status=1)
+    assert said.startswith("gpu.sh: no nvidia-smi")
+    assert calls == []
 
 
-# How many layers
-
-
-def test_what_fits_beside_the_draft() -> None:
-    assert gpu.fit(TARGET, DRAFT, int(12.5 * LAYER)) == gpu.Layers(("6", "9", "12"), "9")
-    assert gpu.fit(TARGET, DRAFT, int(NEEDED + 0.5 * LAYER)).beside == "0"
-    assert gpu.fit(TARGET, DRAFT, 99 * GB) == gpu.Layers(("16", "24", "32"), "32")
-    with pytest.raises(gpu.CardError, match="does not fit"):
-        gpu.fit(TARGET, DRAFT, NEEDED - 1)
-
-
-def found(*free: int) -> dict[str, object]:
-    devices = [{"kind": "GPU", "memory_free": n} for n in free]
-    return {"build": {"devices": [{"kind": "CPU", "memory_free": 99 * GB}, *devices]}}
-
-
-def test_how_much_of_the_card_is_used() -> None:
-    options = argparse.Namespace(card=None)
-    assert gpu.card_bytes(options, found(6 * GB, 8 * GB), TARGET) == 8 * GB - gpu.MARGIN
-    assert gpu.card_bytes(options, found(80 * GB), TARGET) == int(0.3 * TARGET.size), "a target that does not fit"
-    options.card = 20.0
-    assert gpu.card_bytes(options, found(80 * GB), TARGET) == 20 * GB
-    assert gpu.card_bytes(options, found(8 * GB), TARGET) == 8 * GB - gpu.MARGIN, "no more than there is"
-    with pytest.raises(gpu.CardError, match="no card"):
-        gpu.card_bytes(options, found(), TARGET)
-
-
-# What is compared
-
-
-def test_every_way_is_asked_for_as_duo_takes_it() -> None:
-    job = example(8)
-    ways = {way.name: way.command(job) for way in gpu.all_contestants(["duo"], gpu.Layers(("6", "12"), "9"))}
-    assert list(ways) == [
-        "CPU alone", "offload 6", "offload 12", "draft on the card, in turns", "draft on the card, overlapped",
-        "draft and 9 layers there, overlapped",
-    ]  # fmt: skip
-    assert ways["offload 12"][-4:] == ["-ngl", "12", "--draft", "0"]
-    assert ways["draft and 9 layers there, overlapped"][-6:] == ["-ngl", "9", "-ngld", "all", "--schedule", "async"]
-    assert all(command[:3] == ["duo", "-m", "TARGET"] for command in ways.values())
-
-
-def results(rates: dict[str, float]) -> Results:
-    ways = gpu.all_contestants(["duo"], gpu.Layers(("6", "12"), "9"))
-    kept = Results([way for way in ways if way.name in rates], ["story"])
-    for name, rate in rates.items():
-        kept.add(name, "story", Sample(Run(8, rate, "a b c d e f g"), Cost("", "", 0, 1.0, 0.1, 1)))
-    return kept
-
-
-def test_the_bar_is_the_best_of_both_kinds() -> None:
-    original = {"CPU alone": 2.04, "offload 6": 2.3, "offload 12": 2.53, "draft on the card, in turns": 3.0,
-                "draft on the card, overlapped": 3.79, "draft and 9 layers there, overlapped": 4.48}  # fmt: skip
-    bar = gpu.overlapping(results(original), TARGET, DRAFT)
-    assert bar.figure == pytest.approx(4.48 / 2.53)
-    assert bar.passed
-    assert "offload 12" in str(bar.against)
-    assert gpu.overlapping(results(original), TARGET, replace(DRAFT, size=4 * GB)).passed is None, "a large draft"
-    assert gpu.overlapping(results({"CPU alone": 2.04}), TARGET, DRAFT).passed is None
-
-
-def test_it_measures_on_the_cpu(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    prompt = ROOT / "benchmarks" / "prompts" / "letter.txt"
-    more = ["-r", "1", "-n", "8", "--json", str(file), "--prompts", str(prompt)]
-    command = [sys.executable, "-m", "benchmarks.gpu", "--cpu", *more]
-    done = subprocess.run(
-        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+def test_the_layers_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = (
+        ModelSize((0,) * n, 0, size, ((512, 512),) * n, 0, 0, 0, 0) for n, size in ((32, 33 * GB), (16, 3 * GB))
     )
+    monkeypatch.setattr("duo.llama.gguf_file.model_size", lambda c: {"target": target, "draft": draft}[c.path.stem])
+    paths, cache = (Path("target.gguf"), Path("draft.gguf")), 2 * 512 * 2048 * 2
+    layer, needed = GB + cache * 32 / 33, 3 * GB + 16 * cache
+    assert gpu.fit(*paths, int(12.5 * layer)) == gpu.Layers(("6", "9", "12"), "9")
+    assert gpu.fit(*paths, int(needed + 0.5 * layer)).with_draft == "0"
+    assert gpu.fit(*paths, 99 * GB) == gpu.Layers(("16", "24", "32"), "32")
+    with pytest.raises(gpu.CardError, match="does not fit"):
+        gpu.fit(*paths, needed - 1)
+
+
+def test_how_much_of_the_card_is_used(tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    with target.open("wb") as file:
+        file.truncate(33 * GB)
+
+    def used(*free: int, card: float | None = None) -> int:
+        devices = [{"kind": "CPU", "memory_free": 99 * GB}, *({"kind": "GPU", "memory_free": n} for n in free)]
+        return gpu.card_bytes(argparse.Namespace(card=card), {"build": {"devices": devices}}, target)
+
+    assert used(6 * GB, 8 * GB) == 8 * GB - gpu.MARGIN
+    assert used(80 * GB) == int(0.3 * 33 * GB), "a target that does not fit"
+    assert used(80 * GB, card=20.0) == 20 * GB
+    assert used(8 * GB, card=20.0) == 8 * GB - gpu.MARGIN, "no more than there is"
+    with pytest.raises(gpu.CardError, match="no GPU"):
+        used()
+
+
+def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu", "--dry-run", "--duo", "duo", "-n", "8"])
+    assert gpu.main() == 0
+    doctor, *commands = capsys.readouterr().out.splitlines()
+    assert doctor == "duo doctor --json"
+    common = "duo -m TARGET -f PROMPT -n 8 -c 2048 --ignore-eos -md DRAFT "
+    assert [command.removeprefix(common).removesuffix(" --json report.json") for command in commands] == [
+        "-ngl 0 --draft 0", "-ngl N --draft 0", "-ngl 0 -ngld all --schedule sync", "-ngl 0 -ngld all --schedule async",
+        "-ngl M -ngld all --schedule async",
+    ]  # fmt: skip
+
+
+def test_it_measures_on_the_cpu(tmp_path: Path) -> None:
+    tiny = tiny_llama(tmp_path / "tiny.gguf", seed=2, depth=0.02)
+    file, prompt = tmp_path / "result.json", tmp_path / "prompt.txt"
+    prompt.write_text("the cat sat on the mat\n", encoding="utf-8")
+    more = ["--models", tiny, tiny, "-r", "1", "-n", "8", "--json", file, "--prompts", prompt]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--cpu", *map(str, more)]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(file.read_text())
-    assert list(document["contestants"]) == ["CPU alone", "in turns", "overlapped"]
-    assert all(way["tokens_per_s"] > 0 for way in document["contestants"].values())
-    assert document["bars"][0]["passed"] is None
+    assert {"commit", "hardware", "versions", "load_before"} <= set(document)
     assert document["installation"]["build"]["failure"] is None
+    pair = document["pairs"]["tiny"]
+    assert [row["mode"] for row in pair["rows"]] == ["CPU alone", "sync", "async"]
+    assert all(run["tokens_per_s"] > 0 and run["peak_bytes"] > 0 for run in pair["runs"])
+    assert (pair["baseline"], pair["bars"], pair["complete"]) == ("CPU alone", [], True), "the draft is too large"
+    assert pair["commands"]["sync"][-4:] == ["--schedule", "sync", "--json", "report.json"]
+    assert list(pair["models"]["target"]["sha256"]) == ["tiny.gguf"]
+    assert file.with_suffix(".md").read_text() == done.stdout
+    assert "share" in done.stdout.splitlines()[2], "the table names what the cores share"

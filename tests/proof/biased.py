@@ -1,4 +1,4 @@
-"""Verifiers that are wrong by a little: the proof has to find each of them out."""
+"""Verifiers with a small bias, each of which the proof has to detect."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from duo.spec.verify import Matching, Rejection, Verifier, draw, residual
 
 
 class Generous(Rejection):
-    """Accepts one candidate in fifty whatever the coin says."""
+    """Accepts one candidate in 25 whatever the coin says."""
 
     def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
-        if uniform(self._seed + 1, Purpose.COIN, position) < 0.02:
+        if uniform(self._seed + 1, Purpose.COIN, position) < 1 / 25:
             return guess.token
         return super()._judge(target, guess, position)
 
 
 class Unnormalised(Rejection):
-    """Where the residual does not reach, it takes the target's most likely token."""
+    """Does not normalise the residual, and draws the target's most likely token with what is missing."""
 
     def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
         token = super()._judge(target, guess, position)
@@ -47,7 +47,7 @@ class ResidualOfDraw(Rejection):
 
 
 class CoinOfDraw(Rejection):
-    """Takes for a coin the number that drew the candidate."""
+    """Uses the number that drew the candidate as the coin."""
 
     def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
         assert guess.distribution is not None
@@ -67,7 +67,7 @@ class BonusOfDraw(Rejection):
 
 
 class Choosy(Rejection):
-    """Leaves out a candidate that was an unlikely draw, and all after it."""
+    """Drops a candidate that was an unlikely draw, and all after it."""
 
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
@@ -80,7 +80,7 @@ class Choosy(Rejection):
 
 
 class FarSighted(Rejection):
-    """Leaves out a candidate if the draft was in doubt about the next."""
+    """Drops a candidate if the draft's confidence in the next one was low."""
 
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
@@ -91,7 +91,7 @@ class FarSighted(Rejection):
 
 
 class Halved(Coupled):
-    """Uses the same noise at two positions in a row."""
+    """Uses the same noise at two consecutive positions."""
 
     def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> tuple[np.ndarray, Logits]:
         ids, left = self._chain(logits, recent)

@@ -32,7 +32,7 @@ THREADS = ThreadConfig(target=1, target_batch=1, draft=(1,), beside=(1, 1))
 
 
 class Priced(Policy):
-    """The real policy, told that drafts are cheap and how long everything takes, so that it always has reasons."""
+    """The real policy with fixed costs at which drafting always pays."""
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         seconds = self.target_s(cost.n_candidates)
@@ -47,7 +47,7 @@ class Priced(Policy):
 
 
 class Stepped(Priced):
-    """Where one candidate costs as much as four: whether the first is worth it depends on those that follow."""
+    """One candidate costs as much as four: whether the first is worth it depends on those that follow."""
 
     @staticmethod
     def target_s(n_candidates: int) -> float:
@@ -64,7 +64,7 @@ class Case:
     config: SamplingConfig
     eager: bool = False  # verify whatever is ready, instead of what the policy finds best
     threads: bool = False
-    n_sequences: int = 50_000
+    n_sequences: int = 10_000
     verifier: Callable[[SamplingConfig], Verifier] | None = None  # instead of the right one
     guesser: Callable[[SamplingConfig], Guesser] | None = None
     policy: type[Policy] = Priced
@@ -82,7 +82,7 @@ def config_changes(config: SamplingConfig) -> dict[str, object]:
 
 
 class Looked(Chain):
-    """The same chain, which computes each of the model's few rows once: filters have their own tests."""
+    """The same chain, which computes each of the model's few rows once: filters have other tests."""
 
     def __init__(self, config: SamplingConfig) -> None:
         super().__init__(config)
@@ -105,14 +105,14 @@ def remember(*choosers: object) -> None:
 
 
 def p_value(case: Case) -> float:
-    """How likely the texts of a case, or worse ones, are if each is the target's own."""
+    """The probability of the texts of a case, or of less likely ones, if they have the target's distribution."""
     text, n_verified = write(case)
     assert case.draft not in DRAFTS or n_verified > len(text) / 20, f"{n_verified} candidates verified: {case}"
     return fit(text, chances(case.config))
 
 
 def fit(text: Sequence[int], expected: np.ndarray) -> float:
-    """The same for one text, given the chance of each sequence after each token."""
+    """The same for one text, given the probability of each sequence after each token."""
     tokens = np.array(text[: len(text) // LENGTH * LENGTH]).reshape(-1, LENGTH)
     before = np.concatenate(([PROMPT[-1]], tokens[:-1, -1]))
     index = (tokens * N_VOCAB ** np.arange(LENGTH - 1, -1, -1)).sum(axis=1)
@@ -120,7 +120,7 @@ def fit(text: Sequence[int], expected: np.ndarray) -> float:
     np.add.at(counts, (before, index), 1)
     if (expected == expected[0]).all():  # what was before makes no difference
         return chi_square(counts.sum(axis=0), expected[0])
-    # Fisher's way to join independent tests: -2 log p is a chi-square number of two degrees of freedom.
+    # Fisher's method for independent tests: -2 log p is a chi-square number of two degrees of freedom.
     parts = [chi_square(counts[i], expected[i]) for i in range(N_VOCAB) if counts[i].sum() > 1000]
     return chi_square_tail(-2 * sum(np.log(max(p, 1e-300)) for p in parts), 2 * len(parts))
 

@@ -1,4 +1,4 @@
-"""A model of five tokens that forgets everything after each third one, so that a text is many short texts in a row."""
+"""A model of five tokens whose context ends at every third one, so that a text is a sequence of short texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def random_table(seed: int, spread: float = 1.5) -> Table:
 
 TARGET = random_table(1)
 
-# What each kind of draft thinks of the same beginnings.
+# The logits of each kind of draft.
 DRAFTS: dict[str, Table] = {
     "identical": TARGET,
     "good": {prefix: logits + 0.4 * random_table(2, 1.0)[prefix] for prefix, logits in TARGET.items()},
@@ -51,7 +51,7 @@ def chances(config: SamplingConfig, table: Table = TARGET) -> Floats:
 
 
 class TableContext:
-    """A Decoder that looks its logits up. `during` is called in the middle of every decode."""
+    """A Decoder with a table of logits. `during` is called in the middle of every decode."""
 
     n_ctx = 1 << 30
     n_batch = 64

@@ -1,117 +1,99 @@
-"""The promise: with --exact the text is the target's own, token for token, whatever the draft does."""
+"""With --exact the text is the target's own, token for token, whatever the draft, the schedule and the threads."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from duo.config import AUTO_DRAFT, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.background import Background
-from duo.engine.cache import Cache
-from duo.engine.decoder import Decoder
-from duo.engine.draft import DraftRequest
-from duo.engine.generation import Generation
-from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import Metrics
-from duo.engine.text import Ending, TextStream
+from duo.config import SamplingConfig
 from duo.errors import DecodeError
-from duo.llama.context import Context
-from duo.llama.model import Model
+from duo.llama.quantize import quantize
 from duo.spec.policy import Policy
-from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
-from duo.spec.session import Session
-from duo.spec.types import Logits
-from duo.spec.verify import Matching
 from tests.fakes import Eager, FakeContext, restless
 from tests.prompts import PROMPTS
+from tests.proof.pair import N_CTX, ONE, TWO, Before, Pair, opened, policies
+from tests.unit.engine.helpers import until
 
 N = 24
-
-ONE = ThreadConfig(1, 1, (1,), (1, 1))
-TWO = ThreadConfig(2, 2, (1, 2), (1, 1))
-
-
-class Bench:
-    """The demo pair with one context each, which keep a prompt for as long as it is asked for."""
-
-    def __init__(self, target: Model, draft: Model) -> None:
-        self.model = target
-        config = ContextConfig(2304, 1, 1, n_outputs_max=Policy.PROBE_TOKENS, exact=True)
-        self.target = Context(target, config)
-        self.twin = Context(target, config)
-        self.draft = Context(draft, config)
-        self.prompt: list[int] = []
-
-    def close(self) -> None:
-        for context in (self.target, self.twin, self.draft):
-            context.close()
-
-    def hold(self, text: str) -> None:
-        self.prompt = self.model.tokenize(text)
-        for context in (self.target, self.twin, self.draft):
-            context.rollback(0)
-
-    def write(self, draft: Decoder | None, policy: Policy, threads: ThreadConfig = ONE) -> tuple[list[int], Metrics]:
-        """The tokens that follow the prompt."""
-        return run(*self.generation(self.target, draft, policy, threads))
-
-    def generation(
-        self, target: Decoder, draft: Decoder | None, policy: Policy, threads: ThreadConfig = ONE
-    ) -> tuple[Generation, Metrics]:
-        for context in (self.target, self.twin, self.draft):
-            context.rollback(min(context.n_past, len(self.prompt) - 1))
-            context.set_threads(threads.target_batch, threads.target_batch)
-        ending = Ending(StopConfig(N), TextStream(self.model.piece), self.model.is_end)
-        metrics, n_vocab = Metrics(), self.model.n_vocab
-        request = DraftRequest(
-            Session(self.prompt, n_vocab), ending, metrics, n_vocab, Greedy(), SamplingConfig(), mode="greedy"
-        )
-        local = None
-        if draft is not None:
-            cache = Cache(draft)
-            cache.end(self.prompt)  # as much of it as is there
-            local = LocalDraft(cache, policy, threads)
-        return Generation(target, request, Matching(Greedy()), threads, local), metrics
-
-
-def run(generation: Generation, metrics: Metrics) -> tuple[list[int], Metrics]:
-    """Run on a thread of its own, as in earnest: OpenMP's team of threads ends with it."""
-    with Background(generation.run, "test") as running:
-        return [token for step in running for token in step.tokens], metrics
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7}  # llama.h, enum llama_ftype
 
 
 @pytest.fixture(scope="module")
-def bench(demo_pair: tuple[Path, Path]) -> Iterator[Bench]:
-    target, draft = (Model(ModelConfig(path)) for path in demo_pair)
-    with closing(target), closing(draft), closing(Bench(target, draft)) as made:
+def pair(
+    request: pytest.FixtureRequest, demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """The demo pair, its target in the quantisation of the parameter."""
+    target, draft = demo_pair
+    if request.param != "F16":
+        target = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+        quantize(demo_pair[0], target, FILE_TYPES[request.param])
+    with opened(target, draft, N) as made:
         yield made
+    if target != demo_pair[0]:
+        target.unlink()
 
 
-class Before:
-    """A context that calls `before` in front of every decode."""
+Q8_0 = pytest.mark.parametrize("pair", ["Q8_0"], indirect=True)
 
-    def __init__(self, context: Context, before: Callable[[], None]) -> None:
-        self._context = context
-        self._before = before
-        self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.n_rollback = context.n_rollback
-        self.rollback, self.set_threads = context.rollback, context.set_threads
-        self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 
-    @property
-    def n_past(self) -> int:
-        return self._context.n_past
+@pytest.mark.parametrize(
+    ("pair", "kind", "temp"),
+    [
+        ("F16", "code", 0.0),
+        ("F16", "chat", 0.8),
+        ("Q8_0", "story", 0.0),
+        ("Q8_0", "german", 0.8),
+        ("Q8_0", "one token", 1.2),
+        ("Q8_0", "long", 0.3),
+        ("Q4_0", "json", 0.0),
+        ("Q4_0", "emoji", 0.8),
+        ("Q4_1", "russian", 1.0),
+    ],
+    indirect=["pair"],
+)
+def test_the_text_is_the_same_in_every_schedule_and_with_other_threads(pair: Pair, kind: str, temp: float) -> None:
+    text = PROMPTS[kind][:3000]
+    plain = pair.begin(text, SamplingConfig(temp=temp, seed=5))
+    assert 0 < len(plain) <= N
+    assert kind != "long" or pair.target.n_batch < len(pair.prompt) < N_CTX
+    assert kind != "one token" or len(pair.prompt) == 1
+    assert pair.write(None, Eager(1, 1), TWO) == plain
+    for i, (name, policy) in enumerate(policies().items()):
+        assert pair.write(pair.draft, policy, (ONE, TWO)[i % 2]) == plain, name
 
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        self._before()
-        return self._context.decode(tokens, n_rows)
+
+@Q8_0
+@pytest.mark.parametrize("schedule", [Schedule.ASYNC, Schedule.SYNC])
+def test_the_text_is_the_same_where_candidates_are_certainly_used(pair: Pair, schedule: Schedule) -> None:
+    """So that the identity above is not that of a draft that never took part, however busy the machine."""
+
+    def drafted() -> bool:
+        return pair.metrics.n_pending >= 2 or pair.target.n_past < len(pair.prompt)
+
+    accepted = verified = 0
+    for kind in ("code", "story", "german"):
+        plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=0.8, seed=7))
+        before = (lambda: until(drafted)) if schedule is Schedule.ASYNC else None
+        assert pair.write(pair.draft, Eager(8, 16, schedule), before=before) == plain
+        statistics = pair.metrics.statistics().draft
+        assert statistics is not None
+        accepted, verified = accepted + statistics.accepted, verified + statistics.verified
+    assert 0 < accepted < verified, "some were accepted and some rejected"
+
+
+@Q8_0
+@pytest.mark.parametrize("seed", range(4))
+def test_the_text_is_the_same_when_the_schedule_changes_at_random_steps(pair: Pair, seed: int) -> None:
+    """And with it the threads; with probes at random."""
+    plain = pair.begin(PROMPTS[("code", "story", "german")[seed % 3]], SamplingConfig(temp=0.4 * seed, seed=seed))
+    assert pair.write(pair.draft, restless(seed, 8, 16), replace(TWO, beside=(1 + seed % 2, 1))) == plain
+    assert pair.metrics.draft_error is None
+    assert len({step.schedule for step in pair.metrics.steps}) > 1
 
 
 def dies_at(n: int) -> Callable[[], None]:
@@ -124,95 +106,23 @@ def dies_at(n: int) -> Callable[[], None]:
     return check
 
 
-def eager(schedule: Schedule = Schedule.ASYNC) -> Policy:
-    return Eager(AUTO_DRAFT, 2 * AUTO_DRAFT, schedule)
+@Q8_0
+def test_the_text_is_the_same_with_any_draft(pair: Pair) -> None:
+    """Another number of candidates, the real policies, drafts that are useless, and drafts that fail."""
+    plain, dice = pair.begin(PROMPTS["code"]), random.Random(1)
 
+    def fake(choose: Callable[[Sequence[int]], int]) -> FakeContext:
+        return FakeContext(choose, n_ctx=N_CTX, n_batch=512, n_vocab=pair.model.n_vocab)
 
-def real(*schedules: Schedule) -> Policy:
-    return Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, schedules or tuple(Schedule))
-
-
-def fake(choose: Callable[[Sequence[int]], int], n_vocab: int) -> FakeContext:
-    return FakeContext(choose, n_ctx=2304, n_batch=512, n_vocab=n_vocab)
-
-
-def schedules(bench: Bench) -> dict[str, tuple[Decoder, Policy]]:
-    """A good draft in every schedule; most policies verify whatever is ready: much is accepted and much rejected."""
-    return {
-        "async": (bench.draft, eager()),
-        "sync": (bench.draft, eager(Schedule.SYNC)),
-        "off": (bench.draft, real(Schedule.OFF)),
-        "auto": (bench.draft, real()),
-        "changes at random": (bench.draft, restless(len(bench.prompt), 16, 32)),
-    }
-
-
-def cases(bench: Bench) -> dict[str, tuple[Decoder, Policy]]:
-    """Other policies, and other drafts."""
-    dice = random.Random(1)
-    n_vocab = bench.model.n_vocab
-    return {
-        **{f"async, --draft {n}": (bench.draft, Eager(n, 2 * n)) for n in (1, 4)},
-        "sync, --draft 4": (bench.draft, Eager(4, 8, Schedule.SYNC)),
-        "async, the real policy": (bench.draft, real(Schedule.ASYNC)),
-        "sync, the real policy": (bench.draft, real(Schedule.SYNC)),
-        "random": (fake(lambda _: dice.randrange(n_vocab), n_vocab), eager()),
-        "constant": (fake(lambda _: 7, n_vocab), eager(Schedule.SYNC)),
-        "slow": (Before(bench.draft, lambda: time.sleep(0.02)), eager()),
-        "dies at once": (Before(bench.draft, dies_at(0)), eager()),
-        "dies later": (Before(bench.draft, dies_at(9)), eager(Schedule.SYNC)),
-        "the target itself": (bench.twin, eager()),
-    }
-
-
-@pytest.mark.parametrize("kind", PROMPTS)
-def test_the_text_is_the_targets_own(bench: Bench, kind: str) -> None:
-    bench.hold(PROMPTS[kind])
-    if kind == "long":
-        assert len(bench.prompt) >= 2000
-    if kind == "one token":
-        assert len(bench.prompt) == 1
-    plain, _ = bench.write(None, eager())
-    assert 0 < len(plain) <= N
-    assert bench.write(None, eager(), TWO)[0] == plain, "plain, 2 threads"
-    threads = (ONE, TWO)[sorted(PROMPTS).index(kind) % 2]
-    for name, (draft, policy) in schedules(bench).items():
-        assert bench.write(draft, policy, threads)[0] == plain, f"{name}, {threads.target} threads"
-
-
-@pytest.mark.parametrize("kind", sorted(PROMPTS)[::3])
-def test_no_draft_changes_the_text(bench: Bench, kind: str) -> None:
-    bench.hold(PROMPTS[kind])
-    plain, _ = bench.write(None, eager())
-    for name, (draft, policy) in cases(bench).items():
-        tokens, metrics = bench.write(draft, policy)
-        assert tokens == plain, name
-        if name == "dies at once":
-            assert metrics.draft_error == "dead after 0 decodes"
-
-
-@pytest.mark.parametrize("kind", ["code", "story", "german"])
-def test_the_text_is_the_same_when_guesses_are_surely_used(bench: Bench, kind: str) -> None:
-    """So that the identity above is not that of a draft that never took part, on however busy a machine."""
-    bench.hold(PROMPTS[kind])
-    plain, _ = bench.write(None, eager())
-    # A target so slow that the draft is always ahead.
-    slow = Before(bench.target, lambda: time.sleep(0.1))
-    for target, schedule in ((slow, Schedule.ASYNC), (bench.target, Schedule.SYNC)):
-        tokens, metrics = run(*bench.generation(target, bench.draft, eager(schedule)))
-        assert tokens == plain
-        statistics = metrics.statistics().draft
-        assert statistics is not None
-        assert 0 < statistics.accepted < statistics.verified, "some were accepted and some rejected"
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_text_is_the_same_whatever_the_schedule_of_each_step(bench: Bench, seed: int) -> None:
-    """Changes at random, at every step, of the schedule and with it of the threads; probes at random."""
-    bench.hold(PROMPTS[("code", "story", "german")[seed % 3]])
-    plain, _ = bench.write(None, eager())
-    for draft in (bench.draft, bench.twin):
-        tokens, metrics = bench.write(draft, restless(seed, 8, 16), replace(TWO, beside=(1 + seed % 2, 1)))
-        assert tokens == plain
-        assert metrics.draft_error is None
-        assert len({step.schedule for step in metrics.steps}) > 1
+    for name, draft, policy, error in (
+        ("one candidate", pair.draft, Eager(1, 2), None),
+        ("four candidates", pair.draft, Eager(4, 8, Schedule.SYNC), None),
+        ("the concurrent policy", pair.draft, Policy(16, 32, (Schedule.ASYNC,)), None),
+        ("the sequential policy", pair.draft, Policy(16, 32, (Schedule.SYNC,)), None),
+        ("random", fake(lambda _: dice.randrange(pair.model.n_vocab)), Eager(16, 32), None),
+        ("constant", fake(lambda _: 7), Eager(16, 32, Schedule.SYNC), None),
+        ("fails at once", Before(pair.draft, dies_at(0)), Eager(16, 32), "dead after 0 decodes"),
+        ("fails later", Before(pair.draft, dies_at(9)), Eager(16, 32, Schedule.SYNC), "dead after 9 decodes"),
+    ):
+        assert pair.write(draft, policy) == plain, name
+        assert pair.metrics.draft_error == error, name

@@ -1,4 +1,4 @@
-"""-hf and -hfd, from a hub of our own."""
+"""-hf and -hfd, with huggingface_hub's environment variables, from a local hub."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import ONE_EACH, Run, assert_refused, duo
+from tests.command import ONE_EACH, assert_refused, duo
 from tests.gguf_files import tiny_llama
+from tests.process.cli.terminal import Terminal
+from tests.unit.cli import runner
 from tests.unit.models.fake_hub import FakeRepo, fake_hub
 
 pytest.importorskip("huggingface_hub")
+
+TEXT = ("-p", "the cat", "-n", "4", "--color", "never", *ONE_EACH)
 
 
 def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
@@ -19,23 +23,22 @@ def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
         "maker/tiny": FakeRepo({"tiny-F32.gguf": tiny.read_bytes()}),
         "maker/split": FakeRepo({part.name: part.read_bytes() for part in parts}),
     }
+    plain = runner.duo("-m", tiny, *TEXT).stdout
     with fake_hub(repos) as hub:
-
-        def run(*arguments: str) -> Run:
-            env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-            return duo(*arguments, "-p", "the cat", "-n", "4", *ONE_EACH, env=env)
-
-        plain = duo("-m", tiny, "-p", "the cat", "-n", "4", *ONE_EACH).stdout
-        fetched = run("-hf", "maker/tiny:F32", "-hfd", "maker/split")
-        assert (fetched.status, fetched.stdout, fetched.warnings) == (0, plain, [])
-        assert run("-hf", "maker/tiny:F32", "--offline").stdout == plain
-
-        assert_refused(run("-hf", "maker/other"), "has no maker/other")
-        assert_refused(run("-hf", "maker/other", "--offline"), "offline")
-        assert_refused(run("-hf", "tiny"), status=2)
-
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+        with Terminal(
+            "-hf", "maker/tiny:F32", "-hfd", "maker/split", *TEXT, stderr_too=True, env=env, size=(100, 24)
+        ) as terminal:
+            assert terminal.finish() == 0
+        assert b"100%" in terminal.shown, "progress is shown on a terminal"
+        assert plain in terminal.shown
+        hub.asked.clear()
+        cached = duo("-hf", "maker/tiny:F32", "--offline", *TEXT, env=env)
+        assert (cached.status, cached.stdout, cached.warnings) == (0, plain, [])
+        assert hub.asked == []
         hub.status = 503
-        again = run("-hf", "maker/tiny:F32")
-        assert (again.status, again.stdout) == (0, plain)
+        again = duo("-hf", "maker/tiny:F32", *TEXT, env=env)
         (warning,) = again.warnings
-        assert "answered 503; taking maker/tiny:F32 from the cache" in warning
+        assert "503; using maker/tiny:F32 from the cache" in warning
+        assert again.stdout == plain
+        assert_refused(duo("-hf", "maker/other", "--offline", *TEXT, env=env), "offline")

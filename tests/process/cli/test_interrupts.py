@@ -1,20 +1,27 @@
-"""Ctrl-C and SIGTERM: the first ends a run in order, the second at once."""
+"""Ctrl-C and SIGTERM: the first stops a run in order, the second at once. Full disks, closed and broken pipes."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-import threading
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from duo.cli.terminal.interrupts import on_interrupt
-from tests.command import ONE_EACH, Argument, duo, models
+from tests.command import ONE_EACH, Argument, assert_refused, command, duo, environment, models
 from tests.process.cli.terminal import CTRL_C, Terminal
+from tests.unit.cli import runner
+from tests.unit.cli.fake_openai import HELD, FakeServer, Reply, piece
+from tests.unit.cli.reference import greedy_text
+
+needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
 # Decodes never return and the interruption is announced: whatever ends the process, it is not the run.
 HANGS = """
-import os, time
+import os, threading
 from duo.engine.stream import Stream
 from duo.llama.context import Context
 close, decode, n_decodes = Stream.close, Context.decode, 0
@@ -26,65 +33,37 @@ def hang(self, *arguments, **more):
     n_decodes += 1
     if n_decodes > 3:
         print("hanging", flush=True)
-        time.sleep(3600)
+        threading.Event().wait()
     return decode(self, *arguments, **more)
 Stream.close, Context.decode = announce, hang
 """
 
-# One signal while the first model is loaded: at {share} of it.
-SIGNAL_WHILE_LOADING = """
-import os
-from duo.llama.model import Model
-init, told = Model.__init__, []
-def interrupted(self, config, progress):
-    def report(share):
-        if share >= {share} and not told:
-            told.append(os.kill(os.getpid(), {number}))
-        return progress(share)
-    init(self, config, report)
-Model.__init__ = interrupted
-"""
+
+def endless(demo_pair: tuple[Path, Path]) -> list[Argument]:
+    options = ("-p", "Count: 1 2 3 4", "-n", "-1", "--ignore-eos", "--exact", "--color", "never", *ONE_EACH)
+    return [*models(*demo_pair), *options]
 
 
-def _endless(demo_pair: tuple[Path, Path]) -> list[Argument]:
-    target, draft = demo_pair
-    return [*models(target, draft), "-p", "Count: 1 2 3 4", "-n", "-1", "--ignore-eos", *ONE_EACH]
-
-
-@pytest.mark.parametrize("drafted", [True, False])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_stops_in_order(demo_pair: tuple[Path, Path], number: signal.Signals, drafted: bool) -> None:
-    options = ("--color", "never", *(() if drafted else ("--draft", "0")))
-    with Terminal(*_endless(demo_pair), *options) as terminal:
-        terminal.read_until(b" 5")
-        if number == signal.SIGINT:
-            terminal.type(CTRL_C)
-        else:
-            terminal.process.terminate()
-        assert terminal.finish() == 128 + number
-        said = terminal.stderr
-    assert b" 5" in terminal.shown
-    assert "stopped: interrupted" in said
-    assert said.splitlines()[-1].startswith("tokens: ")
-    assert "Traceback" not in said
-
-
-def test_the_text_so_far_is_kept_whole(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    report = tmp_path / "run.json"
-    with Terminal(*_endless(demo_pair), "--exact", "--color", "never", "--json", report) as terminal:
+def test_ctrl_c_keeps_the_text_so_far(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    report, trace = tmp_path / "run.json", tmp_path / "run.trace"
+    with Terminal(*endless(demo_pair), "--json", report, "--trace", trace) as terminal:
         terminal.read_until(b" 5")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
-        last = terminal.stderr.splitlines()[-1]
-    n_tokens = int(last.split()[1])
-    assert duo(*_endless(demo_pair), "--exact", "-n", str(n_tokens)).stdout == terminal.shown
-    assert f'"tokens": {n_tokens},' in report.read_text()
+        said = terminal.stderr
+    assert "stopped: interrupted" in said
+    assert "Traceback" not in said
+    n_tokens = int(said.splitlines()[-1].removeprefix("tokens: ").split()[0])
+    assert runner.duo(*endless(demo_pair), "-n", str(n_tokens)).stdout == terminal.shown
+    assert json.loads(report.read_text())["generation"]["tokens"] == n_tokens
+    assert runner.duo("trace", trace).status == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_ends_at_once(demo_pair: tuple[Path, Path], number: signal.Signals) -> None:
-    with Terminal(*_endless(demo_pair), "--draft", "0", before=HANGS) as terminal:
+def test_the_second_signal_ends_the_process_at_once(tiny: Path, number: signal.Signals) -> None:
+    with Terminal("-m", tiny, "-p", "the cat", "-t", "1", "--color", "never", before=HANGS) as terminal:
         terminal.read_until(b"hanging")
+        terminal.read_until(greedy_text(tiny, "the cat", 1))  # by now the signals are handled
         terminal.process.send_signal(number)
         terminal.read_until(b"asked to stop")
         terminal.process.send_signal(number)
@@ -92,48 +71,75 @@ def test_the_second_ends_at_once(demo_pair: tuple[Path, Path], number: signal.Si
         assert terminal.stderr == ""
 
 
-def test_a_long_prompt_is_not_waited_for(demo_pair: tuple[Path, Path]) -> None:
+def test_ctrl_c_during_a_long_prefill(demo_pair: tuple[Path, Path]) -> None:
     prompt = ("-p", "one two three four " * 400, "-ub", "32", "-n", "4")
-    with Terminal("-m", demo_pair[0], *prompt, *ONE_EACH, stderr_too=True) as terminal:
-        terminal.read_until(b"reading the prompt")
+    with Terminal("-m", demo_pair[0], *prompt, *ONE_EACH, stderr_too=True, size=(100, 24)) as terminal:
+        terminal.read_until(b"the prompt")  # the progress bar
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
     assert b"stopped: interrupted" in terminal.shown
     assert b"\ntokens: 0 tps: 0.000\n" in terminal.shown
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("share", [0, 1])
-def test_while_a_model_is_loaded(demo_pair: tuple[Path, Path], number: signal.Signals, share: int) -> None:
-    arguments = ("-m", demo_pair[0], "-p", "Count: 1 2 3 4", "-n", "4", "-t", "1")
-    run = duo(*arguments, before=SIGNAL_WHILE_LOADING.format(share=share, number=int(number)))
-    assert (run.status, run.stdout, run.stderr) == (128 + number, b"", "duo: interrupted while loading\n")
+def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    arguments = command(*endless(demo_pair), "--trace", trace)
+    with subprocess.Popen(
+        arguments, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            while not trace.exists() or trace.read_bytes().count(b'"commit"') < 10:
+                assert process.poll() is None
+                time.sleep(0.05)
+            assert runner.duo("trace", trace).status == 0, "while it is written"
+        finally:
+            process.kill()
+    json.loads(trace.read_text() + "]")
+    assert runner.duo("trace", trace).status == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_handler_takes_no_lock(number: signal.Signals) -> None:
-    """The code that a signal interrupts may hold any lock, also one that is needed to stop."""
-    lock, stopped = threading.Lock(), threading.Event()
-
-    def stop() -> None:
-        with lock:
-            stopped.set()
-
-    with on_interrupt(stop) as interrupt:
-        with lock:
-            signal.raise_signal(number)
-            assert interrupt.signal == number, "the handler has run, on this thread"
-            assert not stopped.is_set()
-        assert stopped.wait(60)
-    assert interrupt.status == 128 + number
+# Readers that stop reading
 
 
-def test_without_a_signal_nothing_is_stopped() -> None:
-    stopped = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    with on_interrupt(stopped.set) as interrupt:
-        pass
-    assert not stopped.is_set()
-    assert interrupt.status == 0
-    assert signal.getsignal(signal.SIGINT) is before
-    assert "duo-signals" not in {thread.name for thread in threading.enumerate()}
+def test_a_broken_pipe_ends_a_run_silently(demo_pair: tuple[Path, Path]) -> None:
+    process = subprocess.Popen(
+        command(*endless(demo_pair)), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert os.read(process.stdout.fileno(), 1) == b" "
+    process.stdout.close()
+    _, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_a_broken_pipe_ends_a_chat_and_its_request() -> None:
+    with FakeServer(Reply(piece("x" * 1_000_000), ending=HELD)) as server:
+        process = subprocess.Popen(
+            command("chat", server.url), env=environment({"PYTHONUNBUFFERED": "1"}), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process:
+            process.stdin.write(b"hi")
+            process.stdin.close()
+            assert process.stdout.read(1) == b"x"
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 0
+        assert server.left.wait(60)
+
+
+def test_a_closed_stdout_loses_the_text_alone(tiny: Path) -> None:
+    arguments = command("-m", tiny, "-p", "x", "-n", "2", "-t", "1")
+    closed = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *arguments]
+    done = subprocess.run(closed, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[-1].startswith("tokens: 2 ")
+
+
+@needs_full_disk
+def test_a_disk_that_is_full_for_the_text(tiny: Path) -> None:
+    run = duo("-m", tiny, "-p", "x", "-n", "2", "-t", "1", before="import os; os.dup2(os.open('/dev/full', 1), 1)")
+    assert_refused(run, "No space left on device")

@@ -1,6 +1,6 @@
-"""Two machines in miniature: network namespaces joined by a virtual cable, with 1 ms of delay where the kernel can.
+"""Two machines in miniature: network namespaces that a virtual cable connects, with 1 ms of delay where supported.
 
-Where the tests may not make namespaces there is nothing to see.
+Skipped where the tests may not create namespaces.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from duo.llama.library import supports_rpc
-from tests.command import SLOW_TARGET, duo
+from tests.command import SLOW_TARGET, gated_target, models
 from tests.serving import RpcServer, Served
+from tests.unit.cli import runner
 
-PROMPT = ("-p", "def fibonacci(n):\n    ", "-n", "48", "--ignore-eos", "--exact", "-t", "1", "--schedule", "async")
-HERE, THERE = f"duo{os.getpid()}a", f"duo{os.getpid()}b"
-HERE_ADDRESS, THERE_ADDRESS = "10.213.7.1", "10.213.7.2"
+TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "-t", "1", "--schedule", "async")
+LEAD, REMOTE = f"duo{os.getpid()}a", f"duo{os.getpid()}b"
+LEAD_ADDRESS, REMOTE_ADDRESS = "10.213.7.1", "10.213.7.2"
+
+needs_rpc = pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
 
 
 def _ip(*arguments: str) -> None:
@@ -29,63 +32,62 @@ def _ip(*arguments: str) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def cable() -> Iterator[None]:
     try:
-        for name in (HERE, THERE):
+        for name in (LEAD, REMOTE):
             _ip("netns", "add", name)
-        _ip("link", "add", "duo0", "netns", HERE, "type", "veth", "peer", "name", "duo1", "netns", THERE)
-        for name, device, address in ((HERE, "duo0", HERE_ADDRESS), (THERE, "duo1", THERE_ADDRESS)):
+        _ip("link", "add", "duo0", "netns", LEAD, "type", "veth", "peer", "name", "duo1", "netns", REMOTE)
+        for name, device, address in ((LEAD, "duo0", LEAD_ADDRESS), (REMOTE, "duo1", REMOTE_ADDRESS)):
             _ip("-n", name, "address", "add", f"{address}/24", "dev", device)
             for each in ("lo", device):
                 _ip("-n", name, "link", "set", each, "up")
             delay = ["tc", "-n", name, "qdisc", "add", "dev", device, "root", "netem", "delay", "1ms"]
-            subprocess.run(delay, check=False, capture_output=True)  # not every kernel can
+            subprocess.run(delay, check=False, capture_output=True)  # not supported by every kernel
         yield
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no network namespaces here")
+        pytest.skip("network namespaces cannot be created")
     finally:
-        for name in (HERE, THERE):
+        for name in (LEAD, REMOTE):
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+@pytest.fixture
+def plain(kin: dict[str, Path]) -> bytes:
+    return runner.duo("-m", kin["lfm2"], *TEXT).stdout
 
 
 def _on(name: str) -> tuple[str, ...]:
     return ("ip", "netns", "exec", name)
 
 
-@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
-def test_the_draft_on_the_other_machine(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    target, draft = demo_pair
+def test_a_back_on_the_remote_machine(kin: dict[str, Path], plain: bytes, tmp_path: Path) -> None:
+    options = ("-m", kin["lfm2"], *TEXT, "--back-port", "0", "--back-host", LEAD_ADDRESS, "--back-token", "secret")
+    with Served(*options, before=gated_target(tmp_path / "gate"), under=_on(LEAD)) as run:
+        port = run.wait_for(r"at ws://[\d.]+:(\d+)")[1]
+        back_options = ("--lead", f"ws://{LEAD_ADDRESS}:{port}", "--token", "secret", "-t", "1")
+        with Served("back", "-m", kin["llama"], *back_options, under=_on(REMOTE)) as back:
+            back.wait_for("connected to the lead")
+            (tmp_path / "gate").touch()
+            run.wait_for("draft .* is in use")
+            assert run.finish() == 0
+    assert run.stdout == plain
+
+
+@needs_rpc
+def test_a_draft_on_the_remote_machine_and_a_cable_that_is_pulled(
+    kin: dict[str, Path], plain: bytes, tmp_path: Path
+) -> None:
     report = tmp_path / "run.json"
-    with RpcServer("-H", THERE_ADDRESS, "--insecure-bind", address=THERE_ADDRESS, under=_on(THERE)) as server:
-        options = ("-m", target, "-md", draft, *PROMPT, "--rpc", server.name, "--json", report)
-        with Served(*options, before=SLOW_TARGET, under=_on(HERE)) as run:
+    with RpcServer("-H", REMOTE_ADDRESS, "--insecure-bind", address=REMOTE_ADDRESS, under=_on(REMOTE)) as server:
+        options = (*models(kin["lfm2"], kin["llama"]), *TEXT, "--rpc", server.name, "--rpc-timeout", "2")
+        with Served(*options, "--json", report, before=SLOW_TARGET, under=_on(LEAD)) as run:
             assert run.finish() == 0
-    assert run.stdout == duo("-m", target, *PROMPT).stdout
-    assert json.loads(report.read_text())["draft"]["accepted"] > 0
-
-
-def test_a_back_on_the_other_machine(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    options = ("-m", target, *PROMPT, "--back-port", "0", "--back-host", HERE_ADDRESS, "--back-token", "secret")
-    slowly = SLOW_TARGET.replace("0.05", "0.2")
-    with Served(*options, before=slowly, under=_on(HERE)) as run:
-        port = run.wait_for(r"taking drafts at ws://[\d.]+:(\d+)")[1]
-        there = ("back", "-m", draft, "--lead", f"ws://{HERE_ADDRESS}:{port}", "--token", "secret", "-t", "1")
-        with Served(*there, under=_on(THERE)) as back:
-            back.wait_for("joined the lead")
-            run.wait_for("draft .* works")
-            assert run.finish() == 0
-    assert run.stdout == duo("-m", target, *PROMPT).stdout
-
-
-@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
-def test_the_cable_is_pulled(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    with RpcServer("-H", THERE_ADDRESS, "--insecure-bind", address=THERE_ADDRESS, under=_on(THERE)) as server:
-        options = ("-m", target, "-md", draft, *PROMPT, "--rpc", server.name, "--rpc-timeout", "2")
-        with Served(*options, before=SLOW_TARGET.replace("0.05", "0.2"), under=_on(HERE)) as run:
-            _ip("-n", HERE, "link", "set", "duo0", "down")
+        assert run.stdout == plain
+        assert json.loads(report.read_text())["draft"]["accepted"] > 0
+        with Served(*options, before=gated_target(tmp_path / "gate"), under=_on(LEAD)) as run:
+            _ip("-n", LEAD, "link", "set", "duo0", "down")
             try:
-                run.wait_for("the target goes on alone")
+                run.wait_for("duo: warning: the draft on ")
+                (tmp_path / "gate").touch()
                 assert run.finish() == 0
             finally:
-                _ip("-n", HERE, "link", "set", "duo0", "up")
-    assert run.stdout == duo("-m", target, *PROMPT).stdout
+                _ip("-n", LEAD, "link", "set", "duo0", "up")
+        assert run.stdout == plain

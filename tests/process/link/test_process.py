@@ -1,4 +1,4 @@
-"""A remote draft that is a process of this machine."""
+"""DraftProcess: a remote draft in a separate process on this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,81 +15,76 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import UsageError
 from duo.link.process import DraftProcess
 from duo.link.remote_drafts import RemoteDrafts
-from tests.command import ONE_EACH, SLOW_TARGET, duo
-from tests.gguf_files import tiny_mamba
-from tests.serving import PATIENCE_S, RpcServer, Served, send_to_children
+from duo.llama.library import supports_rpc
+from tests.command import ONE_EACH
+from tests.gguf_files import tiny_llama, tiny_mamba
+from tests.serving import RpcServer, Served, send_to_children, wait_until
+from tests.unit.cli import runner
 
 
 def process_of(model: ModelConfig) -> DraftProcess:
     return DraftProcess("the draft", model, ContextConfig(32, 1, 1), RemoteDrafts())
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.02)
-
-
-def test_what_lies_in_the_current_folder_is_not_run(
+def test_modules_in_the_current_directory_are_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("secrets", "socket", "duo"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('run from the current folder')")
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
     monkeypatch.chdir(tmp_path)
     with process_of(ModelConfig(tmp_path / "none.gguf")) as process:
         process.start(None)
         wait_until(lambda: "the draft: " in caplog.text)
-    assert "run from the current folder" not in caplog.text
+    assert "imported from the current directory" not in caplog.text
     assert "none.gguf" in caplog.text
 
 
-def test_one_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent")
     with process_of(ModelConfig(Path("none.gguf"))) as process:
         process.start(None)
         wait_until(lambda: "the draft: its process cannot be started: No such file" in caplog.text)
 
 
-def test_a_config_that_cannot_be_meant_is_for_the_user(demo_pair: tuple[Path, Path]) -> None:
-    with (
-        process_of(ModelConfig(demo_pair[1], devices=("GPU99",))) as process,
-        pytest.raises(UsageError, match=r"the draft: .*GPU99"),
-    ):
-        process.start(None)
-
-
-def test_a_model_that_cannot_draft_is_for_the_user(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("devices", "said"), [(("GPU99",), r"the draft: .*GPU99"), ((), r"recurrent\.gguf cannot roll back its cache")]
+)
+def test_options_that_the_process_rejects_raise_usage_errors(
+    tmp_path: Path, devices: tuple[str, ...], said: str
+) -> None:
     model = tiny_mamba(tmp_path / "recurrent.gguf")
     with (
-        process_of(ModelConfig(model, n_gpu_layers=0)) as process,
-        pytest.raises(UsageError, match=r"recurrent\.gguf cannot roll back its cache, so it cannot draft"),
+        process_of(ModelConfig(model, n_gpu_layers=0, devices=devices)) as process,
+        pytest.raises(UsageError, match=said),
     ):
         process.start(None)
 
 
-def test_who_is_to_stop_does_not_wait_for_it(
-    demo_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_stop_ends_the_wait_for_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("duo.link.process._PATIENCE_S", math.inf)
     caplog.set_level(logging.INFO, "duo")
     stop = threading.Event()
     stop.set()
-    with process_of(ModelConfig(demo_pair[1])) as process:
+    with process_of(ModelConfig(tiny_llama(tmp_path / "draft.gguf"))) as process:
         process.start(stop)
-        assert "the draft is still loading: the target begins alone" in caplog.text
+        assert "the draft is still loading: the target starts alone" in caplog.text
 
 
-def test_one_that_is_killed_is_started_again_and_the_text_is_the_same(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    prompt = ("-p", "def fibonacci(n):\n    ", "-n", "48", "--ignore-eos", "--exact", *ONE_EACH)
+@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path: Path) -> None:
+    target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
+    prompt = ("-p", "the cat sat on", "-n", "400", "--ignore-eos", "--exact", *ONE_EACH)
     with RpcServer() as server:
         options = ("-m", target, "-md", draft, *prompt, "--schedule", "async", "--rpc", server.name)
-        with Served(*options, before=SLOW_TARGET.replace("0.05", "0.2")) as run:
-            while len(run.stdout) < 20:
-                time.sleep(0.01)
+        with Served(*options, before="from tests.child import slow_target; slow_target(seconds=0.2)") as run:
+            wait_until(lambda: len(run.stdout) > 20)
             send_to_children(run.process.pid, signal.SIGKILL)
-            run.wait_for("the target goes on alone while it is tried again")
-            run.wait_for("it is back")
-            assert run.finish() == 0
-    assert run.stdout == duo("-m", target, *prompt).stdout
+            run.wait_for("the target continues alone until the draft has restarted")
+            run.wait_for("connected again")
+            run.send(signal.SIGINT)
+            assert run.finish() == 130
+    plain = runner.duo("-m", target, *prompt)
+    assert plain.status == 0, plain.stderr
+    assert plain.stdout.startswith(run.stdout.rstrip(b"\n"))

@@ -1,4 +1,4 @@
-"""The promises that the engine relies on, on a real model."""
+"""What the engine requires of a context, on real models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tokens(model: Model, n: int) -> list[int]:
     return (model.tokenize(TEXT) * n)[:n]
 
 
-def test_decode_roll_back_decode_again(model: Model, make: Callable[..., Context]) -> None:
+def test_logits_after_a_rollback_are_bit_equal(model: Model, make: Callable[..., Context]) -> None:
     context, text = make(), tokens(model, 30)
     context.decode(text[:20])
     first = context.decode(text[20:25], n_rows=5).copy()
@@ -159,5 +159,5 @@ def test_cache_size_is_what_llama_cpp_takes(model: Model, kind: str, caplog: pyt
 
 
 def test_unknown_cache_types_are_refused(model: Model) -> None:
-    with pytest.raises(UsageError, match="no such cache type"):
+    with pytest.raises(UsageError, match="unknown cache type"):
         Context(model, ContextConfig(64, 1, 1, type_k="q9"))

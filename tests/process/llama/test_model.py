@@ -1,3 +1,5 @@
+"""Facts, tokens and templates of a real model, and the back ends of this build."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,6 +9,8 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.errors import ModelError
+from duo.llama.devices import list_backends
+from duo.llama.library import supports_rpc
 from duo.llama.model import Model
 from duo.llama.vocabulary import vocabulary_difference
 
@@ -31,7 +35,7 @@ def test_facts(model: Model) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "Grüße, 世界 🙂\n\n", " leading", "x" * 3000])
-def test_text_survives_tokens(model: Model, text: str) -> None:
+def test_tokens_spell_the_text(model: Model, text: str) -> None:
     assert b"".join(map(model.piece, model.tokenize(text))).decode() == text
 
 
@@ -48,7 +52,7 @@ def test_end_tokens(model: Model) -> None:
     assert not model.is_end(model.tokenize("a")[0])
 
 
-def test_the_chat_template_is_the_models_own(model: Model) -> None:
+def test_the_chat_template(model: Model) -> None:
     text = model.apply_chat_template(
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
     )
@@ -73,3 +77,9 @@ def test_the_demo_pair_shares_its_vocabulary(model: Model, demo_pair: tuple[Path
     draft = Model(ModelConfig(demo_pair[1]))
     assert vocabulary_difference(model, draft) is None
     draft.close()
+
+
+def test_back_ends() -> None:
+    names = list_backends()
+    assert "CPU" in names
+    assert ("RPC" in names) == supports_rpc()

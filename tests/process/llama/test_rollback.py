@@ -54,7 +54,7 @@ def contexts(path: Path) -> Iterator[Make]:
 
 
 def read(context: Context, sizes: list[int], n_wrong: int = 0) -> Logits:
-    """The logits of TEXT in batches of these sizes; so many wrong tokens come with each and are taken back."""
+    """The logits of TEXT in batches of these sizes; so many wrong tokens come with each and are rolled back."""
     rows = []
     for size in sizes:
         n_past = context.n_past
@@ -66,12 +66,12 @@ def read(context: Context, sizes: list[int], n_wrong: int = 0) -> Logits:
 
 @pytest.mark.parametrize("sizes", [[1] * 24, [2, 1, 4, 1] * 3])
 @pytest.mark.parametrize("n_wrong", [0, 1, 4])
-def test_what_was_taken_back_from_a_hybrid_left_no_trace(hybrid: Make, sizes: list[int], n_wrong: int) -> None:
-    """Bit by bit: with `exact`, a single token is decoded twice, and the second one is taken back."""
+def test_rolled_back_tokens_leave_no_trace_in_a_hybrid(hybrid: Make, sizes: list[int], n_wrong: int) -> None:
+    """Bit by bit: with `exact`, a single token is decoded twice, and the second one is rolled back."""
     assert (read(hybrid(), sizes, n_wrong) == hybrid(24).decode(TEXT[:24], 24)).all()
 
 
-def test_as_much_as_is_granted_can_be_taken_back(hybrid: Make) -> None:
+def test_as_much_as_is_granted_can_be_rolled_back(hybrid: Make) -> None:
     context = hybrid()
     assert context.n_rollback == 6
     assert (read(context, [1] * 12, n_wrong=6) == hybrid(12).decode(TEXT[:12], 12)).all()
@@ -108,9 +108,9 @@ def test_only_once_after_each_decode(hybrid: Make) -> None:
         context.rollback(7)
     context.decode(TEXT[8:9])
     with pytest.raises(RollbackError, match="from 9 to 8 tokens"):
-        context.rollback(8)  # the second row of an exact decode was taken back already
+        context.rollback(8)  # the second row of an exact decode was rolled back already
     context.rollback(0)
-    assert (read(context, [9]) == read(hybrid(), [9])).all(), "everything can always be taken back"
+    assert (read(context, [9]) == read(hybrid(), [9])).all(), "everything can always be rolled back"
 
 
 @pytest.mark.parametrize(("n_outputs_max", "exact", "kept"), [(1, 0, 0), (1, 1, 1), (2, 1, 1), (5, 0, 4), (300, 0, 6)])
@@ -120,7 +120,7 @@ def test_the_state_is_kept_only_as_often_as_needed(hybrid: Make, n_outputs_max: 
 
 @pytest.mark.parametrize("n_outputs_max", [2, 9, 300])
 @pytest.mark.parametrize("n_ctx", [2, 8, 512])
-def test_the_probe_takes_back_all_that_is_granted(hybrid: Make, n_outputs_max: int, n_ctx: int) -> None:
+def test_the_probe_rolls_back_all_that_is_granted(hybrid: Make, n_outputs_max: int, n_ctx: int) -> None:
     context = hybrid(n_outputs_max, n_ctx, n_ubatch=n_outputs_max)
     assert context.probe_rollback()
     assert context.n_past == 0
@@ -128,7 +128,7 @@ def test_the_probe_takes_back_all_that_is_granted(hybrid: Make, n_outputs_max: i
     assert (read(context, [1] * n) == read(hybrid(), [n])).all(), "and leaves nothing behind"
 
 
-def break_off(context: Context, n_past: int) -> None:
+def cancel_a_decode(context: Context, n_past: int) -> None:
     """Read TEXT in two batches, again and again, until the second is cancelled."""
     while True:
         context.rollback(0)
@@ -141,7 +141,7 @@ def break_off(context: Context, n_past: int) -> None:
 
 
 @pytest.mark.parametrize("n_past", [1, 20])
-def test_after_a_decode_that_was_broken_off_nothing_is_left(hybrid: Make, n_past: int) -> None:
+def test_after_a_decode_that_was_cancelled_nothing_is_left(hybrid: Make, n_past: int) -> None:
     """The state may have taken in a part of the batch."""
     context, over = hybrid(), threading.Event()
 
@@ -152,7 +152,7 @@ def test_after_a_decode_that_was_broken_off_nothing_is_left(hybrid: Make, n_past
     thread = threading.Thread(target=cancel)
     thread.start()
     try:
-        break_off(context, n_past)
+        cancel_a_decode(context, n_past)
     finally:
         over.set()
         thread.join()
@@ -160,7 +160,7 @@ def test_after_a_decode_that_was_broken_off_nothing_is_left(hybrid: Make, n_past
     assert (read(context, [9]) == read(hybrid(), [9])).all()
 
 
-def test_a_recurrent_model_takes_back_everything_or_nothing(tmp_path: Path) -> None:
+def test_a_recurrent_model_rolls_back_everything_or_nothing(tmp_path: Path) -> None:
     for make in contexts(tiny_mamba(tmp_path / "recurrent.gguf")):
         context = make(exact=False)
         assert context.n_rollback == 0
@@ -182,7 +182,7 @@ def test_a_window_is_rolled_back_with_what_is_in_front_of_it(sliding: Make) -> N
     assert (read(context, [40]) == read(other, [40])).all()
 
 
-def test_a_window_that_has_lost_its_beginning_is_found_out(sliding: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_has_lost_its_beginning_is_detected(sliding: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     params = context_module._params
 
     def small(*arguments: Any) -> Any:

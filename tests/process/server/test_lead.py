@@ -1,246 +1,253 @@
-"""A lead that a Python program starts, in its own process."""
+"""duo lead as a process: from loading to its end, what it shows, and what many requests leave behind."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
+import re
+import resource
+import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
-import llama_cpp.llama_chat_format
 import pytest
-from starlette.types import Receive, Scope, Send
 
 import duo
-from duo.engine.slot import TextRequest
-from duo.link.listener import Listener
-from duo.spec.costs import Calibration
-from duo.spec.types import Step
 from tests.gguf_files import tiny_llama
-from tests.serving import PATIENCE_S
+from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
+
+CONTEXT = ("-c", "512")
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
+HUNDRED_MB = 100 * 2**20
+LINUX = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux tells")
+
+
+def get(lead: LeadProcess, path: str, **headers: str) -> httpx.Response:
+    return httpx.get(lead.url + path, headers=headers, timeout=PATIENCE_S)
+
+
+# From loading to its end
+
+_ENDLESS = "from tests.child import endless_loading; endless_loading()"
+
+
+def test_a_lead_that_is_loading_answers_503_until_ctrl_c(demo_pair: tuple[Path, Path]) -> None:
+    port = free_port()
+    with LeadProcess(demo_pair[1], "--port", str(port), before=_ENDLESS, wait=False) as lead:
+        lead.port = port
+        wait_until(lambda: _listens(port))
+        for answer in (get(lead, "/health"), lead.post("/v1/completions", prompt="a")):
+            assert_error(answer, 503, "loading")
+            assert answer.headers["Retry-After"] == "1"
+        assert get(lead, "/metrics").status_code == 200
+        lead.wait_for("^loading begins$")  # before, Ctrl-C ends the command as it ends any other Python program
+        assert lead.lines == ["loading begins"]
+        lead.send(signal.SIGINT)
+        assert lead.finish() == 130
+        assert lead.lines[1:] == ["duo: interrupted while loading"]
+
+
+def _listens(port: int) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_within_a_stream_ends_it_with_an_error_event(
+    demo_pair: tuple[Path, Path], number: signal.Signals
+) -> None:
+    with LeadProcess(demo_pair[1], *CONTEXT) as lead, ThreadPoolExecutor() as pool:
+        with httpx.stream("POST", f"{lead.url}/v1/completions", json=LONG | {"stream": True}) as response:
+            lines = response.iter_lines()
+            assert "choices" in next(lines)
+            waiting = pool.submit(lead.post, "/v1/completions", **LONG)
+            wait_until(lambda: lead.metric("llamacpp:requests_deferred") == 1)
+            lead.send(number)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        error = json.loads(rest[-2].removeprefix("data: "))["error"]
+        assert (error["code"], error["type"]) == (503, "unavailable_error")
+        assert_error(waiting.result(), 503, "stopping")
+        assert lead.finish() == 0
+        assert all(line.startswith(("duo: ", "prompt: ", "tokens: ")) for line in lead.lines)
+
+
+def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
+    names = ("--cors-origin", "https://chat.example", "--allowed-host", "lead.example", "--alias", "demo")
+    with LeadProcess(demo_pair[1], *CONTEXT, *names, "-n", "3", env={"LLAMA_API_KEY": "sk-one,sk-two"}) as lead:
+        assert get(lead, "/v1/models", Authorization="Bearer sk-none").status_code == 401
+        asked = {"x-api-key": "sk-two", "Host": "lead.example", "Origin": "https://chat.example"}
+        answer = lead.post("/v1/completions", asked, prompt="The cat", ignore_eos=True)
+        assert answer.headers["access-control-allow-origin"] == "https://chat.example"
+        assert (answer.json()["model"], answer.json()["usage"]["completion_tokens"]) == ("demo", 3)
+
+
+# What it shows
+
+_PROMPT, _TEXT = "quetzal zanzibar", "marmalade xylophone"
+
+
+def _ask_everything(lead: LeadProcess) -> None:
+    """Whatever could be a reason to show prompt or text."""
+    grammar = f'root ::= "{_TEXT}"'
+    assert lead.write(_PROMPT, 32, grammar=grammar) == _TEXT
+    assert lead.stream(_PROMPT, 32, grammar=grammar).finish() == _TEXT
+    messages = [{"role": role, "content": said} for role, said in (("user", _PROMPT), ("assistant", _TEXT))]
+    lead.post("/v1/chat/completions", messages=messages, max_tokens=8)
+    lead.post("/tokenize", content=_PROMPT)
+    wrongs: list[dict[str, Any]] = [
+        {"model": _PROMPT},
+        {"stop": [_TEXT], "temperature": _TEXT},
+        {"prompt": _PROMPT * 500},
+        {"grammar": f'root ::= "{_TEXT}" none'},
+        {"json_schema": {"type": _TEXT}},
+    ]
+    for wrong in wrongs:
+        assert lead.post("/v1/completions", **{"prompt": _PROMPT, **wrong}).status_code in (400, 404)
+    get(lead, f"/{_PROMPT}".replace(" ", "%20"))
+
+
+@pytest.mark.parametrize("choice", ["none", "accepted"])
+def test_prompts_and_texts_are_shown_only_where_asked_for(
+    demo_pair: tuple[Path, Path], choice: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "duo.log"
+    options = ("--print", choice, "-v", "--log-file", log, "--color", "always" if choice == "none" else "auto")
+    with LeadProcess(demo_pair[1], *CONTEXT, *options) as lead:
+        _ask_everything(lead)
+        lead.send(signal.SIGTERM)
+        assert lead.finish() == 0
+    said = "\n".join(lead.lines) + log.read_text(encoding="utf-8")
+    assert "tokens: " in said
+    assert not any(word in said for word in (*_PROMPT.split(), *_TEXT.split()))
+    assert _PROMPT not in lead.stdout.decode()
+    assert lead.stdout.decode().startswith(_TEXT * 2) == (choice == "accepted")
+    assert bool(lead.stdout) == (choice == "accepted")
+
+
+def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
+    target, draft = demo_pair
+    side = ("-md", draft, "-td", "1", "--schedule", "sync", "--exact")
+    with LeadProcess(target, *side, *CONTEXT, "--print", "all", "--color", "always") as lead:
+        text = lead.write("The capital of France is", 32)
+        lead.send(signal.SIGTERM)
+        assert lead.finish() == 0
+    shown = lead.stdout.decode()
+    found = re.search(r"(\d+) of (\d+) candidates", "\n".join(lead.lines))
+    assert found is not None
+    struck = r"\x1b\[9;2m.*?\x1b\[0m"
+    assert bool(re.findall(struck, shown)) == (found[1] != found[2])
+    assert "\x1b[32m" in shown
+    assert re.sub(r"\x1b\[[\d;]*m", "", re.sub(struck, "", shown)) == text
+
+
+# What many requests leave behind
+
+
+def _memory(lead: LeadProcess, name: str) -> int:
+    """Bytes, as Linux counts them."""
+    status = Path(f"/proc/{lead.process.pid}/status").read_text(encoding="utf-8")
+    found = re.search(rf"{name}:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def _n_files(lead: LeadProcess) -> int:
+    return len(list(Path(f"/proc/{lead.process.pid}/fd").iterdir()))
+
+
+def _ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
+    """One of each kind."""
+    short = {"prompt": "The cat", "max_tokens": 1}
+    for path, fields, status in (
+        ("/v1/completions", short, 200),
+        ("/v1/completions", short | {"stream": True}, 200),
+        ("/v1/completions", short | {"temperature": 1, "json_schema": {"type": "object"}}, 200),
+        ("/v1/completions", short | {"grammar": "root ::= none"}, 400),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}, 200),
+        ("/tokenize", {"content": "a b c"}, 200),
+        ("/v1/nothing", {}, 404),
+        ("/v1/completions", {"prompt": None}, 400),
+    ):
+        assert client.post(lead.url + path, json=fields).status_code == status
+    assert client.get(f"{lead.url}/metrics").status_code == 200
+    with client.stream("POST", f"{lead.url}/v1/completions", json=LONG | {"stream": True}) as response:
+        next(response.iter_lines())  # and leaves
+
+
+@LINUX
+def test_two_hundred_requests_leave_nothing_behind(lead: LeadProcess) -> None:
+    with httpx.Client(timeout=PATIENCE_S) as client:
+        for _ in range(8):
+            _ask_ten(lead, client)
+        memory, n_files = _memory(lead, "VmRSS"), _n_files(lead)
+        for _ in range(12):
+            _ask_ten(lead, client)
+        assert _memory(lead, "VmRSS") - memory < 4e6
+    wait_until(lambda: _n_files(lead) <= n_files)
+
+
+@LINUX
+def test_a_body_that_is_too_large_is_not_kept(lead: LeadProcess) -> None:
+    before = _memory(lead, "VmHWM")
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {HUNDRED_MB}\r\n\r\n"
+    link = socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S)
+    with link, suppress(ConnectionResetError, BrokenPipeError):
+        link.sendall(head.encode())
+        for _ in range(HUNDRED_MB // 2**20):
+            link.sendall(bytes(2**20))
+        assert b"413" in link.recv(64)
+    assert _memory(lead, "VmHWM") - before < 40e6
+    assert lead.write("The cat", 1)
+
+
+@LINUX
+def test_more_connections_than_files(lead: LeadProcess) -> None:
+    with _file_limit(lead, _n_files(lead) + 20), ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S))
+        wait_until(lambda: _is_at_limit(lead))
+    assert lead.write("The cat", 1)
+
+
+@contextmanager
+def _file_limit(lead: LeadProcess, n: int) -> Iterator[None]:
+    soft, hard = resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE, (n, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _is_at_limit(lead: LeadProcess) -> bool:
+    return _n_files(lead) >= resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE)[0]
+
+
+# In a program
 
 TEMPLATE = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 12}
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    return (
-        tiny_llama(folder / "target.gguf", depth=0.05, chat_template=TEMPLATE),
-        tiny_llama(folder / "draft.gguf", depth=0.02),
-    )
+def test_three_lines_make_a_server(tmp_path: Path) -> None:
+    target = tiny_llama(tmp_path / "target.gguf", depth=0.05, chat_template=TEMPLATE)
+    draft = tiny_llama(tmp_path / "draft.gguf", depth=0.02)
+    said = [{"role": "user", "content": "the cat"}]
+    with duo.load(target, draft, n_threads=1, draft_n_threads=1, exact=True, profile=False) as llm:
+        expected = llm.chat(said, max_tokens=12).text
+        policy = llm.slot.policy
+        with duo.Lead(llm, port=0) as lead, ThreadPoolExecutor(4) as pool:
 
+            def chat(_: int) -> str:
+                asked = {"messages": said, "max_tokens": 12}
+                answer = httpx.post(f"{lead.url}/v1/chat/completions", json=asked, timeout=PATIENCE_S)
+                return str(answer.json()["choices"][0]["message"]["content"])
 
-@pytest.fixture
-def llm(pair: tuple[Path, Path]) -> Iterator[duo.Engine]:
-    with duo.load(*pair, n_ctx=256, n_threads=1, draft_n_threads=1, exact=True, profile=False) as engine:
-        yield engine
-
-
-@pytest.fixture
-def lead(llm: duo.Engine) -> Iterator[duo.Lead]:
-    with duo.Lead(llm, port=0) as lead:
-        yield lead
-
-
-def get(lead: duo.Lead, path: str) -> httpx.Response:
-    return httpx.get(lead.url + path, timeout=PATIENCE_S)
-
-
-def post(lead: duo.Lead, path: str, **fields: Any) -> httpx.Response:
-    return httpx.post(lead.url + path, json=fields, timeout=PATIENCE_S)
-
-
-def chat(lead: duo.Lead, **more: Any) -> str:
-    answer = post(lead, "/v1/chat/completions", **CHAT | more)
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["choices"][0]["message"]["content"])
-
-
-def streamed_chat(lead: duo.Lead) -> str:
-    request = {**CHAT, "stream": True}
-    with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=request, timeout=PATIENCE_S) as response:
-        assert response.status_code == 200
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    events = [json.loads(line) for line in lines[:-1]]
-    assert events[-1]["choices"][0]["finish_reason"] is not None
-    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
-
-
-def test_three_lines_make_a_server(pair: tuple[Path, Path]) -> None:
-    with duo.load(*pair, profile=False) as llm, duo.Lead(llm, port=0) as lead:
-        assert get(lead, "/health").json() == {"status": "ok"}
-        (model,) = get(lead, "/v1/models").json()["data"]
-        assert (model["id"], model["meta"]["n_ctx"]) == ("target", llm.slot.n_ctx)
-        expected = llm.chat(CHAT["messages"], max_tokens=CHAT["max_tokens"]).text
-        assert expected
-        assert chat(lead) == expected
-        assert streamed_chat(lead) == expected
-
-
-def test_three_lines_with_the_demo_pair(demo_pair: tuple[Path, Path]) -> None:
-    with duo.load("demo", n_ctx=256, offline=True, profile=False) as llm, duo.Lead(llm, port=0) as lead:
-        messages = [{"role": "user", "content": "What is 2+2? Answer with a number."}]
-        assert "4" in chat(lead, messages=messages)
-        assert get(lead, "/v1/models").json()["data"][0]["id"] == demo_pair[0].stem
-
-
-def test_the_engine_outlives_its_lead(llm: duo.Engine) -> None:
-    with duo.Lead(llm, port=0) as lead:
-        expected = chat(lead)
-    lead.close()
-    with pytest.raises(httpx.ConnectError):
-        get(lead, "/health")
-    assert llm.chat(CHAT["messages"], max_tokens=CHAT["max_tokens"]).text == expected
-    with duo.Lead(llm, port=0, alias="again") as lead:
-        assert chat(lead, model="again") == expected
-
-
-def test_a_lead_without_an_engine_says_that_it_is_loading(llm: duo.Engine) -> None:
-    with duo.Lead(port=0) as lead:
-        answer = get(lead, "/health")
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-        lead.load(llm)
-        assert get(lead, "/health").status_code == 200
-        lead.stop()
-        lead.wait()
-        assert "stopping" in get(lead, "/health").text
-
-
-def test_an_address_that_others_reach_needs_a_key(llm: duo.Engine) -> None:
-    with pytest.raises(duo.UsageError, match=r"host 0\.0\.0\.0: .* must know a key"):
-        duo.Lead(llm, host="0.0.0.0", port=0)
-
-
-def test_a_program_is_told_steps_and_texts(llm: duo.Engine) -> None:
-    steps: list[Step] = []
-    texts: list[TextRequest] = []
-    with duo.Lead(llm, port=0, on_step=steps.append, on_text=texts.append) as lead:
-        text = chat(lead)
-    assert b"".join(piece for step in steps for piece in step.pieces).decode("utf-8", "replace") == text
-    (told,) = texts
-    assert told.metrics.stop == "token limit"
-
-
-def test_a_program_that_cannot_hear_holds_nobody_up(llm: duo.Engine, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: TextRequest) -> None:
-        raise RuntimeError("the sky is falling")
-
-    with duo.Lead(llm, port=0, on_text=fail) as lead:
-        assert chat(lead) == chat(lead)
-    assert caplog.text.count("RuntimeError: the sky is falling") == 2
-
-
-# What is learned
-
-
-def test_the_policy_lives_as_long_as_the_engine(
-    llm: duo.Engine, lead: duo.Lead, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = llm.slot.policy
-    chat(lead)
-    n_measured = policy.alone.n_measured(1)
-    assert n_measured > 0
-    llm.call(lambda slot: slot.policy.learn_scores([(1.0, True)] * 50))
-    learned = policy.calibration.state()
-    assert learned["mean"] > Calibration().state()["mean"]
-    begun: list[dict[str, Any]] = []
-    begin = policy.begin
-
-    def watched(n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
-        begin(n_prompt, n_room, mode)
-        begun.append(policy.calibration.state())
-
-    monkeypatch.setattr(policy, "begin", watched)
-    chat(lead)
-    assert llm.slot.policy is policy
-    assert begun == [learned], "nothing was lost between the two"
-    assert policy.alone.n_measured(1) >= n_measured
-
-
-# What goes wrong
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_fault_in_a_text_is_logged_and_told_until_the_next_good_one(
-    lead: duo.Lead, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("the sky is falling")
-
-    expected = chat(lead)
-    with monkeypatch.context() as broken:
-        broken.setattr("duo.engine.slot.choosing", fail)
-        answer = post(lead, "/v1/chat/completions", **CHAT, stream=stream)
-    assert answer.status_code == 500
-    assert answer.json()["error"]["type"] == "server_error"
-    (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert record.name.startswith("duo.")
-    assert "Traceback" in caplog.text
-    assert "RuntimeError: the sky is falling" in caplog.text
-    health = get(lead, "/health")
-    assert (health.status_code, "the sky is falling" in health.text) == (500, True)
-    assert chat(lead) == expected
-    assert get(lead, "/health").json() == {"status": "ok"}
-
-
-def test_what_a_client_does_wrong_is_no_fault(lead: duo.Lead, caplog: pytest.LogCaptureFixture) -> None:
-    for wrong in ({"grammar": "root ::= none"}, {"temperature": -1}):
-        assert post(lead, "/v1/chat/completions", **CHAT | wrong).status_code == 400
-    assert get(lead, "/health").status_code == 200
-    assert not [record for record in caplog.records if record.name.startswith(("duo.engine", "duo.server"))]
-
-
-def test_a_fault_in_the_event_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise RuntimeError("the sky is falling")
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        asyncio.get_running_loop().call_soon(fail)
-        await asyncio.sleep(0)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body"})
-
-    with Listener(app, "127.0.0.1", 0) as listener:
-        assert httpx.get(f"http://127.0.0.1:{listener.port}/").status_code == 204
-    assert "a fault in the event loop" in caplog.text
-    assert "RuntimeError: the sky is falling" in caplog.text
-
-
-@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
-def test_the_log_of_asyncio_is_left_alone(llm: duo.Engine, level: int) -> None:
-    log = logging.getLogger("asyncio")
-    before = log.level
-    log.setLevel(level)
-    try:
-        with duo.Lead(llm, port=0) as lead:
-            assert get(lead, "/health").status_code == 200
-            assert log.level == level
-        assert log.level == level
-    finally:
-        log.setLevel(before)
-
-
-# The chat template
-
-
-def test_the_template_is_compiled_once(lead: duo.Lead, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-
-    class Counted(llama_cpp.llama_chat_format.Jinja2ChatFormatter):  # type: ignore[misc]
-        def __init__(self, template: str, *arguments: Any, **more: Any) -> None:
-            compiled.append(template)
-            super().__init__(template, *arguments, **more)
-
-    monkeypatch.setattr(llama_cpp.llama_chat_format, "Jinja2ChatFormatter", Counted)
-    texts = {chat(lead, max_tokens=1) for _ in range(3)}
-    with ThreadPoolExecutor(4) as others:
-        texts |= set(others.map(lambda _: chat(lead, max_tokens=1), range(8)))
-    assert len(texts) == 1
-    assert compiled == [TEMPLATE]
+            assert set(pool.map(chat, range(8))) == {expected}
+        assert llm.slot.policy is policy
+        assert policy.alone.n_measured(1) > 0, "what is learned is kept from text to text"

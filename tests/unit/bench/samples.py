@@ -13,6 +13,7 @@ from duo.engine.metrics import Event, Metrics
 from duo.spec.schedule import Schedule
 
 STORY = " ".join(f"word{i}" for i in range(40))
+OTHER = STORY[:10] + "!" + STORY[11:]
 LOOP = "on and on " * 20
 
 FACTS: dict[str, Any] = {
@@ -24,6 +25,11 @@ FACTS: dict[str, Any] = {
     },
     "options": {"predict": 64, "repetitions": 3},
 }
+OWN: dict[str, Any] = {"prompt_tokens_per_s": 400.0, "first_token_s": 0.1, "tokens_per_decode": 1.0, "target_ms": 9.5}
+DRAFTED: dict[str, Any] = OWN | {
+    "tokens_per_decode": 1.5, "target_ms": 12.0, "n_verified": 40, "n_accepted": 30, "draft_ms": 4.0, "hidden": 0.9,
+    "waste": 0.4,
+}  # fmt: skip
 
 
 class Silent:
@@ -42,31 +48,29 @@ def sample(contestant: Contestant, i_round: int, category: str, rate: float, tex
     return Sample(contestant, i_round, Prompt(category, "?"), Run(64, rate, text, **more))
 
 
-def results() -> Results:
+def collect(contestants: list[Contestant], *samples: Sample, baseline: Contestant | None = None) -> Results:
+    found = Results(contestants, baseline)
+    for each in samples:
+        found.add(each)
+    return found
+
+
+def results(baseline: Contestant | None = None) -> Results:
     """Three rounds: chat, code, and a story that loops. Async is 1.2 and 1.25 times as fast as plain."""
-    found = Results([PLAIN, ASYNC, PEER])
-    own: dict[str, Any] = {
-        "prompt_tokens_per_s": 400.0,
-        "first_token_s": 0.1,
-        "tokens_per_decode": 1.0,
-        "target_ms": 9.5,
-    }
-    drafted = own | {
-        "tokens_per_decode": 1.5, "target_ms": 12.0, "n_verified": 40, "n_accepted": 30,
-        "draft_ms": 4.0, "hidden": 0.9, "waste": 0.4,
-    }  # fmt: skip
-    for i_round, (category, plain, drafting, peer) in enumerate((("chat", 100, 120, 90), ("code", 80, 100, 88))):
-        other = STORY if category == "chat" else STORY[:10] + "!" + STORY[11:]
-        found.add(sample(PLAIN, i_round, category, plain, **own))
-        found.add(sample(ASYNC, i_round, category, drafting, other, **drafted))
-        found.add(sample(PEER, i_round, category, peer, prompt_tokens_per_s=500.0))
+    found = collect([PLAIN, ASYNC, PEER], baseline=baseline)
+    for i, (category, text, plain, drafting, peer) in enumerate(
+        (("chat", STORY, 100, 120, 90), ("code", OTHER, 80, 100, 88))
+    ):
+        found.add(sample(PLAIN, i, category, plain, **OWN))
+        found.add(sample(ASYNC, i, category, drafting, text, **DRAFTED))
+        found.add(sample(PEER, i, category, peer, prompt_tokens_per_s=500.0))
     for contestant in (PLAIN, ASYNC, PEER):
         found.add(sample(contestant, 2, "story", 300, LOOP))
     return found
 
 
 def metrics() -> Metrics:
-    """Read for 50 ms, then 12 decodes of 10 ms alone and 12 of three tokens, of 20 ms; the draft works beside them."""
+    """Prefill for 50 ms, then 12 decodes of one token, of 10 ms, and 12 of three, of 20 ms; the draft is concurrent."""
     found = Metrics(started=1.0)
     found.events.append(Event("target", "prompt", 1.0, 1.05, 7))
     now = 1.05

@@ -6,33 +6,19 @@ import pytest
 
 from duo.bench.curves import acceptance, target_times, timeline
 from duo.bench.results import Results
-from tests.unit.bench.samples import ASYNC, LOOP, PEER, PLAIN, metrics, sample
+from tests.unit.bench.samples import ASYNC, LOOP, PEER, PLAIN, STORY, collect, metrics, sample
 
 
-def measured() -> Results:
-    found = Results([PLAIN, ASYNC, PEER])
-    found.add(sample(PEER, 0, "chat", 100))
-    found.add(sample(ASYNC, 0, "chat", 100, metrics=metrics()))
-    return found
+def measured(text: str = STORY) -> Results:
+    samples = sample(PLAIN, 0, "chat", 100, text), sample(PEER, 0, "chat", 100)
+    return collect([PLAIN, ASYNC, PEER], *samples, sample(ASYNC, 0, "chat", 100, metrics=metrics()))
 
 
-def test_the_time_of_each_size() -> None:
-    times = target_times(measured())
-    assert list(times) == ["async"]
-    assert times["async"] == pytest.approx({1: 10.0, 3: 20.0})
-
-
-def test_the_acceptance_at_each_position() -> None:
+def test_the_time_of_each_batch_size_and_the_acceptance_at_each_position() -> None:
+    assert target_times(measured()) == {"async": pytest.approx({1: 10.0, 3: 20.0})}
     # Of 12 batches of two, 8 accepted the first candidate and 4 the second as well.
     assert acceptance(measured()) == {"async": [pytest.approx(8 / 12), pytest.approx(4 / 12)]}
-
-
-def test_rounds_that_loop_do_not_count() -> None:
-    found = Results([PLAIN, ASYNC])
-    found.add(sample(PLAIN, 0, "chat", 100, LOOP))
-    found.add(sample(ASYNC, 0, "chat", 100, LOOP, metrics=metrics()))
-    assert target_times(found) == {}
-    assert acceptance(found) == {}
+    assert (target_times(measured(LOOP)), acceptance(measured(LOOP))) == ({}, {}), "a round that loops does not count"
 
 
 def test_the_timeline_begins_with_the_request_and_ends_with_a_decode() -> None:
@@ -41,9 +27,4 @@ def test_the_timeline_begins_with_the_request_and_ends_with_a_decode() -> None:
     assert (found.contestant.mode, found.start) == ("async", 1.0)
     assert found.end in [event.end for event in found.events if event.name == "decode"]
     assert {event.lane for event in found.events} == {"target", "draft"}
-
-
-def test_without_a_draft_at_work_there_is_no_timeline() -> None:
-    found = Results([PLAIN])
-    found.add(sample(PLAIN, 0, "chat", 100))
-    assert timeline(found) is None
+    assert timeline(collect([PLAIN], sample(PLAIN, 0, "chat", 100))) is None, "no draft was used"

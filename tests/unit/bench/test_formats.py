@@ -7,40 +7,47 @@ import json
 
 import pytest
 
-from duo.bench.formats import markdown_table
+from duo.bench.formats import COLUMNS, markdown_table, progress, table
 from tests.unit.bench.golden import FORMATS, GOLDEN
+from tests.unit.bench.samples import results
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_format_is_as_it_was(name: str) -> None:
+def test_the_format_is_unchanged(name: str) -> None:
     assert FORMATS[name] == (GOLDEN / f"results.{name}").read_text(encoding="utf-8")
 
 
-def test_json_ends_with_the_facts() -> None:
+def test_the_formats_can_be_parsed() -> None:
     document = json.loads(FORMATS["json"])
     assert list(document)[-3:] == ["hardware", "models", "options"]
-    assert document["models"]["target"]["sha256"] == {"large.gguf": "a1"}
     assert len(document["runs"]) == 9
-
-
-def test_markdown_ends_with_the_facts_as_json() -> None:
-    _, fence, rest = FORMATS["md"].partition("```json\n")
+    _, fence, facts = FORMATS["md"].partition("```json\n")
     assert fence
-    assert json.loads(rest.removesuffix("```\n"))["models"]["draft"]["sha256"] == {"small.gguf": "b2"}
+    assert json.loads(facts.removesuffix("```\n"))["models"] == document["models"]
+    *rows, last = [json.loads(line) for line in FORMATS["jsonl"].splitlines()]
+    assert (len(rows), last["hardware"]) == (3 + 9, document["hardware"])
+    peer = next(row for row in csv.DictReader(FORMATS["csv"].splitlines()) if row["mode"] == "llama-completion")
+    assert [peer[name] for name in ("accept_rate", "draft", "first_token_s", "same_text")] == ["", "", "", "yes"]
 
 
-def test_each_line_of_json_lines_is_json() -> None:
-    *rows, facts = [json.loads(line) for line in FORMATS["jsonl"].splitlines()]
-    assert len(rows) == 3 + 9
-    assert facts["hardware"]["usable_cores"] == 2
-
-
-def test_csv_leaves_blank_what_is_not_said() -> None:
-    rows = list(csv.DictReader(FORMATS["csv"].splitlines()))
-    peer = next(row for row in rows if row["mode"] == "llama-completion")
-    assert (peer["accept_rate"], peer["draft"], peer["first_token_s"]) == ("", "", "")
-    assert peer["same_text"] == "yes"
-
-
-def test_a_table_is_markdown_whatever_is_in_it() -> None:
+def test_a_table_escapes_what_markdown_would_take_for_a_column() -> None:
     assert markdown_table([["a", "k"], ["x|y", ""]]) == ["| a    |   k |", "| ---- | --: |", "| x\\|y |     |"]
+
+
+def test_some_columns_of_some_rows() -> None:
+    lines = table(results().rows()[1:2], {name: COLUMNS[name] for name in ("mode", "accept %", "hidden %")})
+    assert lines[2:] == ["| async |       75 |       90 |"]
+
+
+def test_a_line_of_progress_compares_with_plain_decoding() -> None:
+    found = results()
+    assert progress(found.samples[0], found, 3).split() == ["1/3", "chat", "plain", "100.0", "t/s"]
+    assert progress(found.samples[1], found, 3).split()[2:] == [
+        "async",
+        "k=auto",
+        "120.0",
+        "t/s",
+        "1.20",
+        "of",
+        "plain",
+    ]

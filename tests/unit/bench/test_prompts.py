@@ -10,7 +10,7 @@ from duo.errors import PromptError, UsageError
 EIGHT = ["chat", "code", "story", "summary", "translation", "list", "JSON", "reasoning"]
 
 
-def test_there_are_two_of_each_of_eight_categories() -> None:
+def test_two_prompts_of_each_of_eight_categories_are_built_in() -> None:
     prompts = built_in()
     assert [prompt.category for prompt in prompts] == [name for name in EIGHT for _ in range(2)]
     assert len({prompt.text for prompt in prompts}) == 16
@@ -18,15 +18,9 @@ def test_there_are_two_of_each_of_eight_categories() -> None:
 
 def test_a_file_has_a_prompt_in_each_line() -> None:
     text = "Once upon a time\n\n[mine]\nfirst\\nsecond\n  spaces around  \n"
-    assert parse_prompts(text) == [
-        Prompt(OWN, "Once upon a time"),
-        Prompt("mine", "first\nsecond"),
-        Prompt("mine", "spaces around"),
-    ]
-
-
-def test_a_file_without_a_prompt_is_refused() -> None:
-    with pytest.raises(PromptError, match="there is no prompt"):
+    expected = [Prompt(OWN, "Once upon a time"), Prompt("mine", "first\nsecond"), Prompt("mine", "spaces around")]
+    assert parse_prompts(text) == expected
+    with pytest.raises(PromptError, match="the prompts file is empty"):
         parse_prompts("[mine]\n\n")
 
 
@@ -34,13 +28,12 @@ def test_only_some_categories() -> None:
     found = chosen(built_in(), ["list", "chat"])
     assert [prompt.category for prompt in found] == ["list", "list", "chat", "chat"]
     assert chosen(built_in(), None) == built_in()
-    with pytest.raises(UsageError, match=r"categories: no prompt of 'poem' \(there are chat, code"):
+    with pytest.raises(UsageError, match=r"categories: unknown category 'poem' \(available: chat, code"):
         chosen(built_in(), ["chat", "poem"])
 
 
-def test_no_round_takes_the_prompt_of_another_while_there_are_new_ones() -> None:
-    taken = rounds(built_in(), 16)
-    assert [prompt.category for prompt in taken] == EIGHT * 2
-    assert len(set(taken)) == 16
-    assert rounds(built_in(), 17)[16] == taken[0]
-    assert len(rounds(built_in(), 5)) == 5
+def test_no_round_repeats_a_prompt_while_there_are_others() -> None:
+    taken = rounds(built_in(), 17)
+    assert [prompt.category for prompt in taken] == [*EIGHT * 2, "chat"]
+    assert len(set(taken[:16])) == 16
+    assert taken[16] == taken[0]

@@ -4,76 +4,64 @@ from __future__ import annotations
 
 import pytest
 
-from duo.bench.results import Difference, Results
-from tests.unit.bench.samples import ASYNC, LOOP, PEER, PLAIN, STORY, results, sample
+from duo.bench.results import Row
+from tests.unit.bench.samples import ASYNC, LOOP, PEER, PLAIN, collect, results, sample
+
+
+def counted(row: Row) -> tuple[object, ...]:
+    return row["runs"], row["looping_runs"], row["tokens_per_s"], row["speed_up"]
 
 
 def test_a_row_over_all_prompts() -> None:
     row = results().row(ASYNC)
-    assert (row.n_runs, row.n_looping) == (2, 1)
-    assert row.tokens_per_s == (110, 105, 115)  # the median and the quartiles of 100 and 120
-    assert row.ms_per_token == pytest.approx(1000 / 110)
-    assert row.speed_up is not None
-    assert row.speed_up.middle == pytest.approx((1.2 * 1.25) ** 0.5)
-    assert (row.accept_rate, row.tokens_per_decode, row.target_ms, row.draft_ms) == (0.75, 1.5, 12.0, 4.0)
-    assert (row.hidden, row.waste, row.first_token_s) == (0.9, 0.4, 0.1)
+    assert (row["tokens_per_s_lower_quartile"], row["tokens_per_s_upper_quartile"]) == (105, 115), "of 100 and 120"
+    assert counted(row) == (2, 1, 110, pytest.approx((1.2 * 1.25) ** 0.5))
+    figures = {"ms_per_token": pytest.approx(1000 / 110), "accept_rate": 0.75, "tokens_per_decode": 1.5, "hidden": 0.9,
+               "target_ms_per_decode": 12.0, "draft_ms_per_token": 4.0, "waste": 0.4, "first_token_s": 0.1}  # fmt: skip
+    assert {name: row[name] for name in figures} == figures
 
 
-def test_what_is_not_said_is_left_blank() -> None:
+def test_what_was_not_reported_is_left_blank() -> None:
     row = results().row(PEER)
-    assert row.prompt_tokens_per_s == 500
-    assert row.first_token_s is row.accept_rate is row.target_ms is row.draft_ms is row.hidden is row.waste is None
+    assert row["prompt_tokens_per_s"] == 500
+    names = ("first_token_s", "accept_rate", "target_ms_per_decode", "draft_ms_per_token", "hidden", "waste")
+    assert {row[name] for name in names} == {None}
 
 
 def test_acceptance_is_that_of_all_candidates_together() -> None:
-    found = Results([ASYNC])
-    found.add(sample(ASYNC, 0, "chat", 100, n_verified=1, n_accepted=0))
-    found.add(sample(ASYNC, 1, "code", 100, n_verified=99, n_accepted=90))
-    found.add(sample(ASYNC, 2, "list", 100, n_verified=0, n_accepted=0))
-    assert found.row(ASYNC).accept_rate == 0.9
-    assert found.row(ASYNC, "list").accept_rate is None
+    counts = (("chat", 1, 0), ("code", 99, 90), ("list", 0, 0))
+    samples = [sample(ASYNC, i, kind, 100, n_verified=n, n_accepted=m) for i, (kind, n, m) in enumerate(counts)]
+    found = collect([ASYNC], *samples)
+    assert found.row(ASYNC)["accept_rate"] == 0.9
+    assert found.row(ASYNC, "list")["accept_rate"] is None
 
 
-def test_a_round_that_loops_is_left_out() -> None:
+def test_texts_that_loop_are_left_out() -> None:
     found = results()
-    assert found.looping() == {2}
-    row = found.row(PLAIN, "story")
-    assert (row.n_runs, row.n_looping, row.tokens_per_s) == (0, 1, None)
-
-
-def test_a_text_that_loops_where_plain_decoding_does_not_is_left_out_too() -> None:
-    found = Results([ASYNC, PLAIN])
-    for i_round, text in enumerate((LOOP, STORY)):
-        found.add(sample(ASYNC, i_round, "chat", 300 - 100 * i_round, text))
-        found.add(sample(PLAIN, i_round, "chat", 100, STORY))
+    assert found.looping() == {2}, "the whole round, if the baseline's text loops"
+    assert counted(found.row(PLAIN, "story")) == (0, 1, None, None)
+    alone = sample(ASYNC, 0, "chat", 300, LOOP), sample(ASYNC, 1, "chat", 200)
+    found = collect([ASYNC, PLAIN], *alone, *(sample(PLAIN, i, "chat", 100) for i in range(2)))
     assert found.looping() == set()
-    row = found.row(ASYNC)
-    assert (row.n_runs, row.n_looping, row.tokens_per_s, row.speed_up) == (1, 1, (200, None, None), (2, None, None))
-    assert found.row(PLAIN).n_runs == 2
-    alone = Results([ASYNC])
-    alone.add(sample(ASYNC, 0, "chat", 100, LOOP))
-    assert alone.looping() == {0}
+    assert counted(found.row(ASYNC)) == (1, 1, 200, 2)
+    assert found.row(PLAIN)["runs"] == 2
+    assert collect([ASYNC], *alone).looping() == {0}, "without a baseline the first contestant decides"
 
 
 def test_texts_are_compared_with_plain_decoding() -> None:
     found = results()
-    assert found.row(ASYNC).same_text is False
-    assert found.row(ASYNC).difference == Difference("code", 10)
-    assert found.row(ASYNC, "chat").same_text is True
-    assert found.row(PEER).same_text is True
-    assert found.row(PLAIN).same_text is None
-
-
-def test_without_plain_decoding_there_is_no_speed_up() -> None:
-    found = Results([ASYNC])
-    found.add(sample(ASYNC, 0, "chat", 100))
     row = found.row(ASYNC)
-    assert row.tokens_per_s is not None
-    assert (row.speed_up, row.same_text) == (None, None)
+    assert (row["same_text"], row["differs_in"], row["differs_at"]) == (False, "code", 10)
+    same = [found.row(*which)["same_text"] for which in ((ASYNC, "chat"), (PEER, "all"), (PLAIN, "all"))]
+    assert same == [True, True, None]
 
 
-def test_the_rows_are_in_order() -> None:
-    found = results()
-    assert [row.contestant for row in found.rows()] == [PLAIN, ASYNC, PEER]
-    by_category = [(row.contestant, row.category) for row in found.rows_by_category()]
-    assert by_category[:4] == [(PLAIN, "chat"), (PLAIN, "code"), (PLAIN, "story"), (ASYNC, "chat")]
+def test_the_baseline_may_be_another_contestant_or_missing() -> None:
+    found = results(baseline=PEER)
+    assert found.row(PLAIN)["speed_up"] == pytest.approx((100 / 90 * 80 / 88) ** 0.5)
+    assert found.row(PEER)["speed_up"] is None
+    ratio = found.speed_up(ASYNC, PLAIN, figure=lambda run: run.tokens_per_decode)
+    assert ratio is not None
+    assert ratio.middle == pytest.approx(1.5)
+    row = collect([ASYNC], sample(ASYNC, 0, "chat", 100)).row(ASYNC)
+    assert (row["tokens_per_s"], row["speed_up"], row["same_text"]) == (100, None, None)

@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from duo.cli.terminal.writer import TextWriter
+from duo.cli.options.output import Color
+from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.spec.types import Step
 
 STEP = Step((1, 2, 3), 1, (b"one ", b"two\x1b[2J ", "\x9bthree\n".encode()), (7, 8))
@@ -25,21 +26,52 @@ class Unbuffered(io.BytesIO):
 
 
 @pytest.mark.parametrize("stream", [io.BytesIO(), Unbuffered()])
-def test_what_is_no_terminal_gets_the_text_byte_for_byte(stream: io.BytesIO) -> None:
+def test_a_file_or_pipe_gets_the_bytes_of_the_text(stream: io.BytesIO) -> None:
     TextWriter(marks=False, stream=stream).step(STEP)
     assert stream.getvalue() == b"".join(STEP.pieces)
 
 
-def test_a_terminal_cannot_be_driven() -> None:
+def test_control_sequences_are_not_written_to_a_terminal() -> None:
     stream = Terminal()
     TextWriter(marks=False, stream=stream).step(STEP)
     assert stream.getvalue() == b"one two[2J three\n"
 
 
-def test_accepted_guesses_are_green_and_rejected_ones_struck_through_where_they_were() -> None:
+def test_accepted_candidates_are_green_and_rejected_ones_are_struck_through_in_place() -> None:
     stream = Terminal()
     TextWriter(marks=True, stream=stream, rejected=lambda token: f"<{token}>\n\x1b".encode()).step(STEP)
     reset = b"\x1b[0m"
     assert stream.getvalue() == (
         b"\x1b[32mone " + reset + b"\x1b[9;2m<7> <8> " + reset + b"two[2J " + reset + b"three\n" + reset
     )
+
+
+def test_every_other_step_is_bold() -> None:
+    stream = Terminal()
+    writer = TextWriter(marks=True, stream=stream)
+    for _ in range(3):
+        writer.step(Step((1, 2), 1, (b"a", b"b")))
+    plain, bold = b"\x1b[32ma\x1b[0mb\x1b[0m", b"\x1b[1m\x1b[32ma\x1b[0m\x1b[1mb\x1b[0m"
+    assert stream.getvalue() == plain + bold + plain
+
+
+@pytest.mark.parametrize(
+    ("color", "environment", "marked"),
+    [
+        ("auto", {}, True),
+        ("auto", {"NO_COLOR": ""}, True),
+        ("auto", {"NO_COLOR": "1"}, False),
+        ("auto", {"TERM": "dumb"}, False),
+        ("never", {}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+    ],
+)
+def test_when_tokens_are_marked_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, color: Color, environment: dict[str, str], marked: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(Terminal()))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert marks_tokens(color) == marked

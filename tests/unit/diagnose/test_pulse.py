@@ -1,5 +1,3 @@
-"""How a run goes just now."""
-
 from __future__ import annotations
 
 import pytest
@@ -10,20 +8,25 @@ from duo.spec.schedule import Schedule
 
 
 def step(metrics: Metrics, end: float, n_tokens: int = 1, n_candidates: int = 0) -> None:
-    n_accepted = n_tokens - 1
-    metrics.steps.append(StepRecord(end, end, n_candidates, n_accepted, n_tokens, Schedule.ASYNC))
+    metrics.steps.append(StepRecord(end, end, n_candidates, n_tokens - 1, n_tokens, Schedule.ASYNC))
 
 
-def test_before_there_is_a_rate() -> None:
-    metrics = Metrics()
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def test_there_is_no_rate_before_two_steps_at_different_times(metrics: Metrics) -> None:
     pulse = Pulse(metrics)
     assert pulse.read() == Reading()
     step(metrics, 1.0)
     assert pulse.read() == Reading(n_tokens=1)
+    step(metrics, 1.0)
+    reading = Pulse(metrics).read()
+    assert (reading.rate, reading.mean, reading.target) == (None, None, 0.0)
 
 
-def test_the_last_two_seconds_and_all() -> None:
-    metrics = Metrics()
+def test_rate_of_the_last_two_seconds_and_of_all(metrics: Metrics) -> None:
     pulse = Pulse(metrics)
     step(metrics, 1.0)
     for i in range(10):  # one token a second
@@ -37,18 +40,16 @@ def test_the_last_two_seconds_and_all() -> None:
         step(metrics, 11.1 + i / 10, n_tokens=2, n_candidates=4)
     metrics.pending(3)
     reading = pulse.read()
-    assert reading.n_tokens == 51
+    assert (reading.n_tokens, reading.n_pending, reading.schedule) == (51, 3, Schedule.ASYNC)
     assert reading.rate == pytest.approx(20, rel=0.06)
     assert reading.mean == pytest.approx(50 / 12)
     assert reading.accepted == 0.25
     assert reading.target == pytest.approx(0.5, abs=0.03)
     assert reading.draft == pytest.approx(0.25, abs=0.03)
-    assert (reading.n_pending, reading.schedule) == (3, Schedule.ASYNC)
     assert pulse.read() == reading, "nothing has happened since"
 
 
-def test_a_step_that_takes_longer_than_that() -> None:
-    metrics = Metrics()
+def test_rate_of_steps_longer_than_two_seconds(metrics: Metrics) -> None:
     for end in (10.0, 20.0, 30.0):
         metrics.decoded(end - 10, end - 1, 1)
         step(metrics, end)
@@ -56,8 +57,7 @@ def test_a_step_that_takes_longer_than_that() -> None:
     assert (reading.rate, reading.mean, reading.target, reading.draft) == (0.1, 0.1, 0.9, 0.0)
 
 
-def test_a_target_that_hangs_is_seen() -> None:
-    metrics = Metrics()
+def test_rate_of_a_target_that_hangs(metrics: Metrics) -> None:
     for i in range(20):
         metrics.decoded(10 + i / 10, 10.1 + i / 10, 1)
         step(metrics, 10.1 + i / 10)
@@ -66,11 +66,3 @@ def test_a_target_that_hangs_is_seen() -> None:
     assert hangs.rate is not None
     assert hangs.rate < 1
     assert hangs.target < 0.1
-
-
-def test_steps_at_the_same_moment() -> None:
-    metrics = Metrics()
-    step(metrics, 1.0)
-    step(metrics, 1.0)
-    reading = Pulse(metrics).read()
-    assert (reading.rate, reading.mean, reading.target) == (None, None, 0.0)

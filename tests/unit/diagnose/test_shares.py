@@ -1,5 +1,3 @@
-"""Where the time of a recorded run went."""
-
 from __future__ import annotations
 
 import pytest
@@ -31,7 +29,7 @@ def recording() -> Recording:
     return Recording(events, steps)
 
 
-def test_every_lane_is_accounted_for(recording: Recording) -> None:
+def test_shares_account_for_all_the_time_of_each_lane(recording: Recording) -> None:
     found = where_it_went(recording, 1.0, 6.0)
     assert found.shares == [
         Share("target", "decode", 2, 4.0),
@@ -45,25 +43,10 @@ def test_every_lane_is_accounted_for(recording: Recording) -> None:
     assert found.share("target", "wait") == 0.2
     for lane in ("target", "draft"):
         assert sum(share.seconds for share in found.shares if share.lane == lane) == found.seconds == 5.0
-
-
-def test_both_at_once(recording: Recording) -> None:
-    found = where_it_went(recording, 1.0, 6.0)
     assert (found.target_s, found.draft_s, found.overlap_s) == (4.0, 3.0, 2.0)
 
 
-def test_tokens(recording: Recording) -> None:
-    found = where_it_went(recording, 1.0, 6.0)
-    assert (found.n_tokens, found.n_drafted, found.n_verified, found.n_accepted) == (3, 1, 1, 1)
-    assert found.tokens_by_schedule == {"off": 1, "async": 2}
-    assert found.n_judged == 1
-    recording.steps += [StepRecord(6.0, 6.0, 8, 3, 4, Schedule.ASYNC), StepRecord(6.0, 6.0, 8, 0, 1, Schedule.ASYNC)]
-    assert where_it_went(recording, 1.0, 6.0).n_judged == 1 + 4 + 1
-    recording.steps.clear()
-    assert where_it_went(recording, 1.0, 6.0).n_tokens is None
-
-
-def test_a_part_of_it(recording: Recording) -> None:
+def test_shares_of_a_part_of_the_recording(recording: Recording) -> None:
     found = where_it_went(recording, 2.5, 3.5)
     assert found.shares == [
         Share("target", "decode", 1, 0.5),
@@ -75,14 +58,25 @@ def test_a_part_of_it(recording: Recording) -> None:
     assert (found.overlap_s, found.n_tokens) == (0.5, 1)
 
 
-def test_where_it_begins_and_ends(recording: Recording) -> None:
+def test_tokens_are_counted(recording: Recording) -> None:
+    found = where_it_went(recording, 1.0, 6.0)
+    assert (found.n_tokens, found.n_drafted, found.n_verified, found.n_accepted) == (3, 1, 1, 1)
+    assert found.tokens_by_schedule == {"off": 1, "async": 2}
+    assert found.n_judged == 1
+    recording.steps += [StepRecord(6.0, 6.0, 8, 3, 4, Schedule.ASYNC), StepRecord(6.0, 6.0, 8, 0, 1, Schedule.ASYNC)]
+    assert where_it_went(recording, 1.0, 6.0).n_judged == 1 + 4 + 1
+    recording.steps.clear()
+    assert where_it_went(recording, 1.0, 6.0).n_tokens is None
+
+
+def test_the_generation_begins_after_the_prompt(recording: Recording) -> None:
     assert (first_token(recording), end_of(recording)) == (1.0, 6.0)
     recording.steps.clear()
-    assert first_token(recording) == 1.0, "as far as the prompt tells"
+    assert first_token(recording) == 1.0
     assert (first_token(Recording()), end_of(Recording())) == (0.0, 0.0)
 
 
-def test_united() -> None:
+def test_overlapping_events_are_united() -> None:
     events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
     assert united(events) == [(0, 4), (5, 9)]
     assert united([]) == []

@@ -1,10 +1,11 @@
-"""A generation over fakes, threaded or not."""
+"""Generations over fake contexts, with threads or without."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, TypeVar
 
 import pytest
 
@@ -21,11 +22,12 @@ from duo.engine.text import Ending, TextStream
 from duo.spec.policy import Lookahead, Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
-from duo.spec.types import Guess, Step
+from duo.spec.types import Step
 from duo.spec.verify import Matching
 from tests.fakes import CERTAIN, N_VOCAB, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
+T = TypeVar("T")
 
 
 def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int = -1) -> Ending:
@@ -53,19 +55,8 @@ def make_queue(n_ahead: int = 6) -> CandidateQueue:
     return queue
 
 
-def far_ahead() -> CandidateQueue:
-    """A queue with all the candidates that the draft may make."""
-    queue = make_queue(n_ahead=1)
-    queue.publish(0, len(PROMPT), Guess(7, 9.0), 1, 0.001)
-    return queue
-
-
-def make_drafter(draft: FakeContext, queue: CandidateQueue) -> Drafter:
-    return Drafter(draft, queue, Greedy(), N_VOCAB, Metrics())
-
-
 class NoThread(DraftThread):
-    """Stands for the draft's thread: what the draft does beside the target is the test's to say."""
+    """Replaces the draft's thread: the test moves the drafter."""
 
     def __enter__(self) -> NoThread:
         self._queue.open()
@@ -76,7 +67,7 @@ class NoThread(DraftThread):
 
 
 class Unthreaded(LocalDraft):
-    """Has no thread beside the target's; a test moves its `drafter`."""
+    """Has no thread of its own: a test moves its `drafter`."""
 
     @property
     def drafter(self) -> Drafter:
@@ -91,6 +82,10 @@ class Unthreaded(LocalDraft):
     def session(self) -> Session:
         return self._session
 
+    def start(self) -> None:
+        """What the concurrent schedule does first."""
+        self._start_thread()
+
     def _start_thread(self) -> None:
         if self._thread is None:
             self._thread = NoThread(self.drafter, self._queue, self._context).__enter__()
@@ -104,7 +99,7 @@ def begun(draft: FakeContext, policy: Policy | None = None) -> Unthreaded:
 
 
 class Writing(Generation):
-    """A generation, and what is to be seen of it."""
+    """A generation, its metrics and its local draft."""
 
     def __init__(
         self,
@@ -165,4 +160,38 @@ def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         time.sleep(0.001)
-    pytest.fail("it never came")
+    pytest.fail("the condition was never met")
+
+
+def wakes(act: Callable[[], object], wait: Callable[[], T]) -> T:
+    """What `wait` returns on another thread after `act`; a lost wake-up fails the join."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(wait()), daemon=True)
+    thread.start()
+    act()
+    thread.join(timeout=60)
+    assert not thread.is_alive(), "the wake-up was lost"
+    return results[0]
+
+
+class WatchedCondition(threading.Condition):
+    """A queue's condition, which says which of them are waited for."""
+
+    waiting: ClassVar[set[threading.Condition]] = set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.add(self)  # with the lock held: no act on the queue comes before the wait
+        try:
+            return super().wait(timeout)
+        finally:
+            self.waiting.discard(self)
+
+
+def when_waiting(act: Callable[[], object]) -> Callable[[], None]:
+    """`act`, as soon as another thread waits on a queue."""
+
+    def act_later() -> None:
+        until(lambda: WatchedCondition.waiting)
+        act()
+
+    return act_later

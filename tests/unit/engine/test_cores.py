@@ -9,6 +9,11 @@ from duo.engine import cores
 from duo.errors import UsageError
 
 
+@pytest.fixture(autouse=True)
+def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
+
+
 @pytest.mark.parametrize(
     ("target", "draft", "n_cores", "expected"),
     [
@@ -22,44 +27,39 @@ from duo.errors import UsageError
         (4, 4, 2, (4, 4)),
     ],
 )
-def test_split(target: int | None, draft: int | None, n_cores: int, expected: tuple[int, int]) -> None:
+def test_cores_are_split_between_the_models(
+    target: int | None, draft: int | None, n_cores: int, expected: tuple[int, int]
+) -> None:
     assert cores.split_cores(target, draft, n_cores) == expected
 
 
-def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
-    monkeypatch.setattr(cores, "_siblings", lambda cpu: f"{cpu % 4},{cpu % 4 + 4}")
-    monkeypatch.setattr(cores, "cpu_quota", lambda: None)
-    assert cores.usable_cores() == 4
-
-
-@pytest.mark.parametrize(("quota", "expected"), [(None, 8), (2.5, 2), (0.5, 1), (99.0, 8)])
-def test_a_containers_quota_counts(monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int) -> None:
-    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
-    monkeypatch.setattr(cores, "_siblings", str)
+@pytest.mark.parametrize(
+    ("quota", "n_threads", "expected"), [(None, 1, 8), (2.5, 1, 2), (0.5, 1, 1), (99.0, 1, 8), (None, 2, 4)]
+)
+def test_usable_cores_respect_quota_and_hardware_threads(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, n_threads: int, expected: int
+) -> None:
+    monkeypatch.setattr(cores, "_siblings", lambda cpu: str(cpu % (8 // n_threads)))
     monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
     assert cores.usable_cores() == expected
 
 
-def test_ranges_are_read_as_llama_cpp_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
-    assert cores.parse_range("2-4") == {2, 3, 4}
-    assert cores.parse_range("6-") == {6, 7}
-    assert cores.parse_range("-1") == {0, 1}
+@pytest.mark.parametrize(("text", "expected"), [("2-4", {2, 3, 4}), ("6-", {6, 7}), ("-1", {0, 1})])
+def test_ranges_of_cores(text: str, expected: set[int]) -> None:
+    """As llama.cpp parses them."""
+    assert cores.parse_range(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "3", "a-b", "-", "3-1", "0-99", "1-2-3"])
-def test_other_ranges_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(cores, "allowed_cores", lambda: frozenset(range(8)))
+def test_invalid_ranges_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cores"):
         cores.parse_range(text)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin threads")
-def test_pin_holds_for_the_calling_thread_alone() -> None:
+def test_pin_applies_to_the_calling_thread_only() -> None:
     before = os.sched_getaffinity(0)
-    one = frozenset([min(before)])
-    seen = []
+    one, seen = frozenset([min(before)]), []
 
     def work() -> None:
         cores.pin(one)

@@ -1,9 +1,9 @@
-"""What the target takes, waits for and learns, over a draft that moves only when the test says."""
+"""What the target takes, waits for and learns, over a draft that moves only when the test says so."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -23,28 +23,35 @@ from tests.unit.engine.helpers import (
     make_request,
     run,
     until,
+    wakes,
+    when_waiting,
 )
-from tests.unit.engine.test_queue import wakes, when_asleep
 
 LONG = 3600.0
 NEXT = len(PROMPT)
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
-BESIDE = (ASYNC,)
 COST = StepCost(0, 0.1, 0.1)
 
 
 class Patient(Policy):
     """Waits for ever while there are no candidates."""
 
+    n_learned = 0
+
+    def learn_draft(self, n_tokens: int, seconds: float) -> None:
+        super().learn_draft(n_tokens, seconds)
+        self.n_learned += 1
+
     def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
         return Decision(9) if confidences or next_s == math.inf else Decision(0, LONG)
 
 
-def timed(policy: Policy, draft_s: float = 0.001) -> Unthreaded:
-    """A draft beside the target that has made a token in `draft_s`, in a text that is gone."""
+def concurrent(policy: Policy | None = None, draft_s: float = 0.001) -> Unthreaded:
+    """A concurrent draft that is known to make a token in `draft_s`."""
+    policy = policy or Patient(4, 6, (ASYNC,))
     policy.learn_draft(1, draft_s)
     draft = begun(FakeContext(), policy)
-    draft._start_thread()
+    draft.start()
     return draft
 
 
@@ -52,45 +59,60 @@ def offer(draft: Unthreaded, token: int = 7, *, position: int = NEXT, seconds: f
     draft.queue.publish(draft.session.epoch, position, Guess(token, 1.0), 1, seconds)
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_the_target_is_woken_when_the_draft_ends(late: bool) -> None:
-    draft = timed(Patient(4, 6, BESIDE))
-    end = draft.queue.close
-    assert len(wakes(when_asleep(draft.queue, end) if late else end, lambda: draft.candidates(100))) == 0
+# Waits
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_the_target_is_woken_by_an_interruption(late: bool) -> None:
-    draft = timed(Patient(4, 6, BESIDE))
-    end = draft.interrupt
-    assert len(wakes(when_asleep(draft.queue, end) if late else end, lambda: draft.candidates(100))) == 0
+@pytest.mark.parametrize("late", [True, False], ids=["during the wait", "before"])
+@pytest.mark.parametrize("end", [lambda draft: draft.queue.close(), Unthreaded.interrupt], ids=["end", "interruption"])
+def test_the_end_of_the_draft_and_an_interruption_wake_the_target(
+    end: Callable[[Unthreaded], None], late: bool
+) -> None:
+    draft = concurrent()
+
+    def act() -> None:
+        end(draft)
+
+    assert len(wakes(when_waiting(act) if late else act, lambda: draft.candidates(100))) == 0
 
 
-def test_the_target_is_woken_by_a_candidate() -> None:
-    draft = timed(Patient(4, 6, BESIDE))
-    assert wakes(when_asleep(draft.queue, lambda: offer(draft)), lambda: draft.candidates(100)).tokens == (7,)
+def test_a_useful_candidate_wakes_the_target_and_a_stale_one_does_not() -> None:
+    policy = Patient(4, 6, (ASYNC,))
+    draft = concurrent(policy)
 
-
-def test_what_is_of_no_use_ends_no_wait() -> None:
-    draft = timed(Patient(4, 6, BESIDE))
-
-    def useless() -> None:
+    def publish() -> None:
         draft.queue.publish(9, NEXT, Guess(8, 1.0), 1, 0.001)
-        when_asleep(draft.queue, lambda: offer(draft))()
+        until(lambda: policy.n_learned == 2)
+        when_waiting(lambda: offer(draft))()
 
-    assert wakes(when_asleep(draft.queue, useless), lambda: draft.candidates(100)).tokens == (7,)
+    assert wakes(when_waiting(publish), lambda: draft.candidates(100)).tokens == (7,)
 
 
-def test_the_draft_is_woken_by_a_commit() -> None:
-    draft = begun(FakeContext(), Eager(4, 1))
-    draft._start_thread()
+class Resting(Policy):
+    """Lets the draft continue only after a step was learned."""
+
+    rested = False
+
+    def lookahead(self) -> Lookahead:
+        return as_far_as(6 if self.rested else 0)
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        self.rested = True
+
+
+@pytest.mark.parametrize(
+    ("policy", "cost"), [(Eager(4, 1), None), (Resting(4, 6, (ASYNC,)), COST)], ids=["tokens", "lookahead"]
+)
+def test_a_commit_wakes_the_draft(policy: Policy, cost: StepCost | None) -> None:
+    """By what was accepted, or by what the policy has learned from the step."""
+    draft = begun(FakeContext(), policy)
+    draft.start()
     offer(draft)
-    act = when_asleep(draft.queue, lambda: draft.commit((7,), None))
+    act = when_waiting(lambda: draft.commit((7,), cost))
     assert wakes(act, draft.queue.wait_for_room) is True
 
 
-def test_a_wait_in_vain_is_the_last() -> None:
-    """A draft that is there and does not deliver (a starved thread, a hung device) keeps the target once per step."""
+def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step() -> None:
+    """For a draft that does not deliver: a starved thread, a hung device."""
     decisions = []
 
     class Hopeful(Policy):
@@ -98,33 +120,8 @@ def test_a_wait_in_vain_is_the_last() -> None:
             decisions.append(next_s)
             return Decision(9) if next_s == math.inf else Decision(0, 0.001)
 
-    draft = timed(Hopeful(4, 6, BESIDE))
-    assert draft.candidates(100) == Candidates()
+    assert concurrent(Hopeful(4, 6, (ASYNC,))).candidates(100) == Candidates()
     assert decisions == [0.001, math.inf]
-
-
-def test_the_draft_is_woken_when_its_rest_ends() -> None:
-    """What the policy learns from a step may be what the draft waits for, not the tokens."""
-
-    class Resting(Policy):
-        rested = False
-
-        def lookahead(self) -> Lookahead:
-            return as_far_as(6 if self.rested else 0)
-
-        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-            self.rested = True
-
-    draft = begun(FakeContext(), Resting(4, 6, BESIDE))
-    draft._start_thread()
-    act = when_asleep(draft.queue, lambda: draft.commit((7,), COST))
-    assert wakes(act, draft.queue.wait_for_room) is True
-
-
-def test_nothing_is_waited_for_without_a_draft_beside_the_target() -> None:
-    draft = timed(Patient(4, 6, BESIDE))
-    draft.queue.close()
-    assert len(draft.candidates(100)) == 0
 
 
 def test_without_a_draft_there_are_no_candidates_and_the_text_is_kept() -> None:
@@ -136,33 +133,26 @@ def test_without_a_draft_there_are_no_candidates_and_the_text_is_kept() -> None:
     assert (alone.schedule, alone.n_target_threads, alone.policy) == (OFF, 3, None)
 
 
-def test_what_another_text_left_is_not_heard() -> None:
-    draft = begun(FakeContext(), Eager(4, 6))
-    draft._start_thread()
-    offer(draft)
-    before = draft.queue
-    draft.end()
-    draft.begin(make_request())
-    before.publish(draft.session.epoch, NEXT, Guess(7, 1.0), 1, 0.001)
-    assert len(draft.candidates(100)) == 0
-
-
-def test_what_was_offered_in_the_same_text_before_another_draft_took_over_is_not_heard() -> None:
+@pytest.mark.parametrize("same_text", [True, False])
+def test_offers_of_another_text_or_before_another_draft_took_over_are_dropped(same_text: bool) -> None:
     draft, request = begun(FakeContext(), Eager(4, 6)), make_request()
     draft.end()
     draft.begin(request)
+    draft.start()
     offer(draft)
+    before = draft.queue
     draft.end()
-    draft.begin(request)
+    draft.begin(request if same_text else make_request())
+    before.publish(draft.session.epoch, NEXT, Guess(7, 1.0), 1, 0.001)
     assert len(draft.candidates(100)) == 0
-    assert draft.queue.begin() == (draft.session.epoch, PROMPT), "it is told all again"
+    assert draft.queue.begin() == (draft.session.epoch, PROMPT), "it is told the whole text again"
 
 
 # What is learned
 
 
-def test_nothing_is_computed_or_learned_under_the_queues_lock() -> None:
-    """There is one thread only: whoever holds the lock would be the one that asks the policy."""
+def test_nothing_is_computed_or_learned_while_the_queue_is_locked() -> None:
+    """With one thread only, a lock that is held is held by the caller of the policy."""
     asked = set()
 
     class Outside(Scripted):
@@ -185,43 +175,72 @@ def test_nothing_is_computed_or_learned_under_the_queues_lock() -> None:
     assert asked >= {
         "decide",
         "lookahead",
-        "learn_draft",
-        "learn_scores",
-        "learn_step",
-        "learn_probe",
         "costs",
         "begin",
+        *(f"learn_{it}" for it in ("draft", "scores", "step", "probe")),
     }
 
 
-def test_the_draft_goes_on_while_the_policy_reviews() -> None:
-    """A step is learned only when the draft has gone as far ahead as it may."""
-    n_reviews = []
+def test_the_draft_continues_while_the_policy_learns() -> None:
+    """A step is learned only when the draft is as far ahead as it may be."""
+    n_learned = []
 
     class Slow(Eager):
         def learn_step(self, n_tokens: int, cost: StepCost) -> None:
             until(lambda: writing.metrics.n_pending == self.n_ahead)
-            n_reviews.append(n_tokens)
+            n_learned.append(n_tokens)
             super().learn_step(n_tokens, cost)
 
     writing = make_generation(FakeContext(), FakeContext(), make_ending(30), Slow(4, 6))
     assert run(writing) == text_after(PROMPT, 30)
-    assert len(n_reviews) > 5
+    assert len(n_learned) > 5
 
 
-# When the next candidate can be expected
+@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
+def test_a_token_drafted_during_a_change_of_schedule_is_scored_and_its_time_ignored(schedule: Schedule) -> None:
+    policy = Eager(4, 6, schedule)
+    draft = begun(FakeContext(), policy)
+    if schedule is SYNC:
+        draft.start()
+    offer(draft, seconds=8.0)
+    draft.commit((7,), None)
+    assert draft.session.accepted == [*PROMPT, 7]
+    assert list(policy.scores) == [(1.0, True)]
+    assert (policy.alone.draft_s, policy.beside.draft_s) == (0.0, 0.0)
+
+
+def test_the_time_of_a_draft_token_that_was_interrupted_by_a_change_is_ignored() -> None:
+    timed: list[tuple[Schedule, int]] = []
+
+    class Recording(Scripted):
+        def learn_draft(self, n_tokens: int, seconds: float) -> None:
+            timed.append((self.schedule, n_tokens))
+            super().learn_draft(n_tokens, seconds)
+
+    draft = begun(FakeContext(), Recording(4, 6, iter([ASYNC, SYNC])))
+    assert len(draft.candidates(100)) == 0
+    for _ in range(2):
+        draft.drafter.step()
+    draft.commit(text_after(PROMPT, 1), COST)
+    assert timed == [(ASYNC, len(PROMPT)), (ASYNC, 1)]
+    draft.drafter.step()
+    assert draft.candidates(100).tokens == tuple(text_after(PROMPT, 5)[1:])
+    assert timed[2:] == [(SYNC, 1)] * 2, "of three tokens, one was drafted before the change"
+
+
+# When the next candidate is expected
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that both sides see, to be set."""
+    """The time on both sides, to be set."""
     now = [100.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     return now
 
 
 class Asked(Eager):
-    """Remembers what it was told of the next candidate."""
+    """Records when the next candidate is expected."""
 
     next_s = 0.0
 
@@ -236,114 +255,58 @@ def next_s(draft: Unthreaded) -> float:
     return draft.policy.next_s
 
 
-def test_the_next_candidate_is_expected_when_a_draft_token_takes_that_long(clock: list[float]) -> None:
-    draft = timed(Asked(4, 6), draft_s=8.0)
-    assert next_s(draft) == 8.0, "none is in the making"
+def test_the_next_candidate_is_expected_after_the_usual_time_of_a_draft_token(clock: list[float]) -> None:
+    draft = concurrent(Asked(4, 6), draft_s=8.0)
+    assert next_s(draft) == 8.0, "no token is in progress"
     draft.queue.begin()
-    for seconds, left in ((0.0, 8.0), (5.0, 3.0), (9.0, 0.8)):
+    for seconds, left in ((0.0, 8.0), (5.0, 3.0), (9.0, 0.8), (17.0, math.inf)):  # then it has stalled
         clock[0] = 100.0 + seconds
         assert next_s(draft) == pytest.approx(left)
-    clock[0] = 117.0
-    assert next_s(draft) == math.inf, "it has stalled"
+    draft.queue.close()
+    assert next_s(draft) == math.inf
+    draft.queue.open()
+    assert next_s(draft) == 8.0, "the token in progress was dropped"
 
 
-def test_a_stale_token_in_the_making_has_to_be_made_again(clock: list[float]) -> None:
-    draft = timed(Asked(4, 6), draft_s=8.0)
+def test_a_stale_token_in_progress_is_drafted_again_if_the_draft_may_continue(clock: list[float]) -> None:
+    draft = concurrent(Asked(4, 2), draft_s=8.0)
     offer(draft, seconds=8.0)
     draft.queue.begin()
     clock[0] += 5.0
     draft.commit((3,), None)
     assert next_s(draft) == pytest.approx(3.0 + 8.0)
-
-
-def test_a_token_that_was_given_up_is_not_in_the_making(clock: list[float]) -> None:
-    draft = timed(Asked(4, 6), draft_s=8.0)
-    draft.queue.begin()
-    clock[0] += 5.0
-    draft.queue.close()
-    assert next_s(draft) == math.inf
-    draft.queue.open()
-    assert next_s(draft) == 8.0
-
-
-def test_no_candidate_is_expected_of_a_draft_that_may_not_go_on(clock: list[float]) -> None:
-    draft = timed(Asked(4, 1), draft_s=8.0)
-    assert next_s(draft) == 8.0
-    offer(draft)
+    for position in (1, 2):
+        offer(draft, position=NEXT + position)
     assert next_s(draft) == math.inf
 
 
-# In turns
+# The sequential schedule
 
 
-def test_in_turns_the_target_has_made_what_it_verifies() -> None:
+def test_sequential_candidates_are_drafted_on_request() -> None:
     context = FakeContext()
     draft = begun(context, Eager(2, 6, SYNC))
     first, second = text_after(PROMPT, 2)
     assert draft.candidates(100) == Candidates((Guess(first, 5.0), Guess(second, 5.0)))
-    assert len(context.batches) == 2
     assert draft.candidates(2) == Candidates((Guess(first, 5.0),)), "there is room for no more"
     assert len(context.batches) == 2
     context = FakeContext()
     assert len(begun(context, Eager(2, 6, SYNC)).candidates(2)) == len(context.batches) == 1
 
 
-def test_in_turns_a_candidate_takes_the_time_of_a_draft_token() -> None:
-    policy = Asked(4, 6, SYNC)
-    policy.learn_draft(1, 8.0)
-    context = FakeContext()
-    draft = begun(context, policy)
-    assert next_s(draft) == 8.0
-    policy.stop_drafting()
-    assert draft.candidates(100) == Candidates()
-    assert context.batches == []
-
-
-def test_in_turns_a_draft_that_brought_nothing_is_not_asked_again_in_this_step(
+def test_a_sequential_draft_that_added_no_candidate_is_not_asked_again_in_this_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
 
-    def bring_nothing() -> bool:
+    def useless() -> bool:
         asked.append(1)
         offer(draft, position=NEXT + 5)
         return True
 
     draft = begun(FakeContext(), Eager(2, 6, SYNC))
-    monkeypatch.setattr(draft.drafter, "step", bring_nothing)
-    assert draft.candidates(100) == Candidates()
-    assert len(asked) == 1
-    draft.commit((3,), None)
-    assert draft.candidates(100) == Candidates()
-    assert len(asked) == 2
-
-
-@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
-def test_a_token_made_in_the_middle_of_a_change_teaches_no_time(schedule: Schedule) -> None:
-    """It was made beside the target and ends in turns, or the other way round."""
-    policy = Eager(4, 6, schedule)
-    draft = begun(FakeContext(), policy)
-    if schedule is SYNC:
-        draft._start_thread()
-    offer(draft, seconds=8.0)
-    draft.commit((7,), None)
-    assert draft.session.accepted == [*PROMPT, 7]
-    assert list(policy.scores) == [(1.0, True)], "but a guess it was"
-    assert (policy.alone.draft_s, policy.beside.draft_s) == (0.0, 0.0)
-
-
-def test_what_was_being_made_when_the_draft_was_stopped_teaches_no_time() -> None:
-    policy = Scripted(4, 6, iter([ASYNC, SYNC]))
-    draft = begun(FakeContext(), policy)
-
-    def n_timed() -> tuple[int, ...]:
-        return tuple(sum(time.n for time in costs._draft.values()) for costs in (policy.beside, policy.alone))
-
-    assert len(draft.candidates(100)) == 0
-    for _ in range(2):
-        draft.drafter.step()
-    draft.commit(text_after(PROMPT, 1), COST)
-    assert (policy.schedule, n_timed()) == (SYNC, (1, 0)), "the first has read the prompt"
-    draft.drafter.step()
-    assert draft.candidates(100).tokens == tuple(text_after(PROMPT, 5)[1:])
-    assert n_timed() == (1, 2), "one was made beside the target and two in turns"
+    monkeypatch.setattr(draft.drafter, "step", useless)
+    for n in (1, 2):
+        assert draft.candidates(100) == Candidates()
+        assert len(asked) == n
+        draft.commit((3,), None)

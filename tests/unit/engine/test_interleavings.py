@@ -1,8 +1,8 @@
-"""Whatever the order in which draft and target move, and whatever the draft guesses, the text is the target's own."""
+"""Whatever the order in which draft and target move, and whatever the draft proposes, the text is the target's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -14,8 +14,9 @@ from duo.errors import DecodeAborted
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
-from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, begun, make_ending, run
+from tests.fakes import THREADS, Eager, FakeContext, Scripted, next_token, text_after
+from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
+from tests.unit.engine.test_drafter import Hurried
 
 N = 30
 TEXT = text_after(PROMPT, N)
@@ -26,12 +27,13 @@ def mostly_right(prefix: Sequence[int]) -> int:
     return next_token(prefix) if next_token(prefix, salt=1) % 4 else next_token(prefix, salt=2)
 
 
-DRAFTS = {
-    "the target itself": next_token,
+DRAFTS: dict[str, Callable[[Sequence[int]], int]] = {
+    "perfect": next_token,
     "mostly right": mostly_right,
     "random": lambda prefix: next_token(prefix, salt=3),
     "constant": lambda _: 5,
 }
+NAMES = st.sampled_from(list(DRAFTS))
 
 
 def writing(target: FakeContext, draft: FakeContext, policy: Policy) -> tuple[Writing, Unthreaded]:
@@ -40,17 +42,13 @@ def writing(target: FakeContext, draft: FakeContext, policy: Policy) -> tuple[Wr
     return Writing(target, local, make_ending(N)), local
 
 
-@pytest.mark.parametrize("name", DRAFTS)
-@given(moves=st.lists(st.integers(0, 4), max_size=60), n_max=st.integers(1, 6))
-def test_the_draft_moves_while_the_target_does(name: str, moves: list[int], n_max: int) -> None:
-    """Draft steps fall inside target decodes (where the target's decision is still out) and between them."""
-    numbers = iter(moves)
+def write(policy: Policy, context: FakeContext, moves: Sequence[int]) -> Writing:
+    """Write TEXT, with so many draft steps within and between target decodes of the concurrent schedule."""
+    numbers, tokens = iter(moves), list[int]()
 
     def move() -> None:
-        for _ in range(next(numbers, 1)):
+        for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
             draft.drafter.step()
-
-    tokens: list[int] = []
 
     def put(step: Step) -> None:
         tokens.extend(step.tokens)
@@ -58,23 +56,34 @@ def test_the_draft_moves_while_the_target_does(name: str, moves: list[int], n_ma
         move()
 
     target = FakeContext(during=move)
-    generation, draft = writing(target, FakeContext(DRAFTS[name]), Eager(n_max, 6))
+    generation, draft = writing(target, context, policy)
     assert run(generation, put) == TEXT
+    assert generation.metrics.draft_error is None
+    return generation
 
 
-class Hurried(FakeContext):
-    """Too fast to be cancelled."""
+@given(name=NAMES, moves=st.lists(st.integers(0, 4), max_size=60), n_max=st.integers(1, 6))
+def test_the_draft_moves_during_target_decodes(name: str, moves: list[int], n_max: int) -> None:
+    write(Eager(n_max, 6), FakeContext(DRAFTS[name]), moves)
 
-    def cancel(self) -> None: ...
+
+@given(
+    name=NAMES,
+    moves=st.lists(st.integers(0, 4), max_size=30),
+    script=st.lists(st.sampled_from(Schedule), min_size=1, max_size=30),
+    probes=st.lists(st.booleans(), max_size=30),
+)
+def test_the_schedule_changes_at_any_step(
+    name: str, moves: list[int], script: list[Schedule], probes: list[bool]
+) -> None:
+    write(Scripted(4, 6, iter(script), iter(probes)), FakeContext(DRAFTS[name]), moves)
 
 
 @pytest.mark.parametrize("kind", [Hurried, FakeContext])
-@pytest.mark.parametrize("name", DRAFTS)
-@given(moves=st.lists(st.integers(0, 3), max_size=60))
-def test_the_target_moves_while_the_draft_does(name: str, kind: type[FakeContext], moves: list[int]) -> None:
-    """Target steps fall inside draft decodes, so that guesses come late, stale, or against a changed text."""
-    tokens: list[int] = []
-    numbers = iter(moves)
+@given(name=NAMES, moves=st.lists(st.integers(0, 3), max_size=60))
+def test_the_target_moves_during_draft_decodes(kind: type[FakeContext], name: str, moves: list[int]) -> None:
+    """So that candidates are late, stale, or follow a rejected prefix."""
+    numbers, tokens = iter(moves), list[int]()
 
     def move() -> None:
         for _ in range(next(numbers, 1)):
@@ -91,38 +100,15 @@ def test_the_target_moves_while_the_draft_does(name: str, kind: type[FakeContext
     assert tokens == TEXT
 
 
-@pytest.mark.parametrize("name", DRAFTS)
-@given(
-    moves=st.lists(st.integers(0, 4), max_size=30),
-    script=st.lists(st.sampled_from(Schedule), min_size=1, max_size=30),
-    probes=st.lists(st.booleans(), max_size=30),
-)
-def test_the_schedule_changes_at_any_step(
-    name: str, moves: list[int], script: list[Schedule], probes: list[bool]
-) -> None:
-    """Beside the target the draft moves as above; in turns it is driven by the target's thread, when it is off not."""
-    numbers = iter(moves)
-
-    def move() -> None:
-        for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
-            draft.drafter.step()
-
-    tokens: list[int] = []
-
-    def put(step: Step) -> None:
-        tokens.extend(step.tokens)
-        assert target.tokens == (PROMPT + tokens)[:-1], "the cache holds all but the last accepted token"
-        move()
-
-    target = FakeContext(during=move)
-    policy = Scripted(4, 6, iter(script), iter(probes))
-    generation, draft = writing(target, FakeContext(DRAFTS[name]), policy)
-    assert run(generation, put) == TEXT
-    assert generation.metrics.draft_error is None
+def test_a_good_draft_saves_decodes() -> None:
+    """Nothing random, so that it is certain that candidates are used."""
+    steps = write(Eager(4, 6), FakeContext(), [4] * 60).metrics.steps
+    assert len(steps) < N / 2
+    assert sum(step.n_accepted for step in steps) > N / 2
 
 
 @pytest.mark.parametrize("n_max", [1, 4, 6])
-def test_in_turns_the_draft_makes_what_the_target_verifies(n_max: int) -> None:
+def test_a_sequential_draft_makes_what_the_target_verifies(n_max: int) -> None:
     target, draft = FakeContext(), FakeContext()
     generation, _ = writing(target, draft, Eager(n_max, 6, Schedule.SYNC))
     assert run(generation) == TEXT
@@ -130,79 +116,6 @@ def test_in_turns_the_draft_makes_what_the_target_verifies(n_max: int) -> None:
     n_steps, n_last = divmod(n_left, n_max + 1)
     assert target.batches == [len(PROMPT), *[n_max + 1] * n_steps, *[n_last] * bool(n_last)]
     assert [step.n_accepted for step in generation.metrics.steps[1:]] == [size - 1 for size in target.batches[1:]]
-    # It reads the prompt and the first token, then guesses; its last guess is read with the target's next token.
+    # It decodes the prompt and the first token, then drafts; its last token is decoded with the target's next one.
     assert draft.batches[:n_max] == [len(PROMPT) + 1, *[1] * (n_max - 1)]
     assert draft.batches[n_max] == 2
-
-
-def test_a_good_draft_saves_decodes() -> None:
-    """The same property with nothing random, so that it is known that candidates are really used."""
-    target = FakeContext(during=lambda: [draft.drafter.step() for _ in range(4)])
-    generation, draft = writing(target, FakeContext(), Eager(4, 6))
-    assert run(generation) == TEXT
-    assert len(target.batches) < N / 2
-    assert sum(step.n_accepted for step in generation.metrics.steps) > N / 2
-
-
-def test_the_draft_catches_up_in_one_batch() -> None:
-    context = FakeContext(n_batch=100)
-    draft = begun(context)
-    draft.drafter.step()
-    draft.commit(TEXT[:10], None)
-    draft.drafter.step()
-    assert context.batches == [len(PROMPT), 10]
-    assert context.tokens == PROMPT + TEXT[:10]
-
-
-def test_a_rejection_during_a_draft_decode_costs_only_what_was_wrong() -> None:
-    context = Hurried(n_batch=100)
-    draft = begun(context, Eager(4, 9))
-    for _ in range(5):
-        draft.drafter.step()
-    # While the sixth guess is made, the target accepts four and writes something else for the fifth.
-    context.during = lambda: draft.commit((*TEXT[:4], (TEXT[4] + 1) % N_VOCAB), None)
-    draft.drafter.step()
-    context.during = lambda: None
-    draft.drafter.step()
-    assert context.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1]
-    assert context.tokens == [*PROMPT, *TEXT[:4], (TEXT[4] + 1) % N_VOCAB]
-
-
-def test_a_draft_decode_that_has_become_useless_is_cancelled() -> None:
-    context = FakeContext(n_batch=100)
-    draft = begun(context, Eager(4, 9))
-    draft.drafter.step()
-    context.during = lambda: draft.commit((TEXT[0],), None)
-    draft.drafter.step()
-    assert context.tokens == PROMPT + TEXT[:1], "right so far: not cancelled"
-    context.during = lambda: draft.commit(((TEXT[1] + 1) % N_VOCAB,), None)
-    with pytest.raises(DecodeAborted):
-        draft.drafter.step()
-    assert context.tokens == PROMPT + TEXT[:1]
-    context.during = lambda: None
-    draft.drafter.step()
-    assert context.tokens == [*PROMPT, TEXT[0], (TEXT[1] + 1) % N_VOCAB]
-
-
-def test_a_draft_that_agrees_with_the_text_loses_nothing() -> None:
-    context = FakeContext()
-    draft = begun(context, Eager(4, 9))
-    for _ in range(6):
-        draft.drafter.step()
-    draft.commit(TEXT[:3], None)
-    draft.drafter.step()
-    assert context.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1], "never rolled back"
-
-
-def test_a_draft_with_a_smaller_vocabulary_retires_when_the_target_leaves_it() -> None:
-    draft = begun(FakeContext(lambda _: 0, n_vocab=9))
-    assert draft.drafter.step()
-    draft.commit((N_VOCAB - 1,), None)
-    assert not draft.drafter.step()
-
-
-def test_guesses_beyond_the_targets_vocabulary_are_cut() -> None:
-    draft = begun(FakeContext(lambda _: N_VOCAB + 2, n_vocab=N_VOCAB + 3))
-    draft.drafter.step()
-    (token,) = draft.candidates(100).tokens
-    assert token < N_VOCAB

@@ -18,7 +18,9 @@ from duo.spec.schedule import Schedule
         ([(0, 1), (2, 3), (4, 5)], [(0.5, 4.5)], 2),
     ],
 )
-def test_overlap(first: list[tuple[float, float]], second: list[tuple[float, float]], seconds: float) -> None:
+def test_overlap_of_two_lanes(
+    first: list[tuple[float, float]], second: list[tuple[float, float]], seconds: float
+) -> None:
     assert overlap(first, second) == seconds
     assert overlap(second, first) == seconds
 
@@ -42,7 +44,7 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     return made
 
 
-def test_statistics(metrics: Metrics) -> None:
+def test_statistics_of_a_run(metrics: Metrics) -> None:
     statistics = metrics.statistics()
     assert statistics.prompt == PromptStatistics(tokens=10, seconds=1.0, tokens_per_s=10.0)
     assert statistics.tokens_per_s == 1.0
@@ -55,20 +57,20 @@ def test_statistics(metrics: Metrics) -> None:
     assert generation.tokens_per_decode == 2.0
     assert generation.target_ms_per_decode == 1500.0
     assert generation.waited_s == 1.0
-    assert generation.tokens_by_schedule == {"sync": 3, "async": 1}, "without the prompt's"
+    assert generation.tokens_by_schedule == {"sync": 3, "async": 1}, "without the prompt's first token"
     assert generation.stop == "token limit"
     draft = statistics.draft
     assert draft is not None
     assert (draft.drafted, draft.verified, draft.accepted) == (2, 4, 2)
     assert draft.accept_rate == 0.5
     assert draft.accept_rate_by_position == [0.5, 1.0, 0.0]
-    assert draft.decodes_by_candidates == [0, 1, 0, 1], "the prompt's verified none"
-    assert draft.ms_per_token == 500.0, "reading the prompt says nothing of it"
-    assert draft.hidden == pytest.approx(1.0 / 1.5), "0.5 s beside the prompt, 0.5 s beside a decode"
+    assert draft.decodes_by_candidates == [0, 1, 0, 1], "the first step verified none"
+    assert draft.ms_per_token == 500.0, "prefill does not count"
+    assert draft.hidden == pytest.approx(1.0 / 1.5), "0.5 s concurrent with the prefill, 0.5 s with a decode"
     assert draft.unused == 0.0
 
 
-def test_nothing_happened() -> None:
+def test_statistics_of_an_empty_run() -> None:
     statistics = Metrics().statistics()
     assert statistics.draft is None
     assert statistics.tokens_per_s is None
@@ -89,7 +91,7 @@ def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
     json.dumps(asdict(statistics))
 
 
-def test_probes_are_no_drafts(metrics: Metrics) -> None:
+def test_probes_are_not_counted_as_drafted_tokens(metrics: Metrics) -> None:
     before = metrics.statistics().draft
     metrics.probed(5.0, 5.5, 48)
     after = metrics.statistics().draft
@@ -98,5 +100,5 @@ def test_probes_are_no_drafts(metrics: Metrics) -> None:
     assert replace(after, hidden=0) == replace(before, hidden=0)
     assert before.hidden is not None
     assert after.hidden is not None
-    assert after.hidden < before.hidden, "but they cost time"
+    assert after.hidden < before.hidden, "they take time"
     assert ("draft", "probe", 5.0, 5.5, 48) in metrics.draft_events

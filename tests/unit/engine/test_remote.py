@@ -1,4 +1,4 @@
-"""Texts with drafts on other machines, whose far end is a thread here, and which come and go."""
+"""Texts with remote drafts, whose remote machine is a thread here, and which connect, disconnect and take over."""
 
 from __future__ import annotations
 
@@ -9,40 +9,62 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from duo.engine.draft import DraftRequest
 from duo.engine.queue import CandidateQueue, Offer
-from duo.link.remote_draft import Admission, RemoteDraft
+from duo.link.admission import Admission
+from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import RemoteDrafts
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
+from duo.spec.session import Session
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
-from tests.unit.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, make_request, run, until
+from tests.unit.engine.helpers import (
+    PROMPT,
+    draft_threads,
+    make_ending,
+    make_generation,
+    make_request,
+    run,
+    until,
+    wakes,
+    when_waiting,
+)
 from tests.unit.engine.test_draft import Patient
-from tests.unit.engine.test_queue import wakes, when_asleep
 
 N = 60
 TEXT = text_after(PROMPT, N)
 NEXT = len(PROMPT)
 COST = StepCost(0, 0.01, 0.01)
+LOCAL = pytest.mark.parametrize("local", [True, False], ids=["with a local draft", "without"])
 
 
 class FarEnd(RemoteDraft):
-    """Guesses like `choose` on a thread of its own, and knows only what its orders say."""
+    """Proposes `choose` on a thread of its own, and knows only what its orders say."""
 
     def __init__(self, drafts: RemoteDrafts, choose: Callable[[Sequence[int]], int], name: str) -> None:
-        super().__init__(drafts, Admission(), self._forget, name)
+        super().__init__(drafts, Admission(), self._send, name)
         self._choose = choose
         self._rung = threading.Event()
         self._gone = threading.Event()
         self._thread = threading.Thread(target=self._work)
 
-    async def _forget(self, _: bytes) -> None:
-        """It has no wire."""
+    async def _send(self, _: bytes) -> None:
+        """There is no connection."""
 
     def _ring(self) -> None:
         self._rung.set()
+
+    @property
+    def queue(self) -> CandidateQueue:
+        return self._queue
+
+    @property
+    def session(self) -> Session:
+        return self._session
 
     @contextmanager
     def working(self) -> Iterator[FarEnd]:
@@ -67,11 +89,11 @@ class FarEnd(RemoteDraft):
                 continue
             order = text[1].order(self.policy.latency_s)
             known += order.tokens
-            guesses = list(known)
-            while order.may_draft and len(guesses) < len(known) + 6 and not self._rung.is_set():
-                guess = Guess(self._choose(guesses), 1.0)
-                text[1].publish_remote(Offer(order.epoch, len(guesses), guess, 1, 1e-5, len(known)))
-                guesses.append(guess.token)
+            drafted = list(known)
+            while order.may_draft and len(drafted) < len(known) + 6 and not self._rung.is_set():
+                token = self._choose(drafted)
+                text[1].publish_remote(Offer(order.epoch, len(drafted), Guess(token, 1.0), 1, 1e-5, len(known)))
+                drafted.append(token)
 
 
 class Line(RemoteDrafts):
@@ -88,6 +110,10 @@ class Line(RemoteDrafts):
         self._choose = choose
         self.n_target_threads = n_target_threads
         self.all: list[FarEnd] = []
+
+    @property
+    def given_up(self) -> list[RemoteDraft]:
+        return self._given_up
 
     def new_policy(self, model: str) -> Policy:
         policy = self._make_policy()
@@ -111,28 +137,15 @@ class Line(RemoteDrafts):
 
 
 def slow_target() -> FakeContext:
-    """Each decode takes a millisecond, in which a draft can guess."""
+    """Each decode takes a millisecond, in which a draft can work."""
     pause = threading.Event()
     return FakeContext(during=lambda: bool(pause.wait(0.001)), n_batch=32)
-
-
-def remote(policy: Policy | None = None) -> tuple[FarEnd, CandidateQueue]:
-    """A draft that takes part in a text after PROMPT and guesses what a test says; its orders have been read."""
-    line = Line(lambda: policy or Eager(4, 6))
-    draft = line.add()
-    draft.begin(make_request())
-    draft._queue.order(0.0)
-    return draft, draft._queue
-
-
-def guess(queue: CandidateQueue, token: int, position: int, n_known: int, epoch: int = 1) -> bool:
-    return queue.publish_remote(Offer(epoch, position, Guess(token, 1.0), 1, 0.001, n_known))
 
 
 # Texts
 
 
-def test_a_remote_draft_helps_and_changes_nothing() -> None:
+def test_a_remote_draft_saves_decodes_and_changes_no_text() -> None:
     line = Line()
     with line.add().working() as draft:
         target = slow_target()
@@ -146,10 +159,10 @@ def test_a_remote_draft_helps_and_changes_nothing() -> None:
     assert draft_threads() == []
 
 
-@pytest.mark.parametrize("local", [True, False])
-@pytest.mark.parametrize("seed", range(8))
-def test_the_text_is_the_same_while_drafts_come_and_go(seed: int, local: bool) -> None:
-    """Good ones and bad ones, another one or the local one at random steps."""
+@LOCAL
+@given(seed=st.integers(0, 2**32))
+def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: int, local: bool) -> None:
+    """A good one, a bad one and perhaps the local one."""
     dice, now = random.Random(seed), [0]
 
     def choose() -> int:
@@ -160,8 +173,8 @@ def test_the_text_is_the_same_while_drafts_come_and_go(seed: int, local: bool) -
     line = Line(choose=choose)
     with line.add().working(), line.add(lambda prefix: len(prefix) % N_VOCAB, "bad").working():
         draft = FakeContext() if local else None
-        generation = make_generation(slow_target(), draft, make_ending(N), remote=line)
-        assert run(generation) == TEXT
+        generation = make_generation(slow_target(), draft, make_ending(30), remote=line)
+        assert run(generation) == TEXT[:30]
     assert generation.metrics.draft_error is None
     assert draft_threads() == []
     assert not any(draft.is_working for draft in line.all)
@@ -174,23 +187,22 @@ def test_each_draft_has_its_number_of_target_threads() -> None:
     target = FakeContext(n_batch=32)
     generation = make_generation(target, FakeContext(), make_ending(40), remote=line)
     run(generation)
-    beside = generation._threads.beside[0]
-    assert target.teams[1:6] == [9, 9, beside, beside, 9]
+    concurrent = generation._threads.beside[0]
+    assert target.teams[1:6] == [9, 9, concurrent, concurrent, 9]
 
 
-def test_a_remote_draft_that_says_nothing_is_not_waited_for() -> None:
+def test_a_silent_remote_draft_is_not_waited_for() -> None:
     line = Line(lambda: Policy(4, 6, remote=True))
-    line.add()  # its far end never starts
+    line.add()  # its thread never starts
     generation = make_generation(FakeContext(n_batch=32), None, make_ending(N), remote=line)
     assert run(generation) == TEXT
     assert {step.n_candidates for step in generation.metrics.steps} == {0}
 
 
-def test_what_was_learned_about_a_remote_draft_is_where_one_of_the_same_model_begins() -> None:
+def test_a_remote_draft_of_a_known_model_begins_with_what_was_learned() -> None:
     line = Line(lambda: Policy(4, 6, remote=True))
     with line.add().working() as draft:
-        generation = make_generation(slow_target(), None, make_ending(N), remote=line)
-        assert run(generation) == TEXT
+        assert run(make_generation(slow_target(), None, make_ending(N), remote=line)) == TEXT
     assert set(line.learned) == {"fake"}
     assert line.learned["fake"]["latency_s"] >= 0
     target_s = draft.policy.alone.target_s(1)
@@ -199,136 +211,108 @@ def test_what_was_learned_about_a_remote_draft_is_where_one_of_the_same_model_be
     assert line.new_policy("another").alone.target_s(1) == 0
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_one_that_is_not_worth_its_time_is_given_up(local: bool) -> None:
-    """Another one, or the local draft, may be better."""
+@LOCAL
+def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(local: bool) -> None:
     line = Line(lambda: Policy(4, 6, (Schedule.OFF,), remote=True))
     line.add()
-    draft = FakeContext() if local else None
-    generation = make_generation(slow_target(), draft, make_ending(N), remote=line)
+    generation = make_generation(slow_target(), FakeContext() if local else None, make_ending(N), remote=line)
     assert run(generation) == TEXT
-    assert line._given_up == [line.all[0]] * len(line._given_up) != []
+    assert set(line.given_up) == {line.all[0]}
     assert generation.local is None or generation.draft is generation.local
     line.begin()
     assert line.choose(has_other=True) is line.all[0], "in the next text it may try again"
 
 
-def test_one_that_is_not_yet_asked_is_not_given_up() -> None:
-    """The target is measured alone first; a local draft would take over for good."""
+def test_a_remote_draft_is_not_given_up_before_it_was_asked() -> None:
+    """The target is measured alone first; otherwise a local draft would take over for good."""
     line = Line(lambda: Policy(4, 6, remote=True))
     line.add()
-    generation = make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(3), remote=line)
-    run(generation)
-    assert line._given_up == []
+    run(make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(3), remote=line))
+    assert line.given_up == []
 
 
-# What counts of its guesses
+# Which candidates count
 
 
-def test_its_orders_tell_it_the_text() -> None:
-    draft, queue = remote()
-    draft.commit((7, 8), COST)
-    assert queue.order(0.0) == (draft._session.epoch, [7, 8], True)
+class Remote:
+    """A draft that takes part in a text after PROMPT; the test drafts for it. Its orders have been read."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Eager(4, 6)
+        self.draft = Line(lambda: self.policy).add()
+        self.draft.begin(make_request())
+        self.queue = self.draft.queue
+        self.queue.order(0.0)
+
+    def offer(
+        self, token: int, position: int, n_known: int = NEXT, epoch: int = 1, queue: CandidateQueue | None = None
+    ) -> bool:
+        return (queue or self.queue).publish_remote(Offer(epoch, position, Guess(token, 1.0), 1, 0.001, n_known))
+
+    def candidates(self) -> tuple[int, ...]:
+        return self.draft.candidates(9).tokens
 
 
-def test_only_who_takes_part_gives_guesses() -> None:
-    draft, queue = remote()
-    assert guess(queue, 7, NEXT, NEXT)
-    draft.end()
-    assert not guess(queue, 8, NEXT + 1, NEXT)
-    assert queue.order(0.0).may_draft is False
-    other, _ = remote()
-    assert len(other.candidates(9)) == 0
+def test_orders_tell_the_text_and_whether_to_draft() -> None:
+    remote = Remote()
+    remote.draft.commit((7, 8), COST)
+    assert remote.queue.order(0.0) == (remote.draft.session.epoch, [7, 8], True)
+    assert not Remote(Policy(4, 6, (Schedule.OFF,), remote=True)).queue.order(0.0).may_draft
 
 
-def test_what_it_had_guessed_is_gone_when_another_has_drafted_meanwhile() -> None:
-    """Nobody has compared it with the text."""
-    draft, _ = remote()
-    draft.end()
-    request = make_request()
-    draft.begin(request)
-    before = draft._queue
-    assert guess(before, 7, NEXT, NEXT)
-    draft.end()
-    draft.begin(request)
-    queue = draft._queue
-    assert len(draft.candidates(9)) == 0
-    assert not guess(before, 8, NEXT, NEXT), "it was made before"
-    assert not guess(queue, 8, NEXT, NEXT, epoch=9), "what has not begun"
-    assert guess(queue, 9, NEXT, NEXT, epoch=request.session.epoch)
-    assert draft.candidates(9).tokens == (9,)
+def test_a_draft_that_takes_no_part_has_no_candidates() -> None:
+    remote = Remote()
+    assert remote.offer(7, NEXT)
+    remote.draft.end()
+    assert not remote.offer(8, NEXT + 1)
+    assert remote.queue.order(0.0).may_draft is False
+    assert Remote().candidates() == ()
 
 
-def test_what_builds_on_a_wrong_guess_that_came_late_is_stale() -> None:
-    """The target was faster; the draft did not know and has sent more already."""
-    draft, queue = remote()
-    draft.commit((7,), None)
-    guess(queue, 8, NEXT, NEXT)  # 7 stands there
-    guess(queue, 9, NEXT + 1, NEXT)  # it builds on 8
-    assert len(draft.candidates(9)) == 0
-    guess(queue, 9, NEXT + 1, NEXT + 1)  # it knew of 7
-    assert draft.candidates(9).tokens == (9,)
+def test_candidates_from_before_another_draft_took_over_are_dropped() -> None:
+    """They were not compared with the text."""
+    remote, request = Remote(), make_request()
+    remote.draft.end()
+    remote.draft.begin(request)
+    before = remote.draft.queue
+    assert remote.offer(7, NEXT, queue=before)
+    remote.draft.end()
+    remote.draft.begin(request)
+    after = remote.draft.queue
+    assert remote.candidates() == ()
+    assert not remote.offer(8, NEXT, queue=before)
+    assert not remote.offer(8, NEXT, epoch=9, queue=after), "an epoch that has not begun"
+    assert remote.offer(9, NEXT, epoch=request.session.epoch, queue=after)
+    assert remote.candidates() == (9,)
 
 
-def test_nobody_knows_the_text_before_it_is_written() -> None:
-    draft, queue = remote()
-    guess(queue, 9, NEXT, NEXT + 1)
-    assert len(draft.candidates(9)) == 0
-
-
-def test_a_guess_is_scored_once_however_often_it_comes() -> None:
-    """Else a draft that is never right in time could look as if it always were."""
-    policy = Eager(4, 6)
-    draft, queue = remote(policy)
-    draft.commit((7,), None)
-    draft.commit((8,), None)
+def test_late_candidates_and_gaps_are_scored_once() -> None:
+    """Otherwise a draft that is never right in time could look as if it always were."""
+    remote = Remote()
+    remote.offer(7, NEXT + 2)
+    assert remote.candidates() == ()
+    remote.draft.commit((7,), None)
+    assert list(remote.policy.scores) == [(1.0, False)], "the gap"
     for _ in range(50):
-        guess(queue, 7, NEXT, NEXT)
-        draft.candidates(9)
-    draft.commit((9,), None)
-    assert len(policy.scores) == 1
+        remote.offer(7, NEXT)
+        assert remote.candidates() == ()
+    remote.draft.commit((9,), None)
+    assert len(remote.policy.scores) == 2
 
 
-def test_a_gap_counts_as_a_wrong_guess() -> None:
-    policy = Eager(4, 6)
-    draft, queue = remote(policy)
-    guess(queue, 7, NEXT + 2, NEXT)
-    assert len(draft.candidates(9)) == 0
-    draft.commit((9,), None)
-    assert list(policy.scores) == [(1.0, False)]
+def test_the_latency_is_learned() -> None:
+    remote = Remote()
+    assert remote.policy.latency_s == 0
+    remote.offer(7, NEXT)
+    remote.candidates()
+    assert remote.policy.latency_s > 0
 
 
-def test_no_more_are_taken_than_may_be_ahead_and_their_times_count_for_nothing_more() -> None:
-    policy = Eager(4, 6)
-    draft, queue = remote(policy)
-    for i in range(6):
-        assert guess(queue, 7, NEXT + i, NEXT)
-    assert not guess(queue, 7, NEXT + 6, NEXT)
-    assert draft.candidates(9).tokens == (7,) * 4
-    assert draft._session.n_pending == 6
-    assert draft._drafts.counts["stale"] == 0
-
-
-def test_a_draft_that_is_worth_nothing_is_asked_for_nothing() -> None:
-    _, queue = remote(Policy(4, 6, (Schedule.OFF,), remote=True))
-    assert not queue.order(0.0).may_draft
-
-
-def test_how_long_orders_and_guesses_take_is_learned() -> None:
-    policy = Eager(4, 6)
-    draft, queue = remote(policy)
-    assert policy.latency_s == 0
-    guess(queue, 7, NEXT, NEXT)
-    draft.candidates(9)
-    assert policy.latency_s > 0
-
-
-def test_a_remote_draft_is_waited_for_but_not_for_ever() -> None:
-    """Nobody knows what holds it up."""
+def test_a_wait_for_a_remote_draft_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Patient(4, 6, (Schedule.ASYNC,))
     policy.learn_draft(1, 60.0)
-    draft, queue = remote(policy)
-    assert len(draft.candidates(9)) == 0
-    came = when_asleep(queue, lambda: guess(queue, 7, NEXT, NEXT))
-    draft._longest_wait_s = 3600.0
-    assert wakes(came, lambda: draft.candidates(9)).tokens == (7,)
+    remote = Remote(policy)
+    assert remote.candidates() == ()
+    monkeypatch.setattr(remote.draft, "_longest_wait_s", 3600.0)
+    came = when_waiting(lambda: remote.offer(7, NEXT))
+    assert wakes(came, remote.candidates) == (7,)

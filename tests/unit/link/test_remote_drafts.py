@@ -1,4 +1,4 @@
-"""Which of the remote drafts works: the line of those that are connected."""
+"""Which of the connected remote drafts is used."""
 
 from __future__ import annotations
 
@@ -57,52 +57,39 @@ def chosen(drafts: RemoteDrafts, *, has_other: bool = False) -> Any:
     return found
 
 
-def test_the_first_that_came_works_and_goes_on() -> None:
+def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end() -> None:
     drafts, (first, second) = line(2)
     assert chosen(drafts) is first
     drafts.begin()
-    assert chosen(drafts) is first
-    drafts.leave(first.draft, "left")
-    assert chosen(drafts) is second
-    assert drafts.counts["dropped: left"] == 1
-    assert drafts.n_connected == 1
-
-
-def test_one_that_does_not_answer_stands_at_the_end_of_the_line() -> None:
-    drafts, (first, second) = line(2)
-    assert chosen(drafts) is first
     first.answers = False
     assert chosen(drafts) is second
-    assert first.stalls == 1
     first.answers = True
     assert chosen(drafts) is second
     second.answers = False
     assert chosen(drafts) is first
-
-
-def test_when_none_answers_there_is_none() -> None:
-    drafts, (only,) = line(1)
-    assert chosen(drafts) is only
-    only.answers = False
+    first.answers = False
+    assert chosen(drafts) is chosen(drafts) is None
+    assert (first.stalls, second.stalls) == (2, 1)
+    second.answers = True
+    drafts.leave(second.draft, "left")
     assert chosen(drafts) is None
-    assert chosen(drafts) is None
-    assert only.stalls == 1
+    assert (drafts.counts["dropped: left"], drafts.n_connected) == (1, 1)
 
 
-def test_one_that_is_not_worth_its_time_makes_room_for_others_in_this_text() -> None:
+def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     drafts, (first, second) = line(2)
     assert chosen(drafts) is first
     first.policy.does_without = True
     assert chosen(drafts) is second
     second.policy.does_without = True
     assert chosen(drafts, has_other=True) is None, "the local draft is better than either"
-    assert chosen(drafts) is first, "without one they may try again"
+    assert chosen(drafts) is first, "without one they are used again"
     first.is_working = second.is_working = first.policy.does_without = False
     drafts.begin()
     assert chosen(drafts, has_other=True) is first
 
 
-def test_one_that_is_unable_may_work_in_the_next_text() -> None:
+def test_a_draft_that_is_unable_may_be_used_in_the_next_text() -> None:
     drafts, (first, second) = line(2)
     first.is_unable = True
     assert chosen(drafts) is second
@@ -114,14 +101,14 @@ def test_one_that_is_unable_may_work_in_the_next_text() -> None:
     assert not second.is_unable
 
 
-def test_there_is_room_for_some_and_no_more() -> None:
+def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
     drafts, _ = line(MOST)
     assert not drafts.join(Standing().draft)
     assert drafts.n_connected == MOST
     assert drafts.join(Standing().draft, always=True), "the lead's own"
 
 
-def test_the_round_trip_is_that_of_the_draft_that_worked_last() -> None:
+def test_the_round_trip_is_that_of_the_draft_used_last() -> None:
     drafts, (first, second) = line(2)
     assert drafts.latency_s == 0
     second.policy.latency_s = 0.5
@@ -135,7 +122,7 @@ def test_the_round_trip_is_that_of_the_draft_that_worked_last() -> None:
     assert drafts.latency_s == 0.5
 
 
-def test_what_was_learned_is_kept_by_model_and_way_of_sampling() -> None:
+def test_a_policy_begins_with_what_was_learned_about_its_model_and_mode() -> None:
     drafts = RemoteDrafts()
     policy = drafts.new_policy("a model")
     policy.begin(4, None, "greedy")
@@ -155,22 +142,18 @@ def test_what_was_learned_is_kept_by_model_and_way_of_sampling() -> None:
     assert same.calibration.mean == other.calibration.mean < learned
 
 
-def test_what_is_learned_does_not_pile_up() -> None:
-    drafts = RemoteDrafts()
-    for i in range(1000):
-        drafts.learn(str(i), {})
-    assert len(drafts.learned) < 100
-
-
-def test_policies_are_limited_as_the_target_says() -> None:
+def test_policies_have_the_limits_of_the_target() -> None:
     drafts = RemoteDrafts()
     drafts.limit(DraftConfig(n_max=3, n_ahead=5, schedule="async"), 7)
     policy = drafts.new_policy("a model")
     assert (policy.n_max, policy.n_ahead, policy.schedule) == (3, 5, Schedule.ASYNC)
     assert drafts.n_target_threads == 7
+    for i in range(1000):
+        drafts.learn(str(i), {})
+    assert len(drafts.learned) < 100, "what is learned does not accumulate"
 
 
-def test_calls_are_made_on_another_thread_in_order() -> None:
+def test_calls_are_made_in_order_on_another_thread() -> None:
     before = set(threading.enumerate())
     (drafts, (only,)), made, done = line(1), list[tuple[int, bool]](), threading.Event()
     here = threading.get_ident()
@@ -182,4 +165,4 @@ def test_calls_are_made_on_another_thread_in_order() -> None:
     (thread,) = set(threading.enumerate()) - before
     drafts.leave(only.draft, "left")
     thread.join(60)
-    assert not thread.is_alive(), "there is none to wake"
+    assert not thread.is_alive(), "no draft is connected"

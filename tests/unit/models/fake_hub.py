@@ -1,6 +1,6 @@
-"""A Hugging Face hub for one test: it speaks as much of the protocol as huggingface_hub uses.
+"""A local Hugging Face hub, with as much of the protocol as huggingface_hub uses.
 
-As in life the hub has the names, and the large files lie on another host (here: the other name of this one).
+Like the real one it redirects to another host for large files (here: another name of the same).
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ TOKEN = "hf_the_right_one"
 class FakeRepo:
     files: dict[str, bytes]
     commit: str = "a" * 40
-    private: bool = False  # whoever has not TOKEN is told that it does not exist
-    gated: bool = False  # listed to all, given to nobody
-    forbidden: bool = False  # likewise, without saying why
+    private: bool = False  # without TOKEN the answer is that it does not exist
+    gated: bool = False  # listed, but no file is served
     moves: bool = False  # every request for a file finds another commit
 
 
 @dataclass
 class FakeHub:
-    """What it offers, where, and what it was asked."""
+    """Its repositories, its addresses, and the requests that it got."""
 
     repos: dict[str, FakeRepo]
     url: str = ""
     store_url: str = ""
-    asked: list[str] = field(default_factory=list)  # the paths asked for, at both hosts
-    sent: list[str] = field(default_factory=list)  # the blobs that left
+    asked: list[str] = field(default_factory=list)  # paths, at both hosts
+    sent: list[str] = field(default_factory=list)  # blobs
     status: int | None = None  # if set, every answer of the hub
 
     def blob(self, digest: str) -> bytes | None:
@@ -77,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _HubHandler(_Handler):
-    """/api/models/user/name tells the files; /user/name/resolve/main/file tells where one is."""
+    """/api/models/user/name lists the files; /user/name/resolve/main/file redirects to one."""
 
     def answer(self, path: str) -> None:
         if self.hub.status is not None:
@@ -107,8 +106,6 @@ class _HubHandler(_Handler):
     def send_pointer(self, repo: FakeRepo, file: str) -> None:
         if repo.gated:
             return self.send(403, {"X-Error-Code": "GatedRepo"})
-        if repo.forbidden:
-            return self.send(403)
         if file not in repo.files:
             return self.send(404, {"X-Error-Code": "EntryNotFound"})
         if repo.moves:
@@ -124,7 +121,7 @@ class _HubHandler(_Handler):
 
 
 class _StoreHandler(_Handler):
-    """Gives blobs by their digest. Whoever sends the hub's token along gets nothing: it is another host."""
+    """Serves blobs by their digest; a request with the hub's token is an error, because it is another host."""
 
     def answer(self, path: str) -> None:
         digest = path.removeprefix("/")
@@ -149,7 +146,7 @@ def fake_hub(repos: dict[str, FakeRepo]) -> Iterator[FakeHub]:
 def _served(handler: type[_Handler], hub: FakeHub, host: str) -> Iterator[str]:
     bound = type(handler.__name__, (handler,), {"hub": hub})
     with ThreadingHTTPServer(("127.0.0.1", 0), bound) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield f"http://{host}:{server.server_port}"

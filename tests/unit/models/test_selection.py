@@ -60,9 +60,9 @@ def test_choice(names: str, quant: str | None, chosen: str) -> None:
     ("names", "quant", "said"),
     [
         ("README.md mmproj-F16.gguf", None, "a/b has no GGUF model"),
-        ("m-Q4_0.gguf m-Q8_0.gguf n-Q8_0.gguf", "Q2_K", "a/b has no Q2_K; it has Q4_0, Q8_0"),
-        ("m.gguf", "Q2_K", "a/b has no Q2_K; it has m.gguf"),
-        ("m-Q4_0-00001-of-00002.gguf m-Q4_0-00002-of-00002.gguf", "Q2_K", "a/b has no Q2_K; it has Q4_0"),
+        ("m-Q4_0.gguf m-Q8_0.gguf n-Q8_0.gguf", "Q2_K", "a/b has no Q2_K (available: Q4_0, Q8_0)"),
+        ("m.gguf", "Q2_K", "a/b has no Q2_K (available: m.gguf)"),
+        ("m-Q4_0-00001-of-00002.gguf m-Q4_0-00002-of-00002.gguf", "Q2_K", "a/b has no Q2_K (available: Q4_0)"),
         ("m-00002-of-00002.gguf", None, "a/b has 1 of the 2 parts of m-00002-of-00002.gguf"),
         (
             "m-00001-of-00003.gguf m-00003-of-00003.gguf",

@@ -16,7 +16,7 @@ NO_MATCH = "ERROR: No matching distribution found for x==1"
         (["error: incomplete-download", "", "× Download failed", "╰─> URL: u", "", "hint: resume"], "Download failed"),
         (["ERROR: Could not find x==1", NO_MATCH, ""], "No matching distribution found for x==1"),
         (["ERROR: Exception:", "Traceback", "ReadTimeoutError: Read timed out."], "ReadTimeoutError: Read timed out."),
-        ([], "pip ended with status 3"),
+        ([], "pip exited with status 3"),
     ],
 )
 def test_reason(output: list[str], reason: str) -> None:

@@ -15,7 +15,7 @@ CLIFF = {1: 0.010, 2: 0.020, 3: 0.020, 4: 0.021, 5: 0.022, 6: 0.040, 7: 0.040, 8
 
 
 def scores(acceptance: float, n: int = 500, confidence: float = 1.0) -> list[tuple[float, bool]]:
-    """Guesses of which this share is right, evenly spread."""
+    """Candidates of which this share is right, evenly spread."""
     return [(confidence, int((i + 1) * acceptance) > int(i * acceptance)) for i in range(n)]
 
 

@@ -5,123 +5,125 @@ from duo.spec.session import Session
 from duo.spec.types import Guess
 
 
+def session(*accepted: int) -> Session:
+    return Session(accepted or (1,), n_vocab=10)
+
+
 def test_candidates_follow_the_accepted_tokens() -> None:
-    session = Session([1, 2], n_vocab=10)
-    assert session.offer(0, 2, Guess(3, 0.5))
-    assert session.offer(0, 3, Guess(4, 0.25))
-    candidates = session.candidates(5)
-    assert candidates.tokens == (3, 4)
-    assert session.confidences() == [0.5, 0.25]
-    assert session.candidates(1).tokens == (3,)
-    assert session.n_pending == 2
+    made = session(1, 2)
+    assert made.offer(0, 2, Guess(3, 0.5))
+    assert made.offer(0, 3, Guess(4, 0.25))
+    assert made.candidates(5).tokens == (3, 4)
+    assert made.confidences() == [0.5, 0.25]
+    assert made.candidates(1).tokens == (3,)
+    assert made.n_pending == 2
+    assert made.commit([3]) == [(0.5, True)]
+    assert made.epoch == 0
+    assert made.candidates(9).tokens == (4,)
 
 
-def test_a_confirmed_candidate_leaves_and_the_rest_stays() -> None:
-    session = Session([1], n_vocab=10)
-    session.offer(0, 1, Guess(5, 0.1))
-    session.offer(0, 2, Guess(6, 0.2))
-    assert session.commit([5]) == [(0.1, True)]
-    assert session.epoch == 0
-    assert session.candidates(9).tokens == (6,)
-
-
-def test_a_contradiction_drops_all_and_begins_an_epoch() -> None:
-    session = Session([1], n_vocab=10)
+def test_a_rejection_drops_all_candidates_and_begins_an_epoch() -> None:
+    made = session()
     for position, token in enumerate([5, 6, 7], 1):
-        session.offer(0, position, Guess(token, float(position)))
-    # Every candidate up to the wrong one is scored, verified or not; those after it stood on a wrong premise.
-    assert session.commit([5, 9]) == [(1.0, True), (2.0, False)]
-    assert session.epoch == 1
-    assert session.n_pending == 0
-    assert session.accepted == [1, 5, 9]
+        made.offer(0, position, Guess(token, float(position)))
+    # Every candidate up to the wrong one is scored, verified or not; those after it had a wrong prefix.
+    assert made.commit([5, 9]) == [(1.0, True), (2.0, False)]
+    assert (made.epoch, made.n_pending, made.accepted) == (1, 0, [1, 5, 9])
 
 
-def test_stale_and_useless_guesses_are_dropped() -> None:
-    session = Session([1], n_vocab=10)
-    session.offer(0, 1, Guess(5, 0.0))
-    session.commit([6])
-    assert not session.offer(0, 2, Guess(3, 0.0)), "an earlier epoch"
-    assert not session.offer(1, 3, Guess(3, 0.0)), "a gap"
-    assert not session.offer(2, 2, Guess(10, 0.0)), "beyond the vocabulary"
-    assert not session.offer(2, 2, Guess(-1, 0.0)), "no token"
-    assert not session.offer(2, 1, Guess(5, 0.0)), "the target wrote something else there"
-    assert session.n_pending == 0
+def test_candidates_of_another_epoch_position_or_vocabulary_are_dropped() -> None:
+    made = session()
+    made.offer(0, 1, Guess(5, 0.0))
+    made.commit([6])
+    for epoch, position, token, why in (
+        (0, 2, 3, "an earlier epoch"),
+        (1, 3, 3, "a gap"),
+        (2, 2, 10, "beyond the vocabulary"),
+        (2, 2, -1, "no token"),
+        (2, 1, 5, "the target wrote something else there"),
+    ):
+        assert not made.offer(epoch, position, Guess(token, 0.0)), why
+    assert made.n_pending == 0
 
 
-def test_a_late_guess_is_scored_and_not_kept() -> None:
-    session = Session([1], n_vocab=10)
-    session.commit([6])
-    assert session.offer(0, 1, Guess(6, 0.7))
-    assert not session.offer(0, 1, Guess(5, 0.3))
-    assert session.n_pending == 0
-    assert session.commit([2]) == [(0.7, True), (0.3, False)]
+def test_a_late_candidate_is_scored_and_not_kept() -> None:
+    made = session()
+    made.commit([6])
+    assert made.offer(0, 1, Guess(6, 0.7))
+    assert not made.offer(0, 1, Guess(5, 0.3))
+    assert made.n_pending == 0
+    assert made.commit([2]) == [(0.7, True), (0.3, False)]
+
+
+def test_candidates_with_a_wrong_prefix_are_stale_until_the_draft_knows_the_text() -> None:
+    late, pending = session(), session()
+    late.commit([6])
+    assert not late.offer(0, 1, Guess(5, 0.0), n_known=1)
+    pending.offer(0, 1, Guess(5, 0.0), n_known=1)
+    pending.commit([6])
+    for made in (late, pending):
+        assert not made.offer(0, 2, Guess(5, 0.0), n_known=1), "it follows the wrong one"
+        assert made.offer(0, 2, Guess(5, 0.0), n_known=2), "it was made when the right one was known"
+    assert late.epoch == 0
+
+
+def test_a_gap_begins_an_epoch_once_and_a_duplicate_does_not() -> None:
+    made = session()
+    made.offer(0, 1, Guess(5, 0.0), n_known=1)
+    assert not made.offer(0, 1, Guess(5, 0.0), n_known=1)
+    assert made.epoch == 0
+    for position in (3, 4):
+        assert not made.offer(0, position, Guess(5, 0.0), n_known=1)
+        assert made.epoch == 1
+    assert made.candidates(9).tokens == (5,), "what was right stays"
+
+
+def test_candidates_of_a_remote_draft_are_taken_in_the_order_in_which_they_were_made() -> None:
+    made = session()
+    made.commit([6, 7, 8])
+    assert made.offer(0, 2, Guess(7, 0.5), n_known=2)
+    assert not made.offer(0, 1, Guess(6, 0.5), n_known=1), "it is older"
+    assert not made.offer(0, 2, Guess(7, 0.5), n_known=2), "a duplicate"
+    assert not made.offer(0, 1, Guess(6, 0.5), n_known=2), "that was known"
+    assert made.commit([9]) == [(0.5, True)]
+
+
+def test_nothing_is_left_of_a_draft_that_another_one_replaces() -> None:
+    made = session()
+    made.commit([6])
+    made.offer(0, 1, Guess(6, 0.7))  # late
+    made.offer(0, 2, Guess(5, 0.0))
+    made.drop()
+    assert made.n_pending == 0
+    assert not made.offer(0, 2, Guess(5, 0.0))
+    assert made.commit([5]) == []
+
+
+def test_with_rejection_sampling_only_verified_candidates_are_scored() -> None:
+    made = Session([1], n_vocab=10, judges_all=False)
+    for position, token in enumerate([5, 6, 7], 1):
+        made.offer(0, position, Guess(token, float(position)))
+    assert made.commit([5, 6], n_verified=1) == [(1.0, True)]
+    made.offer(0, 1, Guess(5, 0.5))
+    assert made.commit([8]) == [], "neither late ones"
 
 
 @given(st.data())
-def test_whatever_is_offered_the_text_is_what_was_committed(data: st.DataObject) -> None:
-    """Random offers and commits: pending candidates always continue the text, and the text is the target's."""
-    session = Session([0], n_vocab=3)
-    text = [0]
+def test_the_text_is_what_was_committed_whatever_is_offered(data: st.DataObject) -> None:
+    """Random offers and commits: pending candidates always continue the text."""
+    made, text = Session([0], n_vocab=3), [0]
     for _ in range(data.draw(st.integers(0, 40))):
         if data.draw(st.booleans()):
             position = len(text) + data.draw(st.integers(-2, 4))
-            session.offer(data.draw(st.integers(0, 3)), max(0, position), Guess(data.draw(st.integers(-1, 3)), 0.0))
+            made.offer(data.draw(st.integers(0, 3)), max(0, position), Guess(data.draw(st.integers(-1, 3)), 0.0))
         else:
-            k = data.draw(st.integers(0, 3))
-            candidates = session.candidates(k).tokens
+            candidates = made.candidates(data.draw(st.integers(0, 3))).tokens
             n_accepted = data.draw(st.integers(0, len(candidates)))
             tokens = [*candidates[:n_accepted], data.draw(st.integers(0, 2))]
-            pending, epoch = session.candidates(99).tokens, session.epoch
-            session.commit(tokens)
+            pending, epoch = made.candidates(99).tokens, made.epoch
+            made.commit(tokens)
             text += tokens
             agrees = all(a == b for a, b in zip(tokens, pending, strict=False))
-            assert session.candidates(99).tokens == (pending[len(tokens) :] if agrees else ())
-            assert session.epoch == epoch + (not agrees)
-        assert session.accepted == text
-
-
-def test_what_builds_on_a_late_guess_that_was_wrong_is_stale() -> None:
-    session = Session([1], n_vocab=10)
-    session.commit([6])
-    assert not session.offer(0, 1, Guess(5, 0.0), n_known=1)
-    assert not session.offer(0, 2, Guess(5, 0.0), n_known=1), "it builds on the wrong one"
-    assert session.offer(0, 2, Guess(5, 0.0), n_known=2), "it was made when the right one was known"
-    assert session.epoch == 0
-
-
-def test_what_was_made_before_a_contradiction_was_known_is_stale() -> None:
-    session = Session([1], n_vocab=10)
-    session.offer(0, 1, Guess(5, 0.0), n_known=1)
-    session.commit([6])
-    assert not session.offer(0, 2, Guess(5, 0.0), n_known=1)
-    assert session.offer(0, 2, Guess(5, 0.0), n_known=2)
-
-
-def test_a_gap_begins_an_epoch_once_and_a_guess_that_is_there_does_not() -> None:
-    session = Session([1], n_vocab=10)
-    session.offer(0, 1, Guess(5, 0.0), n_known=1)
-    assert not session.offer(0, 1, Guess(5, 0.0), n_known=1)
-    assert session.epoch == 0
-    assert not session.offer(0, 3, Guess(5, 0.0), n_known=1)
-    assert not session.offer(0, 4, Guess(5, 0.0), n_known=1)
-    assert session.epoch == 1
-    assert session.candidates(9).tokens == (5,), "what was right stays"
-
-
-def test_when_another_draft_takes_over_nothing_is_left_of_the_first() -> None:
-    session = Session([1], n_vocab=10)
-    session.offer(0, 1, Guess(5, 0.0))
-    session.drop()
-    assert session.n_pending == 0
-    assert not session.offer(0, 1, Guess(5, 0.0))
-    assert session.commit([5]) == []
-
-
-def test_guesses_of_a_remote_draft_are_taken_in_the_order_in_which_they_were_made() -> None:
-    session = Session([1], n_vocab=10)
-    session.commit([6, 7, 8])
-    assert session.offer(0, 2, Guess(7, 0.5), n_known=2)
-    assert not session.offer(0, 1, Guess(6, 0.5), n_known=1), "it is older"
-    assert not session.offer(0, 2, Guess(7, 0.5), n_known=2), "it came before"
-    assert not session.offer(0, 1, Guess(6, 0.5), n_known=2), "that was known"
-    assert session.commit([9]) == [(0.5, True)]
+            assert made.candidates(99).tokens == (pending[len(tokens) :] if agrees else ())
+            assert made.epoch == epoch + (not agrees)
+        assert made.accepted == text

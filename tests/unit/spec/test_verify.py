@@ -1,25 +1,41 @@
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from duo.spec.sampling import Greedy, confidence
-from duo.spec.types import Candidates, Guess, Logits
-from duo.spec.verify import Matching
+from duo.config import SamplingConfig
+from duo.errors import GrammarError
+from duo.spec.sampling import Coupled, Greedy, softmax
+from duo.spec.types import Candidates, Distribution, Guess, Logits
+from duo.spec.verify import Constraint, Matching, Proposer, Rejection, Verifier, residual
+
+OPEN = SamplingConfig(temp=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 def rows(*choices: int) -> Logits:
-    logits = np.zeros((len(choices), 8), np.float32)
-    logits[range(len(choices)), choices] = 1.0
+    logits = np.full((len(choices), 8), -20.0, np.float32)
+    logits[range(len(choices)), choices] = 20.0
     return logits
 
 
 def chain(*tokens: int) -> Candidates:
-    return Candidates(tuple(Guess(token, 0.0) for token in tokens))
+    """Candidates of which the draft was certain."""
+    return Candidates(tuple(Guess(token, 1.0, Distribution(np.arange(8), np.eye(8)[token])) for token in tokens))
 
 
+def verifier(kind: str, config: SamplingConfig = OPEN, constraint: Constraint | None = None) -> Verifier:
+    return Rejection(config, constraint) if kind == "rejection" else Matching(Coupled(config), constraint)
+
+
+KINDS = pytest.mark.parametrize("kind", ["matching", "rejection"])
+
+
+@KINDS
 @pytest.mark.parametrize(
-    ("target", "guesses", "accepted", "own"),
+    ("target", "candidates", "accepted", "own"),
     [
         ((3,), (), (), 3),
         ((3, 4), (3,), (3,), 4),
@@ -29,13 +45,11 @@ def chain(*tokens: int) -> Candidates:
         ((3, 4, 5), (7, 4), (), 3),
     ],
 )
-def test_accepts_up_to_the_first_difference(
-    target: tuple[int, ...], guesses: tuple[int, ...], accepted: tuple[int, ...], own: int
+def test_candidates_are_accepted_up_to_the_first_difference(
+    kind: str, target: tuple[int, ...], candidates: tuple[int, ...], accepted: tuple[int, ...], own: int
 ) -> None:
-    acceptance = Matching(Greedy()).verify(rows(*target), chain(*guesses), position=10)
-    assert acceptance.accepted == accepted
-    assert acceptance.token == own
-    assert acceptance.tokens == (*accepted, own)
+    acceptance = verifier(kind).verify(rows(*target), chain(*candidates), position=10)
+    assert (acceptance.accepted, acceptance.token, acceptance.tokens) == (accepted, own, (*accepted, own))
 
 
 def test_rows_after_a_rejection_are_not_sampled() -> None:
@@ -50,14 +64,76 @@ def test_rows_after_a_rejection_are_not_sampled() -> None:
     assert asked == [10, 11]
 
 
-def test_greedy_takes_the_first_of_equals_and_never_a_banned_token() -> None:
-    logits = np.array([1, 5, 5, 0], np.float32)
-    assert Greedy().sample(logits, 0) == 1
-    assert Greedy(banned=[1, 99]).sample(logits, 0) == 2
+def test_residual_of_two_distributions() -> None:
+    target = Distribution(np.array([1, 3, 5]), np.array([0.5, 0.3, 0.2]))
+    draft = Distribution(np.array([0, 1, 5]), np.array([0.1, 0.7, 0.2]))
+    found = residual(target, draft)
+    assert found.ids.tolist() == [1, 3, 5]
+    assert found.probabilities == pytest.approx([0, 1, 0])
+    assert residual(target, target) is target
+    assert (target.of(3), target.of(4), target.of(9)) == (0.3, 0, 0)
 
 
-def test_confidence_is_the_gap_to_the_second_best_and_leaves_no_trace() -> None:
-    logits = np.array([1.0, 5.0, 3.5, 0.0], np.float32)
-    before = logits.copy()
-    assert confidence(logits, 1) == 1.5
-    assert (logits == before).all()
+def test_a_proposal_has_its_distribution_and_a_confidence_independent_of_the_draw() -> None:
+    logits = np.array([2.0, 1.0, 0.5, 0.0, -1.0, -3.0], np.float32)
+    proposals = [Proposer(OPEN).guess(logits, position) for position in range(50)]
+    assert len({proposal.token for proposal in proposals}) > 1
+    assert {proposal.confidence for proposal in proposals} == {1.0}
+    for proposal in proposals:
+        assert proposal.distribution is not None
+        assert np.allclose(proposal.distribution.probabilities, softmax(logits))
+
+
+class Only:
+    """A constraint that allows even tokens only, `n` of them, and records what it was asked."""
+
+    def __init__(self, n: int = 99) -> None:
+        self._n = n
+        self.accepted: list[int] = []
+        self.n_masks = 0
+
+    def allows(self, token: int) -> bool:
+        return token % 2 == 0 and len(self.accepted) < self._n
+
+    def mask(self, logits: Logits) -> Logits:
+        self.n_masks += 1
+        if len(self.accepted) == self._n:
+            raise GrammarError("nothing is left")
+        masked: Logits = logits.copy()
+        masked[1::2] = -np.inf
+        return masked
+
+    def accept(self, token: int) -> None:
+        self.accepted.append(token)
+
+
+@KINDS
+def test_a_constraint_is_asked_about_the_chosen_token_only(kind: str) -> None:
+    only = Only()
+    made = verifier(kind, constraint=only)
+    assert made.verify(rows(2, 4, 0), chain(2, 4), 10).tokens == (2, 4, 0)
+    assert (only.accepted, only.n_masks) == ([2, 4, 0], 0)
+    odd = made.verify(rows(2, 3, 0), chain(2, 3), 10)
+    assert odd.accepted == (2,)
+    assert odd.token % 2 == 0
+    assert (only.accepted, only.n_masks) == ([2, 4, 0, 2, odd.token], 1)
+
+
+@KINDS
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_tokens_before_a_constraint_allows_nothing_are_kept(kind: str, n: int) -> None:
+    made = verifier(kind, constraint=Only(n))
+    found = made.verify(rows(2, 4, 0, 6), chain(2, 4, 0), 10)
+    assert found.tokens == (2, 4, 0)[:n]
+    assert len(found.accepted) == n - 1
+    with pytest.raises(GrammarError):
+        made.verify(rows(5), Candidates(), 10 + n)
+
+
+def test_a_constraint_and_bias_that_leave_no_token_are_an_error() -> None:
+    odd = replace(OPEN, logit_bias=tuple((token, -np.inf) for token in (0, 2, 4, 6)))
+    for made in (verifier("matching", odd, Only()), verifier("rejection", odd, Only())):
+        with pytest.raises(GrammarError):
+            made.verify(rows(1), Candidates(), 10)
+    with pytest.raises(GrammarError):
+        Matching(Greedy([0, 2, 4, 6]), Only()).verify(rows(1), Candidates(), 10)

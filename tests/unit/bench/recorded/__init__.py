@@ -18,5 +18,5 @@ def recorded(name: str) -> str:
 
 
 def cost(stdout: str = "", stderr: str = "") -> Cost:
-    """A process that wrote this and ended well."""
-    return Cost(stdout, stderr, 0, 1.0, 0.5, 1)
+    """A process that wrote this and exited with 0."""
+    return Cost(stdout, stderr, 0, 1.0, 1)

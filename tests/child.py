@@ -1,0 +1,55 @@
+"""Changes to `duo` in a process that a test starts: `before` of `tests.command` imports and calls them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from duo.config import ModelConfig
+from duo.llama.context import Context
+from duo.llama.model import Model, Progress
+from duo.spec.types import Logits
+
+
+def slow_target(seconds: float = 0.05) -> None:
+    """Each decode of the target takes this much longer, as with a large model: the draft is ahead on a busy machine."""
+    _before_target_decodes(lambda: time.sleep(seconds))
+
+
+def gated_target(gate: str, n: int = 4) -> None:
+    """The target's decode number `n`, from 0, waits until the file `gate` exists."""
+    numbers = iter(range(n + 1))
+
+    def wait() -> None:
+        if next(numbers, 0) == n:
+            while not Path(gate).exists():
+                time.sleep(0.01)
+
+    _before_target_decodes(wait)
+
+
+def endless_loading() -> None:
+    """Loading a model takes until it is interrupted; a line on stderr says that it begins."""
+    load = Model.__init__
+
+    def wait_and_load(self: Model, config: ModelConfig, progress: Progress) -> None:
+        sys.stderr.write("loading begins\n")
+        while progress(0.0):
+            time.sleep(0.01)
+        load(self, config, progress)
+
+    Model.__init__ = wait_and_load  # type: ignore[method-assign, assignment]
+
+
+def _before_target_decodes(act: Callable[[], None]) -> None:
+    decode = Context.decode
+
+    def decode_later(self: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        if threading.current_thread().name == "duo-target":
+            act()
+        return decode(self, tokens, n_rows)
+
+    Context.decode = decode_later  # type: ignore[method-assign]

@@ -1,0 +1,77 @@
+"""What only a real model shows: its chat template, the end of its text, JSON; run in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import ONE_EACH, Argument, assert_refused, models
+from tests.unit.cli.runner import duo
+
+TEMPLATE = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_chat_templates(demo_pair: tuple[Path, Path]) -> None:
+    def prompt(*arguments: Argument) -> str:
+        run = duo("-m", demo_pair[0], *arguments, "-n", "0", "--display-prompt", "-t", "1")
+        assert (run.status, run.n_tokens) == (0, 0)
+        return run.text
+
+    own = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    assert prompt("--chat", "-p", r"Hi\nyou") == TEMPLATE.format(own, "Hi\nyou")
+    system = ("-sys", r"Be\nbrief.", "-p", "Hi")
+    assert prompt(*system) == TEMPLATE.format("Be\nbrief.", "Hi")
+    assert prompt("--chat", *system, "--no-escape") == TEMPLATE.format(r"Be\nbrief.", "Hi")
+
+
+def test_special_tokens_in_a_prompt_are_parsed(demo_pair: tuple[Path, Path]) -> None:
+    options = ("-m", demo_pair[0], "--exact", "-t", "1", "-n", "8")
+    chat = duo(*options, "--chat", "-sys", "Be brief.", "-p", "What is 2+2?")
+    written = duo(*options, "-p", TEMPLATE.format("Be brief.", "What is 2+2?"))
+    assert chat.text == written.text != ""
+    assert chat.n_prompt == written.n_prompt < len(TEMPLATE) / 2
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_the_end_of_the_text(demo_pair: tuple[Path, Path], drafted: bool) -> None:
+    target, draft = demo_pair
+    arguments = (*models(target, draft if drafted else None), "--chat", "--exact", *ONE_EACH, "-n", "24")
+    run = duo(*arguments, "-p", "What is 2+2? Answer with a number.")
+    assert run.stopped == "end of text"
+    assert run.n_tokens < 24
+    assert "<|im_end|>" not in run.text
+    on = duo(*arguments, "-p", "What is 2+2? Answer with a number.", "--ignore-eos")
+    assert (on.stopped, on.n_tokens) == ("token limit", 24)
+    assert on.text.startswith(run.text)
+    assert len(on.text) > len(run.text)
+
+
+def test_json_of_a_schema_parses(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 99}},
+        "required": ["name", "age"],
+    }
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema))
+    options = ("-p", "A person: ", "-n", "120", *ONE_EACH, "--temp", "0.9", "-s", "1", "--exact")
+    run = duo(*models(*demo_pair), *options, "-jf", file)
+    found = json.loads(run.text)
+    assert set(found) == {"name", "age"}
+    assert isinstance(found["age"], int)
+    assert duo("-m", demo_pair[0], *options, "-j", json.dumps(schema)).text == run.text
+
+
+def test_a_draft_with_another_kind_of_vocabulary(tiny: Path, demo_pair: tuple[Path, Path]) -> None:
+    assert_refused(duo("-m", demo_pair[0], "-md", tiny, "-p", "x"), "vocabulary is of type")
+
+
+@pytest.mark.usefixtures("demo_pair")
+def test_without_a_model_and_a_prompt_the_demo_pair_answers_the_demo_question() -> None:
+    run = duo("--offline", "-n", "2", "--display-prompt", *ONE_EACH)
+    assert (run.status, run.n_tokens) == (0, 2)
+    assert "the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0" in run.stderr.splitlines()[0]
+    assert run.text.startswith("<|im_start|>system\nYou are a helpful, respectful and honest assistant.<|im_end|>")
+    assert "difference between concurrency and parallelism in python" in run.text

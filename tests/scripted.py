@@ -1,0 +1,154 @@
+"""An engine that writes what a test says, without a model: the real Engine over a scripted slot."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import cast
+
+from duo.engine.engine import Engine
+from duo.engine.slot import Slot, TextRequest
+from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending, TextStream
+from duo.link.remote_drafts import RemoteDrafts
+from duo.spec.schedule import Schedule
+from duo.spec.types import Step
+
+BOS, EOS, FIRST_BYTE = 1, 2, 3
+N_VOCAB = FIRST_BYTE + 256
+N_CTX = 512
+TEXT = "Paris is the capital of France."
+N_STEP = 3  # tokens of a step; all but the last were candidates
+
+
+def tokens_of(text: str) -> list[int]:
+    """One token for each byte."""
+    return [FIRST_BYTE + byte for byte in text.encode()]
+
+
+class ScriptedModel:
+    """What the server asks of a Model. Its tokens are bytes."""
+
+    path = Path("scripted.gguf")
+    n_vocab = N_VOCAB
+    n_ctx_train = 2048
+    n_params = 12345
+    n_bytes = 67890
+    vocab_type = 2
+
+    def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
+        return [BOS] * add_bos + tokens_of(text)
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b""
+
+    def spelling(self, tokens: Sequence[int]) -> bytes:
+        return b"".join(map(self.piece, tokens))
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+
+
+class ScriptedSlot:
+    """Writes `text`, again and again where its end is to be ignored; raises `error`, if there is one, at a step."""
+
+    def __init__(self) -> None:
+        self.target = ScriptedModel()
+        self.n_ctx = N_CTX
+        self.remote: RemoteDrafts | None = None
+        self.text = TEXT
+        self.error: BaseException | None = None
+        self.error_at = 0  # the step
+        self.requests: list[TextRequest] = []
+        self._cached: list[int] = []
+        self._running: TextRequest | None = None
+        self._go_on = threading.Event()
+        self._n_free = math.inf
+
+    def hold(self, n_free: int = 0) -> None:
+        """Let each text wait for go_on() after so many steps."""
+        self._n_free = n_free
+        self._go_on.clear()
+
+    def go_on(self) -> None:
+        self._n_free = math.inf
+        self._go_on.set()
+
+    def attach(self, remote: RemoteDrafts) -> None:
+        self.remote = remote
+
+    def cancel(self, request: TextRequest) -> None:
+        request.cancelled.set()
+
+    def interrupt(self) -> None:
+        if self._running is not None:
+            self.cancel(self._running)
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+    def write(self, request: TextRequest, drafts: object = None) -> None:
+        metrics, prompt, stop = request.metrics, list(request.prompt), request.config.stop
+        metrics.stop = INTERRUPTED
+        if request.cancelled.is_set():
+            return
+        self._running = request
+        self.requests.append(request)
+        metrics.n_prompt = len(prompt)
+        request.n_cached = self._n_cached(prompt)
+        began = time.perf_counter()
+        metrics.decoded(began, time.perf_counter(), len(prompt))
+        ending = Ending(stop, TextStream(self.target.piece, stop.stop_strings), lambda token: token == EOS)
+        written: list[int] = []
+        for n, tokens in enumerate(self._script(ignore_eos=stop.ignore_eos)):
+            if self.error is not None and n == self.error_at:
+                raise self.error
+            if ending.n_room == 0:
+                metrics.stop = LIMIT
+            elif self._is_cancelled(request, n):
+                break
+            else:
+                n_room = self.n_ctx + 1 - len(prompt) - len(written)
+                pieces = self._step(request, ending, tokens[:n_room])
+                written += tokens[:n_room]
+                metrics.stop = ending.reason or (INTERRUPTED if n_room > len(tokens) else CONTEXT_FULL)
+                request.put(Step(tuple(tokens[: len(pieces)]), len(pieces) - 1, pieces))
+            if metrics.stop != INTERRUPTED:
+                break
+        self._cached, self._running = prompt + written[:-1], None
+
+    def _step(self, request: TextRequest, ending: Ending, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        metrics = request.metrics
+        start = time.perf_counter()
+        pieces = ending.push(tokens)
+        for _ in tokens[1:]:
+            metrics.drafted(start, time.perf_counter(), 1)
+        if metrics.steps:
+            metrics.decoded(start, time.perf_counter(), len(tokens))
+        metrics.stepped(start, len(tokens) - 1, len(pieces) - 1, len(pieces), Schedule.ASYNC)
+        return pieces
+
+    def _script(self, *, ignore_eos: bool) -> Iterator[list[int]]:
+        tokens = tokens_of(self.text)
+        for _ in count() if ignore_eos else range(1):
+            yield from (tokens[i : i + N_STEP] for i in range(0, len(tokens), N_STEP))
+        yield [EOS]
+
+    def _is_cancelled(self, request: TextRequest, n: int) -> bool:
+        while n >= self._n_free and not self._go_on.wait(0.002) and not request.cancelled.is_set():
+            pass
+        return request.cancelled.is_set()
+
+    def _n_cached(self, prompt: Sequence[int]) -> int:
+        pairs = enumerate(zip(prompt, self._cached, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(prompt), len(self._cached)))
+        return min(same, len(prompt) - 1)
+
+
+def scripted_engine() -> tuple[Engine, ScriptedSlot]:
+    """An engine and what is behind it."""
+    slot = ScriptedSlot()
+    return Engine(cast(Slot, slot)), slot

@@ -1,0 +1,72 @@
+"""Tiny models: made in milliseconds, real to llama.cpp."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from duo.llama.context import Context
+from duo.spec.types import Logits
+from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_mamba(tmp_path_factory.mktemp("models") / "recurrent.gguf")
+
+
+@pytest.fixture(scope="session")
+def kin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models of several architectures that generate similar texts: about every other candidate of `llama` is right."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "llama": tiny_llama(folder / "llama.gguf", seed=2, depth=0.02),
+        "lfm2": tiny_hybrid(folder / "lfm2.gguf", seed=2, depth=0.05),
+        "qwen35": tiny_qwen35(folder / "qwen35.gguf", seed=2, depth=0.05),
+        "gemma": tiny_gemma(folder / "gemma.gguf", window=16, seed=2, depth=0.2),
+    }
+
+
+@pytest.fixture
+def slow_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target so slow that the draft is ahead of it.
+
+    The sleep simulates the decode of a large model: the policy measures its duration, which an event does not have.
+    """
+    decode = Context.decode
+
+    def slowly(self: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        if threading.current_thread().name == "duo-target":
+            time.sleep(0.003)
+        return decode(self, tokens, n_rows)
+
+    monkeypatch.setattr(Context, "decode", slowly)
+
+
+@pytest.fixture
+def no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--json without the predicted rate, whose simulation takes longer than a run of a tiny model."""
+    monkeypatch.setattr("duo.cli.commands.run.predict", lambda _: None)
+
+
+@pytest.fixture
+def set_cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets duo see this many cores, whatever the machine has."""
+    users = [module for name, module in sys.modules.items() if name.startswith("duo.")]
+
+    def set_cores(n: int) -> None:
+        for module in users:
+            if hasattr(module, "usable_cores"):
+                monkeypatch.setattr(module, "usable_cores", lambda: n)
+
+    return set_cores

@@ -1,0 +1,104 @@
+"""Models that cannot be loaded, and drafts that do not fit the target: one line that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import ONE_EACH, Argument, assert_refused, models
+from tests.gguf_files import WORDS, tiny_llama
+from tests.unit.cli.runner import duo
+
+
+def refused(target: Argument, *said: str, draft: Path | None = None, more: tuple[str, ...] = ()) -> None:
+    drafted: tuple[Argument, ...] = ("-md", draft) if draft else ()
+    assert_refused(duo("-m", target, *drafted, "-p", "x", *more), *said)
+
+
+def test_a_path_that_is_no_gguf_file(tiny: Path, tmp_path: Path) -> None:
+    files = {
+        "zip": (b"PK\3\4 a zip", "not a GGUF file"),
+        "short": (b"GG", "not a GGUF file"),
+        "empty": (b"", "an empty file"),
+    }
+    for name, (content, _) in files.items():
+        (tmp_path / name).write_bytes(content)
+    for path, said in (
+        (tmp_path / "missing.gguf", "no such file"),
+        (tmp_path, "a directory, not a GGUF file"),
+        (tmp_path / "zip" / "model.gguf", "Not a directory"),
+        *((tmp_path / name, said) for name, (_, said) in files.items()),
+    ):
+        refused(path, f"{path}: {said}")
+        refused(tiny, f"{path}: {said}", draft=path)
+    assert_refused(duo("tune", *models(tiny, tmp_path)), f"{tmp_path}: a directory")
+
+
+def test_a_name_is_printed_verbatim() -> None:
+    refused(":smile: [b]x[/b].gguf", ":smile: [b]x[/b].gguf: no such file")
+    refused(b"\xff.gguf", "no such file")
+
+
+@pytest.mark.parametrize("n_bytes", [4, 10, 100, 2000, 6000, -1])
+def test_a_truncated_file(tiny: Path, tmp_path: Path, n_bytes: int) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny.read_bytes()[:n_bytes])
+    refused(path, f"{path}: the file is truncated or damaged")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [
+        ({"vocabulary": False}, ("this GGUF has no vocabulary",)),
+        ({"tensors": False}, ("llama.cpp cannot load it", "token_embd.weight")),
+    ],
+)
+def test_a_file_that_lacks_a_part(tmp_path: Path, lacks: dict[str, Any], said: tuple[str, ...]) -> None:
+    path = tiny_llama(tmp_path / "model.gguf", **lacks)
+    refused(path, str(path), *said)
+
+
+@pytest.mark.parametrize("n_ctx", [10**10, 2**32 + 1])
+def test_a_context_larger_than_the_memory(tiny: Path, n_ctx: int) -> None:
+    refused(tiny, f"a context of {n_ctx} tokens needs", "GiB are available", "-c", more=("-c", str(n_ctx)))
+
+
+def test_the_log_of_a_failed_load_goes_to_the_file_alone(tiny: Path, tmp_path: Path) -> None:
+    broken, log = tmp_path / "broken.gguf", tmp_path / "llama.log"
+    broken.write_bytes(tiny.read_bytes()[:2000])
+    refused(broken, "truncated", more=("--log-file", str(log)))
+    assert "gguf" in log.read_text()
+
+
+def test_split_models(tiny: Path, tmp_path: Path) -> None:
+    first = tiny_llama(tmp_path / "split.gguf", max_tensors=4)
+    second, third = (first.with_name(f"split-0000{i}-of-00003.gguf") for i in (2, 3))
+    text = ("-p", "the cat", "-n", "8", "-t", "1")
+    assert duo("-m", first, *text).stdout == duo("-m", tiny, *text).stdout != b""
+    refused(second, f"{second}: name the first file of a split model")
+    third.unlink()
+    refused(first, f"{third}: no such file")
+
+
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        ({"words": (WORDS[0], "▁lion", *WORDS[2:])}, "token 260 is '▁cat' to the target and '▁lion' to"),
+        ({"add_bos": True}, "the target's BOS is not added, the draft's token 1"),
+        ({"padding": 129}, "the target's vocabulary has 275 tokens, the draft's 404"),
+    ],
+)
+def test_a_draft_with_another_vocabulary(tiny: Path, tmp_path: Path, draft: dict[str, Any], said: str) -> None:
+    path = tiny_llama(tmp_path / "draft.gguf", **draft)
+    refused(tiny, "draft.gguf cannot draft for tiny.gguf", said, draft=path)
+
+
+@pytest.mark.parametrize("order", [list, lambda pair: list(reversed(pair))], ids=["draft", "target"])
+def test_a_padded_vocabulary_fits(tiny: Path, tmp_path: Path, order: Callable[[list[Path]], list[Path]]) -> None:
+    target, draft = order([tiny, tiny_llama(tmp_path / "padded.gguf", padding=128)])
+    text = ("-p", "the cat", "-n", "32", "--ignore-eos", "--exact", *ONE_EACH)
+    plain, drafted = duo("-m", target, *text), duo(*models(target, draft), *text)
+    assert (drafted.status, drafted.n_tokens, drafted.stdout) == (0, 32, plain.stdout)

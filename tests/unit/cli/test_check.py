@@ -1,0 +1,60 @@
+"""`duo check`: whether the draft changes the text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from duo.engine.drafter import Drafter
+from duo.spec import verify
+from duo.spec.types import Acceptance, Candidates, Logits
+from tests.command import ONE_EACH, assert_refused, models
+from tests.unit.cli.runner import duo
+
+EXACT = ("-n", "12", "--exact", *ONE_EACH, "--schedule", "sync")
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_identical_texts(kin: dict[str, Path], temperature: str) -> None:
+    run = duo("check", *models(kin["lfm2"], kin["llama"]), *EXACT, "--temp", temperature)
+    assert (run.status, run.warnings) == (0, [])
+    *lines, verdict = run.text.splitlines()
+    assert len(lines) == 5
+    assert all(re.match(r"prompt \d: identical, \d+ tokens, of which \d+ accepted", line) for line in lines)
+    assert verdict == "All 5 texts are identical: the draft changes only the speed."
+
+
+def test_a_wrong_verification_is_found(kin: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = verify.Matching.verify
+
+    def accept_all(
+        self: verify.Matching, logits: Logits, candidates: Candidates, position: int, recent: tuple[int, ...] = ()
+    ) -> Acceptance:
+        found = right(self, logits, candidates, position, recent)
+        return Acceptance(candidates.tokens, found.token) if candidates else found
+
+    monkeypatch.setattr(verify.Matching, "verify", accept_all)
+    run = duo("check", *models(kin["lfm2"], kin["llama"]), *EXACT, "-n", "24", "-p", "Dear neighbours,", "-p", "The")
+    assert run.status == 1
+    said = r"prompt \d: differs from token \d+ on: '.*' without the draft, '.*' with it; the two best scores differ by"
+    assert re.search(said, run.text)
+    assert "not at a near-tie: this is a bug, please report it" in run.text.splitlines()[-1]
+
+
+def test_a_draft_that_fails_proves_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Drafter) -> bool:
+        raise RuntimeError("a wire came loose")
+
+    monkeypatch.setattr(Drafter, "step", fail)
+    run = duo("check", *models(tiny, tiny), *EXACT)
+    assert run.status == 1
+    assert "the draft failed (a wire came loose): nothing can be checked" in run.stderr
+
+
+def test_pairs_that_cannot_be_checked(tiny: Path, recurrent: Path) -> None:
+    assert_refused(duo("check", *models(tiny, tiny), "-n", "5000"), "use a smaller -n")
+    run = duo("check", *models(tiny, recurrent))
+    assert run.status == 2
+    assert "nothing to check" in run.stderr

@@ -1,0 +1,186 @@
+"""`duo doctor`: the problems that it finds in a description of an installation, and their remedies."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo.cli import remedies
+from duo.cli.commands.doctor import is_wrong, render, to_json
+from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Installation
+from duo.cli.problems import find_problems
+from duo.diagnose.bandwidth import Bandwidth
+from duo.diagnose.host import Gpu, Host, read_host
+from tests.command import ROOT
+
+CPU = DeviceFacts("CPU", "Some CPU", "CPU", 8 * 10**9, 16 * 10**9)
+CARD = DeviceFacts("CUDA0", "NVIDIA A10", "GPU", 22 * 10**9, 24 * 10**9)
+NVIDIA, AMD, APPLE = Gpu("NVIDIA", "NVIDIA A10"), Gpu("AMD", "AMD GPU"), Gpu("Apple", "Apple GPU")
+
+HEALTHY = Installation(
+    versions={"duo": "1.0", "Python": "3.12.1", "llama-cpp-python": "0.3.36", "llama.cpp": "b1", "numpy": "2.0"},
+    tested_range=">=0.3.36,<0.3.37",
+    host=Host("Linux", "x86_64", "6.1", "Some CPU", ("AVX", "AVX2"), (), 16 * 10**9, 8 * 10**9),
+    cores=Cores(8, 8, None, 4),
+    threads={"alone": 4, "target": 3, "draft": 1},
+    bandwidth=Bandwidth(10e9, 40e9, 4),
+    build=Build(None, "b1", ("RPC", "CPU"), (CPU,), ("AVX", "AVX2", "OPENMP"), rpc=True),
+    optional={"huggingface_hub": "1.0"},
+    folders={"config": Folder("/home/me/.config/duo"), "cache": Folder("/home/me/.cache/duo")},
+    environment={},
+)
+
+
+@pytest.fixture(autouse=True)
+def no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if installed by pip, also in the environment that the Makefile creates."""
+    monkeypatch.setattr(remedies, "_checkout", lambda: None)
+
+
+def with_gpu(card: Gpu, *backends: str, devices: tuple[DeviceFacts, ...] = (CPU,), **more: Any) -> Installation:
+    build = replace(HEALTHY.build, backends=(*backends, "CPU"), devices=devices, rpc="RPC" in backends, **more)
+    return replace(HEALTHY, host=replace(HEALTHY.host, gpus=(card,)), build=build)
+
+
+def change(**fields: Any) -> Installation:
+    """HEALTHY with these fields; a dict is merged into what the field has."""
+    merged = {
+        name: replace(getattr(HEALTHY, name), **value) if name in ("host", "build") else value
+        for name, value in fields.items()
+    }
+    return replace(HEALTHY, **merged)
+
+
+def test_a_healthy_installation() -> None:
+    assert find_problems(HEALTHY) == []
+    lines = render(HEALTHY, [])
+    assert lines[-1] == "No problems found."
+    assert "10.0 GB/s with one thread, 40.0 GB/s with 4" in "\n".join(lines)
+    assert "at most 10.0 tokens/s" in " ".join(" ".join(lines).split())
+    unknown = change(host={"memory_available": None}, bandwidth=None)
+    assert find_problems(unknown) == []
+    assert "memory      16.0 GB, unknown available" in render(unknown, [])
+    assert "not measured" in "\n".join(render(unknown, []))
+    for other in (
+        with_gpu(NVIDIA, "RPC", "CUDA", devices=(CARD, CPU), gpu=True),
+        change(environment={"LLAMA_ARG_THREADS": "4"}),
+        change(environment={"OMP_WAIT_POLICY": "passive"}, build={"features": ("AVX", "AVX2")}),  # without OpenMP
+    ):
+        assert find_problems(other) == []
+
+
+@pytest.mark.parametrize(
+    ("installation", "name", "advice", "said", "command"),
+    [
+        (with_gpu(NVIDIA, "RPC"), "gpu", False, "NVIDIA A10: llama.cpp was built without", "-DGGML_CUDA=on"),
+        (with_gpu(APPLE, "RPC"), "gpu", False, "", "-DGGML_METAL=on"),
+        (with_gpu(AMD, "RPC"), "gpu", True, "", "-DGGML_VULKAN=on"),
+        (
+            with_gpu(NVIDIA, "RPC", "Vulkan", devices=(CARD, CPU), gpu=True),
+            *("cuda", True, "", "-DGGML_VULKAN=on -DGGML_CUDA=on"),
+        ),
+        (with_gpu(NVIDIA, "RPC", "CUDA"), "driver", False, "", "nvidia-smi"),
+        (
+            replace(with_gpu(NVIDIA, "RPC", "CUDA"), environment={"CUDA_VISIBLE_DEVICES": ""}),
+            *("driver", False, "", "unset CUDA_VISIBLE_DEVICES"),
+        ),
+        (change(build={"backends": ("CPU",), "rpc": False}), "rpc", True, "--rpc", "RPC"),
+        (change(versions=HEALTHY.versions | {"llama-cpp-python": "0.4.0"}), "version", None, "0.4.0", "0.3.36"),
+        (change(host={"memory_available": 10**8}), "memory", False, "", ""),
+        (change(environment={"LLAMA_ARG_THREADS": "5"}), "threads", None, "", "unset LLAMA_ARG_THREADS"),
+        (change(environment={"LLAMA_ARG_THREADS": "many"}), "threads", None, "", "unset LLAMA_ARG_THREADS"),
+        (change(environment={"OMP_WAIT_POLICY": "passive"}), "openmp", None, "", "unset OMP_WAIT_POLICY"),
+        (change(optional={"huggingface_hub": None}), "hub", True, "", "-m pip install 'huggingface_hub>=0.30'"),
+    ],
+)
+def test_a_problem(installation: Installation, name: str, advice: bool | None, said: str, command: str) -> None:
+    (problem,) = find_problems(installation)
+    assert problem.name == name
+    assert said in problem.what
+    assert command in problem.command
+    if advice is not None:
+        assert problem.advice == advice
+        assert (render(installation, [problem])[-1] == "No problems found.") == advice
+        assert is_wrong([problem]) != advice
+    if name == "gpu" and "CUDA" in command:
+        assert ("nvcc is not in PATH" in problem.what) == (shutil.which("nvcc") is None)
+
+
+def test_one_build_command_fixes_everything_that_a_build_can_fix() -> None:
+    without_rpc = with_gpu(NVIDIA, features=("AVX", "OPENMP"))
+    problems = find_problems(without_rpc)
+    found = [(problem.name, problem.advice) for problem in problems]
+    assert found == [("instructions", False), ("gpu", False), ("rpc", True)]
+    assert len({problem.command for problem in problems}) == 1
+    for flag in ("-DGGML_NATIVE=on", "-DGGML_CUDA=on"):
+        assert flag in problems[0].command
+    assert "AVX2" in problems[0].what
+    lines = render(without_rpc, problems)
+    assert lines.count(f"      {problems[0].command}") == 2, "once for what is wrong, once for advice"
+
+
+def test_json_has_all_that_is_printed() -> None:
+    document = json.loads(to_json(with_gpu(NVIDIA), find_problems(with_gpu(NVIDIA))))
+    assert [problem["name"] for problem in document["problems"]] == ["gpu", "rpc"]
+    assert document["host"]["gpus"] == [{"vendor": "NVIDIA", "name": "NVIDIA A10"}]
+    assert document["build"]["devices"][0]["memory_free"] == 8 * 10**9
+
+
+# Remedies
+
+
+def flags(command: str) -> set[str]:
+    """What CMAKE_ARGS says in it."""
+    (setting,) = [word for word in shlex.split(command) if word.startswith("CMAKE_ARGS=")]
+    return set(setting.partition("=")[2].split())
+
+
+def test_a_build_with_a_feature_keeps_those_that_the_build_has() -> None:
+    words = shlex.split(remedies.build_with("RPC", backends=["CPU"]))
+    for word in ("--force-reinstall", "--no-deps", "--no-cache-dir"):
+        assert word in words
+    assert words[words.index("--no-binary") + 1] == "llama-cpp-python"
+    assert words[-1].startswith("llama-cpp-python==")
+    for features, backends, expected in (
+        (["RPC"], ["CPU"], {"RPC"}),
+        (["RPC"], ["CUDA", "ROCm", "CPU", "something new"], {"CUDA", "HIP", "RPC"}),
+        (["CUDA", "RPC"], ["RPC"], {"CUDA", "RPC"}),
+    ):
+        command = remedies.build_with(*features, backends=backends)
+        assert flags(command) == {f"-DGGML_{name}=on" for name in expected}
+    assert "-DGGML_CUDA=on" in flags(remedies.build_with("CUDA")), "and those of this build"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flag"), [("NVIDIA", "CUDA"), ("Apple", "METAL"), ("AMD", "VULKAN"), ("Intel", "VULKAN")]
+)
+def test_the_back_end_for_a_gpu(vendor: str, flag: str) -> None:
+    best = remedies.best_backend(replace(read_host(), gpus=(Gpu("Intel", "integrated"), Gpu(vendor, "a card"))))
+    assert best is not None
+    assert flags(remedies.build_with(best, backends=["RPC"])) == {"-DGGML_RPC=on", f"-DGGML_{flag}=on"}
+    assert remedies.best_backend(replace(read_host(), gpus=())) is None
+
+
+def test_in_a_checkout_the_makefile_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
+    make = f"make -C {ROOT}"
+    built = remedies.build_with("CUDA", "RPC", backends=[])
+    assert built == f'{make} clean && {make} CMAKE_ARGS="-DGGML_CUDA=on" demo'
+    assert remedies.build_with("RPC", backends=[]) == f"{make} clean && {make} demo", "it asks for RPC itself"
+
+
+def test_commands_name_the_python_that_runs_duo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    if (Path(sys.executable).parent / "python").samefile(sys.executable):
+        monkeypatch.setattr(sys, "executable", str(Path(sys.executable).parent / "python"))
+        assert remedies.python() == "python"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert remedies.python() == shlex.quote(sys.executable)

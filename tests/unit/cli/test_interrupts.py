@@ -1,0 +1,95 @@
+"""Signal handlers: the first signal stops in order, and a handler never waits for a lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo.cli.commands import run as run_command
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.writer import TextWriter
+from duo.llama.model import Model
+from duo.spec.types import Step
+from tests.unit.cli.runner import duo
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_handler_takes_no_lock(number: signal.Signals) -> None:
+    """The code that a signal interrupts may hold any lock, also one that is needed to stop."""
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def stop() -> None:
+        with lock:
+            stopped.set()
+
+    with on_interrupt(stop) as interrupt:
+        with lock:
+            signal.raise_signal(number)
+            assert interrupt.signal == number, "the handler has run, on this thread"
+            assert not stopped.is_set()
+        assert stopped.wait(60)
+    assert interrupt.status == 128 + number
+
+
+def test_without_a_signal_nothing_is_stopped_and_handlers_are_restored() -> None:
+    stopped = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    with on_interrupt(stopped.set) as interrupt:
+        pass
+    assert not stopped.is_set()
+    assert interrupt.status == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "duo-signals" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_signal_while_a_model_is_loaded(tiny: Path, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
+    """One signal, at the beginning of loading or at its end."""
+    init = Model.__init__
+
+    def interrupted(self: Model, config: Any, progress: Any) -> None:
+        sent = iter((False,))
+
+        def report(done: float) -> bool:
+            if done >= share and not next(sent, True):
+                os.kill(os.getpid(), signal.SIGINT)
+            return bool(progress(done))
+
+        init(self, config, report)
+
+    monkeypatch.setattr(Model, "__init__", interrupted)
+    run = duo("-m", tiny, "-p", "the cat", "-n", "4", "-t", "1")
+    assert (run.status, run.stdout, run.stderr) == (130, b"", "duo: interrupted while loading\n")
+
+
+@pytest.mark.usefixtures("slow_target")
+def test_a_signal_while_text_is_generated(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, n_written = TextWriter.step, iter(range(3))
+
+    def interrupted(self: TextWriter, step: Step) -> None:
+        write(self, step)
+        if next(n_written, None) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    text = ("-m", tiny, "-p", "the cat", "-n", "100", "--ignore-eos", "--exact", "-t", "1")
+    whole = duo(*text)
+    monkeypatch.setattr(TextWriter, "step", interrupted)
+    run = duo(*text)
+    assert run.status == 128 + signal.SIGTERM
+    assert whole.stdout.startswith(run.stdout)
+    assert 3 <= run.n_tokens < 100
+    assert "stopped: interrupted" in run.stderr
+
+
+def test_ctrl_c_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "run", interrupted)
+    run = duo("-m", "missing.gguf", "-p", "x")
+    assert (run.status, run.stdout, run.stderr) == (130, b"", "")

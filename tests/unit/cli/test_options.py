@@ -1,0 +1,143 @@
+"""From arguments and environment variables to options, and from options to configs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from duo.cli.main import app
+from duo.cli.options.context import CacheType
+from duo.cli.options.run import RunOptions
+from duo.cli.terminal.console import with_options
+from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
+from duo.llama.context import CACHE_TYPES
+from tests.command import assert_refused
+from tests.unit.cli.runner import duo, parse
+
+# Values to try for an option; each takes one of them.
+VALUES = ("7", "0.5", "row", "on", "q8_0", "a:1,b:2", "1,2", "x.gguf")
+
+
+def parsed(arguments: str) -> RunOptions:
+    return parse(*arguments.split())
+
+
+def test_environment_variables_stand_for_options() -> None:
+    command: Any = typer.main.get_command(app)
+    options = [option for option in command.params if option.envvar]
+    assert len(options) > 30
+    for option in options:
+        for name in [option.envvar] if isinstance(option.envvar, str) else option.envvar:
+            if option.is_flag:
+                on = not option.default
+                typed, env = [(option.opts if on else option.secondary_opts)[0]], {name: str(int(on))}
+            else:
+                runs = ((value, duo(option.opts[0], value, "--version")) for value in VALUES)
+                value = next(value for value, run in runs if run.status == 0)
+                typed, env = [option.opts[0], value], {name: value}
+            assert parse(env=env) == parse(*typed) != parse(), name
+
+
+def test_a_typed_option_wins_over_the_environment() -> None:
+    env = {"LLAMA_ARG_MODEL": "a.gguf", "LLAMA_ARG_N_PREDICT": "7", "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "user/repo"}
+    options = parse("-hf", "other/repo", "-md", "b.gguf", "-n", "3", env=env)
+    assert (options.model, options.hf_repo, options.predict) == (None, "other/repo", 3)
+    assert (options.model_draft, options.hf_repo_draft) == (Path("b.gguf"), None)
+    run = duo("tune", "-m", "a.gguf", "-md", "b.gguf", env={"LLAMA_ARG_HF_REPO": "user/repo"})
+    assert_refused(run, "a.gguf: no such file")
+
+
+def test_a_bad_value_in_the_environment_names_the_option() -> None:
+    assert_refused(duo("-p", "x", env={"LLAMA_ARG_CTX_SIZE": "many"}), "'-c'", status=2)
+
+
+def test_the_cache_types_are_those_of_llama_cpp() -> None:
+    assert list(get_args(CacheType)) == list(CACHE_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("-m a.gguf", (Path("a.gguf"), None)),
+        ("-m a.gguf -md b.gguf", (Path("a.gguf"), Path("b.gguf"))),
+        ("-hf user/repo:Q8_0 -hfd user/small", ("hf://user/repo:Q8_0", "hf://user/small")),
+        ("", ("demo", None)),
+    ],
+)
+def test_model_names(arguments: str, expected: tuple[Path | str, Path | str | None]) -> None:
+    options = parse(*arguments.split())
+    assert options.model_names() == expected
+    assert options.is_demo == (not arguments)
+    assert options.has_draft == (not arguments or expected[1] is not None)
+
+
+def test_the_engine_config() -> None:
+    assert RunOptions().engine_config() == EngineConfig()
+    options = parsed(
+        "-c 9 -b 8 -ub 7 -fa on -ctk f32 -ctv q8_0 -t 3 -tb 4 -td 2 -Cr 0-1 -Crd 2-3 --draft 5 --draft-ahead 6 "
+        "--schedule sync -n 10 --exact"
+    )
+    assert options.engine_config() == EngineConfig(
+        n_ctx=9, n_batch=8, n_ubatch=7, flash_attn="on", type_k="f32", type_v="q8_0", exact=True, n_threads=3,
+        n_threads_batch=4, draft_n_threads=2, cpu_range="0-1", draft_cpu_range="2-3", draft_n_max=5, draft_n_ahead=6,
+        schedule="sync", n_predict=10,
+    )  # fmt: skip
+    assert parse("--draft", "auto", "--draft-ahead", "auto").engine_config() == EngineConfig()
+
+
+@pytest.mark.parametrize("names", ["-n7", "--predict=7", "--n-predict=7"])
+def test_other_spellings_of_an_option(names: str) -> None:
+    assert parse(names).predict == 7
+    for name in ("--draft", "--draft-max", "--draft-n", "--spec-draft-n-max"):
+        assert parse(name, "0").draft == 0
+
+
+def test_the_sampling_config() -> None:
+    defaults = RunOptions().sampling_config()
+    assert replace(defaults, seed=0) == SamplingConfig()
+    options = parsed(
+        "--temp 0.9 -s 7 --top-k 5 --top-p 0.8 --min-p 0.1 --typical 0.7 --repeat-penalty 1.2 "
+        "--repeat-last-n 9 --presence-penalty 1 --frequency-penalty 2 -l 5-inf -l 6+1.5 --samplers top_k;temp"
+    )
+    assert options.sampling_config() == SamplingConfig(
+        temp=0.9, seed=7, top_k=5, top_p=0.8, min_p=0.1, typical=0.7, repeat_penalty=1.2, repeat_last_n=9,
+        presence_penalty=1.0, frequency_penalty=2.0, logit_bias=((5, float("-inf")), (6, 1.5)),
+        samplers=("top_k", "temperature"),
+    )  # fmt: skip
+    assert parse("--temp", "-1").sampling_config().temp == 0.0, "as llama.cpp reads it"
+    assert parse("--top-k", "-1").sampling_config().top_k == 0
+    assert len({parse("-s", "-1").sampling_config().seed for _ in range(3)}) == 3, "-1 is a new seed each time"
+
+
+def test_unsupported_samplers_are_left_out_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse("--samplers", "penalties;dry;top_n_sigma;top-k;typ_p;top_p;min_p;xtc;temp")
+    assert options.sampling_config().samplers == SAMPLERS
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.split("--samplers: ")[1].split()[0] for line in warnings] == ["dry", "top_n_sigma", "xtc"]
+
+
+def test_the_generation_config(tmp_path: Path) -> None:
+    options = parse("-n", "5", "-r", r"a\n", "-r", "b", "--ignore-eos", "--verify", "rejection", "--temp", "1")
+    config = options.generation_config(escape=True)
+    assert config.stop == StopConfig(5, ("a\n", "b"), ignore_eos=True)
+    assert config.is_rejection
+    assert options.generation_config(escape=False).stop.stop_strings == (r"a\n", "b")
+    file, schema = tmp_path / "grammar", tmp_path / "schema"
+    file.write_text('root ::= "a"\n')
+    schema.write_text("{}")
+    grammars = [("--grammar", 'root ::= "a"'), ("--grammar-file", str(file)), ("-j", "{}"), ("-jf", str(schema))]
+    found = [parse(*arguments).grammar_text() for arguments in grammars]
+    assert found[0] == found[1] == 'root ::= "a"'
+    assert found[2] == found[3]
+    assert "root ::=" in (found[2] or "")
+
+
+def test_messages_name_options_instead_of_parameters() -> None:
+    said = "layers on devices (n_gpu_layers, draft_n_gpu_layers): take a smaller n_ctx, or profile=False"
+    assert with_options(said) == "layers on devices (-ngl, -ngld): take a smaller -c, or --no-profile"
+    for name in ("/models/n_ctx.gguf", "my-n_ctx", "n_ctx_train", "top_k"):
+        assert with_options(name) == name

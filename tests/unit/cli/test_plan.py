@@ -1,0 +1,203 @@
+"""`duo plan`: predictions from figures, files and the statistics of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo.cli.commands.plan import plan, read_table
+from duo.cli.options.plan import PlanOptions
+from duo.errors import UsageError
+from tests.command import ONE_EACH, ROOT, Argument, assert_refused
+from tests.unit.cli.runner import duo
+from tests.unit.cli.table import Row, table
+
+SIZES = "1:490,2:495,4:520,5:540,8:650"
+REST = ("--draft-ms", "25", "--accept", "0.8")
+
+# All that is read of a run's statistics.
+POLICY: dict[str, Any] = {
+    "curve_ms": {"alone": [10.0, 11.0, 12.0], "beside": [12.0, 12.0, 12.0]},
+    "draft_ms": {"alone": 2.0, "beside": 3.0},
+    "acceptance": 0.5,
+}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted here need not be exact."""
+    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 1000)
+
+
+def predict(*arguments: Argument) -> tuple[dict[str, Row], str]:
+    run = duo("plan", *arguments)
+    assert (run.status, run.stderr.count("\n")) == (0, 1), run.stderr
+    return table(run.text)
+
+
+def statistics(tmp_path: Path, **figures: Any) -> Path:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"policy": POLICY | figures}))
+    return path
+
+
+def test_three_figures() -> None:
+    rows, best = predict("--target-ms", "490", *REST)
+    assert rows["plain"] == (2.04, 1.0, "the target alone")
+    for row in rows.values():
+        assert row.factor == pytest.approx(row.rate / rows["plain"].rate, abs=0.01)
+    plain, turns, both, limit = rows.values()
+    assert plain.rate < turns.rate < both.rate <= limit.rate
+    assert re.fullmatch(r"draft \d+, then verify", turns.words)
+    assert re.fullmatch(r"wait for \d+, verify up to \d+", both.words)
+    assert re.fullmatch(r"best: --schedule async; --draft \d+ is sufficient", best)
+
+
+def test_what_larger_batches_cost_counts() -> None:
+    rows = list(predict("--target-ms", SIZES, *REST)[0].values())
+    dear = list(predict("--target-ms", "1:490,2:900,16:7000", *REST)[0].values())
+    assert rows[0] == dear[0]
+    assert dear[2].rate < rows[2].rate
+    assert dear[3].rate < rows[3].rate
+
+
+def test_a_better_draft_is_faster() -> None:
+    figures = [("0", "25"), ("0.5", "100"), ("0.7", "30"), ("1", "5")]
+    found = [predict("--target-ms", SIZES, "--draft-ms", ms, "--accept", accept) for accept, ms in figures]
+    rates = [list(rows.values())[2].rate for rows, _ in found]
+    assert rates == sorted(rates)
+    never, best = found[0]
+    assert (best, list(never.values())[3].factor) == ("best: --schedule off", 1.0)
+
+
+@pytest.mark.parametrize("n", ["1", "3"])
+def test_no_more_is_verified_than_draft_allows(n: str) -> None:
+    rows, best = predict("--target-ms", SIZES, *REST, "--draft", n)
+    _, turns, both, _ = rows.values()
+    assert turns.words == f"draft {n}, then verify"
+    assert both.words.endswith(f"verify up to {n}")
+    assert best.endswith(f"--draft {n} is sufficient")
+
+
+def test_forms_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "times"
+    for content in (
+        "n,ms\n1,490\n2,495\n4,520\n5,540\n8,650\n",
+        "# measured\n\n8, 650\n5, 540\n4, 520\n2, 495\n1, 490",
+        "tokens\tms\n1\t490.0\n2\t495\n4\t520\n5\t540\n8\t6.5e2\n",
+    ):
+        path.write_text(content)
+        assert read_table(path) == {1: 490, 2: 495, 4: 520, 5: 540, 8: 650}
+    said = "target 490, 495, 520, 540, 650 ms for batches of 1, 2, 4, 5, 8; draft 25 ms per token; 80 % accepted\n"
+    assert duo("plan", "--table", path, *REST).stderr == duo("plan", "--target-ms", SIZES, *REST).stderr == said
+
+
+def test_the_documents_show_what_the_command_prints() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    tables = [(text, found) for text in texts for found in re.finditer(r"```text\n(plain .+?)```", text, re.DOTALL)]
+    assert tables
+    for text, shown in tables:
+        command = re.findall(r"^    duo (plan [^#\n]+)", text[: shown.start()], re.MULTILINE)[-1]
+        expected, best = table(shown[1])
+        rows, said = predict(*command.split()[1:])
+        assert said == best
+        for name, row in rows.items():
+            assert row.words == expected[name].words
+            assert row.rate == pytest.approx(expected[name].rate, rel=0.1), "of a shorter simulation"
+
+
+# The statistics of a run
+
+
+def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    options = ("-p", "the cat", "--ignore-eos", "--schedule", "sync", "--draft", "3", *ONE_EACH, "--json", path)
+    assert duo("-m", tiny, "-md", tiny, *options, "-n", "60").status == 0
+    curve = json.loads(path.read_text())["policy"]["curve_ms"]["alone"]
+    assert predict("--json", path)[0]["plain"].rate == pytest.approx(1000 / curve[0], rel=0.01)
+    duo("-m", tiny, "-md", tiny, *options, "-n", "1")
+    assert_refused(duo("plan", "--json", path), "too few measurements", status=2)
+    duo("-m", tiny, *options, "-n", "4")
+    assert_refused(duo("plan", "--json", path), "not the statistics of a run with a draft", status=2)
+
+
+@pytest.mark.parametrize(
+    "dear",
+    [{"draft_ms": {"alone": 2.0, "beside": 300.0}}, {"curve_ms": {"alone": [10.0, 11.0, 12.0], "beside": [90.0] * 3}}],
+)
+def test_concurrent_figures_change_only_the_concurrent_schedule(tmp_path: Path, dear: dict[str, Any]) -> None:
+    plain, turns, both, _ = predict("--json", statistics(tmp_path))[0].values()
+    assert plain.rate == 100.0
+    _, same, slower, _ = predict("--json", statistics(tmp_path, **dear))[0].values()
+    assert same == turns
+    assert slower.rate < both.rate
+
+
+def test_options_win_over_the_statistics(tmp_path: Path) -> None:
+    expected = duo("plan", "--target-ms", "490", *REST).stderr
+    assert duo("plan", "--json", statistics(tmp_path), "--target-ms", "490", *REST).stderr == expected
+    draft = {"draft_ms": {"alone": 25.0, "beside": 25.0}, "acceptance": 0.8}
+    assert duo("plan", "--json", statistics(tmp_path, **draft), "--target-ms", "490").stderr == expected
+    target = {"curve_ms": {"alone": [490.0] * 3, "beside": [490.0] * 3}, "acceptance": 0.8}
+    assert duo("plan", "--json", statistics(tmp_path, **target), "--draft-ms", "25").stderr == expected
+
+
+def test_damaged_statistics(tmp_path: Path) -> None:
+    damages: list[dict[str, Any]] = [
+        {"draft_ms": {"alone": 2.0, "beside": 0}}, {"draft_ms": {"alone": "x", "beside": 1.0}},
+        {"draft_ms": {"alone": 2.0}}, {"draft_ms": [2.0, 2.0]}, {"acceptance": "x"}, {"acceptance": None},
+        {"acceptance": 1.5}, {"curve_ms": {"alone": [], "beside": []}}, {"curve_ms": {"alone": 7, "beside": 7}},
+        {"curve_ms": {"alone": [-1.0], "beside": [1.0]}}, {"curve_ms": None},
+    ]  # fmt: skip
+    for figures in damages:
+        with pytest.raises(UsageError):
+            plan(PlanOptions(stats=statistics(tmp_path, **figures)))
+    path = tmp_path / "run.json"
+    for content in (b"", b"{", b"[]", b"7", b"{}", b'{"policy": 7}', b"\xff\xfe\0"):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="not the statistics of a run"):
+            plan(PlanOptions(stats=path))
+
+
+# Usage errors
+
+
+@pytest.mark.parametrize("option", ["--table", "--json"])
+def test_files_that_cannot_be_read(tmp_path: Path, option: str) -> None:
+    for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert_refused(duo("plan", option, path, *REST), f"{option} {path}: {said}", status=2)
+
+
+def test_invalid_tables_and_times(tmp_path: Path) -> None:
+    path = tmp_path / "times"
+    tables = (b"", b"1\n", b"1 x\n", b"2 490\n", b"1 0\n", b"1 -4\n", b"1 nan\n", b"0 5\n1 4\n", b"\xff\xfe\0 1\n")
+    for content in tables:
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=f"--table {path}: "):
+            read_table(path)
+    for times in ("x", "0", "-1", "nan", "inf", "2:490", "1:490,2:x", "1:490,0:3", "1:2:3", ",", "490,500"):
+        with pytest.raises(UsageError, match=f"--target-ms must have the form 490 or 1:490,2:495,8:650, not '{times}'"):
+            plan(PlanOptions(target_ms=times, draft_ms=25.0, accept=0.8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "missing values: add --target-ms or --table, --draft-ms and --accept"),
+        ("--target-ms 490 --draft-ms 25", "missing values: add --target-ms or --table, --draft-ms and --accept"),
+        ("--target-ms 490 --table x --draft-ms 25 --accept 0.5", "--target-ms and --table both give"),
+        ("--target-ms 490 --draft-ms 25 --accept 1.1", "--accept must be between 0 and 1"),
+        ("--target-ms 490 --draft-ms 25 --accept nan", "--accept must be between 0 and 1"),
+        ("--target-ms 490 --draft-ms 25 --accept x", "'--accept'"),
+        ("--target-ms 490 --draft-ms 0 --accept 0.5", "--draft-ms greater than 0"),
+        ("--target-ms 490 --draft-ms inf --accept 0.5", "--draft-ms greater than 0"),
+        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "'--draft'"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_usage_errors(arguments: str, said: str) -> None:
+    assert_refused(duo("plan", *arguments.split()), said, status=2)

@@ -1,0 +1,183 @@
+"""Profiles: a run begins with what earlier runs of the same pair have learned."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo.config import AUTO_DRAFT
+from duo.spec.policy import Policy
+from tests.command import ONE_EACH, Argument, Run
+from tests.unit.cli.runner import duo
+
+pytestmark = pytest.mark.usefixtures("no_prediction")
+
+SHORT = ("-p", "the cat", "--ignore-eos")
+
+
+class Home:
+    """A config directory, and runs of a pair of tiny models that use it."""
+
+    def __init__(self, tiny: Path, path: Path) -> None:
+        self._tiny = tiny
+        self._path = path
+        self.config = path / "config"
+
+    def run(self, *arguments: Argument, n: int = 24, threads: tuple[Argument, ...] = ONE_EACH) -> Run:
+        options = ("-md", self._tiny, *SHORT, "-n", str(n), *threads, *arguments)
+        run = duo("-m", self._tiny, *options, "--json", self._path / "run.json", env={"DUO_CONFIG": str(self.config)})
+        assert (run.status, run.warnings) == (0, []), run.stderr
+        return run
+
+    @property
+    def report(self) -> Any:
+        return json.loads((self._path / "run.json").read_text())
+
+    @property
+    def began_afresh(self) -> bool:
+        """Whether the last run has tried the sequential schedule, as without a profile."""
+        return "sync" in self.report["generation"]["tokens_by_schedule"]
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.config.rglob("*") if path.is_file())
+
+    @property
+    def profile(self) -> Path:
+        (path,) = self.files
+        return path
+
+    def change(self, **figures: Any) -> None:
+        self.profile.write_text(json.dumps(json.loads(self.profile.read_text()) | figures))
+
+
+@pytest.fixture(autouse=True)
+def one_core(set_cores: Callable[[int], None]) -> None:
+    """On one core the schedules to choose from are sync and off."""
+    set_cores(1)
+
+
+@pytest.fixture
+def home(tiny: Path, tmp_path: Path) -> Home:
+    return Home(tiny, tmp_path)
+
+
+@pytest.fixture
+def used(home: Home) -> Home:
+    home.run()
+    return home
+
+
+def learned(target_s: float, draft_s: float) -> dict[str, Any]:
+    """What a run would keep that measured these times."""
+    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
+    policy.begin(0, mode="greedy")
+    for costs in (policy.alone, policy.beside):
+        for n in range(1, AUTO_DRAFT + 2):
+            costs.add_target(n, target_s)
+        costs.add_draft(draft_s)
+    return policy.state()
+
+
+def test_runs_of_a_pair_keep_one_file(used: Home) -> None:
+    assert used.profile.parent == used.config / "profiles"
+    used.run("--draft", "3", "-r", "zzz", "--schedule", "sync", n=9)
+    assert len(used.files) == 1
+
+
+@pytest.mark.parametrize("options", [["--exact"], ["-ctk", "f32"], ["-fa", "on"]])
+def test_an_option_that_changes_the_cost_of_a_decode_has_its_own_profile(used: Home, options: list[str]) -> None:
+    used.run(*options)
+    assert len(used.files) == 2
+
+
+@pytest.mark.parametrize(("draft_s", "helps"), [(60.0, False), (1e-6, True)])
+def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, helps: bool) -> None:
+    """A prefill alone teaches nothing: all that is known is from the profile."""
+    used.change(policy=learned(0.1, draft_s))
+    used.run(n=1)
+    policy = used.report["policy"]
+    assert policy["draft_ms"]["alone"] == pytest.approx(1000 * draft_s)
+    assert policy["curve_ms"]["alone"] == pytest.approx([100.0] * 17)
+    assert (policy["schedule"] != "off") == helps
+
+
+def test_a_draft_known_to_be_slow_is_not_used(used: Home) -> None:
+    used.change(policy=learned(1e-4, 60.0))
+    used.run()
+    assert used.report["generation"]["tokens_by_schedule"] == {"off": 23}
+
+
+def test_tuned_threads_are_used_and_kept(home: Home, set_cores: Callable[[int], None]) -> None:
+    set_cores(4)
+    home.run(n=2, threads=())
+    threads = {"target": 3, "draft": 2, "beside": [2, 2]}
+    home.change(threads=threads)
+    home.run(n=2, threads=())
+    used = home.report["threads"]
+    assert (used["target"], used["draft"], used["beside"]) == (3, [2], [2, 2])
+    assert json.loads(home.profile.read_text())["threads"] == threads
+
+
+def test_no_profile_neither_reads_nor_writes(used: Home) -> None:
+    used.change(policy=learned(1e-4, 60.0))
+    before = used.profile.read_bytes()
+    used.run("--no-profile")
+    assert used.began_afresh
+    assert used.profile.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [["--no-profile"], ["--draft", "0"]])
+def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list[str]) -> None:
+    home.run(*options)
+    assert not home.config.exists()
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
+def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> None:
+    used.profile.write_bytes(content)
+    used.run()
+    assert used.began_afresh
+    assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        7,
+        {"bias": {}},
+        {"read_s": math.inf},
+        {"alone": {"target_s": {"1": [math.nan, 0]}, "draft_s": {}}},
+        {"alone": {"target_s": {"1": [10**400, 0]}, "draft_s": {}}},
+    ],
+)
+def test_damaged_figures_are_ignored_and_replaced(home: Home, policy: Any) -> None:
+    home.run(n=4, threads=())
+    usual = home.report["threads"]
+    damaged = learned(1e-4, 60.0) | policy if isinstance(policy, dict) else policy
+    home.change(policy=damaged, threads={"target": 7, "draft": 1, "beside": [1]})
+    home.run(n=4, threads=())
+    assert home.began_afresh
+    assert home.report["threads"] == usual
+    assert set(json.loads(home.profile.read_text())["policy"]) == set(learned(1.0, 1.0))
+
+
+def _a_file(path: Path) -> str:
+    path.write_text("a file")
+    return str(path)
+
+
+@pytest.mark.parametrize("place", [_a_file, lambda path: f"{_a_file(path)}/config", lambda _: "relative"])
+def test_a_config_directory_that_cannot_be_written(tiny: Path, tmp_path: Path, place: Callable[[Path], str]) -> None:
+    arguments = ("-m", tiny, "-md", tiny, *SHORT, "-n", "8", *ONE_EACH)
+    env = {"DUO_CONFIG": place(tmp_path / "place")}
+    run = duo(*arguments, env=env)
+    assert (run.status, run.n_tokens, run.stdout) == (0, 8, duo(*arguments).stdout)
+    (warning,) = run.warnings
+    assert "profile" in warning
+    assert duo(*arguments, "--no-profile", env=env).warnings == []

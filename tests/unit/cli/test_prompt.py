@@ -1,0 +1,118 @@
+"""Prompts: sources, escapes, errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from duo.cli.options.prompt import read_prompt
+from tests.command import Run, assert_refused
+from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.unit.cli.runner import duo
+
+
+@pytest.mark.parametrize(("content", "prompt"), [("a b", "a b"), ("a b\n", "a b"), ("a b\n\n", "a b\n"), ("é", "é")])
+def test_one_newline_at_the_end_of_a_file_is_dropped(tiny: Path, tmp_path: Path, content: str, prompt: str) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(content.encode())
+    assert read_prompt(None, str(path), escape=True) == prompt
+    run = duo("-m", tiny, "-f", "-", "-n", "0", "--display-prompt", stdin=content.encode())
+    assert run.text == prompt
+
+
+def test_escapes(tmp_path: Path) -> None:
+    written = r"a\nb\tc\"d\'e\\n \x41\xe2\x82\xac \q \x4 \e" + "\\"
+    meant = "a\nb\tc\"d'e\\n A€ \\q \\x4 \\e\\"
+    path = tmp_path / "prompt.txt"
+    path.write_text(written)
+    for source in ((written, None), (None, str(path))):
+        assert read_prompt(*source, escape=True) == meant
+        assert read_prompt(*source, escape=False) == written
+    assert read_prompt("a b\n", None, escape=True) == "a b\n"
+    assert read_prompt(None, None, escape=True) is None
+
+
+def test_an_empty_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("\n")
+    model = ("-m", "missing.gguf")
+    assert_refused(duo(*model, "-p", ""), "the prompt is empty")
+    assert_refused(duo(*model, "-f", path), f"{path} is empty")
+    for stdin in (b"", b"\n"):
+        assert_refused(duo(*model, "-f", "-", stdin=stdin), "standard input is empty")
+
+
+def test_a_prompt_file_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.txt"
+    for option in ("-f", "--grammar-file", "-jf"):
+        prompt = () if option == "-f" else ("-p", "x")
+        assert_refused(duo("-m", "missing.gguf", *prompt, option, missing), f"{missing}: no such file")
+        assert_refused(duo("-m", "missing.gguf", *prompt, option, tmp_path), f"{tmp_path}: Is a directory")
+
+
+@pytest.mark.parametrize("escape", ["--escape", "--no-escape"])
+def test_invalid_utf_8(tmp_path: Path, escape: str) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(b"one\\n two \xff")
+    said, model = "is not valid UTF-8: byte 0xff at offset", ("-m", "missing.gguf", escape)
+    assert_refused(duo(*model, "-f", path), f"{path} {said} 10")
+    assert_refused(duo(*model, "-f", "-", stdin=b"\xff"), f"standard input {said} 0")
+    assert_refused(duo(*model, "-p", b"two \xff"), f"the prompt {said} 4")
+    assert_refused(duo(*model, "-p", "x", "-r", b"\xff"), f"-r {said} 0")
+    assert_refused(duo(*model, "-p", "x", "--grammar", b'root ::= "\xff"'), f"--grammar {said} 10")
+
+
+def test_an_escape_that_makes_invalid_utf_8() -> None:
+    assert_refused(duo("-m", "missing.gguf", "-p", r"\xff"), "the prompt is not valid UTF-8")
+
+
+def test_a_system_prompt_of_invalid_utf_8(tiny: Path) -> None:
+    assert_refused(duo("-m", tiny, "-p", "x", "-sys", b"\xff"), "-sys is not valid UTF-8: byte 0xff at offset 0")
+
+
+def test_a_model_without_a_chat_template(tiny: Path) -> None:
+    assert_refused(duo("-m", tiny, "-p", "x", "--chat"), "tiny.gguf has no chat template")
+
+
+def _sizes(run: Run) -> list[int]:
+    """Both numbers of the error: the prompt's tokens and the context's."""
+    assert_refused(run)
+    found = re.search(r"the prompt has (\d+) tokens, the context (\d+) ", run.stderr)
+    assert found is not None, run.stderr
+    return [int(number) for number in found.groups()]
+
+
+def test_a_prompt_longer_than_the_context(tiny: Path) -> None:
+    prompt = "the cat sat " * 60
+    n_tokens, n_ctx = _sizes(duo("-m", tiny, "-p", prompt, "-n", "-1"))
+    assert n_ctx == N_CTX_TRAIN < n_tokens
+    small = duo("-m", tiny, "-p", prompt, "-n", "8", "-c", "20")
+    assert _sizes(small) == [n_tokens, 20]
+    assert "(-c)" in small.stderr
+
+
+def test_a_prompt_as_long_as_the_context(tiny: Path) -> None:
+    prompt = ("-m", tiny, "-p", "the cat sat " * 40, "-n", "0", "-t", "1")
+    n_tokens, _ = _sizes(duo(*prompt, "-c", "20"))
+    run = duo(*prompt, "-c", str(n_tokens))
+    assert (run.status, run.n_tokens) == (0, 0)
+    assert _sizes(duo(*prompt, "-c", str(n_tokens - 1))) == [n_tokens, n_tokens - 1]
+
+
+def test_bos_is_added_once_and_only_where_the_vocabulary_asks_for_it(tmp_path: Path) -> None:
+    counts, texts = {}, {}
+    for add_bos in (True, False):
+        model = tiny_llama(tmp_path / f"model_{add_bos}.gguf", add_bos=add_bos)
+        for prompt in ("the cat", "<s>the cat"):
+            run = duo("-m", model, "-p", prompt, "-n", "8", "--exact", "-t", "1")
+            counts[add_bos, prompt], texts[add_bos, prompt] = run.n_prompt, run.stdout
+    n = counts[False, "the cat"]
+    assert counts == {
+        (False, "the cat"): n,
+        (False, "<s>the cat"): n + 1,
+        (True, "the cat"): n + 1,
+        (True, "<s>the cat"): n + 1,
+    }
+    assert texts[True, "the cat"] == texts[True, "<s>the cat"] == texts[False, "<s>the cat"] != texts[False, "the cat"]

@@ -1,0 +1,111 @@
+"""The report at the end of a run: five lines, and with -v all statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duo.cli.terminal.report import render, render_verbose
+from duo.spec.policy import Policy
+
+PLAIN: dict[str, Any] = {
+    "prompt": {"tokens": 5, "seconds": 0.5, "tokens_per_s": 10.0},
+    "generation": {
+        "tokens": 16, "seconds": 1.5, "tokens_per_s": 10.0, "time_to_first_token_s": 0.61, "decodes": 15,
+        "tokens_per_decode": 1.0, "target_ms_per_decode": 100.0, "waited_s": 0.0, "tokens_by_schedule": {"off": 15},
+        "stop": "token limit",
+    },
+    "draft": None,
+    "memory": {"peak_bytes": 1_234_500_000},
+    "sampling": {"temperature": 0.0, "seed": 7, "mode": "greedy"},
+}  # fmt: skip
+DRAFTED: dict[str, Any] = PLAIN | {
+    "generation": PLAIN["generation"]
+    | {"tokens_per_s": 15.0, "decodes": 8, "tokens_per_decode": 1.875, "tokens_by_schedule": {"sync": 5, "async": 10}},
+    "draft": {
+        "drafted": 20, "verified": 12, "accepted": 7, "accept_rate": 7 / 12, "accept_rate_by_position": [0.75, 0.25],
+        "decodes_by_candidates": [2, 0, 6], "ms_per_token": 20.0, "hidden": 0.8, "unused": 0.65, "error": None,
+    },
+    "policy": {
+        "schedule": "async", "changes": [], "rate": 14.0, "forecast_tokens_per_s": {"off": 10.0, "async": 16.0},
+        "acceptance": 0.6, "alone_measurements": 9,
+        "target_ms": {"alone": {"1": 100.0}, "beside": {"1": 110.0, "3": 120.0}},
+        "draft_ms": {"alone": 20.0, "beside": 25.0},
+    },
+}  # fmt: skip
+SAMPLED = {"sampling": {"temperature": 0.8, "seed": 7, "mode": "coupled"}}
+
+
+def test_a_plain_run() -> None:
+    assert render(PLAIN) == (
+        "speed   16 tokens in 1.50 s, 10.0 tokens/s; prompt: 5 tokens in 0.50 s, 10.0 tokens/s; stopped: token limit\n"
+        "memory  1234 MB at most\n"
+        "tokens: 16 tps: 10.000"
+    )
+    assert render_verbose(PLAIN) == (
+        "prompt      5 tokens in 0.50 s, 10.0 tokens/s\n"
+        "first token 0.61 s\n"
+        "generated   16 tokens in 1.50 s, 10.0 tokens/s; stopped: token limit\n"
+        "target      15 decodes, 100.00 ms each, 1.00 tokens each, waited 0.00 s for the draft\n"
+        "memory      1234 MB at most\n"
+        "tokens: 16 tps: 10.000"
+    )
+
+
+def test_a_drafted_run_says_what_the_draft_did_and_whether_it_paid() -> None:
+    lines = render(DRAFTED | SAMPLED).splitlines()
+    assert len(lines) == 5
+    assert lines[0].endswith("; stopped: token limit; seed 7")
+    assert lines[1:3] == [
+        "draft   20 tokens drafted, 12 verified, 7 accepted (58.3 %)",
+        "gain    1.50 times the target alone (10.0 tokens/s by its decodes); tokens by schedule: 5 sync, 10 async",
+    ]
+    assert render_verbose(DRAFTED | SAMPLED).splitlines()[4:] == [
+        "sampling    temperature 0.8, seed 7, coupled",
+        "draft       20 drafted, 12 verified, 7 accepted (58.3 %); 65.0 % of the drafted never used",
+        "            20.00 ms/token, 80.0 % of it concurrent with the target",
+        "            accepted by position, %: 75 25",
+        "            decodes × candidates verified: 2 × 0, 6 × 2",
+        "schedule    5 tokens sync, 10 tokens async; forecast in tokens/s: off 10.0, async 16.0",
+        "learned     alone or sequential: T(1) = 100.0 ms, draft 20.0 ms",
+        "learned     concurrent: T(1, 3) = 110.0, 120.0 ms, draft 25.0 ms",
+        "            60.0 % accepted, λ = 14.0 tokens/s",
+        "gain        1.50 times the target alone (10.0 tokens/s by its decodes); tokens by schedule: 5 sync, 10 async",
+        "memory      1234 MB at most",
+        "tokens: 16 tps: 15.000",
+    ]
+
+
+def test_a_draft_that_failed() -> None:
+    failed = DRAFTED | {"draft": DRAFTED["draft"] | {"error": "out of memory"}}
+    assert render(failed).splitlines()[1].endswith("7 accepted (58.3 %); failed: out of memory")
+    assert "            the draft failed: out of memory" in render_verbose(failed).splitlines()
+
+
+def test_nothing_generated_divides_by_nothing() -> None:
+    nothing = {"tokens": 0, "tokens_per_s": None, "time_to_first_token_s": None, "target_ms_per_decode": None}
+    statistics = PLAIN | {
+        "generation": PLAIN["generation"] | nothing | {"tokens_per_decode": None},
+        "memory": {"peak_bytes": None},
+    }
+    assert render(statistics).splitlines()[1:] == ["tokens: 0 tps: 0.000"]
+    assert "target      15 decodes, - ms each, - tokens each, waited 0.00 s for the draft" in render_verbose(statistics)
+
+
+def test_a_policy_that_has_learned_nothing() -> None:
+    nothing = {"alone": None, "beside": None}
+    policy = Policy(4, 8).statistics()
+    assert (policy["draft_ms"], policy["curve_ms"]) == (nothing, nothing)
+    statistics = DRAFTED | {"policy": policy, "generation": DRAFTED["generation"] | {"tokens_by_schedule": {}}}
+    assert "gain    unknown: too few decodes of the target alone; schedule: sync" in render(statistics).splitlines()
+    assert "schedule    sync; forecast in tokens/s: -" in render_verbose(statistics)
+    assert "learned" not in render_verbose(statistics)
+
+
+def test_the_first_five_changes_of_schedule_are_shown() -> None:
+    changes = [{"tokens": 10 * n, "schedule": "off", "reason": f"reason {n}"} for n in range(1, 9)]
+    for n_changes, more in ((0, []), (5, []), (8, ["            and 3 more changes"])):
+        lines = render_verbose(DRAFTED | {"policy": DRAFTED["policy"] | {"changes": changes[:n_changes]}}).splitlines()
+        at = [line.split()[0] for line in lines].index("schedule") + 1
+        shown = [f"            off at {10 * n} (reason {n})" for n in range(1, 1 + min(n_changes, 5))] + more
+        assert lines[at : at + len(shown)] == shown
+        assert lines[at + len(shown)].startswith("learned ")

@@ -1,0 +1,216 @@
+"""What a run writes: the text to stdout, the report to stderr, --json, --trace, the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duo.llama.devices import gpus
+from tests.command import ONE_EACH, Run, models
+from tests.unit.cli.reference import greedy_text
+from tests.unit.cli.runner import duo
+
+TEXT = ("-p", "the cat", "-n", "24", "--ignore-eos", "--exact", *ONE_EACH)
+KEYS = {
+    "prompt": "tokens seconds tokens_per_s",
+    "generation": "tokens seconds tokens_per_s time_to_first_token_s decodes tokens_per_decode target_ms_per_decode "
+    "waited_s tokens_by_schedule stop",
+    "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token hidden "
+    "unused error",
+    "memory": "peak_bytes",
+    "sampling": "temperature seed mode",
+    "policy": "schedule changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance target_ms draft_ms "
+    "alone_measurements curve_ms latency_ms",
+    "versions": "duo llama-cpp-python llama.cpp numpy",
+    "models": "target draft",
+    "threads": "target target_batch draft beside cores draft_cores apart",
+}
+MODEL_KEYS = "path description bytes params layers quantisation vocabulary trained_context"
+
+
+@pytest.fixture(scope="module")
+def drafted(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any], list[dict[str, Any]]]:
+    """A run with a draft, its statistics and its trace."""
+    folder = tmp_path_factory.mktemp("run")
+    paths = folder / "run.json", folder / "run.trace"
+    options = ("--schedule", "sync", "--draft", "4", "-c", "300", "--json", paths[0], "--trace", paths[1])
+    run = duo(*models(tiny, tiny), *TEXT, *options)
+    assert (run.status, run.n_tokens, run.warnings) == (0, 24, [])
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return run, *(json.loads(path.read_text(), parse_constant=refuse) for path in paths)
+
+
+def heads(said: str) -> list[str]:
+    return [line.split()[0] for line in said.splitlines()]
+
+
+def test_the_text_is_the_targets_own_to_the_byte(tiny: Path) -> None:
+    expected = greedy_text(tiny, "the cat", 64)
+    with pytest.raises(UnicodeDecodeError):
+        expected.decode()
+    for pair in (models(tiny), models(tiny, tiny)):
+        assert duo(*pair, *TEXT, "-n", "64").stdout == expected
+
+
+def test_display_prompt_writes_the_prompt_before_the_text(tiny: Path) -> None:
+    text = duo("-m", tiny, *TEXT).stdout
+    assert duo("-m", tiny, *TEXT, "--no-display-prompt").stdout == text != b""
+    assert duo("-m", tiny, *TEXT, "--display-prompt").stdout == b"the cat" + text
+
+
+def test_the_report_has_at_most_five_lines(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
+    assert heads(drafted[0].stderr) == ["speed", "draft", "gain", "memory", "tokens:"]
+    assert heads(duo("-m", tiny, *TEXT).stderr) == ["speed", "memory", "tokens:"]
+    hot = duo("-m", tiny, *TEXT, "--temp", "1", "-s", "5")
+    assert "; seed 5\n" in hot.stderr
+
+
+# Logs
+
+
+def test_the_log_appears_only_where_it_is_asked_for(tiny: Path, tmp_path: Path) -> None:
+    log = tmp_path / "llama.log"
+    plain, to_file = duo("-m", tiny, *TEXT), duo("-m", tiny, *TEXT, "--log-file", log)
+    verbose = duo("-m", tiny, *TEXT, "-v")
+    assert "llama_model_loader" not in plain.stderr
+    assert heads(to_file.stderr) == heads(plain.stderr)
+    assert "llama_model_loader" in log.read_text()
+    assert "llama_model_loader" in verbose.stderr
+    assert heads(verbose.stderr)[-6:] == ["prompt", "first", "generated", "target", "memory", "tokens:"]
+    assert verbose.stdout == to_file.stdout == plain.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk(tiny: Path) -> None:
+    for option in ("--json", "--trace"):
+        run = duo("-m", tiny, *TEXT, option, "/dev/full")
+        assert run.status == 1
+        *_, statistics, error = run.stderr.splitlines()
+        assert statistics.startswith("tokens: 24 ")
+        assert error == f"duo: error: {option} /dev/full: No space left on device"
+    run = duo("-m", tiny, *TEXT, "--log-file", "/dev/full")
+    assert (run.status, run.n_tokens) == (0, 24), "the log is no reason to stop"
+    assert "Traceback" not in run.stderr
+
+
+# --json and --trace
+
+
+def test_json_has_stable_names(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
+    _, report, _ = drafted
+    assert set(report) == {*KEYS, "system", "devices", "context", "options"}
+    assert {name: set(report[name]) for name in KEYS} == {name: set(keys.split()) for name, keys in KEYS.items()}
+    assert all(set(model) == set(MODEL_KEYS.split()) for model in report["models"].values())
+    assert all(
+        set(device) == {"name", "description", "kind", "memory_free", "memory_total"} for device in report["devices"]
+    )
+
+
+def test_json_has_the_facts(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
+    _, report, _ = drafted
+    assert report["models"]["target"] == report["models"]["draft"]
+    assert (report["models"]["target"]["path"], report["context"]) == (str(tiny), 300)
+    assert (report["options"]["prompt"], report["options"]["draft"]) == ("the cat", 4)
+    threads = report["threads"]
+    assert (threads["target"], threads["draft"], threads["beside"]) == (1, [1], [1, 1])
+
+
+def test_the_figures_are_consistent(drafted: tuple[Run, Any, Any]) -> None:
+    run, report, _ = drafted
+    generation, draft, policy = report["generation"], report["draft"], report["policy"]
+    assert (report["prompt"]["tokens"], generation["tokens"], generation["stop"]) == (run.n_prompt, 24, "token limit")
+    # Every step yields the accepted candidates and one token of the target's own; the first belongs to the prefill.
+    assert draft["accepted"] + generation["decodes"] + 1 == 24
+    assert draft["drafted"] >= draft["verified"] >= draft["accepted"] > 0
+    assert draft["accept_rate"] == pytest.approx(draft["accepted"] / draft["verified"])
+    assert draft["unused"] == pytest.approx(1 - draft["accepted"] / draft["drafted"])
+    assert 1 <= len(draft["accept_rate_by_position"]) <= 4
+    assert sum(draft["decodes_by_candidates"]) == generation["decodes"]
+    assert sum(k * n for k, n in enumerate(draft["decodes_by_candidates"])) == draft["verified"]
+    assert (generation["tokens_by_schedule"], policy["schedule"], policy["changes"]) == ({"sync": 23}, "sync", [])
+    assert (draft["hidden"], generation["waited_s"], draft["error"]) == (0.0, 0.0, None), "sequential"
+    assert report["memory"]["peak_bytes"] > report["models"]["target"]["bytes"]
+    sizes = {int(n) for times in policy["target_ms"].values() for n in times}
+    assert sizes >= {k + 1 for k, n in enumerate(draft["decodes_by_candidates"]) if n}
+    assert len(policy["curve_ms"]["alone"]) == 5
+    assert min(policy["rate"], policy["predicted_tokens_per_s"], *policy["forecast_tokens_per_s"].values()) > 0
+    accepted = f"{draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted"
+    assert f"draft   {accepted}" in run.stderr
+    assert run.stderr.splitlines()[-1] == f"tokens: 24 tps: {generation['tokens_per_s']:.3f}"
+
+
+def test_json_of_a_plain_run_has_no_draft(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    duo("-m", tiny, *TEXT, "--json", path)
+    report = json.loads(path.read_text())
+    assert report["draft"] is report["models"]["draft"] is None
+    assert set(report["generation"]) == set(KEYS["generation"].split())
+    assert "policy" not in report
+
+
+def test_the_trace_has_a_lane_for_each_model(drafted: tuple[Run, Any, Any], tiny: Path) -> None:
+    _, report, events = drafted
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert sorted(lanes.values()) == ["draft", "target"]
+    about = events[0]["args"]["about"]
+    assert (about["target"], about["draft"]) == (tiny.name, tiny.name)
+    timed = [event for event in events if event["ph"] == "X"]
+
+    def count(lane: str, *names: str) -> int:
+        return sum(lanes[event["tid"]] == lane and event["name"] in names for event in timed)
+
+    n_decodes = report["generation"]["decodes"]
+    assert (count("target", "prompt"), count("target", "decode")) == (1, n_decodes)
+    assert count("target", "commit") == count("target", "verify") == n_decodes + 1
+    assert sum(event["args"]["tokens"] for event in timed if event["name"] == "commit") == 24
+    assert count("draft", "publish") == count("draft", "draft", "catch up") == report["draft"]["drafted"]
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_pipe_is_coloured_only_when_asked_for(tiny: Path, no_color: str) -> None:
+    plain, mark = duo("-m", tiny, *TEXT), re.compile(rb"\x1b\[[0-9;]*m")
+    for option, marked in (("auto", False), ("never", False), ("always", True)):
+        run = duo(*models(tiny, tiny), *TEXT, "--color", option, env={"NO_COLOR": no_color})
+        assert bool(mark.search(run.stdout)) == marked
+        assert mark.sub(b"", run.stdout) == plain.stdout
+        assert not mark.search(run.stderr.encode())
+
+
+# Warnings
+
+
+@pytest.mark.skipif(bool(gpus()), reason="this build has a GPU")
+def test_layers_for_a_gpu_that_does_not_exist(tiny: Path) -> None:
+    plain = duo(*models(tiny, tiny), *TEXT, "-ngl", "0", "-ngld", "auto")
+    assert plain.warnings == []
+    for options, said in (("-ngl 99", "-ngl"), ("-ngld all", "-ngld"), ("-ngl 1 -ngld 1", "-ngl and -ngld")):
+        run = duo(*models(tiny, tiny), *TEXT, *options.split())
+        (warning,) = run.warnings
+        assert warning.startswith(f"duo: warning: {said}: all layers stay on the CPU: llama.cpp was built")
+        assert "; to build it with one: " in warning
+        assert (run.status, run.stdout) == (0, plain.stdout)
+
+
+def test_more_threads_than_cores(tiny: Path) -> None:
+    many, draft = str(8 * (os.cpu_count() or 1)), ("-md", tiny)
+    for options in (("-t", many), (*draft, "-t", many, "-td", "1"), (*draft, "-td", many)):
+        run = duo("-m", tiny, "-p", "the cat", "-n", "1", *options)
+        (warning,) = run.warnings
+        assert "cores will slow each other down" in warning
+        assert (run.status, run.n_tokens) == (0, 1)
+    for usual in ((), ("-t", "1"), ("--draft", "0")):
+        assert duo(*models(tiny, tiny), "-p", "the cat", "-n", "2", *usual).warnings == []
+
+
+def test_live_without_a_terminal(tiny: Path) -> None:
+    run = duo("-m", tiny, *TEXT, "--live")
+    assert run.warnings == ["duo: warning: --live needs a terminal on stdout, and not TERM=dumb"]
+    assert run.n_tokens == 24

@@ -1,0 +1,107 @@
+"""Sampling and grammars: what options do to the text, and that a draft does nothing to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from duo.config import ModelConfig
+from duo.llama.model import Model
+from tests.command import ONE_EACH, Argument, assert_refused, models
+from tests.unit.cli.runner import duo
+
+PROMPT = ("-p", "Once upon a time", "-n", "24", "--ignore-eos", "--exact", *ONE_EACH)
+HOT = ("--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0")
+DATE = 'root ::= [0-9] [0-9] "." [0-9] [0-9] "." [0-9] [0-9] [0-9] [0-9]'
+
+
+def text(*arguments: Argument) -> bytes:
+    run = duo(*PROMPT, *arguments)
+    assert (run.status, run.warnings) == (0, []), run.stderr
+    return run.stdout
+
+
+def test_the_seed_decides_the_text_and_the_draft_does_not(kin: dict[str, Path]) -> None:
+    sampled = ("-m", kin["lfm2"], "--temp", "0.9", "-s")
+    alone = text(*sampled, "7")
+    assert alone != text(*sampled, "8")
+    for more in (("--draft", "2"), ("--schedule", "async"), ("--schedule", "sync", "--draft", "6")):
+        assert text(*sampled, "7", "-md", kin["llama"], *more) == alone
+
+
+def test_the_seed_of_a_run_is_reported_and_repeats_its_text(tiny: Path) -> None:
+    first = duo("-m", tiny, *PROMPT, *HOT)
+    (seed,) = re.findall(r"; seed (\d+)$", first.stderr, re.MULTILINE)
+    assert text("-m", tiny, *HOT, "-s", seed) == first.stdout
+    assert text("-m", tiny, *HOT) != first.stdout, "each run takes a new seed"
+    assert "seed" not in duo("-m", tiny, *PROMPT).stderr, "greedy text needs none"
+
+
+def test_rejection_sampling(tiny: Path) -> None:
+    options = ("--temp", "0.9", "-s", "3", "--verify", "rejection", "--schedule", "sync", "--draft", "4", "-v")
+    run = duo(*models(tiny, tiny), *PROMPT, *options)
+    assert (run.status, run.n_tokens) == (0, 24)
+    assert "temperature 0.9, seed 3, rejection" in run.stderr
+    assert re.search(r"drafted, [1-9]\d* verified, [1-9]\d* accepted", run.stderr)
+    assert text(*models(tiny, tiny), "--verify", "rejection") == text("-m", tiny), "greedy"
+
+
+@pytest.mark.parametrize("change", ["--repeat-penalty 2", "--presence-penalty 9", "--frequency-penalty 5"])
+def test_penalties_change_the_text_and_the_draft_follows(tiny: Path, change: str) -> None:
+    plain, changed = text("-m", tiny), text("-m", tiny, *change.split())
+    assert changed != plain
+    assert text(*models(tiny, tiny), *change.split()) == changed
+    assert text("-m", tiny, *change.split(), "--repeat-last-n", "0") == plain
+
+
+def test_a_biased_token(tiny: Path) -> None:
+    model = Model(ModelConfig(tiny))
+    token = model.tokenize("▁dog")[-1]
+    piece = model.piece(token)
+    model.close()
+    assert text(*models(tiny, tiny), "-n", "3", "-l", f"{token}+100") == 3 * piece
+    assert text(*models(tiny, tiny), "-n", "3", "-l", f"{token}+100", "-l", f"{token}-inf") == text(
+        "-m", tiny, "-n", "3"
+    )
+    run = duo("-m", tiny, *PROMPT, "-l", "999999+1")
+    assert_refused(run, "--logit-bias: no token 999999 in a vocabulary of", status=2)
+
+
+def test_samplers_run_in_the_given_order(tiny: Path) -> None:
+    hot = ("-m", tiny, "--temp", "1.5", "-s", "1", "--top-k", "5", "--top-p", "0.8", "--samplers")
+    assert text(*hot, "temperature;top_k;top_p") != text(*hot, "top_p;top_k;temperature")
+
+
+@pytest.mark.parametrize("temperature", ["0", "1.3"])
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
+def test_a_grammar_is_obeyed_to_its_end(kin: dict[str, Path], temperature: str, verify: str) -> None:
+    arguments = ("-m", kin["lfm2"], *PROMPT, "--temp", temperature, "-s", "4", "--grammar", DATE)
+    alone = duo(*arguments)
+    run = duo(*arguments, "-md", kin["llama"], "--verify", verify, "--schedule", "sync", "--draft", "6")
+    assert (run.stopped, alone.stopped) == ("the grammar allows nothing more",) * 2
+    assert re.fullmatch(r"\d\d\.\d\d\.\d{4}", run.text)
+    if verify == "coupled" or temperature == "0":
+        assert run.text == alone.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--grammar", "root := nonsense"), "the grammar is invalid: "),
+        (("--grammar", 'line ::= "a"'), "the grammar is invalid: "),
+        (("--grammar", " "), "the grammar is invalid: it is empty"),
+    ],
+)
+def test_an_invalid_grammar(tiny: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert_refused(duo("-m", tiny, "-p", "the", "-n", "1", *arguments), said, status=2)
+
+
+def test_each_sampling_mode_learns_its_own_acceptance(tiny: Path, tmp_path: Path) -> None:
+    env = {"DUO_CONFIG": str(tmp_path)}
+    for more in ((), ("--temp", "0.8"), ("--temp", "0.8", "--verify", "rejection")):
+        assert duo(*models(tiny, tiny), *PROMPT, *more, env=env).status == 0
+    (profile,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert set(json.loads(profile.read_text())["policy"]["acceptance"]) == {"greedy", "coupled", "rejection"}

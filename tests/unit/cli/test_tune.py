@@ -1,0 +1,84 @@
+"""`duo tune`: what it prints, and what it keeps for later runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from duo.cli.commands import tune
+from duo.diagnose.measure import SIZES, Measurements, Meter
+from tests.command import assert_refused, models
+from tests.unit.cli.runner import duo
+from tests.unit.cli.table import table
+
+
+class InstantMeter(Meter):
+    """Measures only how often the draft is right; a decode of the target takes 100 ms, one of the draft `draft_s`."""
+
+    draft_s = 0.005
+
+    def measure(
+        self,
+        target_threads: Sequence[int],
+        draft_threads: Sequence[int],
+        splits: Sequence[tuple[int, int]],
+        n_text: int,
+    ) -> Measurements:
+        found = Measurements({(t, n): 0.1 for t in target_threads for n in SIZES})
+        found.draft = dict.fromkeys(draft_threads, self.draft_s)
+        found.beside = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * self.draft_s) for split in splits}
+        return found
+
+
+@pytest.fixture(autouse=True)
+def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -> None:
+    set_cores(1)
+    monkeypatch.setattr(tune, "Meter", InstantMeter)
+    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 500)
+
+
+def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: Path) -> None:
+    env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
+    run = duo("tune", *models(tiny, tiny), env=env)
+    assert (run.status, run.stderr) == (0, "")
+    measured, predictions, advice = run.text.split("\n\n")
+    for words in ("ms per decode, by batch size", "target on 1 thread", "draft on 1 thread", "100 % of the draft's"):
+        assert words in measured
+    rows, best = table(predictions)
+    assert rows["plain"].rate == pytest.approx(10)
+    said, flags, where = advice.splitlines()
+    assert said.startswith("This draft pays: about ")
+    assert flags.startswith(f"Options: {best.split('; ')[0].removeprefix('best: ')} (with 1 and 1 threads")
+    (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
+    assert f" {profile}, " in where
+    assert set(json.loads(profile.read_text())) == {"for", "policy", "threads"}
+
+    found = duo(*models(tiny, tiny), "-p", "the cat", "-n", "1", "--json", report, env=env)
+    assert (found.status, found.warnings) == (0, [])
+    policy = json.loads(report.read_text())["policy"]
+    assert policy["draft_ms"]["alone"] == pytest.approx(5), "nothing else is known of this pair"
+
+
+def test_a_slow_draft_does_not_help_however_right_it_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InstantMeter, "draft_s", 0.2)
+    run = duo("tune", *models(tiny, tiny))
+    assert "100 % of the draft's tokens would be accepted" in run.text
+    assert "This draft does not pay: " in run.text
+    assert "Options: --schedule off, or omit -md" in run.text
+
+
+def test_models_that_cannot_roll_back(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
+    for target, draft in ((tiny, recurrent), (recurrent, tiny)):
+        run = duo("tune", *models(target, draft), env={"DUO_CONFIG": str(tmp_path / "config")})
+        assert (run.status, run.stdout, run.stderr.count("\n")) == (0, b"", 1)
+        assert "a draft cannot be used" in run.stderr
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_profile_that_cannot_be_written(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": f"{tmp_path}/file/config"})
+    assert_refused(run, f"the profile {tmp_path}/file/config")

@@ -1,0 +1,160 @@
+"""Usage errors: exit status 2 and one line, before any model is loaded."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from duo.llama.library import supports_rpc
+from tests.command import assert_refused
+from tests.unit.cli.runner import duo
+
+# No such model exists: the options are refused first.
+MISSING = "-m missing.gguf -p x"
+
+OPTIONS = [
+    ("-n -2", "-n must be -1 or more, not -2"),
+    ("-n many", "-n"),
+    ("--draft -1", "--draft must be at least 0, not -1"),
+    ("--draft x", "'x' is not a number or 'auto'"),
+    ("--draft-ahead 0", "--draft-ahead must be at least 1, not 0"),
+    ("--draft-ahead x", "'x' is not a number or 'auto'"),
+    ("-t 0", "'-t' / '--threads'"),
+    ("-td 0", "'-td' / '--threads-draft'"),
+    ("-tb 0", "'-tb' / '--threads-batch'"),
+    ("-c -1", "'-c' / '--ctx-size'"),
+    ("-b 0", "'-b' / '--batch-size'"),
+    ("-ub 0", "'-ub' / '--ubatch-size'"),
+    ("-ngl x", "'x' is not a number, 'all' or 'auto'"),
+    ("-ngld x", "'x' is not a number, 'all' or 'auto'"),
+    ("-fa maybe", "'maybe' is not one of 'on', 'off', 'auto'"),
+    ("-ctk nonsense", "'nonsense' is not one of 'f32', 'f16'"),
+    ("-ctv nonsense", "'nonsense' is not one of 'f32', 'f16'"),
+    ("--schedule fast", "'fast' is not one of 'auto', 'async', 'sync', 'off'"),
+    ("--color blue", "'blue' is not one of 'auto', 'always', 'never'"),
+    ("-Cr nonsense", "a range of cores is written lo-hi, for example 0-3, not 'nonsense'"),
+    ("-Crd 3", "a range of cores is written lo-hi, for example 0-3, not '3'"),
+    ("-Cr 0-99999", "cores 0-99999: this process may use"),
+    ("-Cr 3-1", "cores 3-1: this process may use"),
+    ("--temp warm", "'--temp' / '--temperature'"),
+    ("--temp nan", "--temp must be 0 or more, not nan"),
+    ("--top-p 1.5", "--top-p must be between 0 and 1, not 1.5"),
+    ("--min-p -1", "--min-p must be between 0 and 1, not -1"),
+    ("--typical 2", "--typical must be between 0 and 1, not 2"),
+    ("--repeat-penalty 0", "--repeat-penalty must be greater than 0, not 0"),
+    ("--repeat-last-n -1", "--repeat-last-n"),
+    ("--presence-penalty inf", "--presence-penalty must be a number, not inf"),
+    ("-s -2", "'-s' / '--seed'"),
+    ("--logit-bias 12", "'12' is not of the form TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf"),
+    ("-l x+1", "'x+1' is not of the form TOKEN_ID(+/-)BIAS"),
+    ("-l 12+much", "'12+much' is not of the form TOKEN_ID(+/-)BIAS"),
+    ("--samplers top_q", "unknown sampler 'top_q' (known: penalties, top_k"),
+    ("--verify hope", "'hope' is not one of 'coupled', 'rejection'"),
+    ("--grammar 'root ::= \"a\"' -j {}", "--grammar and -j each give a grammar"),
+    ("-j {", "-j is not valid JSON: "),
+    ('-j \'{"type": "nonsense"}\'', "-j is an invalid or unsupported JSON schema: "),
+    ("-r ''", "-r must not be empty"),
+    ("--exact -fa off", "--exact needs flash attention"),
+    ("--nonsense", "No such option: --nonsense"),
+    ("nonsense", "nonsense"),
+    ("-c", "'-c' requires an argument"),
+    ("-hf user/repo", "-m and -hf both name the target"),
+    ("-md a.gguf -hfd user/repo", "-md and -hfd both name the draft"),
+    ("-f prompt.txt", "-p and -f both give a prompt"),
+    ("--json x --trace x", "use a different file for each"),
+    ("--back-port 0 --back-host 0.0.0.0", "--back-token"),
+    ("--back-port 0 --back-token ''", "must not be empty"),
+    ("--back-port 0 --verify rejection --temp 1", "--verify rejection"),
+]
+
+COMMANDS = [
+    ("-md draft.gguf -p x", "a draft without a target"),
+    ("-hfd user/repo -p x", "a draft without a target"),
+    ("-m missing.gguf", "no prompt: add -p or -f"),
+    ("-n 3 doctor", "options of `duo doctor` must follow `doctor`"),
+    ("doctor -m model.gguf", "No such option: -m"),
+    ("tune -m missing.gguf", "nothing to tune without a draft: name one with -md or -hfd"),
+    ("tune -md draft.gguf", "a draft without a target"),
+    ("tune -m a.gguf -hf user/repo -md b.gguf", "-m and -hf both name the target"),
+    ("tune -n 7", "No such option: -n"),
+    ("check -m missing.gguf", "nothing to check without a draft: name one with -md or -hfd"),
+    ("check --schedule off", "nothing to check without drafting: omit --schedule off and --draft 0"),
+    ("check --draft 0", "nothing to check without drafting"),
+    ("check --verify rejection --temp 1", "the draft changes the text by design"),
+    ("chat ftp://a", "'ftp://a' is not a URL"),
+    ("chat -n -2", "--predict"),
+    ("trace", "Missing argument 'FILE'"),
+    ("back --token ''", "must not be empty"),
+    ("back -m a.gguf -hf user/repo", "-m and -hf both name the draft"),
+    ("rpc-server -H 0.0.0.0", "--insecure-bind"),
+    ("rpc-server -d GPU99", "unknown device GPU99"),
+    ("rpc-server -d none", "-d none"),
+]
+
+RPC = [
+    ("--rpc localhost", "not of the form host:port"),
+    ("--rpc localhost:x", "not of the form host:port"),
+    ("--rpc [::1]:5", "not of the form host:port"),
+    ("--rpc a:1,,b:2", "a name is missing"),
+    ("--rpcd localhost:1", "--rpcd without a draft"),
+    ("-ts 1,x", "not of the form N,N"),
+    ("--rpc localhost:1 -ngl 0", "0 layers"),
+    ("--rpc localhost:1 -dev none", "-dev none"),
+    ("--rpc localhost:1,127.0.0.1:1", "is named twice"),
+    ("-md b.gguf --rpc localhost:1,localhost:2 --rpcd localhost:2", "localhost:2 is named twice"),
+    ("-md b.gguf --rpc localhost:1 --temp 1 --verify rejection", "--verify rejection"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), OPTIONS)
+def test_an_option_out_of_range(arguments: str, said: str) -> None:
+    assert_refused(duo(*shlex.split(f"{MISSING} {arguments}")), said, status=2)
+
+
+@pytest.mark.parametrize(("arguments", "said"), COMMANDS)
+def test_options_that_exclude_each_other(arguments: str, said: str) -> None:
+    assert_refused(duo(*shlex.split(arguments)), said, status=2)
+
+
+@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+@pytest.mark.parametrize(("arguments", "said"), RPC)
+def test_rpc_servers_that_exclude_each_other(arguments: str, said: str) -> None:
+    assert_refused(duo(*shlex.split(f"{MISSING} {arguments}")), said, status=2)
+
+
+def test_a_build_without_rpc_names_the_command_that_adds_it() -> None:
+    with mock.patch("duo.cli.devices.supports_rpc", return_value=False):
+        assert_refused(duo(*shlex.split(f"{MISSING} --rpc localhost:1")), "built without RPC; to build it with RPC: ")
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_refused(duo("rpc-server", "-p", str(port)), f"cannot listen on 127.0.0.1:{port}", status=2)
+
+
+@pytest.mark.parametrize("option", ["--json", "--trace", "--log-file"])
+def test_a_file_that_cannot_be_written(tmp_path: Path, option: str) -> None:
+    for path, said in ((tmp_path / "none" / "file", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert_refused(duo(*MISSING.split(), option, path), f"{option} {path}: {said}", status=2)
+
+
+@pytest.mark.parametrize("option", ["--json", "--trace"])
+def test_the_check_for_a_writable_file_creates_and_changes_none(tmp_path: Path, option: str) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.write_text("of a run before")
+    for path in (new, old):
+        assert duo(*MISSING.split(), option, path).status == 1
+    assert not new.exists()
+    assert old.read_text() == "of a run before"
+
+
+@pytest.mark.parametrize("names", ["-hf user/repo", "-m {tiny} -hfd user/repo"])
+def test_hugging_face_names_without_huggingface_hub(tiny: Path, names: str) -> None:
+    with mock.patch.dict("sys.modules", {"huggingface_hub": None}):
+        run = duo(*names.format(tiny=tiny).split(), "-p", "x")
+    assert_refused(run, "models from Hugging Face need huggingface_hub: pip install huggingface_hub")

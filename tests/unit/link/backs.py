@@ -1,0 +1,291 @@
+"""A lead's side of the link over a fake target, and clients of it that say what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from starlette.types import ASGIApp
+
+from duo.link import messages
+from duo.link.admission import Admission
+from duo.link.guard import Rules
+from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
+from duo.link.remote_drafts import RemoteDrafts, TargetVocabulary
+from duo.link.route import draft_app
+from duo.llama.model import Model
+from duo.llama.vocabulary import Fingerprint
+from duo.spec.policy import Policy
+from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
+from tests.unit.engine.helpers import PROMPT, Writing, make_ending, make_generation, run, until
+
+TOKEN = "secret"
+N = 24  # tokens of a text
+N_AHEAD = 6
+TEXT = text_after(PROMPT, N)
+TRUTH = dict(enumerate([*PROMPT, *text_after(PROMPT, N + N_AHEAD)]))  # the tokens of the text and after it, by position
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a fingerprint asks of a model."""
+
+    texts: tuple[bytes, ...] = tuple(b"word %d" % i for i in range(N_VOCAB))
+    vocab_type: int = 2
+    bos: int = 1
+    eos: int = 2
+    adds_bos: bool = True
+    adds_eos: bool = False
+    path: Path = Path("words.gguf")
+
+    @property
+    def n_vocab(self) -> int:
+        return len(self.texts)
+
+    @property
+    def model(self) -> Model:
+        return cast(Model, self)
+
+    def token_texts(self, n: int) -> list[bytes]:
+        return list(self.texts[:n])
+
+
+FINGERPRINT = Fingerprint.of(Words().model)
+TARGET = TargetVocabulary(FINGERPRINT, Words().texts, n_ctx=1000)
+
+
+class EagerDrafts(RemoteDrafts):
+    """Their policies verify all that is ready, unless a test has others."""
+
+    make_policy: Callable[[], Policy] = staticmethod(lambda: Eager(4, N_AHEAD))
+
+    def new_policy(self, model: str) -> Policy:
+        return self.make_policy()
+
+
+class Stage:
+    """A lead's drafts, and a text that waits before its first decode until it may go on."""
+
+    def __init__(self) -> None:
+        self.drafts = EagerDrafts()
+        self.drafts.target = TARGET
+        self.app = draft_app(self.drafts, Admission(TOKEN), Rules())
+        self.target = FakeContext(n_batch=64)
+        self.generation: Writing | None = None
+        self._n_backs = 0
+        self._loop = asyncio.new_event_loop()
+        self._serving = threading.Thread(target=self._loop.run_forever)
+        self._may_go_on = threading.Event()
+        self._tokens: list[int] = []
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Stage:
+        self._serving.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._serving.join(60)
+        self._loop.close()
+
+    def back(self) -> Back:
+        self._n_backs += 1
+        return Back(self.app, self._loop, self._n_backs)
+
+    def begin(self, during: Callable[[], object] = lambda: None) -> None:
+        """Begin a text; `during` is called in each decode, as soon as it may go on."""
+
+        def decode() -> None:
+            assert self._may_go_on.wait(60)
+            during()
+
+        self.target.rollback(0)
+        self.target.during = decode
+        self._may_go_on.clear()
+        self._tokens.clear()
+        self.generation = make_generation(self.target, None, make_ending(N), remote=self.drafts)
+        generation = self.generation
+        self._thread = threading.Thread(target=lambda: self._tokens.extend(run(generation)), daemon=True)
+        self._thread.start()
+
+    def begin_paced(self) -> None:
+        """Begin a text that goes on at once, at the pace of its draft."""
+        self.begin(self.pace)
+        self.go_on()
+
+    def pace(self) -> None:
+        """A decode that is slow enough for the draft to get as far ahead as it may be, but for the prompt's."""
+        end = time.monotonic() + (0.05 if self.target.tokens else 0.0)
+        while self.writing.metrics.n_pending < N_AHEAD and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    @property
+    def writing(self) -> Writing:
+        assert self.generation is not None
+        return self.generation
+
+    @property
+    def n_accepted(self) -> int:
+        """Candidates accepted in the last text."""
+        return sum(step.n_accepted for step in self.writing.metrics.steps)
+
+    def finish(self) -> None:
+        """Let the text be written; it is the target's own."""
+        self._may_go_on.set()
+        if self._thread is not None:
+            self._thread.join(60)
+            assert not self._thread.is_alive()
+            self._thread = None
+            assert self._tokens == TEXT
+
+    def count(self, what: str) -> int:
+        return self.drafts.counts[what]
+
+    def wait_for(self, what: str, n: int) -> None:
+        """Until it has happened `n` times."""
+        until(lambda: self.count(what) >= n)
+        assert self.count(what) == n
+
+
+class Back:
+    """A client that says to a lead what it is told to say, over a WebSocket without a wire."""
+
+    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        self.peer = f"back:{number}"
+        self._loop = loop
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._said: asyncio.Queue[Any] = asyncio.Queue()
+        host = [(b"host", b"localhost")]
+        scope = {"type": "websocket", "path": messages.ROUTE, "headers": host, "client": ("back", number)}
+
+        async def serve() -> None:
+            async def send(message: Any) -> None:
+                self._heard.put(message)
+
+            await app(scope, self._said.get, send)
+
+        self._served = asyncio.run_coroutine_threadsafe(serve(), loop)
+        self._send({"type": "websocket.connect"})
+        assert self._next()["type"] == "websocket.accept"
+
+    def __enter__(self) -> Back:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+        self._served.result(60)
+
+    def leave(self) -> None:
+        self._send({"type": "websocket.disconnect", "code": 1000})
+
+    def say(self, *said: Message | bytes | str) -> None:
+        for one in said:
+            data = messages.encode(one) if isinstance(one, Message) else one
+            self._send({"type": "websocket.receive", "text" if isinstance(data, str) else "bytes": data})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._loop.call_soon_threadsafe(self._said.put_nowait, message)
+
+    def _next(self) -> dict[str, Any]:
+        return dict(self._heard.get(timeout=60))
+
+    def hear(self) -> messages.FromLead:
+        return messages.from_lead(self._next()["bytes"])
+
+    def join(self) -> Back:
+        self.say(hello())
+        assert isinstance(self.hear(), Welcome)
+        return self
+
+    def begin(self) -> Begin:
+        """The next Begin."""
+        while not isinstance(message := self.hear(), Begin):
+            pass
+        return message
+
+    def close_code(self) -> int:
+        """Of the connection, which the lead closes."""
+        while (message := self._next())["type"] != "websocket.close":
+            pass
+        return int(message["code"])
+
+    def draft(self, begin: Begin, token: Callable[[int], int | None], **lies: Any) -> None:
+        """Send `token(position)` as far ahead as may be, until the text ends; None: nothing."""
+        accepted, epoch, may_draft = len(begin.tokens), begin.epoch, begin.may_draft
+        following = accepted
+        while True:
+            while may_draft and following < accepted + begin.n_ahead and (guessed := token(following)) is not None:
+                where = {"epoch": epoch, "n_known": accepted, "position": following}
+                self.say(candidate(begin, token=guessed, **where, **lies))
+                following += 1
+            message = self.hear()
+            if isinstance(message, End):
+                return
+            assert isinstance(message, Text)
+            accepted, may_draft = message.position + len(message.tokens), message.may_draft
+            if message.epoch != epoch:
+                following = accepted
+            epoch, following = message.epoch, max(following, accepted)
+
+
+def hello(**lies: Any) -> Hello:
+    """A hello that nothing is wrong with but the `lies`."""
+    right: dict[str, Any] = {
+        "version": messages.VERSION,
+        "token": TOKEN,
+        "model": "back",
+        "vocab_type": FINGERPRINT.vocab_type,
+        "n_vocab": FINGERPRINT.n_vocab,
+        "bos": FINGERPRINT.bos,
+        "eos": FINGERPRINT.eos,
+        "blocks": FINGERPRINT.blocks,
+        "tail": FINGERPRINT.tail,
+    }
+    return Hello(**(right | lies))
+
+
+def candidate(begin: Begin, **lies: Any) -> GuessMessage:
+    """A candidate that may be wrong and nothing else, but for the `lies`."""
+    right: dict[str, Any] = {
+        "serial": begin.serial,
+        "epoch": begin.epoch,
+        "n_known": len(begin.tokens),
+        "position": len(begin.tokens),
+        "token": 7,
+        "confidence": 9.0,
+        "n_tokens": 1,
+        "seconds": 0.001,
+    }
+    return GuessMessage(**(right | lies))
+
+
+def raw_websocket(port: int) -> socket.socket:
+    """A connection that has become a WebSocket."""
+    connection = socket.create_connection(("127.0.0.1", port), 60)
+    key = base64.b64encode(bytes(16)).decode()
+    head = f"GET {messages.ROUTE} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    connection.sendall(f"{head}Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 101 "), answer
+    return connection
+
+
+def frame(opcode: int, data: bytes) -> bytes:
+    """One whole frame, masked with zeros."""
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else struct.pack(">BH", 0xFE, len(data))
+    return bytes([0x80 | opcode]) + length + bytes(4) + data

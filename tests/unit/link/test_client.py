@@ -1,0 +1,161 @@
+"""DraftClient: real connections between a lead and drafts over fakes, also over a bad network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from duo.errors import UsageError
+from duo.link.client import DraftClient, Refusal, hello
+from duo.link.listener import Listener
+from duo.link.messages import Hello
+from tests.fakes import FakeContext, next_token
+from tests.proxy import Proxy
+from tests.serving import free_port
+from tests.unit.engine.helpers import until
+from tests.unit.link.backs import TOKEN, N, Stage, Words
+
+HELLO = hello(TOKEN, Words().model)
+
+
+def fail() -> None:
+    raise RuntimeError("no memory")
+
+
+@contextmanager
+def drafting(
+    port: int,
+    make_context: Callable[[int], FakeContext] = lambda n_ctx: FakeContext(n_ctx=n_ctx, n_batch=64),
+    hello: Hello = HELLO,
+) -> Iterator[list[Exception]]:
+    """A client that runs on a thread of its own; what it has raised."""
+    client = DraftClient(f"127.0.0.1:{port}", hello, make_context)
+    raised: list[Exception] = []
+
+    def work() -> None:
+        try:
+            client.run()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield raised
+    finally:
+        client.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def serve(stage: Stage, port: int = 0) -> Listener:
+    return Listener(stage.app, "127.0.0.1", port)
+
+
+def write(stage: Stage) -> int:
+    """Write a text, which is the target's own; the number of candidates accepted in it."""
+    stage.begin_paced()
+    stage.finish()
+    return stage.n_accepted
+
+
+def test_a_client_drafts_text_after_text(stage: Stage) -> None:
+    contexts: list[FakeContext] = []
+
+    def make_context(n_ctx: int) -> FakeContext:
+        contexts.append(FakeContext(n_ctx=n_ctx, n_batch=64))
+        return contexts[-1]
+
+    with serve(stage) as listener, drafting(listener.port, make_context):
+        stage.wait_for("joined", 1)
+        assert write(stage) > N // 2
+        assert write(stage) > N // 2
+    assert [context.n_ctx for context in contexts] == [1000]
+
+
+def test_with_several_clients_one_drafts(stage: Stage) -> None:
+    with serve(stage) as listener, ExitStack() as clients:
+        for n in (1, 2, 3):
+            clients.enter_context(drafting(listener.port))
+            stage.wait_for("joined", n)
+        assert write(stage) > N // 2
+
+
+def test_a_client_that_is_often_wrong_changes_no_text(stage: Stage) -> None:
+    def choose(prefix: object) -> int:
+        assert isinstance(prefix, list)
+        return next_token(prefix, salt=len(prefix) % 3 == 0)
+
+    with serve(stage) as listener, drafting(listener.port, lambda n_ctx: FakeContext(choose, n_ctx=n_ctx, n_batch=64)):
+        stage.wait_for("joined", 1)
+        write(stage)
+
+
+def test_a_draft_that_fails_can_draft_no_more_for_this_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    contexts = iter([FakeContext(during=fail, n_batch=64)])
+    with serve(stage) as listener, drafting(listener.port, lambda _: next(contexts)):
+        stage.wait_for("joined", 1)
+        stage.begin(lambda: until(lambda: "cannot draft for this text" in caplog.text))
+        stage.finish()
+        assert stage.n_accepted == 0
+        until(lambda: "the draft failed: no memory" in caplog.text)
+        assert stage.drafts.n_connected == 1
+    assert "Traceback" in caplog.text
+
+
+def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with drafting(port):
+        until(lambda: "trying again" in caplog.text)
+        for n in (1, 2):
+            with serve(stage, port):
+                stage.wait_for("joined", n)
+                assert write(stage) > N // 2
+            until(lambda n=n: caplog.text.count("the lead disconnected") == n)  # type: ignore[misc]
+    assert caplog.text.count("connected to the lead at") == 2
+
+
+@pytest.mark.parametrize("changes", [{"token": "wrong"}, {"vocab_type": 9}, {"version": 7}])
+def test_a_client_that_is_refused_gives_up(stage: Stage, changes: dict[str, object]) -> None:
+    with serve(stage) as listener, drafting(listener.port, hello=_changed(changes)) as raised:
+        until(lambda: raised)
+    assert isinstance(raised[0], Refusal)
+
+
+def _changed(changes: dict[str, object]) -> Hello:
+    values = {name: getattr(HELLO, name) for name in HELLO.__struct_fields__}
+    return Hello(**(values | changes))
+
+
+@pytest.mark.parametrize("url", ["", "ws://", "ftp://a", "file:///a"])
+def test_urls_that_name_no_lead(url: str) -> None:
+    with pytest.raises(UsageError, match="ws://host:port"):
+        DraftClient(url, HELLO, lambda _: FakeContext())
+
+
+NETWORKS = {
+    "latency": {"delay_s": 0.005},
+    "low bandwidth": {"bytes_per_s": 50_000.0},
+    "lost connections": {"cut": 0.1},
+    "duplicates": {"twice": 0.3},
+    "reordering": {"swap": 0.3},
+    "corruption": {"spoil": 0.1},
+    "all of it": {"delay_s": 0.001, "cut": 0.05, "twice": 0.1, "swap": 0.1, "spoil": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_bad_network_changes_no_text(stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duo.link.client._FIRST_PAUSE_S", 0.01)
+    network = NETWORKS[name]
+    chances = network.keys() & {"cut", "twice", "swap", "spoil"}
+    n_accepted = n_texts = 0
+    with serve(stage) as listener, Proxy(listener.port, seed=1, **network) as proxy, drafting(proxy.port):
+        while not (n_accepted and chances <= proxy.counts.keys()):
+            until(lambda: stage.drafts.n_connected)
+            n_accepted += write(stage)
+            n_texts += 1
+            assert n_texts < 100, proxy.counts

@@ -1,0 +1,385 @@
+"""Hostile and faulty backs: each is refused, disconnected or harmless, and the text is the target's own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from duo.config import SamplingConfig
+from duo.errors import LinkError
+from duo.link import messages
+from duo.link.admission import Admission
+from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
+from duo.link.remote_draft import SPARE, STALL_S, RemoteDraft
+from duo.link.remote_drafts import MOST
+from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
+from tests.fakes import N_VOCAB
+from tests.unit.engine.helpers import until
+from tests.unit.link.backs import N_AHEAD, TARGET, TOKEN, TRUTH, Back, EagerDrafts, N, Stage, candidate, hello
+
+
+@pytest.fixture
+def stranger(stage: Stage) -> Iterator[Back]:
+    """A client that has said nothing yet."""
+    with stage.back() as back:
+        yield back
+
+
+@pytest.fixture
+def joined(stranger: Back) -> Back:
+    return stranger.join()
+
+
+@pytest.fixture
+def begin(stage: Stage, joined: Back) -> Begin:
+    """What a back is asked, while the target is held."""
+    stage.begin()
+    return joined.begin()
+
+
+# Refused
+
+STRANGERS: dict[str, tuple[Hello | bytes, str, str]] = {
+    "wrong token": (hello(token="Secret"), "token", "wrong"),
+    "no token": (hello(token=""), "token", "missing"),
+    "token and NUL": (hello(token=TOKEN + "\0"), "token", "wrong"),
+    "older version": (hello(version=0), "version", "protocol 0, the lead 1"),
+    "later version": (hello(version=2**40), "version", "the same version"),
+    "other fields": (b"\x93\x01\x02\xc0", "version", "protocol 2"),
+    "version alone": (b"\x92\x01\xff", "version", "protocol -1"),
+    "vocabulary type": (hello(vocab_type=99), "vocabulary", "type"),
+    "vocabulary size": (hello(n_vocab=N_VOCAB + 129), "vocabulary", "the draft's 146"),
+    "no tail": (hello(tail=b""), "vocabulary", "differ"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_back_that_cannot_take_part_is_told_why(
+    stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    said, reason, why = STRANGERS[name]
+    stranger.say(said)
+    refused = stranger.hear()
+    assert isinstance(refused, Refused)
+    assert why in refused.reason
+    assert TOKEN not in refused.reason
+    assert stranger.close_code() == TRY_LATER
+    assert stage.drafts.counts == {f"refused: {reason}": 1}
+    assert re.search(rf"{stranger.peer}: .*{re.escape(why)}", caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("admission", "said"), [(Admission(closed=True), "token"), (Admission(), None), (Admission("ü" * 256), "token")]
+)
+def test_which_tokens_are_needed(admission: Admission, said: str | None) -> None:
+    async def answer() -> bytes:
+        sent: asyncio.Queue[bytes] = asyncio.Queue()
+        drafts = EagerDrafts()
+        drafts.target = TARGET
+        heard = iter([messages.encode(hello()), None])
+
+        async def receive() -> bytes | None:
+            return next(heard)
+
+        await RemoteDraft(drafts, admission, sent.put, "peer").run(receive)
+        return await sent.get()
+
+    message = messages.from_lead(asyncio.run(answer()))
+    assert isinstance(message, Welcome) if said is None else isinstance(message, Refused) and said in message.reason
+
+
+HELLO = messages.encode(hello())
+RUBBISH: dict[str, bytes | str] = {
+    "empty": b"",
+    "text": "Hello",
+    "invalid MessagePack": b"\xc1\xc1\xc1",
+    "another message": messages.encode(Alive(1)),
+    "message of a lead": messages.encode(Welcome(1)),
+    "too long": bytes(messages.MAX_FROM_DRAFT + 1),
+}
+
+
+@pytest.mark.parametrize("name", RUBBISH)
+def test_a_first_message_that_is_no_hello_is_refused(stage: Stage, stranger: Back, name: str) -> None:
+    stranger.say(RUBBISH[name])
+    assert stranger.close_code() == TRY_LATER
+    assert stage.drafts.counts == {"refused: garbage": 1}
+
+
+def test_a_back_that_says_nothing_is_refused(
+    stage: Stage, stranger: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger.leave()
+    stage.wait_for("refused: silence", 1)
+    monkeypatch.setattr("duo.link.remote_draft.HELLO_S", 0.01)
+    with stage.back() as silent:
+        assert silent.close_code() == TRY_LATER
+    assert stage.drafts.counts == {"refused: silence": 2}
+    assert len(caplog.records) == 2
+
+
+def test_before_there_is_a_target_a_back_is_to_try_again(stage: Stage, stranger: Back) -> None:
+    stage.drafts.target = None
+    stranger.say(hello())
+    assert stranger.close_code() == TRY_LATER
+    assert stage.drafts.counts == {"refused: loading": 1}
+    stage.drafts.target = TARGET
+    with stage.back() as again:
+        again.join()
+
+
+def test_the_number_of_backs_is_limited(stage: Stage) -> None:
+    with ExitStack() as stack:
+        for _ in range(MOST):
+            stack.enter_context(stage.back()).join()
+        for _ in range(2):
+            late = stack.enter_context(stage.back())
+            late.say(hello())
+            assert late.close_code() == TRY_LATER
+        assert stage.count("refused: too many") == 2
+        assert stage.drafts.n_connected == MOST
+    assert stage.drafts.n_connected == 0
+    assert stage.count("dropped: left") == MOST
+
+
+def test_a_name_cannot_imitate_the_log(stage: Stage, stranger: Back, caplog: pytest.LogCaptureFixture) -> None:
+    stranger.say(hello(model="a\x1b[2J\rb\nduo: error: c\u202ed\u2028"))
+    assert isinstance(stranger.hear(), Welcome)
+    until(lambda: caplog.records)
+    assert caplog.records[0].getMessage().startswith("draft a?[2J?b?duo: error: c?d? at back:")
+
+
+# Disconnected
+
+
+LIES: dict[str, tuple[Callable[[Begin], bytes | str | Message], str]] = {
+    "token -1": (lambda begin: msgspec.msgpack.encode([2, 1, 0, 3, 3, -1, 9.0, 1, 0.001]), "Expected `int` >= 0"),
+    "token n_vocab": (lambda begin: candidate(begin, token=begin.n_vocab), f"token {N_VOCAB} is not in the target"),
+    "token 2**31 - 1": (lambda begin: candidate(begin, token=2**31 - 1), "token 2147483647 is not in the target"),
+    "NaN confidence": (lambda begin: candidate(begin, confidence=math.nan), "the confidence is not finite"),
+    "a day": (lambda begin: candidate(begin, seconds=86400.0), "the time is out of range"),
+    "text": (lambda _: "7", "text instead of bytes"),
+    "empty": (lambda _: b"", "Input data was truncated"),
+    "message of a lead": (lambda begin: messages.encode(End(begin.serial)), "Invalid value 20"),
+    "too long": (lambda _: bytes(messages.MAX_FROM_DRAFT + 1), "bytes are more than"),
+    "second hello": (lambda _: hello(), "a second Hello"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_invalid_message_ends_the_connection(
+    stage: Stage, joined: Back, begin: Begin, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    made, said = LIES[name]
+    joined.say(made(begin))
+    assert joined.close_code() == TRY_LATER
+    assert stage.count("dropped: garbage") == 1
+    assert re.search(rf"draft back at {joined.peer}: .*{re.escape(said)}", caplog.text)
+    assert stage.drafts.n_connected == 0
+
+
+FLOODS: dict[str, Callable[[Begin], Message]] = {
+    "Alive": lambda begin: Alive(begin.serial),
+    "Alive of another text": lambda _: Alive(0),
+    "Unable": lambda begin: Unable(begin.serial),
+    "old epoch": lambda begin: candidate(begin, epoch=0),
+    "old text": lambda begin: candidate(begin, serial=0),
+    "gap": lambda begin: candidate(begin, position=2**31 - 1),
+    "same candidate": candidate,
+    "prompt": lambda begin: candidate(begin, n_known=0, position=0, token=begin.tokens[0]),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_ends_the_connection(stage: Stage, joined: Back, begin: Begin, name: str) -> None:
+    joined.say(*[FLOODS[name](begin)] * (4 * SPARE))  # each of a few orders grants that many and n_ahead more
+    assert joined.close_code() == TRY_LATER
+    assert stage.count("dropped: flood") == 1
+
+
+def test_between_texts_a_back_may_send_a_few_messages(stage: Stage, joined: Back) -> None:
+    joined.say(*[Alive(0)] * (SPARE - 1), candidate(BEGIN))
+    stage.wait_for("stale", 1)
+    assert stage.drafts.n_connected == 1
+    joined.say(Alive(0))
+    assert joined.close_code() == TRY_LATER
+    assert stage.count("dropped: flood") == 1
+
+
+def test_a_back_that_does_not_read_is_disconnected() -> None:
+    async def scenario() -> EagerDrafts:
+        drafts = EagerDrafts()
+        drafts.target = TARGET
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        heard.put_nowait(HELLO)
+
+        async def send(_: bytes) -> None:
+            raise LinkError("the buffer is full")
+
+        await RemoteDraft(drafts, Admission(TOKEN), send, "peer").run(heard.get)
+        return drafts
+
+    drafts = asyncio.run(scenario())
+    assert drafts.counts == {"joined": 1, "dropped: does not read": 1}
+
+
+def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
+    stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr("duo.link.remote_draft.Begin")
+    stage.begin()
+    assert joined.close_code() == TRY_LATER
+    assert "internal error while serving the remote draft back at back:" in caplog.text
+    assert "NameError" in caplog.text
+    assert stage.drafts.n_connected == 0
+
+
+# Harmless
+
+BEGIN = Begin(5, N_VOCAB, N_AHEAD, SamplingConfig(), [], 0, [3, 1, 4], True)
+
+STALE: dict[str, Callable[[Begin], dict[str, int]]] = {
+    "text before": lambda begin: {"serial": begin.serial - 1},
+    "text to come": lambda begin: {"serial": begin.serial + 1},
+    "epoch to come": lambda begin: {"epoch": begin.epoch + 1},
+    "last epoch": lambda _: {"epoch": 2**31 - 1},
+    "nothing known": lambda _: {"n_known": 0},
+    "more known than accepted": lambda begin: {"n_known": len(begin.tokens) + 1, "position": len(begin.tokens) + 1},
+    "all known": lambda _: {"n_known": 2**31 - 1, "position": 2**31 - 1},
+    "prompt": lambda _: {"position": 0, "token": 0},
+    "prompt, nothing known": lambda _: {"n_known": 0, "position": 0, "token": 0},
+    "last token of the prompt": lambda begin: {"position": len(begin.tokens) - 1, "token": 0},
+    "gap": lambda begin: {"position": len(begin.tokens) + 1},
+    "end of the window": lambda begin: {"position": len(begin.tokens) + begin.n_ahead},
+    "last position": lambda _: {"position": 2**31 - 1},
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_a_candidate_that_does_not_fit_is_stale(stage: Stage, joined: Back, begin: Begin, name: str) -> None:
+    # The second one says when the first has been heard.
+    joined.say(candidate(begin, **STALE[name](begin)), candidate(begin, serial=begin.serial + 1))
+    until(lambda: stage.count("stale"))
+    stage.finish()
+    stage.wait_for("stale", 2)
+    assert stage.n_accepted == 0
+    assert stage.drafts.n_connected == 1
+
+
+def test_the_same_candidate_counts_once(stage: Stage, joined: Back, begin: Begin) -> None:
+    joined.say(candidate(begin), candidate(begin), candidate(begin, token=8), candidate(begin, serial=0))
+    until(lambda: stage.count("stale"))
+    stage.finish()
+    stage.wait_for("stale", 3)  # all but the first
+
+
+def test_candidates_beyond_the_window_are_not_kept(stage: Stage, joined: Back, begin: Begin) -> None:
+    n_more, first = SPARE // 2, len(begin.tokens)
+    joined.say(*(candidate(begin, position=first + i) for i in range(N_AHEAD + n_more)))
+    stage.wait_for("stale", n_more)
+
+
+def test_fields_of_a_later_version_are_ignored(stage: Stage, joined: Back, begin: Begin) -> None:
+    values = msgspec.msgpack.decode(messages.encode(candidate(begin, serial=0)))
+    joined.say(msgspec.msgpack.encode([*values, *[7] * 30_000]))
+    stage.wait_for("stale", 1)
+    assert stage.drafts.n_connected == 1
+
+
+def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: Back, begin: Begin) -> None:
+    joined.say(Unable(begin.serial))
+    until(lambda: stage.drafts.choose(has_other=False) is None)
+    stage.finish()
+    joined.say(candidate(begin), Alive(begin.serial), Unable(begin.serial), candidate(begin, serial=0))
+    stage.wait_for("stale", 2)
+    stage.begin()
+    assert joined.begin().serial > begin.serial
+
+
+def test_a_back_that_disconnects_within_a_text(stage: Stage, joined: Back, begin: Begin) -> None:
+    joined.say(candidate(begin))
+    joined.leave()
+    until(lambda: stage.drafts.n_connected == 0)
+    assert stage.count("dropped: left") == 1
+
+
+def test_a_back_that_disconnects_right_after_its_hello(stage: Stage, stranger: Back) -> None:
+    stranger.say(hello())
+    stranger.leave()
+    stage.wait_for("dropped: left", 1)
+    assert stage.drafts.n_connected == 0
+
+
+def test_another_back_takes_over_from_one_that_falls_silent(
+    stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    late_s, ready = [0.0], threading.Event()
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + late_s[0])
+    monkeypatch.setattr("duo.link.remote_draft.time", clock)
+
+    def decode() -> None:
+        if len(stage.target.tokens) > N // 2:
+            assert ready.wait(60)
+            stage.pace()
+
+    with stage.back() as honest:
+        honest.say(hello(model="honest"))
+        assert isinstance(honest.hear(), Welcome)
+        stage.begin(decode)
+        joined.begin()  # and nothing more
+        late_s[0] = 2 * STALL_S
+        stage.go_on()
+        begin = honest.begin()
+        ready.set()
+        honest.draft(begin, TRUTH.get)
+        stage.finish()
+    assert stage.n_accepted > 0
+    assert stage.drafts.n_connected == 1, "it may take over again"
+    assert "draft back at back:1 does not answer" in caplog.text
+    assert re.search(r"draft honest at \S+ is in use", caplog.text)
+
+
+# Candidates that are right or wrong
+
+
+def test_right_candidates_are_accepted(stage: Stage, joined: Back) -> None:
+    stage.begin_paced()
+    joined.draft(joined.begin(), TRUTH.get)
+    stage.finish()
+    assert stage.n_accepted > N // 2
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_wrong_candidates_are_rejected_however_sure_they_are(stage: Stage, joined: Back, every: int) -> None:
+    """With 7, a back is right until it is believed."""
+
+    def token(position: int) -> int:
+        return (TRUTH.get(position, 0) + (position % every == 0)) % N_VOCAB
+
+    stage.begin_paced()
+    joined.draft(joined.begin(), token, confidence=1e308)
+    stage.finish()
+    assert bool(stage.n_accepted) == (every > 1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-300, 3600.0])
+@pytest.mark.parametrize("n_tokens", [0, 2**31 - 1])
+def test_false_times_change_no_text(stage: Stage, seconds: float, n_tokens: int) -> None:
+    stage.drafts.make_policy = lambda: Policy(4, N_AHEAD, (Schedule.ASYNC,), remote=True)
+    with stage.back() as back:
+        back.join()
+        stage.begin()
+        begin = back.begin()
+        stage.go_on()
+        back.draft(begin, TRUTH.get, seconds=seconds, n_tokens=n_tokens)
+        stage.finish()

@@ -1,0 +1,120 @@
+"""The WebSocket of remote drafts on a real port: frames that are invalid, incomplete or too long."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from duo.link import messages
+from duo.link.listener import Listener
+from duo.link.messages import TRY_LATER, Welcome
+from tests.unit.link.backs import TARGET, Stage, frame, hello, raw_websocket
+
+TOO_BIG = 1009
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Stage, int]]:
+    with Stage() as stage, Listener(stage.app, "127.0.0.1", 0) as listener:
+        yield stage, listener.port
+
+
+@pytest.fixture
+def stage(served: tuple[Stage, int]) -> Stage:
+    return served[0]
+
+
+@pytest.fixture
+def port(served: tuple[Stage, int]) -> int:
+    return served[1]
+
+
+@contextmanager
+def counted(stage: Stage, what: str) -> Iterator[None]:
+    """Until it has happened once more than before the block."""
+    n = stage.count(what)
+    yield
+    stage.wait_for(what, n + 1)
+
+
+def websocket(port: int) -> ClientConnection:
+    return connect(f"ws://127.0.0.1:{port}{messages.ROUTE}", compression=None, max_size=None, proxy=None)
+
+
+def wait_for_end(connection: socket.socket) -> None:
+    """Read until the lead closes it."""
+    with connection, suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+
+
+def test_a_back_connects_and_disconnects(stage: Stage, port: int) -> None:
+    with counted(stage, "dropped: left"), websocket(port) as back:
+        back.send(messages.encode(hello()))
+        assert messages.from_lead(back.recv(60)) == Welcome(1000)
+        assert stage.drafts.n_connected == 1
+
+
+def test_the_close_code_says_whether_to_try_again(stage: Stage, port: int) -> None:
+    stage.drafts.target = None
+    with websocket(port) as back:
+        back.send(messages.encode(hello()))
+        with pytest.raises(ConnectionClosed) as closed:
+            back.recv(60)
+    stage.drafts.target = TARGET
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == TRY_LATER
+
+
+INVALID = {
+    "reserved bits": b"\xf2\x80\0\0\0\0",
+    "not masked": b"\x82\x01x",
+    "unknown opcode": b"\x83\x80\0\0\0\0",
+    "long ping": b"\x89\xfe\x01\x00\0\0\0\0" + bytes(256),
+    "continuation without a beginning": b"\x80\x81\0\0\0\0x",
+    "length of 2**64": b"\x82\xff" + b"\xff" * 8 + bytes(4),
+    "length of 2**63": b"\x82\xff\x80" + bytes(11),
+    "invalid UTF-8": b"\x81\x82\0\0\0\0\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_frames_end_the_connection(
+    stage: Stage, port: int, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with counted(stage, "refused: silence"):
+        connection = raw_websocket(port)
+        connection.sendall(INVALID[name])
+        wait_for_end(connection)
+    assert {record.name for record in caplog.records} <= {"duo.link"}, "only what the lead itself logs"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+def test_a_disconnect_within_a_frame(stage: Stage, port: int, share: float) -> None:
+    data = frame(0x2, messages.encode(hello()))
+    with counted(stage, "refused: silence"), raw_websocket(port) as connection:
+        connection.sendall(data[: int(share * len(data))])
+
+
+LONG: dict[str, bytes | list[bytes]] = {
+    "one frame": bytes(messages.MAX_FROM_DRAFT + 1),
+    "two frames": [bytes(40_000)] * 2,
+    "many frames": [b"\0"] * 66_000,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, port: int, name: str) -> None:
+    with counted(stage, "refused: silence"), websocket(port) as back:
+        with suppress(ConnectionClosed):
+            back.send(LONG[name])
+        with pytest.raises(ConnectionClosed) as closed:
+            back.recv(60)
+    # The code may get lost on its way.
+    assert closed.value.rcvd is None or closed.value.rcvd.code == TOO_BIG

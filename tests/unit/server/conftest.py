@@ -1,0 +1,63 @@
+"""A lead over a scripted engine, asked without a socket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from duo.engine.engine import Engine
+from duo.server.lead import Lead
+from tests.scripted import ScriptedSlot, scripted_engine
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine, _ = scripted_engine()
+    with engine:
+        yield engine
+
+
+@pytest.fixture
+def slot(engine: Engine) -> ScriptedSlot:
+    slot: Any = engine.slot
+    assert isinstance(slot, ScriptedSlot)
+    return slot
+
+
+@pytest.fixture
+def make_lead(engine: Engine) -> Iterator[Callable[..., Lead]]:
+    """Makes leads for this engine."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Lead:
+            lead = Lead(engine, port=0, **options)
+            stack.callback(lead.close)
+            return lead
+
+        yield make
+
+
+@pytest.fixture
+def lead(make_lead: Callable[..., Lead]) -> Lead:
+    return make_lead()
+
+
+@pytest.fixture
+def client(lead: Lead) -> TestClient:
+    return client_of(lead)
+
+
+def client_of(lead: Lead, **more: Any) -> TestClient:
+    """Asks without a socket; faults of the server are answers."""
+    return TestClient(lead.app, base_url="http://localhost", raise_server_exceptions=False, **more)
+
+
+def metric(client: TestClient, name: str) -> float:
+    """The value of a metric, with its labels, which is not there as long as it is 0."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0

@@ -1,0 +1,141 @@
+"""Answers: what a text looks like to a client, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedSlot, tokens_of
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+FIELDS: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+
+
+def answer(client: TestClient, path: str = COMPLETIONS, **fields: Any) -> dict[str, Any]:
+    response = client.post(path, json=FIELDS | fields)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    return dict(response.json())
+
+
+def events(client: TestClient, path: str = COMPLETIONS, **fields: Any) -> list[dict[str, Any]]:
+    """Of a stream, all but the [DONE] at its end."""
+    response = client.post(path, json=FIELDS | fields | {"stream": True})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    *lines, last, rest = response.text.split("\n\n")
+    assert (last, rest) == ("data: [DONE]", "")
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def choice_of(document: dict[str, Any]) -> dict[str, Any]:
+    (choice,) = document["choices"]
+    return dict(choice)
+
+
+def text_of(document: dict[str, Any]) -> str:
+    choice = choice_of(document)
+    return str(choice.get("text", choice.get("delta", {}).get("content", "")))
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "prefix", "content"),
+    [
+        (COMPLETIONS, "text_completion", "cmpl-", {"text": TEXT}),
+        (CHAT, "chat.completion", "chatcmpl-", {"message": {"role": "assistant", "content": TEXT}}),
+    ],
+)
+def test_a_whole_answer(client: TestClient, path: str, kind: str, prefix: str, content: dict[str, Any]) -> None:
+    document = answer(client, path)
+    assert (document["object"], document["model"]) == (kind, "scripted")
+    assert document["id"].startswith(prefix)
+    assert document["id"] != answer(client, path)["id"]
+    assert document["choices"] == [{"index": 0, **content, "logprobs": None, "finish_reason": "stop"}]
+    assert answer(client, path.removeprefix("/v1"))["choices"] == document["choices"]
+
+
+@pytest.mark.parametrize(("path", "kind"), [(COMPLETIONS, "text_completion"), (CHAT, "chat.completion.chunk")])
+def test_a_stream(client: TestClient, path: str, kind: str) -> None:
+    chunks = events(client, path)
+    assert "".join(map(text_of, chunks)) == TEXT
+    assert {chunk["object"] for chunk in chunks} == {kind}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert [choice_of(chunk)["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+    assert not any("usage" in chunk for chunk in chunks)
+    if path == CHAT:
+        assert choice_of(chunks[0])["delta"] == {"role": "assistant", "content": ""}
+        assert all("role" not in choice_of(chunk)["delta"] for chunk in chunks[1:])
+
+
+def test_usage_counts_tokens_and_what_was_cached(client: TestClient) -> None:
+    for n_cached in (0, 6):
+        document = answer(client, prompt="abcdef", max_tokens=9)
+        assert document["usage"] == {
+            "prompt_tokens": 7,
+            "completion_tokens": 9,
+            "total_tokens": 16,
+            "prompt_tokens_details": {"cached_tokens": n_cached},
+        }
+    for include in (True, False):
+        chunks = events(client, CHAT, stream_options={"include_usage": include})
+        assert [chunk.get("usage") for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+        if include:
+            assert chunks[-1]["choices"] == []
+            assert chunks[-1]["usage"] == answer(client, CHAT)["usage"] | {
+                "prompt_tokens_details": chunks[-1]["usage"]["prompt_tokens_details"]
+            }
+        assert ("usage" in chunks[-1]) == include
+
+
+def test_timings_count_the_prompt_the_text_and_the_candidates(client: TestClient) -> None:
+    whole = answer(client, prompt="abcdef", max_tokens=9)["timings"]
+    streamed = events(client, prompt="abcdefgh", max_tokens=9)[-1]["timings"]
+    counts = ("cache_n", "prompt_n", "predicted_n", "draft_n", "draft_n_accepted")
+    assert [whole[name] for name in counts] == [0, 7, 9, 6, 6]
+    assert [streamed[name] for name in counts] == [7, 2, 9, 6, 6]
+    for name in ("prompt", "predicted"):
+        assert all(whole[f"{name}_{what}"] > 0 for what in ("ms", "per_token_ms", "per_second"))
+
+
+def test_a_chunk_tells_how_many_characters_were_accepted_candidates(client: TestClient, slot: ScriptedSlot) -> None:
+    slot.text = "aéiou"
+    pieces = [chunk["duo"] | {"text": text_of(chunk)} for chunk in events(client) if "duo" in chunk]
+    assert pieces == [{"tokens": 3, "accepted": 1, "text": "aé"}, {"tokens": 3, "accepted": 2, "text": "iou"}]
+
+
+def test_characters_of_several_tokens_are_not_split(client: TestClient, slot: ScriptedSlot) -> None:
+    slot.text = "🙂🎉é"
+    chunks = events(client)
+    assert "".join(map(text_of, chunks)) == slot.text == text_of(answer(client))
+    assert not any("\ufffd" in text_of(chunk) for chunk in chunks)
+    # JSON cannot hold a part of a character.
+    assert text_of(answer(client, max_tokens=5)) == "🙂\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "reason"),
+    [
+        ({"stop": "the"}, "Paris is ", "stop"),
+        ({"stop": ["never", "the", "ever"]}, "Paris is ", "stop"),
+        ({"stop": "never"}, TEXT, "stop"),
+        ({"max_tokens": 0}, "", "length"),
+        ({"max_tokens": 1}, "P", "length"),
+        ({"max_tokens": 5}, "Paris", "length"),
+        ({"max_tokens": len(TEXT) + 9, "ignore_eos": True}, TEXT + TEXT[:9], "length"),
+        ({"prompt": "a" * (N_CTX - 5), "ignore_eos": True}, TEXT[:5], "length"),  # the context is full
+    ],
+)
+def test_where_a_text_ends(client: TestClient, fields: dict[str, Any], text: str, reason: str) -> None:
+    whole, chunks = answer(client, **fields), events(client, **fields)
+    assert text_of(whole) == "".join(map(text_of, chunks)) == text
+    assert choice_of(whole)["finish_reason"] == choice_of(chunks[-1])["finish_reason"] == reason
+
+
+def test_a_text_that_comes_step_by_step_is_streamed_so(client: TestClient) -> None:
+    n = -(-len(tokens_of(TEXT)) // N_STEP)
+    assert len(events(client)) == n + 1

@@ -1,0 +1,317 @@
+"""Requests: which are refused, and what the others ask of the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from duo.config import GenerationConfig, SamplingConfig, StopConfig
+from duo.llama.grammar import schema_grammar
+from duo.server.lead import Lead
+from tests.scripted import BOS, N_CTX, N_VOCAB, ScriptedSlot, tokens_of
+from tests.serving import assert_error
+from tests.unit.server.conftest import client_of
+
+TEXTS = ("/v1/completions", "/v1/chat/completions")
+DEEP = b"[" * 100_000
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def asked(client: TestClient, slot: ScriptedSlot, path: str = TEXTS[0], **fields: Any) -> GenerationConfig:
+    """How the text is to be written that these fields ask for."""
+    answer = client.post(path, json={"prompt": "a", "messages": [user("a")]} | fields)
+    assert answer.status_code == 200, answer.text
+    return slot.requests[-1].config
+
+
+# Malformed bodies
+
+MALFORMED = {
+    "empty": b"",
+    "bare word": b"hello",
+    "truncated": b'{"prompt": "a"',
+    "trailing data": b'{"prompt": "a"} {}',
+    "null": b"null",
+    "number": b"5",
+    "array": b"[]",
+    "string": b'"prompt"',
+    "invalid UTF-8": b'{"prompt": "\xff\xfe", "content": "\xff"}',
+    "lone surrogate": b'{"prompt": "\\ud800", "content": "\\ud800"}',
+    "UTF-16": '{"prompt": "a"}'.encode("utf-16"),
+    "NaN": b'{"temperature": NaN}',
+    "Infinity": b'{"temperature": -Infinity}',
+    "float overflow": b'{"temperature": 1e999}',
+    "unclosed arrays": DEEP,
+    "nested arrays": DEEP + b"]" * 100_000,
+    "unclosed objects": b'{"a":' * 100_000,
+    "nested unknown field": b'{"unknown": ' + DEEP + b"]" * 100_000 + b"}",
+    "nested schema": b'{"prompt": "a", "json_schema": ' + b'{"items":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+    "nested messages": b'{"messages": ' + DEEP + b"]" * 100_000 + b"}",
+    "nested prompt": b'{"prompt": ' + DEEP + b"]" * 100_000 + b"}",
+    "form encoding": b"prompt=a&max_tokens=1",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_bodies_are_refused(client: TestClient, name: str) -> None:
+    for path in (*TEXTS, "/tokenize", "/detokenize"):
+        assert_error(client.post(path, content=MALFORMED[name]), 400)
+
+
+# Values out of range
+
+WRONG: dict[str, list[Any]] = {
+    "prompt": [None, 1, {}, [None], [[1]], [1.5], [True], [-1], [N_VOCAB], [2**64], ["a", "b"], []],
+    "messages": [None, [], {}, "hello", [1], [{}], [{"content": "a"}], [{"role": 1, "content": "a"}], [user(1)],
+                 [user([{"text": "a"}])], [user([{"type": "input_audio", "input_audio": {}}])], [user("a")] * 4097,
+                 [{"role": "assistant", "tool_calls": [{}]}]],
+    "max_tokens": [-2, 2**31, 2**63, 10**400, 1.5, "5", True, [], {}],
+    "max_completion_tokens": [-2, "5"],
+    "n_predict": [-2, "5"],
+    "temperature": [-0.1, 1e7, "hot", True, []],
+    "top_p": [-0.1, 1.1, "1"],
+    "top_k": [-2, 2**31, 0.5],
+    "min_p": [-1, 2],
+    "typical_p": [-1, 2],
+    "repeat_penalty": [0, -1, 101],
+    "repeat_last_n": [-2, 2**31],
+    "presence_penalty": [-101, 101, "1"],
+    "frequency_penalty": [-101, 101, "1"],
+    "seed": [-2, 2**63, 1.5, "1"],
+    "stop": ["", [""], [1], {}, ["x"] * 33, "x" * 1025],
+    "logit_bias": [[], {"a": 1}, {"-1": 1}, {str(N_VOCAB): 1}, {"1": 101}, {"1": "1"}, {"": 1}, {"1.5": 1}, {"²": 1},
+                   {"0" * 5000: 1}, {"0" * 12 + "999999": 1}],
+    "stream": ["yes", 1],
+    "stream_options": [1, {"include_usage": "yes"}],
+    "n": [0, 2, -1, 10**30, "1"],
+    "response_format": ["json", {"type": 5}, {"type": "xml"}],
+    "grammar": [5, "x" * (2**18 + 1)],
+    "json_schema": ["{}", [], {"type": "nonsense"}, {"$ref": "#/none"}, {"$ref": "https://192.0.2.1/schema"}],
+    "ignore_eos": ["yes", 1],
+    "model": [1, {}],
+    "echo": [True, 1],
+    "suffix": ["x", 1],
+    "tools": [{}, [1]],
+    "functions": [{}, [1]],
+    "logprobs": [True, 5, "yes"],
+}  # fmt: skip
+SAID = {
+    "prompt": r"prompt|token",
+    "messages": r"messages|supported|text",
+    "n": r"n must be 1|\$\.n",
+    "json_schema": r"schema|ref",
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_values_out_of_range_are_refused_by_name(client: TestClient, field: str) -> None:
+    path = TEXTS[field == "messages"]
+    for value in WRONG[field]:
+        body = json.dumps({"prompt": "a", "max_tokens": 1, field: value}).encode()
+        assert_error(client.post(path, content=body), 400, SAID.get(field, field))
+
+
+@pytest.mark.parametrize("tokens", [[-1], [N_VOCAB], [2**70], ["a"], [1.5], None])
+def test_detokenize_refuses_unknown_tokens(client: TestClient, tokens: Any) -> None:
+    assert_error(client.post("/detokenize", json={"tokens": tokens}), 400)
+
+
+def test_tokens_of_one_request_are_limited(client: TestClient) -> None:
+    assert_error(client.post("/tokenize", json={"content": "1" * (2**20 + 1), "with_pieces": True}), 400, "1048576")
+
+
+def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None:
+    said = rf"^the prompt has {N_CTX + 1} tokens, the context {N_CTX}$"
+    answer = client.post(TEXTS[0], json={"prompt": [9] * (N_CTX + 1)})
+    assert_error(answer, 400, said)
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    for path, fields in zip(TEXTS, ({"prompt": "word " * 200_000}, {"messages": [user("word ")] * 4096}), strict=True):
+        assert_error(client.post(path, json=fields), 400, f"the context {N_CTX}")
+    assert client.post(TEXTS[0], json={"prompt": [9] * N_CTX}).json()["usage"]["completion_tokens"] == 1
+
+
+def test_an_unknown_model_is_refused_and_other_names_are_accepted(client: TestClient) -> None:
+    for name in (None, "", "default", "scripted"):
+        assert client.post(TEXTS[0], json={"prompt": "a", "model": name}).status_code == 200
+    answer = client.post(TEXTS[0], json={"prompt": "a", "model": "gpt" * 1000})
+    assert_error(answer, 404, "unknown model 'gptgpt.*this server has 'scripted'")
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"n": 1}, {"logprobs": False}, {"tools": []}, {"user": "me"}, {"stop": None}, {"echo": False}]
+)
+def test_unsupported_fields_that_change_nothing_are_accepted(
+    client: TestClient, slot: ScriptedSlot, fields: dict[str, Any]
+) -> None:
+    assert asked(client, slot, seed=1, **fields) == asked(client, slot, seed=1)
+
+
+def test_an_error_quotes_at_most_500_characters(client: TestClient) -> None:
+    long = "x" * 50_000
+    for fields in ({"json_schema": {"type": long}}, {"response_format": {"type": long}}, {"model": long}):
+        answer = client.post(TEXTS[0], json={"prompt": "a", **fields})
+        assert answer.status_code in (400, 404)
+        assert len(answer.json()["error"]["message"]) <= 500
+    parts = [{"role": "a", "content": [{"type": long}]}]
+    assert_error(client.post(TEXTS[1], json={"messages": parts}), 400, "^content of type 'xxx")
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=st.dictionaries(st.sampled_from(sorted(WRONG)), _json, max_size=3))
+def test_any_request_is_answered_or_refused(client: TestClient, fields: dict[str, Any]) -> None:
+    for path in TEXTS:
+        body = json.dumps({"prompt": "a", "messages": [user("a")], "max_tokens": 1} | fields).encode()
+        answer = client.post(path, content=body)
+        assert answer.status_code in (200, 400, 404), (fields, answer.text)
+
+
+# Prompts
+
+
+@pytest.mark.parametrize("prompt", ["a b", ["a b"], [BOS, *tokens_of("a b")]])
+def test_a_prompt_is_a_text_a_list_of_one_or_tokens(client: TestClient, slot: ScriptedSlot, prompt: Any) -> None:
+    asked(client, slot, prompt=prompt)
+    assert slot.requests[-1].prompt == [BOS, *tokens_of("a b")]
+
+
+def test_messages_are_joined_by_the_chat_template(client: TestClient, slot: ScriptedSlot) -> None:
+    parts = [{"type": "text", "text": "2+2"}, {"type": "text", "text": "?"}]
+    messages = [{"role": "developer", "content": "Be brief."}, user(parts), {"role": "assistant", "content": None}]
+    asked(client, slot, TEXTS[1], messages=messages)
+    said = slot.target.spelling(slot.requests[-1].prompt).decode()
+    assert said == "<system>Be brief.<user>2+2?<assistant><assistant>"
+
+
+# What is asked of the engine
+
+SCHEMA = {"type": "object", "properties": {"ripe": {"type": "boolean"}}}
+GBNF = schema_grammar(json.dumps(SCHEMA, separators=(",", ":")), "the schema")
+
+
+def test_without_options_the_defaults_hold(client: TestClient, slot: ScriptedSlot) -> None:
+    config, other = asked(client, slot), asked(client, slot, seed=-1)
+    assert replace(config, sampling=replace(config.sampling, seed=0)) == GenerationConfig()
+    assert len({config.sampling.seed, other.sampling.seed, asked(client, slot).sampling.seed}) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({"temperature": 0.7, "top_p": 0.5, "top_k": 9}, {"temp": 0.7, "top_p": 0.5, "top_k": 9}),
+        ({"temperature": 1e-9, "top_k": -1}, {"temp": 0.0, "top_k": 0}),
+        ({"min_p": 0.2, "typical_p": 0.3}, {"min_p": 0.2, "typical": 0.3}),
+        ({"repeat_penalty": 1.5, "repeat_last_n": -1}, {"repeat_penalty": 1.5, "repeat_last_n": N_CTX}),
+        (
+            {"presence_penalty": 1, "frequency_penalty": -1, "repeat_last_n": 5},
+            {"presence_penalty": 1.0, "frequency_penalty": -1.0, "repeat_last_n": 5},
+        ),
+        ({"logit_bias": {"7": 100, "008": -1.5}}, {"logit_bias": ((7, 100.0), (8, -1.5))}),
+    ],
+)
+def test_sampling_options(
+    client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], sampling: dict[str, Any]
+) -> None:
+    assert asked(client, slot, seed=5, **fields).sampling == SamplingConfig(**sampling, seed=5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stop"),
+    [
+        ({"max_tokens": 5}, StopConfig(5)),
+        ({"n_predict": 5}, StopConfig(5)),
+        ({"max_completion_tokens": 2, "max_tokens": 5, "n_predict": 6}, StopConfig(2)),
+        ({"max_tokens": -1}, StopConfig(-1)),
+        ({"stop": "x"}, StopConfig(-1, ("x",))),
+        ({"stop": ["x", "y"], "ignore_eos": True, "max_tokens": 9}, StopConfig(9, ("x", "y"), True)),
+    ],
+)
+def test_stop_options(client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], stop: StopConfig) -> None:
+    assert asked(client, slot, **fields).stop == stop
+
+
+def test_the_options_of_the_server_are_the_defaults(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
+    defaults = GenerationConfig(
+        SamplingConfig(temp=0.5, top_k=7, seed=3), StopConfig(4, ("stop",), True), "root ::= []"
+    )
+    client = client_of(make_lead(defaults=defaults, random_seed=False))
+    assert asked(client, slot) == defaults
+    more = asked(client, slot, temperature=0, seed=8, stop="x", max_tokens=6, ignore_eos=False, grammar='root ::= "a"')
+    assert more.sampling == SamplingConfig(temp=0.0, top_k=7, seed=8)
+    assert more.stop == StopConfig(6, ("stop", "x"), ignore_eos=False)
+    assert more.grammar == 'root ::= "a"'
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({"grammar": 'root ::= "a"'}, 'root ::= "a"'),
+        ({"json_schema": SCHEMA}, GBNF),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "fruit", "schema": SCHEMA}}}, GBNF),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, GBNF),
+        ({"response_format": {"type": "json_object"}}, schema_grammar("{}", "the schema")),
+        ({"response_format": {"type": "text"}}, None),
+    ],
+)
+def test_grammars(client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], grammar: str | None) -> None:
+    assert asked(client, slot, **fields).grammar == grammar
+
+
+def test_only_one_grammar_may_be_sent(client: TestClient) -> None:
+    fields = {"prompt": "a", "grammar": 'root ::= "a"', "json_schema": {}}
+    assert_error(client.post(TEXTS[0], json=fields), 400, "send one")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "status"),
+    [
+        ("root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000, 400),
+        ("root ::= #\r" + "(" * 60_000, 400),
+        ("root ::= " + '"("' * 60_000, 200),
+        ("root ::= " + "[(]" * 60_000, 200),
+        ("root ::= " + "#(\n" * 60_000, 200),
+        ("root ::= " + '(")"' * 60_000, 400),
+        ("root ::= " + "([)]" * 60_000, 400),
+        ("root ::= " + "(#)\n" * 60_000, 400),
+    ],
+    ids=["nested", "after a comment", *["closed"] * 3, "quotes", "classes", "comments"],
+)
+def test_nested_parentheses_of_a_grammar_are_limited(client: TestClient, grammar: str, status: int) -> None:
+    assert client.post(TEXTS[0], json={"prompt": "a", "grammar": grammar}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "maxLength": 50_000},
+        {"type": "array", "maxItems": 10_000},
+        {"type": "string", "pattern": "^a{0,12345}$"},
+        {"description": "x" * 2**16},
+    ],
+)
+def test_schemas_that_repeat_10000_times_are_refused(client: TestClient, schema: dict[str, Any]) -> None:
+    assert_error(client.post(TEXTS[0], json={"prompt": "a", "json_schema": schema}), 400, "the schema has more than")
+
+
+def test_text_is_passed_on_whatever_characters_it_has(client: TestClient, slot: ScriptedSlot) -> None:
+    for text in ("a\0b", "\uffff\u202e", "<|im_end|>", "\r\n\r\n", "{{ 1/0 }}{% raw %}", "🙂"):
+        slot.text = text
+        assert client.post(TEXTS[0], json={"prompt": text}).json()["choices"][0]["text"] == text
+        assert slot.target.spelling(slot.requests[-1].prompt).decode() == text

@@ -1,0 +1,230 @@
+"""The lead's endpoints, its life, and what a program is told."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from duo.engine.engine import Engine
+from duo.engine.slot import TextRequest
+from duo.errors import UsageError
+from duo.server.lead import Lead
+from duo.spec.types import Step
+from tests.scripted import BOS, N_CTX, N_VOCAB, TEXT, ScriptedSlot, tokens_of
+from tests.serving import assert_error
+from tests.unit.server.conftest import client_of
+
+MakeLead = Callable[..., Lead]
+
+
+def write(client: TestClient, **fields: Any) -> Any:
+    return client.post("/v1/completions", json={"prompt": "a"} | fields)
+
+
+# Endpoints
+
+
+def test_health(client: TestClient) -> None:
+    for path in ("/health", "/v1/health"):
+        assert (client.get(path).status_code, client.get(path).json()) == (200, {"status": "ok"})
+        assert (client.head(path).status_code, client.head(path).text) == (200, "")
+
+
+def test_the_list_of_models(client: TestClient, make_lead: MakeLead) -> None:
+    (model,) = client.get("/v1/models").json()["data"]
+    assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "duo")
+    assert model["meta"] == {
+        "vocab_type": 2, "n_vocab": N_VOCAB, "n_ctx": N_CTX, "n_ctx_train": 2048, "n_params": 12345, "size": 67890,
+    }  # fmt: skip
+    assert client.get("/models").json() == client.get("/v1/models").json()
+    assert client.get("/v1/models/scripted").json() == model
+    assert_error(client.get("/v1/models/gpt"), 404, "'gpt'")
+    named = client_of(make_lead(alias="org/name"))
+    assert named.get("/v1/models/org/name").json()["id"] == write(named).json()["model"] == "org/name"
+    assert write(named, model="scripted").status_code == 404
+
+
+def test_tokenize_and_detokenize(client: TestClient) -> None:
+    for text in ("a b", "", "🙂 a\0b\n"):
+        tokens = client.post("/tokenize", json={"content": text}).json()["tokens"]
+        assert tokens == tokens_of(text)
+        assert client.post("/detokenize", json={"tokens": tokens}).json() == {"content": text}
+    special = client.post("/tokenize", json={"content": "a", "add_special": True}).json()
+    assert special == {"tokens": [BOS, *tokens_of("a")]}
+    pieces = client.post("/tokenize", json={"content": "aé", "with_pieces": True}).json()["tokens"]
+    assert pieces == [
+        {"id": token, "piece": piece} for token, piece in zip(tokens_of("aé"), ("a", "\ufffd", "\ufffd"), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/none", "/%2e%2e/etc/passwd", "/%00", "/health/x", "/v1/embeddings"])
+def test_unknown_paths(client: TestClient, path: str) -> None:
+    for method in ("GET", "POST"):
+        assert_error(client.request(method, path), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/completions", {"POST"}),
+        ("PUT", "/v1/chat/completions", {"POST"}),
+        ("DELETE", "/v1/models", {"GET", "HEAD"}),
+        ("POST", "/health", {"GET", "HEAD"}),
+        ("OPTIONS", "/tokenize", {"POST"}),
+        ("BREW", "/metrics", {"GET", "HEAD"}),
+    ],
+)
+def test_methods_that_are_not_allowed(client: TestClient, method: str, path: str, allowed: set[str]) -> None:
+    answer = client.request(method, path)
+    assert_error(answer, 405)
+    assert set(answer.headers["allow"].split(", ")) == allowed
+
+
+def test_the_websocket_of_remote_drafts_wants_an_upgrade(client: TestClient) -> None:
+    assert_error(client.get("/v1/draft"), 426, "duo back")
+
+
+# CORS and keys, of which tests/unit/link/test_guard.py has the rules
+
+ORIGIN = "https://chat.example"
+
+
+def preflight(origin: str) -> dict[str, str]:
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    return {"Origin": origin} | wanted
+
+
+def test_pages_of_allowed_origins_may_ask(make_lead: MakeLead) -> None:
+    client = client_of(make_lead(cors_origins=[f"{ORIGIN}/"], api_keys=["sk-one"]))
+    first = client.options("/v1/chat/completions", headers=preflight(ORIGIN))
+    assert first.status_code == 200
+    assert first.headers["access-control-allow-origin"] == ORIGIN
+    assert "POST" in first.headers["access-control-allow-methods"]
+    assert "authorization" in first.headers["access-control-allow-headers"].lower()
+    for key, status in (("sk-one", 200), ("sk-none", 401)):
+        answer = client.get("/v1/models", headers={"Origin": ORIGIN, "Authorization": f"Bearer {key}"})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, ORIGIN)
+    other = f"{ORIGIN}.evil"
+    refused = client.options("/v1/chat/completions", headers=preflight(other))
+    assert refused.status_code == 400
+    answer = client.get("/v1/models", headers={"Origin": other, "Authorization": "Bearer sk-one"})
+    assert_error(answer, 403)
+    assert not {"access-control-allow-origin"} & {*answer.headers, *refused.headers}
+
+
+def test_without_allowed_origins_there_is_no_cors(client: TestClient) -> None:
+    for answer in (
+        client.get("/v1/models", headers={"Origin": ORIGIN}),
+        client.options("/v1/completions", headers=preflight(ORIGIN)),
+    ):
+        assert_error(answer, 403, "origin")
+        assert not any(name.startswith("access-control-") for name in answer.headers)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "lead.example"])
+def test_an_address_that_other_machines_reach_needs_a_key(engine: Engine, host: str) -> None:
+    with pytest.raises(UsageError, match=rf"^host {host}: .* must send an API key") as raised:
+        Lead(engine, host=host, port=0)
+    assert raised.value.parameter == "host"
+
+
+@pytest.mark.parametrize(
+    ("options", "takes_drafts"),
+    [
+        ({}, True),
+        ({"api_keys": ["k"]}, False),
+        ({"api_keys": ["k"], "back_token": "t"}, True),
+        ({"back_token": "t"}, True),
+    ],
+)
+def test_where_clients_need_a_key_remote_drafts_need_a_token(
+    make_lead: MakeLead, options: dict[str, Any], takes_drafts: bool
+) -> None:
+    assert make_lead(**options).takes_drafts is takes_drafts
+
+
+# From loading to stopping
+
+
+def test_a_lead_without_an_engine_is_loading(engine: Engine) -> None:
+    lead = Lead(port=0)
+    client = client_of(lead)
+    for answer in (client.get("/health"), client.get("/v1/models"), write(client)):
+        assert_error(answer, 503, "^the model is still loading$")
+        assert answer.headers["retry-after"] == "1"
+    assert client.get("/metrics").status_code == 200
+    lead.load(engine)
+    assert write(client).json()["choices"][0]["text"] == TEXT
+    lead.stop()
+    lead.wait()
+    assert_error(client.get("/health"), 503, "^the server is stopping$")
+    lead.close()
+    lead.close()
+    assert engine.generate("a").text == TEXT, "the engine outlives its lead"
+
+
+def test_a_port_that_is_taken(lead: Lead, engine: Engine) -> None:
+    with pytest.raises(UsageError, match=rf"cannot listen on 127\.0\.0\.1:{lead.port}: Address already in use"):
+        Lead(engine, port=lead.port)
+
+
+def test_a_lead_that_has_ended_frees_its_port(engine: Engine) -> None:
+    for starts in (True, False):
+        lead = Lead(engine, port=0)
+        if starts:
+            with lead:
+                socket.create_connection(("127.0.0.1", lead.port), 60).close()
+        lead.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", lead.port), 60)
+    assert "duo-http" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
+def test_the_log_of_asyncio_is_left_alone(engine: Engine, level: int) -> None:
+    log = logging.getLogger("asyncio")
+    before = log.level
+    log.setLevel(level)
+    try:
+        with Lead(engine, port=0):
+            pass
+        assert log.level == level
+    finally:
+        log.setLevel(before)
+
+
+# What a program is told
+
+
+def test_a_program_is_told_steps_and_texts(make_lead: MakeLead, slot: ScriptedSlot) -> None:
+    steps: list[Step] = []
+    texts: list[TextRequest] = []
+    client = client_of(make_lead(on_step=steps.append, on_text=texts.append))
+    write(client)
+    assert "".join(step.text for step in steps) == TEXT
+    assert texts == slot.requests
+    assert texts[0].metrics.stop == "end of text"
+
+
+def test_a_callback_that_fails_holds_up_no_text(make_lead: MakeLead, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: TextRequest) -> None:
+        raise RuntimeError("the sky is falling")
+
+    client = client_of(make_lead(on_text=fail))
+    for _ in range(2):
+        assert write(client).json()["choices"][0]["text"] == TEXT
+    assert caplog.text.count("RuntimeError: the sky is falling") == 2
+
+
+def test_a_fault_of_the_server_is_logged_and_answered(
+    client: TestClient, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slot.target, "n_params", object())  # which is no JSON
+    assert_error(client.get("/v1/models"), 500, "^internal error: TypeError$")
+    assert "internal error at /v1/models" in caplog.text

@@ -1,0 +1,231 @@
+"""Clients that disconnect, read slowly or send slowly; texts that fail; the queue and its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from duo.errors import DecodeError, UsageError
+from duo.server import lead as lead_module
+from duo.server.lead import MOST_BODY, Lead
+from tests.scripted import N_STEP, TEXT, ScriptedSlot
+from tests.serving import assert_error
+from tests.unit.server.conftest import metric
+from tests.unit.server.exchange import Exchange, until
+
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
+STREAM = LONG | {"stream": True}
+INTERRUPTED = 'duo:generations_total{stop="interrupted"}'
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    return dict(json.loads(body)["error"])
+
+
+# Clients that disconnect
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: ScriptedSlot, stream: bool) -> None:
+    slot.hold(n_free=1)
+
+    async def scenario() -> None:
+        exchange = Exchange(lead.app, **LONG, stream=stream)
+        if stream:
+            assert await exchange.status() == 200
+            assert (await exchange.event())["choices"][0]["text"] == TEXT[:N_STEP]
+        else:
+            await until(lambda: slot.requests)
+        exchange.disconnect()
+        await exchange.task
+        await until(lambda: lead.n_texts == 0)
+
+    run(scenario)
+    assert slot.requests[0].cancelled.is_set()
+    assert metric(client, INTERRUPTED) == 1
+    assert metric(client, "llamacpp:tokens_predicted_total") == N_STEP
+
+
+def test_a_client_that_leaves_the_queue_is_never_answered(lead: Lead, client: TestClient, slot: ScriptedSlot) -> None:
+    slot.hold()
+
+    async def scenario() -> None:
+        first = Exchange(lead.app, prompt="first", stream=True)
+        await until(lambda: slot.requests)
+        second = Exchange(lead.app, prompt="second")
+        await until(lambda: metric(client, "llamacpp:requests_deferred") == 1)
+        second.disconnect()
+        await second.task
+        assert metric(client, "llamacpp:requests_deferred") == 0
+        slot.go_on()
+        await first.task
+
+    run(scenario)
+    assert len(slot.requests) == 1
+    assert metric(client, INTERRUPTED) == 0
+
+
+# Slow clients
+
+
+def test_a_client_that_does_not_read_holds_up_no_other(lead: Lead, client: TestClient, slot: ScriptedSlot) -> None:
+    async def scenario() -> None:
+        slow = Exchange(lead.app, prompt="a", stream=True)
+        slow.reads.clear()
+        other = Exchange(lead.app, prompt="b")
+        assert json.loads(await other.body())["choices"][0]["text"] == TEXT
+        assert client.get("/health").status_code == 200
+        slow.reads.set()
+        assert (await slow.body()).endswith(b"data: [DONE]\n\n")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
+def test_a_body_that_does_not_come_times_out(lead: Lead, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lead_module, "BODY_S", 0.01)
+
+    async def scenario() -> None:
+        exchange = Exchange(lead.app, path)
+        exchange.send(b'{"prompt"')
+        assert await exchange.status() == 408
+        assert error_of(await exchange.body())["type"] == "invalid_request_error"
+
+    run(scenario)
+
+
+def test_a_client_that_disconnects_within_its_body_is_no_fault(lead: Lead, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        exchange = Exchange(lead.app)
+        exchange.send(b'{"prompt"')
+        exchange.disconnect()
+        await exchange.task
+
+    run(scenario)
+    assert not caplog.records
+
+
+def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
+    async def scenario() -> None:
+        announced = Exchange(lead.app, headers={"Content-Length": str(MOST_BODY + 1)})
+        assert await announced.status() == 413
+        assert str(MOST_BODY) in error_of(await announced.body())["message"]
+        assert announced.n_received == 0
+        chunked = Exchange(lead.app, "/tokenize")
+        for _ in range(20):
+            chunked.send(bytes(2**20))
+        assert await chunked.status() == 413
+        await chunked.task
+        assert chunked.n_received == MOST_BODY + 2**20
+
+    run(scenario)
+
+
+def test_the_largest_body(client: TestClient) -> None:
+    body = b'{"content": "a", "more": "'
+    body += b"x" * (MOST_BODY - len(body) - 2) + b'"}'
+    assert client.post("/tokenize", content=body).status_code == 200
+    assert_error(client.post("/tokenize", content=body + b" "), 413)
+
+
+# Texts that fail
+
+FAULTS = [
+    (UsageError("the grammar is invalid"), 400, "invalid_request_error", "the grammar is invalid"),
+    (DecodeError("no memory"), 500, "server_error", "the generation failed: no memory"),
+    (RuntimeError("the sky is falling"), 500, "server_error", "the generation failed: the sky is falling"),
+]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("error", "status", "kind", "said"), FAULTS, ids=["usage", "decode", "fault"])
+def test_an_error_before_the_first_step_has_a_status_of_its_own(
+    client: TestClient, slot: ScriptedSlot, stream: bool, error: Exception, status: int, kind: str, said: str
+) -> None:
+    slot.error = error
+    answer = client.post("/v1/completions", json=LONG | {"stream": stream})
+    assert_error(answer, status, f"^{said}$")
+    assert answer.json()["error"]["type"] == kind
+
+
+@pytest.mark.parametrize(("error", "status", "kind", "said"), FAULTS, ids=["usage", "decode", "fault"])
+def test_an_error_within_a_stream_is_its_last_event(
+    client: TestClient, slot: ScriptedSlot, error: Exception, status: int, kind: str, said: str
+) -> None:
+    slot.error, slot.error_at = error, 1
+    *_, text, event, done, _ = client.post("/v1/completions", json=STREAM).text.split("\n\n")
+    assert json.loads(text.removeprefix("data: "))["choices"][0]["text"] == TEXT[:N_STEP]
+    told = json.loads(event.removeprefix("data: "))["error"]
+    assert (told["code"], told["type"], told["message"]) == (status, kind, said)
+    assert done == "data: [DONE]"
+    # A whole answer has the status, whenever the error comes.
+    assert_error(client.post("/v1/completions", json=LONG), status, said)
+
+
+def test_a_fault_is_logged_and_told_by_health_until_the_next_good_text(
+    client: TestClient, slot: ScriptedSlot, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot.error = RuntimeError("the sky is falling")
+    client.post("/v1/completions", json=LONG)
+    (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+    assert record.name.startswith("duo.")
+    assert record.exc_info is not None
+    assert_error(client.get("/health"), 500, "the sky is falling")
+    slot.error = UsageError("a wrong grammar")
+    client.post("/v1/completions", json=LONG)
+    assert client.get("/health").status_code == 500
+    slot.error = None
+    client.post("/v1/completions", json={"prompt": "a"})
+    assert client.get("/health").json() == {"status": "ok"}
+    assert len(caplog.records) == 1
+
+
+# The queue
+
+
+def test_a_full_queue_answers_503(make_lead: Callable[..., Lead], slot: ScriptedSlot) -> None:
+    lead = make_lead(n_queue=1)
+    slot.hold()
+
+    async def scenario() -> None:
+        texts = []
+        for n in (1, 2):
+            texts.append(Exchange(lead.app, prompt="a"))
+            await until(lambda n=n: lead.n_texts == n)  # type: ignore[misc]
+        refused = Exchange(lead.app, prompt="a")
+        start = await refused.sent.get()
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
+        assert "1 requests" in error_of(await refused.body())["message"]
+        slot.go_on()
+        assert [await text.status() for text in texts] == [200, 200]
+
+    run(scenario)
+
+
+def test_stopping_ends_streams_with_an_event_and_refuses_those_that_wait(lead: Lead, slot: ScriptedSlot) -> None:
+    slot.hold(n_free=1)
+
+    async def scenario() -> None:
+        streamed = Exchange(lead.app, **STREAM)
+        assert await streamed.status() == 200
+        await streamed.event()
+        waiting = Exchange(lead.app, **LONG)
+        await until(lambda: lead.n_texts == 2)
+        lead.stop()
+        told = await streamed.event()
+        assert (told["error"]["code"], told["error"]["message"]) == (503, "the server is stopping")
+        assert (await streamed.body()).startswith(b"data: [DONE]")
+        assert await waiting.status() == 503
+        assert error_of(await waiting.body())["type"] == "unavailable_error"
+
+    run(scenario)

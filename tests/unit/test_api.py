@@ -1,0 +1,323 @@
+"""duo as a library: its names, the life of an engine and its streams, and what a generation takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import llama_cpp.llama_chat_format
+import pytest
+
+import duo
+from duo.config import GenerationConfig, SamplingConfig, StopConfig
+from duo.engine.options import generation_config
+from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
+
+MESSAGES = [{"role": "user", "content": "the cat"}]
+TEMPLATE = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
+
+
+def text_of(steps: Iterator[duo.Step]) -> str:
+    return "".join(step.text for step in steps)
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result(60)
+
+
+# The names
+
+
+def test_the_public_names() -> None:
+    names = (
+        "BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics DuoError Engine "
+        "GenerationStatistics Lead MemoryLimitError ModelError PromptError PromptStatistics Statistics Step Stream "
+        "UsageError VocabularyError load"
+    )
+    assert duo.__all__ == names.split()
+    assert {name: getattr(duo, name).__name__ for name in duo.__all__} == {name: name for name in duo.__all__}
+    with pytest.raises(AttributeError, match="module 'duo' has no attribute 'nonsense'"):
+        duo.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+# Streams, of a scripted engine
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[duo.Engine, ScriptedSlot]]:
+    engine, slot = scripted_engine()
+    with engine:
+        yield engine, slot
+
+
+@pytest.fixture
+def engine(scripted: tuple[duo.Engine, ScriptedSlot]) -> duo.Engine:
+    return scripted[0]
+
+
+@pytest.fixture
+def slot(scripted: tuple[duo.Engine, ScriptedSlot]) -> ScriptedSlot:
+    return scripted[1]
+
+
+def test_a_text_as_a_stream_and_as_a_whole(engine: duo.Engine) -> None:
+    with engine.stream("a", max_tokens=8) as stream:
+        steps = list(stream)
+    assert text_of(iter(steps)) == TEXT[:8]
+    assert sum(len(step.tokens) for step in steps) == 8 == stream.statistics.generation.tokens
+    assert stream.statistics == engine.statistics
+    whole = engine.generate(engine.tokenize("a"), max_tokens=8)
+    assert (whole.text, whole.stop_reason) == (TEXT[:8], "token limit")
+    assert engine.detokenize(whole.tokens) == TEXT[:8]
+    assert whole.statistics.generation.stop == whole.stop_reason
+    assert whole.statistics.tokens_per_s == whole.statistics.generation.tokens_per_s is not None
+
+
+def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    prompt = "<user>the cat<assistant>"
+    assert engine.apply_chat_template(MESSAGES) == prompt
+    assert engine.chat(MESSAGES).text == text_of(engine.stream_chat(MESSAGES)) == TEXT
+    assert [request.prompt for request in slot.requests] == [[BOS, *tokens_of(prompt)]] * 2
+
+
+def test_the_steps_of_several_threads_are_their_own(engine: duo.Engine) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda n: engine.generate("a", max_tokens=n).text, range(1, 9)))
+    assert texts == [TEXT[:n] for n in range(1, 9)]
+
+
+def test_a_text_within_the_loop_over_another(engine: duo.Engine) -> None:
+    outer = ""
+    for step in engine.stream("a"):
+        if not outer:
+            assert engine.generate("b", max_tokens=4).text == TEXT[:4]
+        outer += step.text
+    assert outer == TEXT
+
+
+def test_dropping_a_stream_ends_the_text(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    slot.hold(n_free=1)
+    for _ in engine.stream("a"):
+        break
+    engine.call(lambda _: None)  # after that text
+    assert engine.statistics is not None
+    assert engine.statistics.generation.stop == "interrupted"
+    slot.go_on()
+    assert engine.generate("a").text == TEXT
+
+
+def test_closing_a_stream_ends_the_text(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    slot.hold(n_free=1)
+    stream, waiting = engine.stream("a"), engine.stream("b")
+    first = next(stream)
+    waiting.close()
+    stream.close()
+    assert list(stream) == []
+    assert first.text == TEXT[:N_STEP]
+    assert list(waiting) == []
+    assert stream.statistics.generation.stop == waiting.statistics.generation.stop == "interrupted"
+    assert len(slot.requests) == 1, "a text that is closed in the queue is never begun"
+
+
+def test_an_interrupt_ends_the_running_text_only(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    engine.interrupt()  # of nothing
+    slot.hold(n_free=1)
+    stream, waiting = engine.stream("a"), engine.stream("b")
+    next(stream)
+    in_thread(engine.interrupt)
+    assert stream.completion().stop_reason == "interrupted"
+    slot.go_on()
+    assert text_of(waiting) == TEXT
+
+
+def test_texts_are_written_in_order(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    slot.hold()
+    streams = [engine.stream(str(i), max_tokens=i) for i in range(1, 5)]
+    slot.go_on()
+    assert [len(stream.completion().tokens) for stream in streams] == [1, 2, 3, 4]
+    assert [request.config.stop.n_predict for request in slot.requests] == [1, 2, 3, 4]
+
+
+def test_an_error_is_raised_where_the_steps_are_iterated_over(
+    engine: duo.Engine, slot: ScriptedSlot, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error in (duo.DecodeError("no memory"), RuntimeError("the sky is falling")):
+        slot.error, slot.error_at = error, 1
+        stream = engine.stream("a")
+        assert next(stream).text == TEXT[:N_STEP]
+        with pytest.raises(type(error), match=str(error)):
+            next(stream)
+        slot.error = None
+        assert engine.generate("a").text == TEXT
+    (record,) = caplog.records
+    assert record.exc_info is not None, "only what is unexpected is logged"
+
+
+def test_asyncio(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    """Two texts of one event loop, one that is left early, and one that fails."""
+
+    async def text() -> str:
+        return "".join([step.text async for step in engine.astream("a")])
+
+    async def everything() -> list[str]:
+        steps = cast("Any", engine.astream("a", ignore_eos=True))
+        async for _ in cast("AsyncIterator[duo.Step]", steps):
+            break
+        await steps.aclose()
+        return list(await asyncio.gather(text(), text()))
+
+    assert asyncio.run(everything()) == [TEXT, TEXT]
+    slot.error = duo.PromptError("too long")
+    with pytest.raises(duo.PromptError, match="too long"):
+        asyncio.run(text())
+
+
+def test_closing_an_engine_ends_its_texts(engine: duo.Engine, slot: ScriptedSlot) -> None:
+    slot.hold(n_free=1)
+    stream, waiting = engine.stream("a"), engine.stream("b")
+    next(stream)
+    in_thread(engine.close)
+    assert list(stream) == list(waiting) == []
+    assert stream.statistics.generation.stop == "interrupted"
+    engine.close()
+    uses: list[Callable[[], object]] = [
+        lambda: engine.stream("a"),
+        lambda: engine.generate([1]),
+        lambda: engine.chat(MESSAGES),
+        lambda: engine.stream_chat(MESSAGES),
+        lambda: engine.astream("a"),
+        lambda: engine.tokenize("a"),
+        lambda: engine.detokenize([1]),
+    ]
+    for use in uses:
+        with pytest.raises(duo.ClosedError, match="the engine is closed"):
+            use()
+    engine.interrupt()
+    assert engine.statistics is not None
+
+
+# What a generation takes, with tiny models
+
+
+@pytest.fixture(scope="module")
+def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny_llama(folder / "target.gguf", depth=0.3), tiny_llama(folder / "draft.gguf", depth=0.1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_pair: tuple[Path, Path]) -> Iterator[duo.Engine]:
+    with duo.load(*tiny_pair, exact=True, n_threads=1, draft_n_threads=1, profile=False) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("given", "sampling", "stop"),
+    [
+        ({}, {}, StopConfig()),
+        ({"max_tokens": 7, "stop": "x", "ignore_eos": True}, {}, StopConfig(7, ("x",), True)),
+        ({"max_tokens": None, "stop": ["x", "y"]}, {}, StopConfig(-1, ("x", "y"))),
+        ({"temperature": 0.5, "typical_p": 0.25}, {"temp": 0.5, "typical": 0.25}, StopConfig()),
+        ({"top_k": 3, "top_p": 0.5, "min_p": 0.1}, {"top_k": 3, "top_p": 0.5, "min_p": 0.1}, StopConfig()),
+        ({"logit_bias": {7: 1.5}}, {"logit_bias": ((7, 1.5),)}, StopConfig()),
+        ({"samplers": ["top_k"]}, {"samplers": ("top_k",)}, StopConfig()),
+    ],
+)
+def test_keywords(given: dict[str, Any], sampling: dict[str, Any], stop: StopConfig) -> None:
+    assert generation_config(seed=1, **given) == GenerationConfig(SamplingConfig(seed=1, **sampling), stop)
+
+
+def test_a_seed(tiny: duo.Engine) -> None:
+    def tokens(seed: int | None) -> tuple[int, ...]:
+        return tiny.generate("a", max_tokens=40, ignore_eos=True, temperature=1.0, seed=seed).tokens
+
+    assert tokens(5) == tokens(5) != tokens(6)
+    assert tokens(None) != tokens(None)
+
+
+def test_a_grammar(tiny: duo.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = tiny.generate("a", grammar='root ::= ("bad" | "fed") "cab"')
+    assert answer.text in ("badcab", "fedcab")
+    assert answer.stop_reason == "end of text"
+    assert tiny.generate("a", json_schema='{"const": "bed"}').text == '"bed"'
+    moved: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup2", lambda *arguments: moved.append(arguments))
+        for wrong in ({"grammar": "nonsense"}, {"grammar": " "}, {"json_schema": "{"}, {"json_schema": '{"type": 5}'}):
+            with pytest.raises(duo.UsageError):
+                tiny.generate("a", **cast("Any", wrong))
+    assert moved == [], "a library redirects no descriptor"
+
+
+def test_asyncio_keeps_up_with_a_model_that_is_faster_than_it_polls(tiny: duo.Engine) -> None:
+    async def tokens() -> list[int]:
+        return [token async for step in tiny.astream("a", max_tokens=200, ignore_eos=True) for token in step.tokens]
+
+    assert asyncio.run(tokens()) == list(tiny.generate("a", max_tokens=200, ignore_eos=True).tokens)
+
+
+WRONG: list[tuple[str, object]] = [
+    ("max_tokens", -2), ("temperature", -1.0), ("top_p", 1.5), ("top_k", -1), ("min_p", -0.1), ("typical_p", 2.0),
+    ("repeat_penalty", 0.0), ("repeat_last_n", -1), ("presence_penalty", float("nan")),
+    ("frequency_penalty", float("inf")), ("logit_bias", {0: float("nan")}), ("logit_bias", {10**6: 1.0}),
+    ("logit_bias", {-1: 1.0}), ("samplers", ["x"]), ("stop", ""), ("verify", "x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameter", "value"), WRONG)
+def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -> None:
+    with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
+        tiny.generate("a", **{parameter: cast("Any", value)})
+    assert raised.value.parameter == parameter
+    assert len(tiny.generate("a", max_tokens=3, ignore_eos=True).tokens) == 3, "the next one works"
+
+
+def test_unknown_keywords(tiny: duo.Engine) -> None:
+    unknown: Any = {"max_length": 5}
+    for method in (tiny.stream, tiny.generate, tiny.astream):
+        with pytest.raises(TypeError, match="max_length"):
+            method("a", **unknown)
+    with pytest.raises(TypeError, match="max_length"):
+        duo.load("main.gguf", **unknown)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("", "the prompt .* no tokens|empty"),
+        ([], "the prompt .* no tokens|empty"),
+        ([1, 10**12], r"no token 10{12} in a vocabulary of \d+"),
+        ([-1], "no token -1"),
+        ("a" * N_CTX_TRAIN, r"the prompt has 513 tokens, the context 512 \(what the model was trained for\)"),
+    ],
+)
+def test_prompts_that_cannot_be_used(prompt: str | list[int], said: str, tiny: duo.Engine) -> None:
+    with pytest.raises(duo.PromptError, match=said):
+        tiny.generate(prompt)
+
+
+def test_a_model_without_a_chat_template(tiny: duo.Engine) -> None:
+    with pytest.raises(duo.PromptError, match="has no chat template"):
+        tiny.chat(MESSAGES)
+
+
+def test_a_chat_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    class Counted(llama_cpp.llama_chat_format.Jinja2ChatFormatter):  # type: ignore[misc]
+        def __init__(self, template: str, *arguments: Any, **more: Any) -> None:
+            compiled.append(template)
+            super().__init__(template, *arguments, **more)
+
+    monkeypatch.setattr(llama_cpp.llama_chat_format, "Jinja2ChatFormatter", Counted)
+    model = tiny_llama(tmp_path / "model.gguf", chat_template=TEMPLATE)
+    with duo.load(model, n_threads=1, profile=False) as engine, ThreadPoolExecutor(4) as pool:
+        prompts = set(pool.map(lambda _: engine.apply_chat_template(MESSAGES), range(8)))
+    assert prompts == {"u the cat "}
+    assert compiled == [TEMPLATE]
