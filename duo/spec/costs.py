@@ -81,9 +81,12 @@ class CostModel:
         """How many times a batch of `n` tokens was measured in this condition."""
         return self._target[n].n if n in self._target else 0
 
-    def n_fresh(self, n: int) -> int:
-        """How many of these measurements were made in this run."""
-        return self.n_measured(n) - (KEPT if ("target_s", n) in self._kept else 0)
+    def reliable_ms(self, n: int) -> dict[str, float | None]:
+        """T(n) in ms, from at least five measurements in this run, and from earlier runs; None if unknown."""
+        kept = self._kept.get(("target_s", n))
+        is_known = self.n_measured(n) - (KEPT if kept else 0) >= _FEW
+        now = 1000 * self._target[n].value if is_known else None
+        return {"this_run": now, "earlier_runs": 1000 * kept[0] if kept else None}
 
     def target_s(self, n: int) -> float:
         """T(n), the time for a batch of `n` tokens; 0 while nothing is known."""

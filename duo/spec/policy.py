@@ -240,7 +240,7 @@ class Policy(PairModel):
             "rate": self.rate,
             "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in self.rates().items()},
             "acceptance": self.calibration.mean,
-            "alone_measurements": self.alone.n_fresh(1),
+            "alone_ms": self.alone.reliable_ms(1),
             "target_ms": {name: costs.target_ms() for name, costs in conditions},
             "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in conditions},
             "latency_ms": 1000 * self.latency_s or None,

@@ -13,7 +13,6 @@ from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
 
 _CHANGES_SHOWN = 5
-_ENOUGH = 5  # decodes, to compare with their mean
 
 
 def facts(slot: Slot, options: dict[str, Any]) -> dict[str, Any]:
@@ -83,11 +82,12 @@ def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
     """The speed compared with that of the target alone."""
     shares = ", ".join(f"{n} {schedule}" for schedule, n in generation["tokens_by_schedule"].items())
     used = f"tokens by schedule: {shares}" if shares else f"schedule: {policy['schedule']}"
-    rate, alone_ms = generation["tokens_per_s"], policy["target_ms"]["alone"].get("1")
-    if not rate or not alone_ms or policy["alone_measurements"] < _ENOUGH:
+    rate = generation["tokens_per_s"]
+    now_ms, earlier_ms = policy["alone_ms"]["this_run"], policy["alone_ms"]["earlier_runs"]
+    if not rate or not (alone_ms := now_ms or earlier_ms):
         return f"unknown: too few decodes of the target alone; {used}"
-    alone = 1000 / alone_ms
-    return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s by its decodes); {used}"
+    alone, source = 1000 / alone_ms, "by its decodes" if now_ms else "in earlier runs"
+    return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s {source}); {used}"
 
 
 def _memory(statistics: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ DRAFTED: dict[str, Any] = PLAIN | {
     },
     "policy": {
         "schedule": "async", "changes": [], "rate": 14.0, "forecast_tokens_per_s": {"off": 10.0, "async": 16.0},
-        "acceptance": 0.6, "alone_measurements": 9,
+        "acceptance": 0.6, "alone_ms": {"this_run": 100.0, "earlier_runs": 80.0},
         "target_ms": {"alone": {"1": 100.0}, "beside": {"1": 110.0, "3": 120.0}},
         "draft_ms": {"alone": 20.0, "beside": 25.0},
     },
@@ -89,6 +89,12 @@ def test_nothing_generated_divides_by_nothing() -> None:
     }
     assert render(statistics).splitlines()[1:] == ["tokens: 0 tps: 0.000"]
     assert "target      15 decodes, - ms each, - tokens each, waited 0.00 s for the draft" in render_verbose(statistics)
+
+
+def test_the_gain_over_the_target_alone_in_earlier_runs() -> None:
+    policy = DRAFTED["policy"] | {"alone_ms": {"this_run": None, "earlier_runs": 80.0}}
+    gain = "gain    1.20 times the target alone (12.5 tokens/s in earlier runs); tokens by schedule: 5 sync, 10 async"
+    assert gain in render(DRAFTED | {"policy": policy}).splitlines()
 
 
 def test_a_policy_that_has_learned_nothing() -> None:

@@ -25,7 +25,7 @@ KEYS = {
     "memory": "peak_bytes",
     "sampling": "temperature seed mode",
     "policy": "schedule changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance target_ms draft_ms "
-    "alone_measurements curve_ms latency_ms",
+    "alone_ms curve_ms latency_ms",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
     "threads": "target target_batch draft beside cores draft_cores apart",

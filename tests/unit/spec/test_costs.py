@@ -256,3 +256,18 @@ def test_a_damaged_state_is_refused(kind: type[CostModel] | type[Calibration], d
     state = {name: value for name, value in {**made.state(), **damage}.items() if value is not DELETE}
     with pytest.raises((KeyError, TypeError, ValueError)):
         kind().restore(state)
+
+
+def test_reliable_times_are_of_five_measurements_in_this_run_or_of_earlier_runs() -> None:
+    costs = CostModel()
+    for n in range(1, 6):
+        assert costs.reliable_ms(1) == {"this_run": None, "earlier_runs": None}, n
+        costs.add_target(1, 0.1)
+    assert costs.reliable_ms(1) == {"this_run": pytest.approx(100), "earlier_runs": None}
+    later = CostModel()
+    later.restore(costs.state())
+    for _ in range(4):
+        later.add_target(1, 0.1)
+        assert later.reliable_ms(1) == {"this_run": None, "earlier_runs": pytest.approx(100)}
+    later.add_target(1, 0.1)
+    assert later.reliable_ms(1)["this_run"] == pytest.approx(100, rel=0.05)
