@@ -39,5 +39,5 @@ def test_an_ascii_terminal_before_the_first_rates() -> None:
         ("a\tb", ["a       b"]),
     ],
 )
-def test_the_wrapped_of_a_line_on_ten_columns(text: str, rows: list[str]) -> None:
+def test_the_rows_of_a_line_on_ten_columns(text: str, rows: list[str]) -> None:
     assert [row.plain for row in wrapped(Text(text), 10)] == rows
