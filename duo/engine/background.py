@@ -17,7 +17,7 @@ class Items(Generic[T]):
     """A queue from a working thread to an iterating one, whose waits can be interrupted by signals."""
 
     def __init__(self) -> None:
-        """`on_stall` is called on the iterating thread whenever no item has arrived for `stall_s` seconds."""
+        # Called on the iterating thread whenever no item has arrived for `stall_s` seconds.
         self.on_stall: Callable[[], None] = lambda: None
         self.stall_s = 30.0
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()

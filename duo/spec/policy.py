@@ -100,7 +100,7 @@ class Policy(PairModel):
         self._unread = 0  # tokens of the text that the draft has not decoded
         self._unscored = 0  # tokens since a candidate was last scored
         self._scored = False  # whether one was in this step
-        self._told = False  # whether one was in this generation
+        self._scored_here = False  # whether one was in this generation
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
 
@@ -209,7 +209,7 @@ class Policy(PairModel):
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
             self.scores.append((confidence, accepted))
-            self._scored = self._told = True
+            self._scored = self._scored_here = True
 
     def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """A probe decoded `n_tokens` (0: it was not possible); `whole`: the draft has now decoded all of the text."""
@@ -266,7 +266,7 @@ class Policy(PairModel):
             gain = max(best[schedule].rate for schedule in self.chooser.allowed) / best[Schedule.OFF].rate
             self._worth_asking = gain > Chooser.MARGIN
             before = self.schedule
-            self.chooser.review(rates, self._entry_s(), told=self._told)
+            self.chooser.review(rates, self._entry_s(), scored=self._scored_here)
             if self.schedule is not before:
                 self._update_forecast()
 

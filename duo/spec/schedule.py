@@ -79,13 +79,13 @@ class Chooser:
         self.n_steps += 1
         return self.n_steps in self._FIRST_REVIEWS or self.n_steps % self.REVIEW_STEPS == 0
 
-    def review(self, rates: Mapping[Schedule, float], entry_s: float, *, told: bool = True) -> None:
+    def review(self, rates: Mapping[Schedule, float], entry_s: float, *, scored: bool = True) -> None:
         """Change to the schedule that `rates` (tokens/s) favour, or try one that has not been measured for long.
 
-        `entry_s`: seconds of prefill before the draft can start. `told`: whether candidates of this text were scored.
+        `entry_s`: seconds of prefill before the draft can start. `scored`: whether candidates of this text were scored.
         """
         best, gain_s = self._best(rates)
-        margin = 1.0 if self._on_trial else self.MARGIN if told else self.FIRST_MARGIN
+        margin = 1.0 if self._on_trial else self.MARGIN if scored else self.FIRST_MARGIN
         self._on_trial = False
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
         if rates[best] > margin * rates[self.now] and gain_s > self.CAUTION * entry_s:

@@ -63,7 +63,7 @@ def test_a_gain_of_five_percent_is_enough_once_acceptance_is_known(told: bool, f
     chooser = Chooser(ALL)
     chooser.begin(rates(concurrent=10.5), 0.0, None)
     assert chooser.now is OFF
-    chooser.review(rates(concurrent=10.5), 0.0, told=told)
+    chooser.review(rates(concurrent=10.5), 0.0, scored=told)
     assert chooser.now is followed
 
 
