@@ -1,12 +1,12 @@
 # make demo    sets up everything and runs the main job on the demo pair
 # make test    sets up everything and runs the tests: logic on fakes, then models, processes, sockets and terminals
-# make test-slow  the rest of the tests: statistics, and every command of the documents
+# make test-slow  the rest of the tests: statistics, every command of the documents, samples of random input
 # make check   format, lint, types, layer rules
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
 # make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
 # make tables  the headline tables, with the same models (some hours), how far off duo bench is, and what a trace costs
-# make fuzz    property tests with thousands of cases each
+# make fuzz    property tests and random input, with thousands of cases each
 # make soak    a lead under load for ten minutes, with remote drafts that are killed
 # make dist    builds sdist and wheel, and installs the wheel in an empty environment
 # make docs    writes the texts that are generated from the code
@@ -33,10 +33,10 @@ test: $(VENV)/ready-dev
 	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process
 
 test-slow: $(VENV)/ready-dev
-	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents
+	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz
 
 fuzz: $(VENV)/ready-dev
-	DUO_FUZZ=1 $(BIN)/pytest -n 3 --dist worksteal tests/unit
+	DUO_FUZZ=1 $(BIN)/pytest -n 3 --dist worksteal tests/unit tests/fuzz
 
 soak: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks soak --json build/soak.json
