@@ -122,6 +122,7 @@ def test_the_text_is_complete_after_changes_of_size(tmp_path: Path) -> None:
 
 # With the real command
 
+ENDLESS = ("-p", "Count: 1 2 3 4", "-n", "-1", "--ignore-eos", "--schedule", "async", *ONE_EACH, "--live")
 PARIS = ("-p", "The capital of France is", "-n", "24", "--ignore-eos", "--exact", *ONE_EACH)
 
 
@@ -142,16 +143,23 @@ def test_a_run_leaves_its_text_and_its_statistics(demo_pair: tuple[Path, Path]) 
 
 @needs_tmux
 def test_it_is_shown_while_the_text_is_written_and_gone_after_ctrl_c(demo_pair: tuple[Path, Path]) -> None:
-    endless = ("-p", "Count: 1 2 3 4", "-n", "-1", "--ignore-eos", "--schedule", "async", *ONE_EACH, "--live")
-    with Screen(command(*models(*demo_pair), *endless), 70, 14) as screen:
+    with Screen(command(*models(*demo_pair), *ENDLESS), 70, 14) as screen:
         assert _has_status(screen, n_looks=2000)
         assert re.search(r"^│ [\d.]+ tokens/s · [\d.]+ mean", screen.shown(), re.MULTILINE)
-        screen.resize(40, 10)
-        assert _has_status(screen, n_looks=2000)
         screen.type("C-c")
         assert screen.finish() == 130
         assert "stopped: interrupted" in screen.shown()
         assert "│" not in screen.shown()
+
+
+@needs_tmux
+def test_it_is_shown_after_the_window_has_changed(demo_pair: tuple[Path, Path]) -> None:
+    with Screen(command(*models(*demo_pair), *ENDLESS), 70, 14) as screen:
+        assert _has_status(screen, n_looks=2000)
+        screen.resize(40, 10)  # the terminal may leave rows of the old status above
+        assert _has_status(screen, n_looks=2000)
+        screen.type("C-c")
+        assert screen.finish() == 130
 
 
 def test_where_there_is_no_terminal_it_says_so_once(tiny: Path) -> None:
