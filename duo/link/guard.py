@@ -15,6 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duo.link.messages import ROUTE
 
+MOST_REQUESTS = 256  # at the same time
+_ALWAYS = ("/health", "/v1/health")  # answered without a key, however many requests are in progress
 _MAX_MESSAGE = 500
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -50,6 +52,7 @@ class Guard:
         self._app = app
         self._rules = rules
         self._keys = [_digest(key) for key in rules.keys]
+        self._n_requests = 0  # in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward the request or reject it."""
@@ -57,12 +60,17 @@ class Guard:
             return
 
         error = self._check(scope["path"], scope.get("method", ""), Headers(scope=scope))
+        is_request = scope["type"] == "http"
         if error is None:
-            await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
-        else:
+            self._n_requests += is_request
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._n_requests -= is_request
+        elif is_request:
             await error_response(error)(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
 
     def _check(self, path: str, method: str, headers: Headers) -> ApiError | None:
         host = headers.get("host", "")
@@ -74,9 +82,11 @@ class Guard:
         if not is_allowed:
             return ApiError(403, "this origin is not allowed: add it to the server's CORS origins", "permission_error")
         # Remote drafts have a separate token; browsers send OPTIONS without a key.
-        needs_key = path not in ("/health", "/v1/health", ROUTE) and method != "OPTIONS"
+        needs_key = path not in (*_ALWAYS, ROUTE) and method != "OPTIONS"
         if self._keys and needs_key and not self._has_key(headers):
             return ApiError(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
+        if self._n_requests >= MOST_REQUESTS and path not in (*_ALWAYS, ROUTE):
+            return ApiError(503, f"{MOST_REQUESTS} requests are in progress: try again later", "unavailable_error")
         return None
 
     def _has_key(self, headers: Headers) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import select
 import socket
 import time
@@ -15,15 +14,16 @@ from typing import Any
 import pytest
 
 from duo.engine.engine import Engine
-from duo.link import listener as listener_module
+from duo.link import connection as connection_module
+from duo.link import http as http_module
 from duo.link.listener import Listener
-from duo.server import lead as lead_module
+from duo.server import bodies
 from duo.server.lead import Lead
+from tests.raw_http import HEALTH, chunked, connect, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S
 
 LIMIT_S = 0.3  # instead of 5 to 30 s
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 TEXT = {"prompt": "a", "max_tokens": -1, "ignore_eos": True, "stream": True}
 
 
@@ -44,9 +44,9 @@ def slot(engine: tuple[Engine, ScriptedSlot]) -> ScriptedSlot:
 def lead(engine: tuple[Engine, ScriptedSlot]) -> Iterator[Lead]:
     """Over a scripted engine. Its name is so long that a text fills all buffers on its way."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("HEADERS_S", "READ_S", "LINGER_S"):
-            patch.setattr(listener_module, name, LIMIT_S)
-        patch.setattr(lead_module, "BODY_S", LIMIT_S)
+        for module, name in ((http_module, "HEADERS_S"), (connection_module, "READ_S"), (http_module, "LINGER_S")):
+            patch.setattr(module, name, LIMIT_S)
+        patch.setattr(bodies, "BODY_S", LIMIT_S)
         with Lead(engine[0], port=0, alias="x" * 10_000) as lead:
             yield lead
 
@@ -58,47 +58,6 @@ def quiet(lead: Lead, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFix
     assert ask(lead, HEALTH)[0] == 200
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
-
-
-def connect(lead: Lead, window: int | None = None) -> socket.socket:
-    """A connection; `window` is the size of the client's receive buffer."""
-    link = socket.socket()
-    link.settimeout(PATIENCE_S)
-    if window is not None:
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
-    link.connect(("127.0.0.1", lead.port))
-    return link
-
-
-def request(path: str, body: bytes = b"", *, length: int | None = None, more: str = "") -> bytes:
-    n = len(body) if length is None else length
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {n}\r\n{more}\r\n".encode() + body
-
-
-def read_answer(link: socket.socket) -> tuple[int, bytes]:
-    """Status and body of one answer that says how long it is."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = link.recv(65536)
-        assert more, f"it was closed after {data!r}"
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    first, *lines = head.decode().lower().split("\r\n")
-    length = int(dict(line.split(": ", 1) for line in lines).get("content-length", 0))
-    while len(body) < length:
-        body += link.recv(65536)
-    return int(first.split()[1]), body
-
-
-def read_to_the_end(link: socket.socket) -> bytes:
-    """All that comes until the lead closes the connection."""
-    data = b""
-    try:
-        while more := link.recv(65536):
-            data += more
-    except ConnectionResetError:
-        pass
-    return data
 
 
 def is_closed_while(link: socket.socket, send: bytes) -> bool:
@@ -214,6 +173,41 @@ MALFORMED = {
     "space before colon": b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n",
     "NUL": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n",
     "version": b"GET /health HTTP/x\r\nHost: localhost\r\n\r\n",
+    "HTTP/0.9": b"GET /health\r\n\r\n",
+    "HTTP/2.0": b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n",
+    "HTTP/2 at once": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "equal lengths": request("/tokenize", more="Content-Length: 0\r\n"),
+    "list of lengths": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0, 0\r\n\r\n",
+    "no length": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length:\r\n\r\n",
+    "length +0": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: +0\r\n\r\n",
+    "length 0x0": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0x0\r\n\r\n",
+    "length and chunked": request("/tokenize", b"0\r\n\r\n", more="Transfer-Encoding: chunked\r\n"),
+    "chunked and length": chunked("0\r\n\r\n", more="Content-Length: 5\r\n"),
+    "xchunked": chunked("0\r\n\r\n", "xchunked"),
+    "gzip, chunked": chunked("0\r\n\r\n", "gzip, chunked"),
+    "chunked twice": chunked("0\r\n\r\n", more="Transfer-Encoding: chunked\r\n"),
+    "chunked in HTTP/1.0": chunked("0\r\n\r\n").replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "chunk size": chunked("x\r\n\r\n"),
+    "negative chunk": chunked("-1\r\n\r\n"),
+    "chunk of 2**68": chunked("f" * 17 + "\r\n"),
+    "chunk with a bare LF": chunked("2\n{}\n0\n\n"),
+    "chunk longer than its size": chunked("1\r\n{}\r\n0\r\n\r\n"),
+    "folded header": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+    "bare LF": b"GET /health HTTP/1.1\nHost: localhost\n\n",
+    "bare CR": b"GET /health HTTP/1.1\r\nHost: localhost\rX: a\r\n\r\n",
+    "NUL in a name": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX\0: a\r\n\r\n",
+    "NUL in the target": b"GET /health\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "target without a path": b"GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "relative target": b"GET health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "CONNECT": b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "unknown method": b"TAKE /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+TOO_LARGE = {
+    "target": b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "header": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+    "blank lines": b"\r\n" * 35_000,
+    "chunk extension": chunked("1;" + "x" * 70_000),
+    "trailer": chunked("0\r\nX: " + "x" * 70_000),
 }
 
 
@@ -221,38 +215,88 @@ MALFORMED = {
 def test_malformed_requests_are_refused(lead: Lead, name: str) -> None:
     with closing(connect(lead)) as link:
         link.sendall(MALFORMED[name] + HEALTH)
-        assert read_answer(link)[0] in (400, 501)
-        assert b"200 OK" not in read_to_the_end(link), "what follows is not read as a request"
+        status, body = read_answer(link)
+        assert status == 400
+        assert "invalid HTTP request" in json.loads(body)["error"]["message"]
+        assert read_to_the_end(link) == b"", "what follows is not read as a request"
 
 
-def test_a_request_with_length_and_encoding_smuggles_nothing(lead: Lead) -> None:
-    """The encoding counts, so that a request after the last chunk is a second one."""
-    chunked = request("/tokenize", b"2\r\n{}\r\n0\r\n\r\n", more="Transfer-Encoding: chunked\r\n", length=4)
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_head_that_is_too_large_is_refused(lead: Lead, name: str) -> None:
     with closing(connect(lead)) as link:
-        link.sendall(chunked + HEALTH[:-2] + b"Connection: close\r\n\r\n")
-        answers = read_to_the_end(link)
-    assert re.findall(rb"HTTP/1\.1 (\d+)", answers) == [b"400", b"200"]
+        link.sendall(TOO_LARGE[name])
+        assert read_answer(link)[0] == 431
+        assert read_to_the_end(link) == b""
+
+
+def test_too_many_headers_are_refused(lead: Lead) -> None:
+    assert ask(lead, HEALTH[:-2] + b"a: b\r\n" * 127 + b"\r\n")[0] == 200
+    assert ask(lead, HEALTH[:-2] + b"a: b\r\n" * 128 + b"\r\n")[0] == 400
+
+
+def test_a_request_in_absolute_form(lead: Lead) -> None:
+    assert ask(lead, HEALTH.replace(b"/health", b"http://localhost/health"))[0] == 200
+
+
+def test_trailers_are_no_headers(lead: Lead) -> None:
+    """Whatever they say; the next request is a request."""
+    with closing(connect(lead)) as link:
+        for _ in range(2):
+            link.sendall(chunked("2;x=y\r\n{}\r\n0\r\nHost: evil\r\nExpect: 100-continue\r\n\r\n"))
+            status, body = read_answer(link)
+            assert (status, b"content" in body) == (400, True), "the endpoint answers"
+        link.sendall(HEALTH)
+        assert read_answer(link)[0] == 200
+
+
+def test_a_fault_in_a_body_that_was_answered_early(lead: Lead) -> None:
+    with closing(connect(lead)) as link:
+        link.sendall(chunked("1\r\n", path="/nowhere"))
+        assert read_answer(link)[0] == 404
+        link.sendall(b"not a chunk" + HEALTH)
+        assert read_to_the_end(link) == b""
+
+
+@pytest.mark.parametrize("second", [HEALTH, HEALTH[:9], b"nonsense\r\n\r\n", b"\r\n" * 35_000, HEALTH * 10_000])
+def test_a_request_before_the_answer_to_an_earlier_one_is_not_read(
+    lead: Lead, slot: ScriptedSlot, second: bytes
+) -> None:
+    """The earlier one is answered as if nothing else had come, and is the last."""
+    slot.hold()
+    body = json.dumps({"prompt": "a", "max_tokens": 5}).encode()
+    with closing(connect(lead)) as link:
+        n = len(slot.requests)
+        link.sendall(request("/v1/completions", body) + second)
+        while len(slot.requests) == n:
+            assert ask(lead, HEALTH)[0] == 200
+        slot.go_on()
+        status, answer = read_answer(link)
+        assert status == 200
+        assert json.loads(answer)["usage"]["completion_tokens"] == 5
+        assert read_to_the_end(link) == b""
+
+
+@pytest.mark.parametrize("more", ["Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"])
+def test_an_upgrade_to_another_protocol_is_ignored(lead: Lead, more: str) -> None:
+    """As Java's clients ask for one with each first request: its body counts, in pieces, too."""
+    data = request("/tokenize", b'{"content": "ab"}', more=more)
+    with closing(connect(lead)) as link:
+        for cut in (len(data), len(data) - 1, 10, 150):
+            link.sendall(data[:cut])
+            select.select([link], [], [], 0.01)
+            link.sendall(data[cut:])
+            status, body = read_answer(link)
+            assert (status, len(json.loads(body)["tokens"])) == (200, 2)
 
 
 # The listener
-
-
-def test_the_number_of_connections_is_limited(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "MOST_CONNECTIONS", 1)
-    with closing(connect(lead)) as first:
-        first.sendall(HEALTH)
-        assert read_answer(first)[0] == 200
-        with closing(connect(lead)) as second:
-            assert read_to_the_end(second) == b""
-        first.sendall(HEALTH)
-        assert read_answer(first)[0] == 200
 
 
 def test_an_end_with_open_connections(engine: tuple[Engine, ScriptedSlot]) -> None:
     """One that has had its answer, one that sends no more, and one that never reads."""
     with ExitStack() as stack:
         with Lead(engine[0], port=0, alias="x" * 10_000) as lead:
-            links = [stack.enter_context(closing(connect(lead, window))) for window in (None, None, 4096)]
+            links = [stack.enter_context(closing(connect(lead, window=window))) for window in (None, None, 4096)]
             for link, data in zip(
                 links, (HEALTH, HEALTH[:9], request("/v1/completions", json.dumps(TEXT).encode())), strict=True
             ):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest.mock import AsyncMock
+
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from duo.link import guard
 from duo.link.guard import LOOPBACK_NAMES, Guard, Rules, allowed_hosts, in_url, is_loopback
 from duo.link.messages import ROUTE
 from tests.serving import assert_error
@@ -118,3 +123,43 @@ def test_a_websocket_that_is_refused_is_closed_before_it_is_accepted() -> None:
     with pytest.raises(WebSocketDisconnect) as refused, client.websocket_connect(ROUTE):
         pass
     assert refused.value.code == 1008
+
+
+def test_too_many_requests_are_refused_but_health_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 2)
+    may_end = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/slow":
+            await may_end.wait()
+        if scope["path"] == "/fault":
+            raise ValueError("fault")
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def main() -> None:
+        guarded = Guard(app, Rules(keys=("key",)))
+
+        async def status(path: str, kind: str = "http", key: bytes = b"key") -> int | None:
+            sent: list[Message] = []
+
+            async def send(message: Message) -> None:
+                sent.append(message)
+
+            await guarded({"type": kind, "path": path, "headers": [(b"x-api-key", key)]}, AsyncMock(), send)
+            return next((message.get("status") for message in sent), None)
+
+        slow = [asyncio.create_task(status("/slow")) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await status("/v1/models") == 503
+        assert await status("/v1/models", key=b"none") == 401
+        assert await status("/health") == await status("/v1/health") == 200
+        assert await status(ROUTE, "websocket") is None, "it passes"
+        may_end.set()
+        assert await asyncio.gather(*slow) == [200, 200]
+        for _ in range(3):
+            with pytest.raises(ValueError, match="fault"):
+                await status("/fault")
+        assert await status("/v1/models") == 200
+
+    asyncio.run(main())

@@ -1,0 +1,108 @@
+"""Connection: what an HTTP connection and a WebSocket have in common, and the limit on their number."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from duo.link.guard import ApiError
+
+READ_S = 30.0  # for a client to read some of a response
+MOST_CONNECTIONS = 512  # the usual limit of open files is 1,024
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Mixin for uvicorn's protocols: limits the time of writes, the work in one turn of the event loop, and the number.
+
+    A BufferedProtocol says how much is read in one turn: few bytes, because they are handled before other connections.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    transport: Any
+    connections: set[Any]
+    client: tuple[str, int] | None
+    since = 0.0  # when it began to wait for the client
+    _n_read: int  # bytes
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """See BaseProtocol."""
+        self._buffer = bytearray(self._n_read)
+        self.since = self.loop.time()
+        transport.set_write_buffer_limits(high=0)  # pause_writing() as soon as the client does not read
+        super().connection_made(transport)
+        make_room(self.connections)
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        """See BufferedProtocol."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See BufferedProtocol."""
+        self.data_received(bytes(self._buffer[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        super().data_received(data)  # type: ignore[misc]
+
+    def pause_writing(self) -> None:
+        """See BaseProtocol."""
+        super().pause_writing()
+        # Not close(), which would wait until everything has been read.
+        self._write_timer = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See BaseProtocol."""
+        cancel(self._write_timer)
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See BaseProtocol."""
+        cancel(self._write_timer)
+        super().connection_lost(exc)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the client and not for the application."""
+        raise NotImplementedError
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it ends in this turn of the event loop."""
+        return bool(self.transport.is_closing() and self.transport.get_write_buffer_size() == 0)
+
+
+def make_room(connections: Iterable[Connection]) -> None:
+    """If there are too many, close those that have waited longest for clients, first of the address with most of them.
+
+    One whose request is being answered stays: the newest connection, which waits, is closed instead.
+    """
+    present = [connection for connection in connections if not connection.is_gone]
+    if len(present) <= MOST_CONNECTIONS:
+        return
+    waiting = [connection for connection in present if connection.is_waiting]
+    n_of = Counter(_address(connection) for connection in waiting)
+    waiting.sort(key=lambda connection: (-n_of[_address(connection)], connection.since))
+    for connection in waiting[: max(1, len(waiting) // 8)]:  # several, because this takes a millisecond
+        connection.transport.abort()
+
+
+def refusal(status: HTTPStatus, fault: str) -> bytes:
+    """The response to what is not a request."""
+    body = json.dumps(ApiError(status, f"invalid HTTP request: {fault}").body()).encode()
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+def cancel(timer: asyncio.TimerHandle | None) -> None:
+    """Cancel a timer, if there is one."""
+    if timer is not None:
+        timer.cancel()
+
+
+def _address(connection: Connection) -> str | None:
+    return connection.client[0] if connection.client is not None else None
