@@ -2,83 +2,123 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
+import functools
+import signal
+import subprocess
+import sys
+from weakref import WeakKeyDictionary
 
-import llama_cpp
+import llama_cpp.llama_grammar
 import numpy as np
 import numpy.typing as npt
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 
-from duo.errors import GrammarError, UsageError
-from duo.llama import library
+from duo.errors import BusyError, DuoError, GrammarError, UsageError
+from duo.llama import convert_schema
+from duo.llama.grammar_process import GrammarProcess
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
-_UNKNOWN = "it is not GBNF with a rule `root` (llama.cpp may have written more to standard error)"
+MAX_GRAMMAR = 2**18  # bytes
+MAX_SCHEMA = 2**16
+_CONVERT_S = 1.0  # CPU time
+_CONVERT_MEMORY = 2**28
+_HUNG_S = 60.0  # whatever the machine is doing
+
 Logits = npt.NDArray[np.float32]
 
-# llama.h, llama_token_data
-_TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+_idle: WeakKeyDictionary[Model, GrammarProcess] = WeakKeyDictionary()
 
 
 class Grammar(Handle):
-    """A grammar and its state after the text so far. Used by one thread at a time."""
+    """A grammar and its state after the text so far. Used by one thread at a time.
+
+    All methods raise UsageError if the grammar turns out to be so ambiguous or nested that llama.cpp would need too
+    much time or memory.
+    """
 
     def __init__(self, model: Model, text: str) -> None:
         """`text` is GBNF with a rule `root`. Raises UsageError if it is invalid."""
-        if not text.strip() or "\0" in text:  # llama.cpp would ignore an empty one, and stop at a NUL
-            raise UsageError("the grammar is invalid: it is empty or contains a NUL")
-        with library.collect_errors() as errors, library.capture_stderr() as lines:
-            pointer = llama_cpp.llama_sampler_init_grammar(model.vocabulary, text.encode(), b"root")
-        if not pointer:
-            # Other threads may have written to standard error, too.
-            reasons = [
-                line.removeprefix("parse: ") for line in (*lines, *errors) if "grammar" in line or "parse" in line
-            ]
-            raise UsageError(f"the grammar is invalid: {reasons[0] if reasons else _UNKNOWN}")
-        super().__init__(pointer, llama_cpp.llama_sampler_free, parent=model)
-        self._one = np.zeros(1, _TOKEN)
-        self._all = np.zeros(model.n_vocab, _TOKEN)
-        self._ids = np.arange(model.n_vocab)
+        data = checked(text)
+        process = _idle.pop(model, None)
+        if process is None or process.closed:
+            process = GrammarProcess(model)
+        super().__init__(process, functools.partial(_release, model), parent=model)
+        try:
+            process.parse(data)
+        except DuoError:
+            self.close()
+            raise
 
     def allows(self, token: int) -> bool:
         """Whether the text may continue with `token`."""
-        self._one["id"], self._one["logit"] = token, 0.0
-        self._apply(self._one)
-        return bool(self._one["logit"][0] == 0.0)
+        return bool(self.pointer.allows(token))
 
     def mask(self, logits: Logits) -> Logits:
         """A copy of logits `[n_vocab]` with -inf for all tokens that are not allowed. Takes milliseconds.
 
         Raises GrammarError if no token is allowed.
         """
-        self._all["id"], self._all["logit"] = self._ids, logits
-        self._apply(self._all)
-        if self._all["logit"].max() == -np.inf:
+        allowed = np.unpackbits(self.pointer.mask(), count=len(logits)).view(np.bool_)
+        masked = np.where(allowed, logits, np.float32(-np.inf))
+        if masked.max() == -np.inf:
             raise GrammarError("the grammar allows no token")
-        masked: Logits = self._all["logit"].copy()
         return masked
 
     def accept(self, token: int) -> None:
-        """Advance by `token`, which must be allowed: llama.cpp aborts the process if it is not."""
-        llama_cpp.llama_sampler_accept(self.pointer, token)
+        """Advance by `token`, which must be allowed."""
+        self.pointer.accept(token)
 
-    def _apply(self, tokens: npt.NDArray[np.void]) -> None:
-        data = tokens.ctypes.data_as(llama_cpp.llama_token_data_p)
-        array = llama_cpp.llama_token_data_array(data, len(tokens), -1, False)
-        llama_cpp.llama_sampler_apply(self.pointer, ctypes.byref(array))
+
+def _release(model: Model, process: GrammarProcess) -> None:
+    """Keep the process for the model's next grammar."""
+    if not process.closed:
+        _idle[model] = process
+
+
+def checked(grammar: str) -> bytes:
+    """A grammar for llama.cpp. Raises UsageError if it is empty, too large or not text."""
+    if not grammar.strip() or "\0" in grammar:  # llama.cpp would ignore an empty one, and stop at a NUL
+        raise UsageError("the grammar is invalid: it is empty or contains a NUL")
+    try:
+        data = grammar.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the grammar is invalid: {error}") from None
+    if len(data) > MAX_GRAMMAR:
+        raise UsageError(f"the grammar has more than {MAX_GRAMMAR} bytes")
+    return data
 
 
 def schema_grammar(schema: str, name: str) -> str:
     """The grammar of all JSON documents that match a JSON schema; `name` is the schema's in messages.
 
-    Raises UsageError for a schema that is invalid or unsupported.
+    Raises UsageError for a schema that is invalid or unsupported, or that is too large, also as a grammar. Blocks for
+    some hundredths of a second, at most for some seconds.
     """
+    data = schema.encode("utf-8", "replace")
+    if len(data) > MAX_SCHEMA:
+        raise UsageError(f"{name} has more than {MAX_SCHEMA} bytes", name)
     try:
-        json.loads(schema)
-        return str(json_schema_to_gbnf(schema))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{name} is not valid JSON: {error}") from None
-    except Exception as error:  # the converter checks nothing, so it may raise anything
-        raise UsageError(f"{name} is an invalid or unsupported JSON schema: {error or type(error).__name__}") from None
+        return _converted(data)
+    except ValueError as error:
+        raise UsageError(f"{name} {error}", name) from None
+
+
+@functools.lru_cache(maxsize=16)
+def _converted(schema: bytes) -> str:
+    """The grammar of a schema. Raises ValueError with the reason."""
+    limits = map(str, (_CONVERT_S, _CONVERT_MEMORY, MAX_GRAMMAR))
+    # Without the user's packages, Python starts in a fraction of the time.
+    command = [sys.executable, "-I", "-S", convert_schema.__file__, llama_cpp.llama_grammar.__file__, *limits]
+    try:
+        done = subprocess.run(
+            command, input=schema, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_HUNG_S, check=False
+        )
+    except OSError as error:
+        raise BusyError(f"the process that converts a JSON schema cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"takes longer than {_HUNG_S:g} s to convert to a grammar") from None
+    if done.returncode == -signal.SIGPROF:
+        raise ValueError(f"takes longer than {_CONVERT_S:g} s to convert to a grammar")
+    if done.returncode or len(done.stdout) > MAX_GRAMMAR:
+        raise ValueError(done.stdout[:1000].decode("utf-8", "replace") or "cannot be converted to a grammar")
+    return done.stdout.decode()

@@ -1,0 +1,55 @@
+"""A script: converts the JSON schema on standard input to GBNF on standard output.
+
+llama-cpp-python's converter repeats what a schema repeats before anything can be measured, so a few KB can take a
+minute and gigabytes. Here, time, memory and output are limited. Only the standard library is imported: it is started
+for every new schema.
+
+Arguments: the path of llama_cpp/llama_grammar.py, CPU seconds, bytes of memory, bytes of output. Exit status 1:
+standard output has the reason. A signal: the CPU time was used up.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+
+def main(converter: str, most_s: str, most_memory: str, most_output: str) -> None:
+    """Convert; exits with a reason if the schema cannot be converted."""
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (int(most_memory),) * 2)
+    signal.setitimer(signal.ITIMER_PROF, float(most_s))
+    loader = SourceFileLoader("llama_grammar", converter)
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    try:
+        schema = sys.stdin.buffer.read().decode()
+        json.loads(schema)
+        grammar = module.json_schema_to_gbnf(schema).encode()
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        refuse(f"is not valid JSON: {error}")
+    except MemoryError:
+        refuse("needs too much memory as a grammar")
+    except Exception as error:  # the converter checks nothing, so it may raise anything
+        reason = str(error).removesuffix(" (use --allow-fetch for force)")
+        refuse(f"is an invalid or unsupported JSON schema: {reason or type(error).__name__}")
+    if len(grammar) > int(most_output):
+        refuse(f"is a grammar of more than {most_output} bytes")
+    sys.stdout.buffer.write(grammar)
+
+
+def refuse(reason: str) -> None:
+    """Exit with this reason, shortened to one line."""
+    sys.stdout.buffer.write(" ".join(reason[:1000].split()).encode("utf-8", "replace"))
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

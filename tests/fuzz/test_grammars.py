@@ -1,0 +1,229 @@
+"""JSON schemas and grammars at random: each is refused in one line, or can be used; this process never suffers."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from duo.config import ModelConfig
+from duo.errors import GrammarError, UsageError
+from duo.llama.grammar import Grammar, schema_grammar
+from duo.llama.model import Model
+from tests.fuzz.cases import cases
+from tests.gguf_files import WORDS, tiny_llama
+
+N_TOKENS = 4
+MOST_GROWTH = 512 * 2**10  # KiB, most of it what Hypothesis remembers
+MOST_IN_A_CHILD = 2**20
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    words = (
+        *WORDS,
+        '{"',
+        '":',
+        '",',
+        '"]',
+        "true",
+        "null",
+        "aa",
+        "aaaa",
+        "ab",
+        "abab",
+        "bb",
+        "12",
+        "é",
+        "🙂",
+        "\n",
+        " ",
+    )
+    path = tiny_llama(tmp_path_factory.mktemp("models") / "words.gguf", words=words)
+    with closing(Model(ModelConfig(path), vocabulary_only=True)) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded() -> Iterator[None]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_GROWTH
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MOST_IN_A_CHILD
+
+
+# Schemas
+
+_names = st.sampled_from(
+    ["a", "b", "root", "string", "x" * 300, "-", "", "é\u2028", '"', "\\", "$ref", "\0", "a b"]
+) | st.text(max_size=4)  # fmt: skip
+_counts: st.SearchStrategy[Any] = st.sampled_from(
+    [0, 1, 2, 3, 15, 99, 100, 2000, 2001, 9999, 10**5, 10**9, 10**30, -1, 1.5, "2", None]
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3),
+    max_leaves=5,
+)
+_patterns = st.lists(
+    st.sampled_from(
+        ["a", "b", ".", "(", ")", "[a-z]", "[^", "]", "|", "*", "+", "?", "{3}", "{,5}", "{2,}", "{0,9999}", "{}",
+         "{x}", "{99999999}", "\\d", "\\", '"', "(?:", "(?=a)", "é", "a{1000}", "(a|b)*", "(a*)*", "^", "$", "\\u0041"]
+    ),
+    max_size=8,
+).map(lambda parts: f"^{''.join(parts)}$")  # fmt: skip
+_refs = st.sampled_from(
+    ["#", "#/", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/none", "https://192.0.2.1/schema", "http://192.0.2.1/",
+     "file:///dev/zero", "https://192.0.2.1/#/a", "", "#/$defs/a/items"]
+)  # fmt: skip
+_types: st.SearchStrategy[Any] = st.sampled_from(
+    ["string", "array", "object", "integer", "number", "boolean", "null", "nonsense", 5, None, ["string", "null"], []]
+)
+_formats = st.sampled_from(["date", "time", "date-time", "uuid", "uuid4", "email", 5])
+_leaves: st.SearchStrategy[Any] = st.one_of(
+    st.builds(lambda kind: {"type": kind}, _types),
+    st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": _counts, "maxLength": _counts}),
+    st.fixed_dictionaries({"pattern": _patterns}, optional={"type": st.just("string")}),
+    st.fixed_dictionaries({"type": st.just("string"), "format": _formats}),
+    st.fixed_dictionaries({"$ref": _refs}),
+    st.fixed_dictionaries({"enum": st.lists(_json, max_size=4)}),
+    st.fixed_dictionaries({"const": _json}),
+    st.fixed_dictionaries({"type": st.just("integer"), "minimum": _counts, "maximum": _counts}),
+    _json,
+)
+
+
+def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, max_size=3)
+    array = {"type": st.just("array"), "items": inner}
+    properties = st.dictionaries(_names, inner, max_size=4)
+    more = {
+        "type": st.just("object"),
+        "required": st.lists(_names, max_size=3),
+        "additionalProperties": inner | st.booleans(),
+        "$defs": properties,
+        "minProperties": _counts,
+    }
+    return st.one_of(
+        st.fixed_dictionaries(array, optional={"minItems": _counts, "maxItems": _counts}),
+        st.fixed_dictionaries({"prefixItems": several}),
+        st.fixed_dictionaries({"properties": properties}, optional=more),
+        st.builds(lambda word, found: {word: found}, st.sampled_from(["anyOf", "oneOf", "allOf"]), several),
+    )
+
+
+def _deep(schema: Any, depth: int) -> Any:
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema, "minItems": 3}
+    return schema
+
+
+def _wide(schema: Any, n: int) -> Any:
+    return {"properties": {f"p{i}": schema for i in range(n)}}
+
+
+_random_schemas = st.recursive(_leaves, _larger, max_leaves=8)
+_schemas = st.one_of(
+    _random_schemas,
+    st.builds(_deep, _random_schemas, st.sampled_from([12, 90, 400])),
+    st.builds(_wide, _random_schemas, st.sampled_from([12, 200, 900])),
+    st.builds(lambda text, n: {"enum": [f"{text}{i}" for i in range(n)]}, _names, st.sampled_from([10, 1000, 6000])),
+)
+_schema_texts = _schemas.map(json.dumps) | st.builds(
+    lambda part, n: part * n, st.sampled_from(['{"items":', "[", '{"a":[', "1"]), st.sampled_from([1, 3000, 9000])
+)
+
+# Grammars
+
+_rules = st.sampled_from(["root", "a", "b", "c", "none"])
+_repeats = st.sampled_from(
+    [
+        "",
+        "",
+        "",
+        "*",
+        "+",
+        "?",
+        "{2}",
+        "{0,3}",
+        "{3,}",
+        "{1000}",
+        "{0,2000}",
+        "{2001}",
+        "{,2}",
+        "{99999999999999999999}",
+    ]
+)
+_atoms = st.sampled_from(
+    ['"a"', '"ab"', '""', "[a-z]", "[^a]", "[]", ".", '"é"', '"\\n"', '"\\x61"', '"\\u0061"', '"🙂"', "<[5]>", "!<[5]>",
+     "</s>", "<none>", "<[99999999999]>", "[", '"', "(", ")", "#", "|", "::=", "\\", "\n", "a"]
+)  # fmt: skip
+
+
+def _group(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    sequence = st.lists(st.tuples(inner, _repeats).map("".join), max_size=4).map(" ".join)
+    alternatives = st.lists(sequence, min_size=1, max_size=3).map(" | ".join)
+    return alternatives | st.builds("({}){}".format, alternatives, _repeats)
+
+
+_bodies = st.recursive(_atoms | _rules, _group, max_leaves=8)
+_chains = st.sampled_from(["r{1}", "r{1} r{1}", "r{1} | r{1}", 'r{1} "a" | ', "r{1} r{0}", "r{1}*", '("a" | r{1})?'])
+
+
+def _chain(body: str, last: str, n: int) -> str:
+    """A rule that refers to the next, `n` times."""
+    rules = [f"r{i} ::= {body.format(i, i + 1)}" for i in range(n)]
+    return "\n".join(["root ::= r0", *rules, f"r{n} ::= {last}"])
+
+
+_grammars = st.one_of(
+    st.dictionaries(_rules, _bodies, max_size=4).map(
+        lambda rules: "\n".join(f"{name} ::= {body}" for name, body in {"root": "a b", **rules}.items())
+    ),
+    st.builds(_chain, _chains, _bodies, st.sampled_from([5, 18, 200, 3000])),
+    st.builds(lambda body, n: "root ::= " + "(" * n + body + ")" * n, _bodies, st.sampled_from([30, 3000, 100_000])),
+    st.builds(lambda body, n: "root ::= " + f"{body} " * n, _bodies, st.sampled_from([20, 1000])),
+    st.text(max_size=20).map("root ::= ".__add__),
+    st.text(alphabet='root:=()[]{}"|*+?,0123456789 \n\\<>!#.^-', max_size=60),
+)
+
+
+@given(
+    which=_schema_texts.map(lambda text: ("schema", text)) | _grammars.map(lambda text: ("grammar", text)),
+    choices=st.lists(st.integers(0, 10**6), min_size=N_TOKENS, max_size=N_TOKENS),
+)
+@cases(5000)
+def test_a_schema_or_grammar(model: Model, which: tuple[str, str], choices: list[int]) -> None:
+    kind, text = which
+    try:
+        _use(model, schema_grammar(text, "the schema") if kind == "schema" else text, choices)
+    except GrammarError:
+        event(f"{kind}: no token is allowed")
+    except UsageError as error:
+        said = str(error)
+        assert said.startswith(("the schema ", "the grammar "))
+        assert "\n" not in said
+        assert len(said) < 1100
+        event(f"{kind}: {said[: 64 if 'llama.cpp' in said else 12]}")
+    else:
+        event(f"{kind}: used")
+
+
+def _use(model: Model, text: str, choices: list[int]) -> None:
+    """Write some tokens that the grammar allows."""
+    logits = np.zeros(model.n_vocab, np.float32)
+    grammar = Grammar(model, text)
+    for choice in choices:
+        allowed = np.flatnonzero(np.isfinite(grammar.mask(logits)))
+        token = int(allowed[choice % len(allowed)])
+        assert grammar.allows(token)
+        grammar.accept(token)
+        if token == model.eos:
+            return
