@@ -57,6 +57,23 @@ def tiny_llama(
     return _finish(writer, path)
 
 
+def tiny_bpe(path: Path, pre: str) -> Path:
+    """Only a vocabulary: one token for each byte, and a pre-tokeniser of llama.cpp."""
+    writer = gguf.GGUFWriter(path, "llama")
+    _write_sizes(writer, N_FF)
+    _write_attention(writer)
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2 spells the other bytes from U+0100 on
+    others = iter(range(256, 512))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list([*(chr(byte if byte in visible else next(others)) for byte in range(256)), "<|end|>"])
+    writer.add_token_types([*[gguf.TokenType.NORMAL] * 256, gguf.TokenType.CONTROL])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(256)
+    writer.add_add_bos_token(False)
+    return _finish(writer, path)
+
+
 def tiny_mamba(path: Path, *, seed: int = 0) -> Path:
     """A recurrent model of one layer, of which llama.cpp rolls nothing back; with the vocabulary of `tiny_llama`."""
     n_inner, n_state, n_conv, n_rank = 2 * N_EMBD, 16, 4, 4

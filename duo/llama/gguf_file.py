@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import re
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import ModelError
-from duo.llama import library
 from duo.llama.context import cache_type
-from duo.llama.handle import Handle
-
-# gguf.h, enum gguf_type
-_INTEGERS = {
-    0: ctypes.c_uint8,
-    1: ctypes.c_int8,
-    2: ctypes.c_uint16,
-    3: ctypes.c_int16,
-    4: ctypes.c_uint32,
-    5: ctypes.c_int32,
-    10: ctypes.c_uint64,
-    11: ctypes.c_int64,
-}
-_STRING, _ARRAY = 8, 9
+from duo.llama.gguf_check import MAX_LAYERS
+from duo.llama.gguf_head import Head
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # llama-arch.cpp, LLM_TENSOR_LAYER_INPUT: one row is read per token, and llama.cpp keeps it on the host.
 _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_embd|token_types)\.")
-_MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
 _CELLS = 256  # llama.cpp rounds the context size up to a multiple of this
 _COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of the tensors that pass between devices
 
@@ -80,15 +62,15 @@ def model_size(config: ModelConfig) -> ModelSize:
     invalid file.
     """
     first, *others = config.shards
-    with closing(_File(first)) as file:
+    with closing(Head(first)) as file:
         tensors = file.tensors()
         for path in others:
-            with closing(_File(path)) as part:
+            with closing(Head(path)) as part:
                 tensors |= part.tensors()
         return _model_size(file, tensors)
 
 
-def _model_size(file: _File, tensors: dict[str, int]) -> ModelSize:
+def _model_size(file: Head, tensors: dict[str, int]) -> ModelSize:
     layers, output = _weights_by_layer(tensors, file.number("block_count"))
     n_head, n_embd = file.number("attention.head_count"), file.number("embedding_length")
     n_used = file.number("expert_used_count")
@@ -97,7 +79,7 @@ def _model_size(file: _File, tensors: dict[str, int]) -> ModelSize:
         output=output,
         n_bytes=sum(tensors.values()),
         cache_widths=_cache_widths(file, len(layers)),
-        n_vocab=file.count("tokenizer.ggml.tokens"),
+        n_vocab=file.count("tokenizer.ggml.tokens") or 0,
         n_embd=n_embd,
         n_head=n_head,
         n_ff=max(file.number("feed_forward_length"), n_used * file.number("expert_feed_forward_length")),
@@ -106,7 +88,7 @@ def _model_size(file: _File, tensors: dict[str, int]) -> ModelSize:
 
 def _weights_by_layer(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], int]:
     """Bytes of each layer, and of the output layer."""
-    layers = [0] * (n_layer if n_layer <= _MAX_LAYERS else 0)
+    layers = [0] * (n_layer if n_layer <= MAX_LAYERS else 0)
     output = unknown = 0
     for name, size in tensors.items():
         if match := _LAYER.search(name):
@@ -124,7 +106,7 @@ def _weights_by_layer(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int,
     return tuple(size + each + (i < odd) for i, size in enumerate(layers)), output
 
 
-def _cache_widths(file: _File, n_layer: int) -> tuple[tuple[int, int], ...]:
+def _cache_widths(file: Head, n_layer: int) -> tuple[tuple[int, int], ...]:
     """Values of one token in the K and V cache of each layer."""
     heads = file.numbers("attention.head_count") or [0]
     per_head = file.number("embedding_length") // max(1, *heads)
@@ -136,78 +118,3 @@ def _cache_widths(file: _File, n_layer: int) -> tuple[tuple[int, int], ...]:
     if len(heads_kv) == 1:
         heads_kv *= n_layer
     return tuple((k * n, v * n) for n in (heads_kv + [0] * n_layer)[:n_layer])
-
-
-class _File(Handle):
-    """The header of one GGUF file: names and sizes of its tensors, and its metadata."""
-
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise ModelError(f"{path}: no such file")
-        pointer = _gguf().gguf_init_from_file(bytes(path), _InitParams(no_alloc=True))
-        if not pointer:
-            raise ModelError(f"{path}: not a GGUF file, or a damaged one: download it again")
-        super().__init__(pointer, _gguf().gguf_free)
-        self._architecture = self._text("general.architecture")
-
-    def tensors(self) -> dict[str, int]:
-        """Bytes of each tensor, by name."""
-        lib, pointer = _gguf(), self.pointer
-        return {
-            lib.gguf_get_tensor_name(pointer, i).decode("utf-8", "replace"): lib.gguf_get_tensor_size(pointer, i)
-            for i in range(lib.gguf_get_n_tensors(pointer))
-        }
-
-    def number(self, key: str) -> int:
-        """The maximum of numbers(); 0 if there are none."""
-        return max(self.numbers(key), default=0)
-
-    def numbers(self, key: str) -> list[int]:
-        """The integer, or the array of integers, of the architecture's `key`, none below 0; empty for anything else."""
-        index = _gguf().gguf_find_key(self.pointer, f"{self._architecture}.{key}".encode())
-        if index < 0:
-            return []
-        kind = _gguf().gguf_get_kv_type(self.pointer, index)
-        if kind == _ARRAY:
-            kind = _gguf().gguf_get_arr_type(self.pointer, index)
-        if kind not in _INTEGERS:
-            return []
-        # A single value is stored as an array of one.
-        n, address = _gguf().gguf_get_arr_n(self.pointer, index), _gguf().gguf_get_arr_data(self.pointer, index)
-        return [max(0, value) for value in (_INTEGERS[kind] * n).from_address(address)] if n else []
-
-    def count(self, key: str) -> int:
-        """Number of values of the array `key`; 0 if there is none."""
-        index = _gguf().gguf_find_key(self.pointer, key.encode())
-        return int(_gguf().gguf_get_arr_n(self.pointer, index)) if index >= 0 else 0
-
-    def _text(self, key: str) -> str:
-        index = _gguf().gguf_find_key(self.pointer, key.encode())
-        if index < 0 or _gguf().gguf_get_kv_type(self.pointer, index) != _STRING:
-            return ""
-        return str(_gguf().gguf_get_val_str(self.pointer, index).decode("utf-8", "replace"))
-
-
-class _InitParams(ctypes.Structure):
-    """gguf.h, struct gguf_init_params."""
-
-    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
-
-
-@functools.cache
-def _gguf() -> ctypes.CDLL:
-    pointer, index, text, size = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t
-    functions = (
-        ("init_from_file", pointer, text, _InitParams),
-        ("free", None, pointer),
-        ("get_n_tensors", index, pointer),
-        ("get_tensor_name", text, pointer, index),
-        ("get_tensor_size", size, pointer, index),
-        ("find_key", index, pointer, text),
-        ("get_kv_type", ctypes.c_int, pointer, index),
-        ("get_arr_type", ctypes.c_int, pointer, index),
-        ("get_arr_n", size, pointer, index),
-        ("get_arr_data", pointer, pointer, index),
-        ("get_val_str", text, pointer, index),
-    )
-    return library.bind("gguf_", functions)

@@ -27,6 +27,14 @@ _QUIET_S = 1.0  # of silence before the connections are inspected
 _LOADING_FACTOR = 10  # longer time limit while weights are sent
 _EXIT_S = 1.5  # for the main thread to write its output
 
+
+class _Thread(threading.local):
+    """What is known of this thread."""
+
+    path: Path | None = None  # the model file that llama.cpp is reading
+
+
+_thread = _Thread()
 _lost = threading.Event()
 _listeners: list[Callable[[DeviceError], None]] = []
 
@@ -46,7 +54,6 @@ class Lifeline:
         """Watch `server`, host:port: it times out after `timeout_s` seconds without a sign of life during a call."""
         self._timeout_s = timeout_s
         if not self.servers:
-            catch_aborts()
             threading.Thread(target=self._run, name="duo-lifeline", daemon=True).start()
         if server not in self.servers:
             self.servers.append(server)
@@ -91,10 +98,20 @@ lifeline = Lifeline()  # one per process, because it ends the process
 
 
 def catch_aborts() -> None:
-    """Handle ggml_abort() from now on."""
+    """End the process with one line instead of SIGABRT when llama.cpp aborts, from now on."""
     libggml.ggml_set_abort_callback.argtypes = [type(_on_abort)]
     libggml.ggml_set_abort_callback.restype = ctypes.c_void_p
     libggml.ggml_set_abort_callback(_on_abort)
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Inside the block, on this thread, an abort of llama.cpp is the fault of the model file `path`."""
+    before, _thread.path = _thread.path, path
+    try:
+        yield
+    finally:
+        _thread.path = before
 
 
 def is_lost() -> bool:
@@ -122,7 +139,10 @@ def _on_abort(message: bytes) -> None:
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
         which = " or ".join(filter(connections.refuses, lifeline.servers)) or " or ".join(lifeline.servers)
         _die(f"the RPC server {which} has died or uses another version of the protocol")
-    _die(f"llama.cpp aborted: {what} ({Path(where).name})")
+    where = Path(where).name
+    if _thread.path is not None:
+        _die(f"{_thread.path}: the file is damaged, or needs another llama.cpp, which aborted: {what} ({where})")
+    _die(f"llama.cpp aborted: {what} ({where})")
 
 
 def _die(message: str) -> NoReturn:
