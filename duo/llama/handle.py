@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from duo.errors import ClosedError
 from duo.llama.lifeline import is_lost
 
+_TICK_S = 0.25
+
 
 class Handle:
     """Owns a C pointer and frees it once: at close(), when collected, or at exit.
 
-    Children close before their parent, and a child keeps its parent alive.
+    Children close before their parent, and a child keeps its parent alive. What another thread than the closing one
+    may be running is inside use(), which close() waits for.
     """
 
     def __init__(self, pointer: Any, free: Callable[[Any], object], parent: Handle | None = None) -> None:
         self._pointer = pointer
         self._parent = parent
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        # `free` must not refer to self: the handle would keep itself alive.
-        self._finalizer = weakref.finalize(self, free, pointer)
+        self._users: list[int] = []  # ids of the threads inside use(), protected by the condition's lock
+        self._left = threading.Condition()
+        self._closing = False
+        self._close_later = False  # close() was called inside use()
+        # The arguments must not refer to self: the handle would keep itself alive.
+        self._finalizer = weakref.finalize(self, _free, free, pointer, self._users, self._left)
         if parent is not None:
             parent._children.add(self)
 
     @property
     def pointer(self) -> Any:
         """The C pointer. Raises ClosedError after close()."""
-        if not self._finalizer.alive:
+        if self._closing or not self._finalizer.alive:
             raise ClosedError(f"{type(self).__name__} is closed")
         return self._pointer
 
@@ -37,10 +46,48 @@ class Handle:
         """Whether the pointer has been freed."""
         return not self._finalizer.alive
 
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        """Gives the C pointer, which is not freed inside the block. Raises ClosedError after close()."""
+        thread = threading.get_ident()
+        with self._left:
+            pointer = self.pointer
+            self._users.append(thread)
+        try:
+            yield pointer
+        finally:
+            with self._left:
+                self._users.remove(thread)
+                self._left.notify_all()
+                close = self._close_later and not self._users
+            if close:
+                self.close()
+
+    def call(self) -> AbstractContextManager[None]:
+        """Surrounds a call that may use an RPC server."""
+        return nullcontext()
+
     def close(self) -> None:
-        """Free the pointer, children first. A second call does nothing."""
-        if is_lost():
+        """Wait for other threads to leave use(), then free the pointer, children first. A second call does nothing.
+
+        Inside use(), the end of the block frees it.
+        """
+        thread = threading.get_ident()
+        with self._left:
+            self._closing = True
+            while any(user != thread for user in self._users) and not is_lost():
+                self._left.wait(_TICK_S)
+            self._close_later = bool(self._users)
+        if is_lost() or self._close_later:
             return
         for child in list(self._children):
             child.close()
-        self._finalizer()
+        with self.call():
+            self._finalizer()
+
+
+def _free(free: Callable[[Any], object], pointer: Any, users: list[int], lock: threading.Condition) -> None:
+    """Free the pointer, unless a daemon thread is using it at the interpreter's exit."""
+    with lock:
+        if not users:
+            free(pointer)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import llama_cpp
@@ -13,11 +14,19 @@ import llama_cpp
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
 from duo.llama import library
+from duo.llama.gguf_check import check_file
 from duo.llama.handle import Handle
-from duo.llama.lifeline import lifeline
+from duo.llama.lifeline import blaming, lifeline
 from duo.llama.offload import Offload
+from duo.llama.stack import on_large_stack
 
 Progress = Callable[[float], bool]  # called with a share from 0 to 1; False stops the loading
+
+_MAX_TEXT = 2**30  # bytes; llama.cpp counts in 32 bits
+_HEAD = 256  # first characters of a text, in which BOS may be
+_FIRST_TOKENS = 1024  # among which the bytes usually are
+_SMALL = 4096  # bytes that can be tokenised on any stack
+_STACK, _STACK_PER_BYTE = 2**23, 1024  # bytes of the stack; about 450 were needed per byte of the text
 
 
 class Model(Handle):
@@ -51,11 +60,15 @@ class Model(Handle):
         self.eos = int(llama_cpp.llama_vocab_eos(vocabulary))  # ends a text; -1: none
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(vocabulary))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(vocabulary))
+        if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):
+            self.close()  # llama.cpp would abort at the first prompt
+            raise ModelError(f"{config.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")
         self.is_remote = self._offload.is_remote  # whether an RPC server holds some of its layers
         self.places = self._offload.places(self.n_layer)
         self._pieces: dict[int, bytes] = {}
 
     def _load(self, progress: Progress | None, vocabulary_only: bool) -> Any:
+        check_file(self.path, vocabulary_only=vocabulary_only)
         params = llama_cpp.llama_model_default_params()
         params.load_mode = _load_mode(self.config)
         params.vocab_only = vocabulary_only
@@ -67,7 +80,7 @@ class Model(Handle):
 
         params.progress_callback = llama_cpp.llama_progress_callback(on_progress)
         lifeline.is_loading = True
-        with library.collect_errors() as errors, self.call():
+        with library.collect_errors() as errors, self.call(), blaming(self.path):
             pointer = llama_cpp.llama_model_load_from_file(bytes(self.path), params)
         lifeline.is_loading = False
         if not pointer:
@@ -80,13 +93,8 @@ class Model(Handle):
         return llama_cpp.llama_model_get_vocab(self.pointer)
 
     def call(self) -> AbstractContextManager[None]:
-        """Surrounds a call that may use an RPC server."""
-        return lifeline if self._offload.is_remote else nullcontext()
-
-    def close(self) -> None:
         """See Handle."""
-        with self.call():
-            super().close()
+        return lifeline if self._offload.is_remote else nullcontext()
 
     @property
     def cache_width(self) -> tuple[int, int]:
@@ -102,7 +110,8 @@ class Model(Handle):
         size = 256
         while True:
             buffer = ctypes.create_string_buffer(size)
-            length = llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size)
+            with self.use() as pointer:
+                length = llama_cpp.llama_model_meta_val_str(pointer, key.encode(), buffer, size)
             if length < 0:
                 return None
             if length < size:
@@ -113,43 +122,110 @@ class Model(Handle):
         value = self.metadata(f"{self.metadata('general.architecture')}.{key}")
         return int(value) if value is not None else None
 
+    @contextmanager
+    def _use_vocabulary(self) -> Iterator[Any]:
+        with self.use() as pointer:
+            yield llama_cpp.llama_model_get_vocab(pointer)
+
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
-        return bool(llama_cpp.llama_vocab_is_eog(self.vocabulary, token))
+        with self._use_vocabulary() as vocab:
+            return bool(llama_cpp.llama_vocab_is_eog(vocab, token))
 
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
-        vocab, is_end = self.vocabulary, llama_cpp.llama_vocab_is_eog
-        return [token for token in range(self.n_vocab) if is_end(vocab, token)]
+        is_end = llama_cpp.llama_vocab_is_eog
+        with self._use_vocabulary() as vocab:
+            return [token for token in range(self.n_vocab) if is_end(vocab, token)]
 
     def token_texts(self, n: int) -> list[bytes]:
         """The first `n` tokens as the vocabulary stores them."""
-        vocab, text = self.vocabulary, llama_cpp.llama_vocab_get_text
-        return [text(vocab, token) for token in range(n)]
+        text = llama_cpp.llama_vocab_get_text
+        with self._use_vocabulary() as vocab:
+            return [text(vocab, token) for token in range(n)]
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """The most bytes of a text that one token replaces."""
+        return max(map(len, self.token_texts(self.n_vocab)))
+
+    def n_unknown(self, text: str) -> int:
+        """Number of characters of `text` that a SentencePiece vocabulary does not have: each byte becomes a token.
+
+        0 for other vocabularies.
+        """
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return 0
+        counts = Counter(text)
+        return sum(counts[character] for character in counts.keys() - self._characters)
+
+    @functools.cached_property
+    def _characters(self) -> frozenset[str]:
+        """The tokens that are one character, and the space."""
+        texts = (text.decode("utf-8", "replace") for text in self.token_texts(self.n_vocab))
+        return frozenset((" ", *(text for text in texts if len(text) == 1)))
 
     def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Tokens of `text` with special tokens parsed; with `add_bos`, BOS in front if the vocabulary adds it.
 
         BOS is not added to a text that begins with it. Raises PromptError if llama.cpp cannot tokenise the text.
         """
-        tokens = self._tokenize(text.encode(), add_bos=False)
-        if add_bos and self.adds_bos and tokens[:1] != [self.bos]:
-            # Not [bos, *tokens]: some vocabularies put a space in front of the first word.
-            tokens = self._tokenize(text.encode(), add_bos=True)
-            if self.adds_eos and tokens[-1:] == [self.eos]:
-                tokens.pop()
+        try:
+            data, head = text.encode(), text[:_HEAD].encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the prompt is not text: {error}") from None
+        self._check_bytes(text)
+        add_bos = add_bos and self.adds_bos and self._tokenize(head, add_bos=False)[:1] != [self.bos]
+        # Not [bos, *tokens]: some vocabularies put a space in front of the first word.
+        tokens = self._tokenize(data, add_bos=add_bos)
+        if add_bos and self.adds_eos and tokens[-1:] == [self.eos]:
+            tokens.pop()
         return tokens
 
+    def _check_bytes(self, text: str) -> None:
+        """Raise PromptError if a character has no tokens: llama.cpp would end the process."""
+        if self._missing_bytes:
+            others = set(f"▁{text}".replace(" ", "▁")) - self._characters
+            if lacking := sorted(other for other in others if self._missing_bytes.intersection(other.encode())):
+                said = "".join(lacking[:20])
+                raise PromptError(f"{self.path.name} has no tokens for these characters of the prompt: {said!r}")
+
+    @functools.cached_property
+    def _missing_bytes(self) -> frozenset[int]:
+        """Bytes without a token, if the vocabulary is a SentencePiece one, where unknown characters become bytes."""
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return frozenset()
+        bytes_ = {text: byte for byte in range(256) for text in (f"<0x{byte:02X}>".encode(), bytes([byte]))}
+        found: set[int] = set()
+        for n in (_FIRST_TOKENS, self.n_vocab):
+            found = {bytes_[text] for text in self.token_texts(min(n, self.n_vocab)) if text in bytes_}
+            if len(found) == len(set(bytes_.values())):
+                break
+        return frozenset(bytes_.values()) - found
+
     def _tokenize(self, data: bytes, *, add_bos: bool) -> list[int]:
+        if len(data) > _MAX_TEXT:
+            raise PromptError(f"the prompt has {len(data)} bytes: llama.cpp tokenises at most {_MAX_TEXT}")
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_BPE or len(data) <= _SMALL:
+            return self._tokenize_here(data, add_bos=add_bos)
+        # Some of these vocabularies split texts with std::regex, which recurses for each character of a word.
+        work = functools.partial(self._tokenize_here, data, add_bos=add_bos)
+        try:
+            return on_large_stack(_STACK + _STACK_PER_BYTE * len(data), work)
+        except MemoryError:
+            raise PromptError(f"there is not enough memory to tokenise a prompt of {len(data)} bytes") from None
+
+    def _tokenize_here(self, data: bytes, *, add_bos: bool) -> list[int]:
         size = len(data) + 2
-        while True:
-            buffer = (llama_cpp.llama_token * size)()
-            n = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), buffer, size, add_bos, True)
-            if n >= 0:
-                return list(buffer[:n])
-            if -n <= size:
-                raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
-            size = -n
+        with self._use_vocabulary() as vocab:
+            while True:
+                buffer = (llama_cpp.llama_token * size)()
+                n = llama_cpp.llama_tokenize(vocab, data, len(data), buffer, size, add_bos, True)
+                if n >= 0:
+                    return list(buffer[:n])
+                if -n <= size:
+                    raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
+                size = -n
 
     def piece(self, token: int) -> bytes:
         """The bytes of `token` in a text; empty for special tokens."""
@@ -160,13 +236,15 @@ class Model(Handle):
 
     def spelling(self, tokens: Sequence[int]) -> bytes:
         """The bytes of `tokens` in a prompt, where special tokens are visible."""
-        return b"".join(self._piece(token, special=True) for token in tokens)
+        pieces = {token: self._piece(token, special=True) for token in set(tokens)}
+        return b"".join(map(pieces.__getitem__, tokens))
 
     def _piece(self, token: int, *, special: bool) -> bytes:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            n = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, size, 0, special)
+            with self._use_vocabulary() as vocab:
+                n = llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             size = -n

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
 from duo.config import GenerationConfig, StopConfig
 from duo.errors import UsageError
 from duo.link.guard import ApiError
-from duo.llama.grammar import schema_grammar
+from duo.llama.grammar import checked, schema_grammar
 
 _MAX_MESSAGES = 4096
 _MAX_STOPS = 32
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
-_MAX_DEPTH = 2048
-# Literals, character classes, tokens and comments of a grammar, as llama.cpp parses them.
-_NOT_SYNTAX = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
-_MAX_GRAMMAR = 2**18
-_MAX_SCHEMA = 2**16
-_LARGE_REPETITION = re.compile(r"(?:Length|Items)\":[^,}\]]*\d{5}|\{\d*,?\d{5}")
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
@@ -43,7 +35,14 @@ class ChatMessage(msgspec.Struct):
 
     role: str
     content: str | list[ContentPart] | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of characters, and of parts."""
+        if isinstance(self.content, list):
+            return len(self.content) + sum(len(part.text) for part in self.content)
+        return len(self.content or "")
 
     def plain(self) -> dict[str, str]:
         """The message for the chat template. Raises ApiError if it is not text."""
@@ -104,10 +103,16 @@ class TextRequestBody(msgspec.Struct):
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     logprobs: bool | int | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
+    tools: list[msgspec.Raw] | None = None
+    functions: list[msgspec.Raw] | None = None
     echo: bool | None = None
     suffix: str | None = None
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether there may be a JSON schema to convert, which takes a while."""
+        form = self.response_format
+        return self.json_schema is not None or (form is not None and form.type != "text")
 
     @property
     def wants_usage(self) -> bool:
@@ -141,17 +146,6 @@ class DetokenizeRequest(msgspec.Struct):
     tokens: list[int]
 
 
-R = TypeVar("R")
-
-
-def parse(body: bytes, kind: type[R]) -> R:
-    """Parse a request. Raises ApiError."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
-        raise ApiError(400, f"invalid request: {error}") from None
-
-
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The server's defaults."""
@@ -163,7 +157,7 @@ class Defaults:
 def generation_config(
     request: TextRequestBody, prompt: list[int], defaults: Defaults, n_vocab: int, n_ctx: int
 ) -> GenerationConfig:
-    """The options of a text. Raises ApiError."""
+    """The options of a text. Raises ApiError, or BusyError. Blocks if the request has a JSON schema."""
     _check_supported(request)
     if not prompt:
         raise ApiError(400, "the prompt has no tokens")
@@ -232,20 +226,11 @@ def _grammar(request: TextRequestBody) -> str | None:
         raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
     if len(schemas) + (request.grammar is not None) > 1:
         raise ApiError(400, "grammar, json_schema and response_format exclude each other: send one")
-    grammar = _schema_grammar(schemas[0]) if schemas else request.grammar
-    # llama.cpp parses parentheses recursively: the stack could overflow.
-    depths = accumulate((char == "(") - (char == ")") for char in _NOT_SYNTAX.sub("", grammar or ""))
-    if grammar is not None and (len(grammar) > _MAX_GRAMMAR or max(depths, default=0) > _MAX_DEPTH):
-        raise ApiError(400, f"the grammar has more than {_MAX_GRAMMAR} bytes or {_MAX_DEPTH} nested parentheses")
-    return grammar
-
-
-def _schema_grammar(schema: dict[str, Any]) -> str:
-    text = msgspec.json.encode(schema).decode()
-    # The converter expands repetitions: a short schema can become gigabytes.
-    if len(text) > _MAX_SCHEMA or _LARGE_REPETITION.search(text):
-        raise ApiError(400, f"the schema has more than {_MAX_SCHEMA} bytes or a repetition of 10,000 or more")
     try:
-        return schema_grammar(text, "the schema")
+        if schemas:
+            return schema_grammar(msgspec.json.encode(schemas[0]).decode(), "the schema")
+        if request.grammar is not None:
+            checked(request.grammar)
+        return request.grammar
     except UsageError as error:
         raise ApiError(400, str(error)) from None

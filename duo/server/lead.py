@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -19,25 +18,21 @@ from starlette.types import ASGIApp
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
-from duo.errors import BusyError, PromptError, UsageError
+from duo.errors import BusyError, ClosedError, PromptError, UsageError
 from duo.link.admission import Admission
 from duo.link.guard import ApiError, Guard, Rules, allowed_hosts, error_response, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_route
-from duo.llama.model import Model
 from duo.server.answers import Shape
-from duo.server.api import ChatRequest, CompletionRequest, Defaults, DetokenizeRequest, TokenizeRequest, parse
+from duo.server.api import ChatRequest, CompletionRequest, Defaults, DetokenizeRequest, TokenizeRequest
+from duo.server.bodies import received
+from duo.server.openapi import document
 from duo.server.streams import as_api_error, json_response
-from duo.server.texts import Texts
+from duo.server.texts import STOPPING, Texts
+from duo.server.tokens import TokenWork, check_text, checked_tokens, tokens_json
 from duo.spec.types import Step
-
-MOST_BODY = 8 * 1024 * 1024  # bytes
-BODY_S = 30.0  # for a client to send the body
-MOST_TOKENS = 2**20  # in one request
-
-R = TypeVar("R")
 
 log = logging.getLogger("duo.server")
 
@@ -87,6 +82,7 @@ class Lead:
         self._texts = Texts(
             self.drafts, n_queue, Defaults(defaults or GenerationConfig(), random_seed), on_step, on_text
         )
+        self._work = TokenWork()
         self._alias = alias
         self._created = int(time.time())
         rules = Rules(api_keys, allowed_hosts(host, allowed_host), frozenset(o.rstrip("/") for o in cors_origins))
@@ -132,18 +128,19 @@ class Lead:
         routes = [
             *_twice("/health", self._health),
             Route("/metrics", self._metrics),
+            Route("/openapi.json", self._openapi),
             *_twice("/models", self._models),
             Route("/v1/models/{name:path}", self._model),
             *_twice("/chat/completions", self._chat, "POST"),
             *_twice("/completions", self._complete, "POST"),
             Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/detokenize", self._detokenize, methods=["POST"]),
-            draft_route(self.drafts, admission),
-            Route(ROUTE, _upgrade_required),
         ]
-        expected = HTTPException, ApiError, PromptError, UsageError, BusyError, ClientDisconnect
+        self._document = document(routes, needs_key=bool(rules.keys))
+        expected = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect
         app: ASGIApp = Starlette(
-            routes=routes, exception_handlers={**dict.fromkeys(expected, _error), Exception: _internal_error}
+            routes=[*routes, draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)],
+            exception_handlers={**dict.fromkeys(expected, _error), Exception: _internal_error},
         )
         app = Guard(app, rules)
         if rules.origins:
@@ -166,6 +163,9 @@ class Lead:
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self._texts.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _openapi(self, _: Request) -> Response:
+        return json_response(self._document)
 
     async def _models(self, _: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_object()]})
@@ -196,79 +196,69 @@ class Lead:
             raise ApiError(404, message, code="model_not_found")
 
     async def _tokenize(self, request: Request) -> Response:
-        model = self._texts.engine.slot.target
-        body = await _body(request, TokenizeRequest)
-        tokens = await anyio.to_thread.run_sync(lambda: model.tokenize(body.content, add_bos=body.add_special))
-        if body.with_pieces:
-            pieces = (model.piece(token).decode("utf-8", "replace") for token in _tokens(tokens, model))
-            return json_response(
-                {"tokens": [{"id": i, "piece": piece} for i, piece in zip(tokens, pieces, strict=True)]}
-            )
-        return json_response({"tokens": tokens})
+        slot = self._texts.engine.slot
+        body = await received(request, self._work, TokenizeRequest)
+
+        def work() -> bytes:
+            check_text(body.content, slot.target, slot.n_ctx, is_prompt=False)
+            tokens = slot.target.tokenize(body.content, add_bos=body.add_special)
+            return tokens_json(tokens, slot.target if body.with_pieces else None)
+
+        return Response(await self._work.run(len(body.content), work), media_type="application/json")
 
     async def _detokenize(self, request: Request) -> Response:
         model = self._texts.engine.slot.target
-        tokens = _tokens((await _body(request, DetokenizeRequest)).tokens, model)
-        text = await anyio.to_thread.run_sync(lambda: model.spelling(tokens))
-        return json_response({"content": text.decode("utf-8", "replace")})
+        tokens = (await received(request, self._work, DetokenizeRequest)).tokens
+
+        def work() -> str:
+            return model.spelling(checked_tokens(tokens, model)).decode("utf-8", "replace")
+
+        return json_response({"content": await self._work.run(len(tokens), work)})
 
     # Texts
 
     async def _chat(self, request: Request) -> Response:
         engine = self._texts.engine
-        body = await _body(request, ChatRequest)
+        body = await received(request, self._work, ChatRequest)
         if not body.messages:
             raise ApiError(400, "messages must not be empty")
-        messages = [message.plain() for message in body.messages]
         self._check_model(body.model)
-        prompt = await anyio.to_thread.run_sync(lambda: engine.tokenize(engine.apply_chat_template(messages)))
+
+        def work() -> list[int]:
+            slot = engine.slot
+            messages = [message.plain() for message in body.messages]
+            contents = "".join(message["content"] for message in messages)
+            check_text(contents, slot.target, slot.n_ctx, is_prompt=False)  # a template may copy them often
+            prompt = engine.apply_chat_template(messages)
+            check_text(prompt, slot.target, slot.n_ctx)
+            return engine.tokenize(prompt)
+
+        n_bytes = sum(message.size for message in body.messages)
+        prompt = await self._work.run(n_bytes, work)
         return await self._texts.write(request, prompt, body, Shape(self._name(), chat=True))
 
     async def _complete(self, request: Request) -> Response:
         engine = self._texts.engine
-        body = await _body(request, CompletionRequest)
+        body = await received(request, self._work, CompletionRequest)
         self._check_model(body.model)
         prompt = body.prompt
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]
-        if isinstance(prompt, str):
-            text = prompt
-            tokens = await anyio.to_thread.run_sync(lambda: engine.tokenize(text))
-        else:
-            tokens = _tokens(prompt, engine.slot.target)
+
+        def work() -> list[int]:
+            slot = engine.slot
+            if not isinstance(prompt, str):
+                return checked_tokens(prompt, slot.target)
+            check_text(prompt, slot.target, slot.n_ctx)
+            return engine.tokenize(prompt)
+
+        tokens = await self._work.run(len(prompt), work)
         return await self._texts.write(request, tokens, body, Shape(self._name(), chat=False))
 
 
 def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> list[Route]:
     """With and without /v1, as in llama-server."""
     return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("/v1", "")]
-
-
-async def _body(request: Request, kind: type[R]) -> R:
-    """The body, parsed. Raises ApiError if it is invalid, too large or too slow."""
-    data = bytearray()
-    try:
-        if int(request.headers.get("content-length", 0)) > MOST_BODY:
-            raise ApiError(413, f"the body is larger than {MOST_BODY} bytes")
-        with anyio.fail_after(BODY_S):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > MOST_BODY:
-                    raise ApiError(413, f"the body is larger than {MOST_BODY} bytes")
-    except TimeoutError:
-        raise ApiError(408, f"the body was not received within {BODY_S:.0f} seconds") from None
-    return parse(bytes(data), kind)
-
-
-def _tokens(tokens: list[Any], model: Model) -> list[int]:
-    """The tokens of a request. Raises ApiError if they are invalid."""
-    if len(tokens) > MOST_TOKENS:
-        raise ApiError(400, f"too many tokens: at most {MOST_TOKENS} are allowed")
-    if len(tokens) > 1 and not isinstance(tokens[0], int):
-        raise ApiError(400, "several prompts in one request are not supported")
-    if wrong := [token for token in tokens if not isinstance(token, int) or not 0 <= token < model.n_vocab]:
-        raise ApiError(400, f"no token {wrong[0]!r} in a vocabulary of {model.n_vocab}")
-    return tokens
 
 
 async def _upgrade_required(_: Request) -> Response:
@@ -281,6 +271,8 @@ async def _error(_: Request, error: Exception) -> Response:
         return Response(status_code=499)  # never sent
     if isinstance(error, HTTPException):
         return error_response(ApiError(error.status_code, str(error.detail)), error.headers)
+    if isinstance(error, ClosedError):
+        error = BusyError(STOPPING)
     if isinstance(error, PromptError):
         return error_response(ApiError(400, str(error)))
     return error_response(error if isinstance(error, ApiError) else as_api_error(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from duo.spec.types import Step
 
 LOADING = "the model is still loading"
 STOPPING = "the server is stopping"
+_N_CONVERSIONS = 2  # of schemas at a time: each may take a core for a second
 
 
 class Texts:
@@ -40,6 +42,7 @@ class Texts:
         self._defaults = defaults
         self._on_step = on_step
         self._on_text = on_text
+        self._conversions = anyio.CapacityLimiter(_N_CONVERSIONS)
         self._engine: Engine | None = None
         self._requests: set[TextRequest] = set()  # that have not ended
 
@@ -65,17 +68,23 @@ class Texts:
         if self._engine is not None:
             self._engine.fail(BusyError(STOPPING), self._requests)
 
+    def _check_queue(self, n_waiting: int) -> None:
+        if n_waiting > self._n_queue:
+            raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
+
     async def write(
         self, request: Request, prompt: list[int], body: ChatRequest | CompletionRequest, shape: Shape
     ) -> Response:
         """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
         engine = self.engine
         slot = engine.slot
-        config = await anyio.to_thread.run_sync(
-            lambda: generation_config(body, prompt, self._defaults, slot.target.n_vocab, slot.n_ctx)
-        )
-        if engine.n_texts > self._n_queue:
-            raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
+        options = partial(generation_config, body, prompt, self._defaults, slot.target.n_vocab, slot.n_ctx)
+        if body.has_schema:
+            self._check_queue(self._conversions.statistics().tasks_waiting)
+            config = await anyio.to_thread.run_sync(options, limiter=self._conversions)
+        else:
+            config = options()
+        self._check_queue(engine.n_texts)
         events = Events()
 
         def put(step: Step) -> None:

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -75,6 +76,20 @@ def test_a_signal_within_a_stream_ends_it_with_an_error_event(
         assert_error(waiting.result(), 503, "stopping")
         assert lead.finish() == 0
         assert all(line.startswith(("duo: ", "prompt: ", "tokens: ")) for line in lead.lines)
+
+
+_NO_GRACE = "from duo.link import listener; listener._GRACE_S = 0"
+
+
+def test_a_signal_while_a_text_is_tokenised(tmp_path: Path) -> None:
+    """llama.cpp needs a second for these tabs, which are not in the vocabulary; the server waits for none."""
+    with LeadProcess(tiny_llama(tmp_path / "model.gguf"), *CONTEXT, before=_NO_GRACE) as lead:
+        with ThreadPoolExecutor() as pool:
+            pool.submit(lead.post, "/tokenize", content="\t" * 200_000)
+            time.sleep(0.3)  # until it has begun
+            lead.send(signal.SIGTERM)
+            assert lead.finish() == 0
+        assert lead.lines[1:] == []
 
 
 def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:

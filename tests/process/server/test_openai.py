@@ -200,13 +200,24 @@ def test_an_invalid_grammar_is_refused(client: Client, grammar: str) -> None:
             client.completions.create(model="", prompt="a", stream=stream, extra_body={"grammar": grammar})
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    return {"type": "array", "items": _nested(depth - 1), "minItems": 99} if depth else {"type": "string"}
+
+
+_ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
+_RECURSION = 'a ::= b a "c" | "d"\nb ::= e\ne ::= "b" |'
 _HOSTILE: dict[str, dict[str, Any]] = {
     "long string": {"json_schema": {"type": "string", "maxLength": 9999}},
     "many strings": {"json_schema": {"anyOf": [{"type": "string", "maxLength": 9999}] * 1000}},
     "nested repetitions": {"json_schema": {"type": "string", "pattern": "^((a{0,9999}){0,9999}){0,9999}$"}},
     "repetitions": {"grammar": 'root ::= ((("a"{1000}){1000}){1000}){1000}'},
     "left recursion": {"grammar": 'root ::= root "a" | "a"'},
-    "parentheses": {"grammar": "root ::= " + "(" * 2000 + '"a"' + ")" * 2000},
+    "parentheses": {"grammar": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000},
+    "optional parts": {"grammar": 'root ::= ("a"? ){1000}'},
+    "recursion through an empty rule": {"grammar": "root ::= a\n" + _RECURSION},
+    "the same, later": {"grammar": 'root ::= "yes" a\n' + _RECURSION, "max_tokens": 9},
+    "large arrays": {"json_schema": {"properties": {f"p{i}": _ARRAY for i in range(800)}}},
+    "a long name": {"json_schema": {"properties": {"x" * 5000: {"anyOf": [_nested(12)] * 40}}}},
     "long prompt": {"prompt": "word " * 1_000_000},
 }
 
@@ -216,6 +227,7 @@ def test_a_request_that_could_exhaust_llama_cpp(lead: LeadProcess, name: str) ->
     fields: dict[str, Any] = {"prompt": "a", "max_tokens": 1} | _HOSTILE[name]
     assert lead.post("/v1/completions", **fields).status_code in (200, 400)
     assert lead.write(PARIS, 2)
+    assert lead.write(PARIS, 2, grammar='root ::= "Ro" "me"') == "Rome"
 
 
 def test_errors_are_the_exceptions_of_the_sdk(client: Client) -> None:

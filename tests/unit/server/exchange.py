@@ -14,7 +14,12 @@ class Exchange:
     """One request, answered by a task of the running event loop."""
 
     def __init__(
-        self, app: ASGIApp, path: str = "/v1/completions", headers: dict[str, str] | None = None, **fields: Any
+        self,
+        app: ASGIApp,
+        path: str = "/v1/completions",
+        headers: dict[str, str] | None = None,
+        method: str = "POST",
+        **fields: Any,
     ) -> None:
         """`fields` are the whole body; without any, send() brings it."""
         names = {"Host": "localhost"} | (headers or {})
@@ -27,7 +32,7 @@ class Exchange:
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},  # as uvicorn says
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "path": path,
             "query_string": b"",
             "headers": [(name.lower().encode(), value.encode()) for name, value in names.items()],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import resource
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -279,35 +283,91 @@ def test_only_one_grammar_may_be_sent(client: TestClient) -> None:
     assert_error(client.post(TEXTS[0], json=fields), 400, "send one")
 
 
-@pytest.mark.parametrize(
-    ("grammar", "status"),
-    [
-        ("root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000, 400),
-        ("root ::= #\r" + "(" * 60_000, 400),
-        ("root ::= " + '"("' * 60_000, 200),
-        ("root ::= " + "[(]" * 60_000, 200),
-        ("root ::= " + "#(\n" * 60_000, 200),
-        ("root ::= " + '(")"' * 60_000, 400),
-        ("root ::= " + "([)]" * 60_000, 400),
-        ("root ::= " + "(#)\n" * 60_000, 400),
-    ],
-    ids=["nested", "after a comment", *["closed"] * 3, "quotes", "classes", "comments"],
-)
-def test_nested_parentheses_of_a_grammar_are_limited(client: TestClient, grammar: str, status: int) -> None:
-    assert client.post(TEXTS[0], json={"prompt": "a", "grammar": grammar}).status_code == status
+ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "string", "maxLength": 50_000},
-        {"type": "array", "maxItems": 10_000},
-        {"type": "string", "pattern": "^a{0,12345}$"},
-        {"description": "x" * 2**16},
-    ],
-)
-def test_schemas_that_repeat_10000_times_are_refused(client: TestClient, schema: dict[str, Any]) -> None:
-    assert_error(client.post(TEXTS[0], json={"prompt": "a", "json_schema": schema}), 400, "the schema has more than")
+def nested_arrays(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema, "minItems": 99}
+    return schema
+
+
+LARGE: dict[str, tuple[dict[str, Any], str]] = {
+    "characters": ({"description": "x" * 2**16}, "the schema has more than 65536 bytes"),
+    "a string": ({"type": "string", "maxLength": 50_000}, "more than 262144 bytes"),
+    "10^12 items": ({"type": "array", "items": {"type": "null"}, "minItems": 10**12}, "memory"),
+    "a pattern": ({"type": "string", "pattern": "^a{0,123456789}$"}, "memory"),
+    "100 arrays": ({"properties": {f"p{i}": ARRAY for i in range(100)}}, "more than 262144 bytes"),
+    "800 arrays": ({"properties": {f"p{i}": ARRAY for i in range(800)}}, "memory|takes longer"),
+    "a long name, repeated": ({"properties": {"x" * 5000: nested_arrays(12)}}, "more than 262144 bytes"),
+    "a name in arrays": (
+        {"properties": {"x" * 5000: {"anyOf": [nested_arrays(12)] * 40}}},
+        "memory|takes longer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_schema_that_is_large_as_a_grammar_is_refused(client: TestClient, name: str) -> None:
+    """In a process of its own: this one has neither the time nor the memory."""
+    schema, said = LARGE[name]
+    most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for fields in ({"json_schema": schema}, {"response_format": {"type": "json_object", "schema": schema}}):
+        assert_error(client.post(TEXTS[0], json={"prompt": "a", **fields}), 400, said)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_before < 32 * 1024, "KiB"
+
+
+def test_a_schema_is_converted_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"prompt": "a", "json_schema": {"const": "converted once"}}
+    assert client.post(TEXTS[0], json=fields).status_code == 200
+    monkeypatch.setattr("subprocess.run", None)
+    assert client.post(TEXTS[0], json=fields).status_code == 200
+
+
+def test_a_server_that_can_start_no_process_is_busy(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.run", fail)
+    fields = {"prompt": "a", "json_schema": {"const": "not converted"}}
+    assert_error(client.post(TEXTS[0], json=fields), 503, "cannot be started: Resource temporarily unavailable")
+
+
+def test_schemas_wait_in_a_queue_of_their_own(
+    make_lead: Callable[..., Lead], slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are converted at a time, as many wait as texts may, and requests without one do not wait."""
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def wait(*_: Any) -> str:
+        begun.release()
+        gate.wait(60)
+        return GBNF
+
+    monkeypatch.setattr("duo.server.api.schema_grammar", wait)
+    lead = make_lead(n_queue=1)
+
+    async def ask(**fields: Any) -> int:
+        transport = httpx.ASGITransport(lead.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.post(TEXTS[0], json={"prompt": "a"} | fields)).status_code
+
+    async def ask_all() -> None:
+        schemas = [asyncio.create_task(ask(json_schema={})) for _ in range(5)]
+        done, waiting = await asyncio.wait(schemas, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+        assert {task.result() for task in done} == {503}
+        assert await ask() == 200
+        gate.set()
+        assert len(waiting) == 4
+        assert 200 in {await task for task in waiting} <= {200, 503}, "one text at a time, and one waits"
+
+    asyncio.run(ask_all())
+
+
+@pytest.mark.parametrize(("grammar", "said"), [(" ", "empty"), ("a\0", "NUL"), ("#" * (2**18 + 1), "more than 262144")])
+def test_a_grammar_that_cannot_be_one_is_refused_at_once(client: TestClient, grammar: str, said: str) -> None:
+    assert_error(client.post(TEXTS[0], json={"prompt": "a", "grammar": grammar}), 400, said)
 
 
 def test_text_is_passed_on_whatever_characters_it_has(client: TestClient, slot: ScriptedSlot) -> None:

@@ -12,8 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.errors import DecodeError, UsageError
-from duo.server import lead as lead_module
-from duo.server.lead import MOST_BODY, Lead
+from duo.server import bodies
+from duo.server.bodies import MOST_BODY
+from duo.server.lead import Lead
 from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.conftest import metric
@@ -93,7 +94,7 @@ def test_a_client_that_does_not_read_holds_up_no_other(lead: Lead, client: TestC
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
 def test_a_body_that_does_not_come_times_out(lead: Lead, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_module, "BODY_S", 0.01)
+    monkeypatch.setattr(bodies, "BODY_S", 0.01)
 
     async def scenario() -> None:
         exchange = Exchange(lead.app, path)
@@ -132,10 +133,10 @@ def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
 
 
 def test_the_largest_body(client: TestClient) -> None:
-    body = b'{"content": "a", "more": "'
-    body += b"x" * (MOST_BODY - len(body) - 2) + b'"}'
-    assert client.post("/tokenize", content=body).status_code == 200
-    assert_error(client.post("/tokenize", content=body + b" "), 413)
+    body = b'{"tokens": ['
+    body += b" " * (MOST_BODY - len(body) - 2) + b"]}"
+    assert client.post("/detokenize", content=body).json() == {"content": ""}
+    assert_error(client.post("/detokenize", content=body + b" "), 413)
 
 
 # Texts that fail

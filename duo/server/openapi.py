@@ -1,0 +1,224 @@
+"""OpenAPI: the document that describes the lead's API, from its routes and the structs of its requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from starlette.routing import Route
+
+from duo import __version__
+from duo.server.api import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+
+_REFERENCE = "#/components/schemas/{name}"
+_ERRORS = {
+    400: "The request is invalid, or the prompt too long.",
+    401: "The API key is missing or wrong.",
+    403: "The host or the origin is not allowed.",
+    404: "There is no such model.",
+    408: "The body was not received in time.",
+    413: "The body is too large.",
+    426: "The path is the WebSocket of remote drafts.",
+    500: "The generation failed.",
+    503: "The model is loading, the queue full, or the server stopping.",
+}
+_EVENT = {
+    "type": "object",
+    "description": "An event of a stream, and the last.",
+    "required": ["data"],
+    "properties": {
+        "data": {
+            "anyOf": [
+                {
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": {
+                        "anyOf": [{"$ref": _REFERENCE.format(name=name)} for name in ("CompletionObject", "Error")]
+                    },
+                },
+                {"const": "[DONE]"},
+            ]
+        }
+    },
+}
+_GET_ERRORS = (401, 403, 500, 503)
+_POST_ERRORS = (400, 401, 403, 404, 408, 413, 500, 503)
+
+
+class Health(msgspec.Struct):
+    """The server is ready."""
+
+    status: Literal["ok"]
+
+
+class ModelObject(msgspec.Struct):
+    """A model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    meta: dict[str, int]
+
+
+class Models(msgspec.Struct):
+    """The models of the server, of which there is one."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class Token(msgspec.Struct):
+    """A token and its text."""
+
+    id: int
+    piece: str
+
+
+class Tokens(msgspec.Struct):
+    """Tokens; with `with_pieces`, each with its text."""
+
+    tokens: list[int | Token]
+
+
+class Content(msgspec.Struct):
+    """The text of tokens."""
+
+    content: str
+
+
+class Usage(msgspec.Struct):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+class MessageObject(msgspec.Struct):
+    """The answer of a chat, or in a stream a part of it."""
+
+    role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Choice(msgspec.Struct):
+    """A text."""
+
+    index: Literal[0]
+    logprobs: None
+    finish_reason: Literal["stop", "length"] | None
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    message: MessageObject | msgspec.UnsetType = msgspec.UNSET
+    delta: MessageObject | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompletionObject(msgspec.Struct):
+    """A generation, or an event of a stream. `duo`: the event's tokens, and characters that the draft wrote."""
+
+    id: str
+    object: Literal["text_completion", "chat.completion", "chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | msgspec.UnsetType = msgspec.UNSET
+    timings: dict[str, float | None] | msgspec.UnsetType = msgspec.UNSET
+    duo: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorDetails(msgspec.Struct):
+    """What was wrong."""
+
+    message: str
+    type: str
+    param: None
+    code: int | str
+
+
+class Error(msgspec.Struct):
+    """An error."""
+
+    error: ErrorDetails
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What an endpoint takes and answers: structs, or the media type of text."""
+
+    summary: str
+    answer: type[msgspec.Struct] | str
+    request: type[msgspec.Struct] | None = None
+    is_streamed: bool = False
+    errors: tuple[int, ...] = _GET_ERRORS
+
+
+# By the name of the endpoint's function.
+OPERATIONS = {
+    "_health": Operation("Whether the server can generate texts", Health),
+    "_metrics": Operation("Metrics for Prometheus", "text/plain"),
+    "_openapi": Operation("This document", "application/json"),
+    "_models": Operation("The model as a list", Models),
+    "_model": Operation("The model", ModelObject, errors=(*_GET_ERRORS, 404)),
+    "_chat": Operation("The answer to messages", CompletionObject, ChatRequest, is_streamed=True, errors=_POST_ERRORS),
+    "_complete": Operation("The text after a prompt", CompletionObject, CompletionRequest, True, _POST_ERRORS),
+    "_tokenize": Operation("The tokens of a text", Tokens, TokenizeRequest, errors=_POST_ERRORS),
+    "_detokenize": Operation("The text of tokens", Content, DetokenizeRequest, errors=_POST_ERRORS),
+}
+
+
+def document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any]:
+    """The OpenAPI document of `routes`; `needs_key`: clients must send an API key."""
+    structs = {kind for op in OPERATIONS.values() for kind in (op.answer, op.request) if not isinstance(kind, str)}
+    kinds = sorted((kind for kind in (*structs, Error) if kind is not None), key=lambda kind: kind.__name__)
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    paths: dict[str, Any] = {}
+    for route in routes:
+        operation = OPERATIONS[route.endpoint.__name__]
+        method = "get" if operation.request is None else "post"
+        path = route.path.replace(":path}", "}")
+        paths[path] = {method: _operation(operation, path, route)}
+    schemes = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "duo lead", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": schemes},
+        "security": [{name: []} for name in schemes] if needs_key else [],
+    }
+
+
+def _operation(operation: Operation, path: str, route: Route) -> dict[str, Any]:
+    errors = {
+        str(status): {"description": _ERRORS[status], "content": _content(Error)} for status in sorted(operation.errors)
+    }
+    content = _content(operation.answer)
+    if operation.is_streamed:
+        content |= {"text/event-stream": {"schema": _EVENT}}
+    fields: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": re.sub(r"\W+", "_", path).strip("_"),
+        "responses": {"200": {"description": "The answer.", "content": content}, **errors},
+    }
+    if operation.request is not None:
+        fields["requestBody"] = {"required": True, "content": _content(operation.request)}
+    if route.param_convertors:
+        fields["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in route.param_convertors
+        ]
+    if route.endpoint.__name__ == "_health":
+        fields["security"] = []
+    return fields
+
+
+def _content(kind: type[msgspec.Struct] | str) -> dict[str, Any]:
+    if isinstance(kind, str):
+        return {kind: {"schema": {"type": "string" if kind.startswith("text/") else "object"}}}
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(name=kind.__name__)}}}

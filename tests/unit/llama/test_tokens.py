@@ -1,0 +1,113 @@
+"""Tokenising: what may go wrong with hostile texts, on tiny vocabularies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duo.config import ModelConfig
+from duo.errors import ClosedError, PromptError
+from duo.llama import model as model_module
+from duo.llama.model import Model
+from duo.llama.stack import on_large_stack
+from tests.gguf_files import tiny_bpe, tiny_llama
+
+LONG = "a" * 5000
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tiny_bpe(tmp_path_factory.mktemp("models") / "bpe.gguf", "deepseek-llm")
+    yield (model := Model(ModelConfig(path), vocabulary_only=True))
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A SentencePiece vocabulary that adds BOS."""
+    path = tiny_llama(tmp_path_factory.mktemp("models") / "words.gguf", add_bos=True)
+    yield (model := Model(ModelConfig(path), vocabulary_only=True))
+    model.close()
+
+
+def test_a_long_text_is_tokenised_on_a_stack_of_its_own(bpe: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    here = Model._tokenize_here
+
+    def tokenize_here(self: Model, data: bytes, *, add_bos: bool) -> list[int]:
+        threads.append(threading.current_thread())
+        return here(self, data, add_bos=add_bos)
+
+    monkeypatch.setattr(Model, "_tokenize_here", tokenize_here)
+    assert bpe.tokenize(LONG) == [ord("a")] * 5000 == 5000 * bpe.tokenize("a")
+    assert {thread is threading.main_thread() for thread in threads} == {True, False}
+    assert threading.stack_size() == 0, "other threads have the usual stack"
+
+
+def test_without_memory_for_the_stack_a_text_is_refused(bpe: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MemoryError):
+        on_large_stack(2**62, list)
+    monkeypatch.setattr(model_module, "_STACK_PER_BYTE", 2**50)
+    with pytest.raises(PromptError, match="not enough memory to tokenise a prompt of 5000 bytes"):
+        bpe.tokenize(LONG)
+    assert threading.stack_size() == 0
+
+
+def test_what_a_large_stack_raises_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        on_large_stack(2**23, lambda: 1 // 0)
+
+
+def test_a_text_that_is_not_unicode_is_refused(words: Model) -> None:
+    for text in ("\ud800", LONG + "\udfff"):
+        with pytest.raises(PromptError, match=r"^the prompt is not text: .*surrogates"):
+            words.tokenize(text)
+
+
+def test_a_text_that_llama_cpp_cannot_count_is_refused(words: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "_MAX_TEXT", 10)
+    assert words.tokenize("a" * 10)
+    with pytest.raises(PromptError, match=r"the prompt has 11 bytes: .* at most 10"):
+        words.tokenize("a" * 11)
+
+
+def test_bos_is_added_once(words: Model) -> None:
+    tokens = words.tokenize("the cat", add_bos=False)
+    assert words.tokenize("the cat") == [words.bos, *tokens]
+    for rest in ("", "the cat", LONG):
+        marked = words.tokenize(f"<s>{rest}")
+        assert marked.count(words.bos) == 1
+        assert marked[0] == words.bos
+        assert marked == words.tokenize(f"<s>{rest}", add_bos=False)
+
+
+def test_bounds_of_a_text(words: Model, bpe: Model) -> None:
+    assert (words.longest_token, bpe.longest_token) == (6, 7), "<0x00> and <|end|>"
+    assert words.n_unknown("abc ba\t🙂\n") == 3
+    assert bpe.n_unknown("\t🙂") == 0
+
+
+def test_many_tokens_are_spelled(words: Model) -> None:
+    tokens = words.tokenize("the cat<s>", add_bos=False)
+    assert words.spelling(tokens * 1000).count(b"the cat<s>") == 1000
+
+
+def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
+    model = Model(ModelConfig(tiny_llama(tmp_path / "model.gguf")))
+    token = model.tokenize("cat")[0]
+    model.close()
+    for use in (
+        lambda: model.tokenize("cat"),
+        lambda: model.spelling([token]),
+        lambda: model.piece(token),
+        lambda: model.is_end(token),
+        model.end_tokens,
+        lambda: model.token_texts(1),
+        lambda: model.metadata("general.architecture"),
+        lambda: model.cache_width,
+    ):
+        with pytest.raises(ClosedError, match="Model is closed"):
+            use()

@@ -1,0 +1,143 @@
+"""Tokenising for requests: its limits, and that nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from duo.errors import ClosedError
+from duo.server import tokens
+from duo.server.bodies import MOST_OPTIONS
+from duo.server.lead import Lead
+from tests.scripted import N_CTX, N_VOCAB, ScriptedModel, ScriptedSlot
+from tests.serving import assert_error
+from tests.unit.server.exchange import Exchange
+
+MIB = 2**20
+
+
+def chat(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+@pytest.fixture
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tokenised."""
+
+    def fail(*_: Any, **__: Any) -> list[int]:
+        raise AssertionError
+
+    monkeypatch.setattr(ScriptedModel, "tokenize", fail)
+
+
+@pytest.mark.usefixtures("never")
+def test_a_prompt_that_cannot_fit_is_not_tokenised(client: TestClient) -> None:
+    text = "a" * (N_CTX + 1)  # a token of this vocabulary is one byte
+    for path, fields in (("/v1/completions", {"prompt": text}), ("/v1/chat/completions", chat(text))):
+        answer = client.post(path, json=fields)
+        assert_error(answer, 400, rf"^the prompt has \d+ bytes, too many for the context {N_CTX}$")
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.usefixtures("never")
+def test_a_text_that_takes_too_long_is_not_tokenised(
+    client: TestClient, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot.n_ctx = MIB // 8
+    slot.target.longest_token = 256
+    for path, fields in (
+        ("/tokenize", {"content": "é" * (MIB // 2 + 1)}),
+        ("/v1/completions", {"prompt": "a" * (MIB + 2)}),
+        ("/v1/chat/completions", {"messages": chat("a" * (MIB // 4 + 1))["messages"] * 4}),
+    ):
+        assert_error(client.post(path, json=fields), 400, rf"^the text has \d+ bytes: at most {MIB} can be tokenised")
+    monkeypatch.setattr(ScriptedModel, "n_unknown", lambda _, text: text.count("\t"))
+    for path, fields in (("/tokenize", {"content": "\t" * (MIB // 2)}), ("/v1/completions", {"prompt": "\t" * MIB})):
+        assert_error(client.post(path, json=fields), 400, r"^\d+ of the text's characters are not in the vocabulary")
+
+
+def test_the_longest_text_is_tokenised(client: TestClient, slot: ScriptedSlot) -> None:
+    for most in (MIB, 2 * MIB):
+        slot.n_ctx = most // 8
+        assert len(client.post("/tokenize", json={"content": "a" * most}).json()["tokens"]) == most
+        assert_error(client.post("/tokenize", json={"content": "a" * (most + 1)}), 400, f"at most {most} ")
+
+
+def test_many_tokens(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_TOKENS", 5000)
+    text = "a" * 5000
+    items = client.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
+    assert "".join(item["piece"] for item in items) == text
+    ids = [item["id"] for item in items]
+    assert client.post("/detokenize", json={"tokens": ids}).json() == {"content": text}
+    for path, name in (("/detokenize", "tokens"), ("/v1/completions", "prompt")):
+        assert_error(client.post(path, json={name: [*ids, 5]}), 400, "^too many tokens: at most 5000 are allowed$")
+        assert_error(client.post(path, json={name: [*ids[1:], N_VOCAB]}), 400, f"^no token '{N_VOCAB}'")
+
+
+@pytest.mark.parametrize("field", ["tools", "logit_bias", "json_schema", "unknown"])
+def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str) -> None:
+    nested = f"[{'[],' * (MOST_OPTIONS // 3)}[]]"
+    said = f"but the text of a request .* {MOST_OPTIONS} "
+    for body in (f'{{"prompt": "a", "{field}": {nested}}}', f'{{"{field}": {nested}, "prompt": "a", "{field}": []}}'):
+        assert_error(client.post("/v1/completions", content=body), 413, said)
+    twice = f'{{"prompt": {nested}, "prompt": "a"}}'
+    assert_error(client.post("/v1/completions", content=twice), 413, said)
+
+
+# Threads
+
+
+def test_others_are_answered_while_texts_are_tokenised(
+    lead: Lead, slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long text takes a thread that only long texts use, and waits for the one before."""
+    slot.n_ctx = MIB
+    long, gate = 100_000, threading.Event()
+    begun: list[int] = []
+    tokenize = ScriptedModel.tokenize
+
+    def wait(self: ScriptedModel, text: str, *, add_bos: bool = True) -> list[int]:
+        if len(text) >= long:
+            begun.append(len(text))
+            assert gate.wait(60)
+        return tokenize(self, text, add_bos=add_bos)
+
+    monkeypatch.setattr(ScriptedModel, "tokenize", wait)
+
+    async def scenario() -> None:
+        requests: list[Exchange] = [
+            Exchange(lead.app, "/tokenize", content="a" * long),
+            Exchange(lead.app, "/v1/completions", prompt="a" * long, max_tokens=0),
+            Exchange(lead.app, "/v1/chat/completions", **chat("a" * long), max_tokens=0),
+        ]
+        for _ in range(3):
+            for short in (
+                Exchange(lead.app, "/tokenize", content="a"),
+                Exchange(lead.app, prompt="a"),
+                Exchange(lead.app, "/health", method="GET"),
+            ):
+                assert await asyncio.wait_for(short.status(), 60) == 200
+        assert len(begun) == 1
+        gate.set()
+        assert [await asyncio.wait_for(request.status(), 60) for request in requests] == [200] * 3
+
+    asyncio.run(scenario())
+    assert len(begun) == 3
+
+
+def test_a_model_that_is_closed_meanwhile_is_a_server_that_stops(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: Any, **__: Any) -> list[int]:
+        raise ClosedError("Model is closed")
+
+    monkeypatch.setattr(ScriptedModel, "tokenize", closed)
+    for path, fields in (("/tokenize", {"content": "a"}), ("/v1/completions", {"prompt": "a"})):
+        answer = client.post(path, json=fields)
+        assert_error(answer, 503, "stopping")
+        assert answer.headers["Retry-After"] == "1"
