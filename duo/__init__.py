@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds: see duo/cli/main.py
 
 if TYPE_CHECKING:
     from duo.engine.engine import Engine as Engine
@@ -34,9 +34,6 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605 - pinned by a test
-
-logging.getLogger("duo").addHandler(logging.NullHandler())  # silent unless the program configures logging
-
 
 if not TYPE_CHECKING:  # a type checker would accept any attribute of the module
 

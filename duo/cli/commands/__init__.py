@@ -6,11 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "about", "back", "bench", "chat", "check", "doctor", "lead", "plan", "rpc_server", "run", "trace", "tune",
+    "about", "back", "bench", "chat", "check", "devices", "doctor", "lead", "plan", "rpc_server", "run", "trace",
+    "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from duo.cli.commands import about, back, bench, chat, check, doctor, lead, plan, rpc_server, run, trace, tune
+    from duo.cli.commands import (
+        about,
+        back,
+        bench,
+        chat,
+        check,
+        devices,
+        doctor,
+        lead,
+        plan,
+        rpc_server,
+        run,
+        trace,
+        tune,
+    )
 else:
 
     def __getattr__(name: str) -> object:

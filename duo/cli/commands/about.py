@@ -1,24 +1,18 @@
-"""`duo --version` and `duo --list-devices`."""
+"""`duo --version`. It imports little, so that it is quick."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
-from packaging.requirements import Requirement
-
-from duo.cli.devices import check_rpc
-from duo.cli.options.run import RunOptions
-from duo.llama import library
-from duo.llama.devices import list_devices
-from duo.llama.rpc import add_server
+from duo.llama.versions import versions
 
 PACKAGE = "duo-llm"
 
 
 def show_versions(*, verbose: bool) -> int:
     """Print the versions that matter; if `verbose`, the licence and the third-party packages too."""
-    for name, version in library.versions().items():
+    for name, version in versions().items():
         print(f"{name} {version}")  # noqa: T201 - the output
     if verbose:
         print("\n".join(["", *_notices()]))  # noqa: T201
@@ -26,6 +20,8 @@ def show_versions(*, verbose: bool) -> int:
 
 
 def _notices() -> Iterator[str]:
+    from packaging.requirements import Requirement  # noqa: PLC0415 - only here
+
     try:
         duo = distribution(PACKAGE)
     except PackageNotFoundError:
@@ -49,14 +45,3 @@ def _licence(package: Distribution) -> str:
     classifiers = (value.rpartition(" :: ")[2] for value in metadata.get_all("Classifier", []) if "License ::" in value)
     found = (*metadata.get_all("License-Expression", []), *classifiers, *metadata.get_all("License", []))
     return next(iter(found), "unknown")
-
-
-def show_devices(options: RunOptions) -> int:
-    """Print the devices of this machine and of --rpc and --rpcd. Raises DeviceError."""
-    check_rpc(options.rpc or options.rpc_draft)
-    for server in (*(options.rpc or ()), *(options.rpc_draft or ())):
-        add_server(server, options.rpc_timeout)
-    for device in list_devices():
-        free, total = device.memory
-        print(f"{device.name}: {device.description} ({total / 2**20:.0f} MiB, {free / 2**20:.0f} MiB free)")  # noqa: T201
-    return 0

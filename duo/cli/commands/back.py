@@ -17,7 +17,7 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import ALL_LAYERS, AUTO_DRAFT, HUB, ModelConfig
 from duo.engine.background import Background
-from duo.engine.threads import plan_threads, warn_of_threads
+from duo.engine.threads import check_threads, plan_threads
 from duo.errors import UsageError
 from duo.link.client import DraftClient, hello
 from duo.link.process import DRAFT_BATCH, draft_context, end_with_stdin
@@ -36,7 +36,7 @@ def back(options: BackOptions) -> int:
     token = back_token(options.token, options.token_file, "--token")
     config = replace(options.engine_config(), n_ubatch=DRAFT_BATCH)
     threads = plan_threads(config, drafting=False)
-    warn_of_threads(threads, beside=False)
+    check_threads(threads, beside=False)
     model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
     spare = replace(config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1), n_ubatch=DRAFT_BATCH)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import signal
 import sys
@@ -15,6 +14,7 @@ from duo.cli.options.prompt import read_argument, read_prompt
 from duo.cli.options.secrets import api_keys
 from duo.cli.terminal.console import say, stderr
 from duo.cli.terminal.writer import TextWriter, marks_tokens
+from duo.config import SamplingConfig, StopConfig
 from duo.errors import UsageError
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,8 +38,8 @@ def chat(options: ChatOptions) -> int:
     """
     model = options.model and read_argument(options.model, "--model", escape=False)
     system = options.system_prompt and read_argument(options.system_prompt, "--system-prompt", escape=False)
-    if options.temp is not None and not 0 <= options.temp < math.inf:
-        raise UsageError(f"--temp must be 0 or more, not {options.temp:g}")
+    SamplingConfig(temp=options.temp or 0.0, seed=max(0, options.seed or 0))  # these check themselves
+    StopConfig(options.predict or 0)
     file, key = options.api_key_file, options.api_key
     if file is not None and not (key := next(iter(api_keys(None, file)), None)):
         raise UsageError(f"--api-key-file {file}: no key in this file")
@@ -79,7 +79,7 @@ class Printer(TextWriter):
 
     def note(self, text: str) -> None:
         """Print a message that is not part of an answer."""
-        stderr.print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
+        stderr().print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
 
 
 class Talk:

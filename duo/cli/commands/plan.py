@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,16 @@ import numpy as np
 from duo.cli.options.plan import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.errors import UsageError
+from duo.models.files import MIB, read_path
 from duo.spec import forecast
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine, constant, replay
 
 _N_TOKENS = 20_000
+_MAX_STATISTICS = 64 * MIB
+_LEAST_MS, _MOST_MS = 1e-6, 1e9  # times that a decode can take
+_MOST_TOKENS = 2**31  # in a batch
 
 Times = dict[int, float]  # ms by batch size
 
@@ -87,8 +90,10 @@ def _inputs(options: PlanOptions) -> tuple[Machine, float]:
     accept = accept if options.accept is None else options.accept
     if not times or not concurrent or draft_ms is None or concurrent_draft_ms is None or accept is None:
         raise UsageError("missing values: add --target-ms or --table, --draft-ms and --accept, or --json of a run")
-    if not 0 <= accept <= 1 or not 0 < draft_ms < math.inf:
-        raise UsageError("--accept must be between 0 and 1, and --draft-ms greater than 0")
+    if not 0 <= accept <= 1:
+        raise UsageError(f"--accept must be between 0 and 1, not {accept:g}")
+    if not _LEAST_MS <= draft_ms <= _MOST_MS:
+        raise UsageError(f"--draft-ms must be between {_LEAST_MS:g} and {_MOST_MS:g}, not {draft_ms:g}")
     return Machine(_curve(times), draft_ms / 1000, _curve(concurrent), concurrent_draft_ms / 1000), accept
 
 
@@ -107,7 +112,7 @@ def _parse_times(text: str) -> Times:
 def read_table(path: Path) -> Times:
     """Lines of `n ms` or `n,ms`; comments with # and a heading are skipped. Raises UsageError."""
     try:
-        lines = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.replace(",", " ").split() for line in read_path(path, MIB).decode().splitlines()]
         return _checked({int(words[0]): float(words[1]) for words in lines if words and words[0].isdecimal()})
     except OSError as error:
         raise UsageError(f"--table {path}: {error.strerror}") from error
@@ -120,7 +125,7 @@ def _read_statistics(path: Path | None) -> tuple[Times, Times, float | None, flo
     if path is None:
         return {}, {}, None, None, None
     try:
-        policy: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["policy"]
+        policy: dict[str, Any] = json.loads(read_path(path, _MAX_STATISTICS))["policy"]
         curves, drafts = ([policy[name][key] for key in ("alone", "beside")] for name in ("curve_ms", "draft_ms"))
         if None in (*curves, *drafts):
             raise UsageError(f"--json {path}: too few measurements: use a longer run")
@@ -129,12 +134,12 @@ def _read_statistics(path: Path | None) -> tuple[Times, Times, float | None, flo
         return times, concurrent, draft_ms, concurrent_draft_ms, float(policy["acceptance"])
     except OSError as error:
         raise UsageError(f"--json {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise UsageError(f"--json {path}: not the statistics of a run with a draft") from None
 
 
 def _checked(times: Times) -> Times:
-    if 1 not in times or any(n < 1 or not 0 < ms < math.inf for n, ms in times.items()):
+    if 1 not in times or not all(1 <= n <= _MOST_TOKENS and _LEAST_MS <= ms <= _MOST_MS for n, ms in times.items()):
         raise ValueError("times")
     return times
 

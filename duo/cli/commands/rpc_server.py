@@ -15,6 +15,7 @@ from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.engine.cores import usable_cores
+from duo.engine.threads import require_threads
 from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
@@ -38,6 +39,7 @@ def rpc_server(options: RpcServerOptions) -> int:
     if options.until_eof:
         return _serve(options, address)
     _check_free(address, options.port)
+    require_threads(options.threads or usable_cores())
     # llama.cpp's server never returns and ignores signals, so it runs in a process that can be killed.
     with (
         subprocess.Popen(_command(options, names), stdin=subprocess.PIPE, start_new_session=True) as server,

@@ -94,24 +94,32 @@ def _write(
     writer = TextWriter(marks=marks_tokens(options.color), stream=watch.live)
     tokens = engine.tokenize(text)
     bar = ExitStack()
+    started: list[Stream] = []
 
     def on_prompt(n: int) -> None:
         if show is not None:
             show("processing the prompt", n, len(tokens))
 
-    show = bar.enter_context(progress_bar()) if len(tokens) > min(options.batch_size, options.ubatch_size) else None
-    try:
-        with bar, watch, engine.start(tokens, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
-            stream.items.on_stall, stream.items.stall_s = watch.on_pause, watch.pause_s
-            with on_interrupt(stream.close) as interrupt:
+    def stop() -> None:
+        for stream in started:
+            stream.close()
+
+    with on_interrupt(stop) as interrupt:
+        show = bar.enter_context(progress_bar()) if len(tokens) > min(options.batch_size, options.ubatch_size) else None
+        try:
+            with bar, watch, engine.start(tokens, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
+                started.append(stream)
+                if interrupt.signal:  # before there was a stream to stop
+                    stop()
+                stream.items.on_stall, stream.items.stall_s = watch.on_pause, watch.pause_s
                 if options.display_prompt:
                     writer.prompt(text)
                 for step in stream:
                     bar.close()
                     writer.step(step)
                     watch.on_step()
-    finally:
-        writer.end()
+        finally:
+            writer.end()
     return stream, interrupt.status
 
 

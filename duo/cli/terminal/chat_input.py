@@ -13,7 +13,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
 from duo.errors import UsageError
+from duo.models.files import MIB
 from duo.models.profiles import config_dir
+
+_MAX_HISTORY = 64 * MIB  # all of it is read
 
 
 def input_line() -> PromptSession[str]:
@@ -40,6 +43,8 @@ def _history() -> History:
     try:
         path = config_dir() / "chat_history"
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and (not path.is_file() or path.stat().st_size > _MAX_HISTORY):
+            return InMemoryHistory()
         path.open("ab").close()
         path.chmod(0o600)
     except (OSError, UsageError):

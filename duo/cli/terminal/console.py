@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
-stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+@functools.cache
+def stderr() -> Console:
+    """Standard error, as Rich writes to it."""
+    from rich.console import Console  # noqa: PLC0415 - slow, and not at the start
+
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def say(text: str) -> None:
     """Print a line on stderr."""
-    stderr.print(text, markup=False)
+    stderr().print(text, markup=False)
 
 
 def warn(text: str) -> None:
@@ -25,17 +34,20 @@ def warn(text: str) -> None:
 
 # Options by the parameter that a message names anywhere: neither words of English nor names of files.
 _ANYWHERE = {
-    "n_ctx": "-c", "type_k": "-ctk", "type_v": "-ctv", "draft_n_max": "--draft", "n_gpu_layers": "-ngl",
-    "draft_n_gpu_layers": "-ngld", "profile=False": "--no-profile",
+    "n_ctx": "-c", "n_ubatch": "-ub", "type_k": "-ctk", "type_v": "-ctv", "draft_n_max": "--draft",
+    "n_gpu_layers": "-ngl", "draft_n_gpu_layers": "-ngld", "profile=False": "--no-profile",
 }  # fmt: skip
 # And by the parameter that a message begins with.
 _FIRST = {
     "exact": "--exact", "n_ctx": "-c", "n_threads": "-t", "n_threads_batch": "-tb", "n_batch": "-b", "n_ubatch": "-ub",
+    "draft_n_threads": "-td", "cpu_range": "-Cr", "draft_cpu_range": "-Crd", "n_predict": "-n", "seed": "-s",
     "draft_n_max": "--draft", "draft_n_ahead": "--draft-ahead", "temperature": "--temp", "top_k": "--top-k",
     "top_p": "--top-p", "min_p": "--min-p", "typical_p": "--typical", "repeat_penalty": "--repeat-penalty",
     "repeat_last_n": "--repeat-last-n", "presence_penalty": "--presence-penalty", "stop": "-r", "max_tokens": "-n",
-    "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "tensor_split": "-ts",
-    "main_gpu": "-mg", "categories": "--categories",
+    "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "devices": "-dev",
+    "n_gpu_layers": "-ngl", "main_gpu": "-mg", "tensor_split": "-ts", "split_mode": "-sm", "draft_devices": "-devd",
+    "draft_n_gpu_layers": "-ngld", "draft_main_gpu": "-mgd", "draft_tensor_split": "-tsd", "draft_split_mode": "-smd",
+    "rpc_timeout_s": "--rpc-timeout", "grammar": "--grammar", "json_schema": "-j", "categories": "--categories",
 }  # fmt: skip
 _PARAMETER = re.compile(rf"(?<![\w./-])({'|'.join(_ANYWHERE)})(?![\w./-])")
 
@@ -49,11 +61,13 @@ def with_options(text: str, parameter: str = "") -> str:
 @contextmanager
 def progress_bar(*, unit_bytes: bool = False) -> Iterator[ProgressBar]:
     """A progress bar on stderr that disappears when done; nothing if stderr is not a terminal."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn  # noqa: PLC0415
+
     amount = DownloadColumn() if unit_bytes else TaskProgressColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount)
     # Output to stdout goes above the bar if both are on the same terminal.
-    same, hidden = sys.stdout.isatty(), not stderr.is_terminal
-    with Progress(*columns, console=stderr, transient=True, disable=hidden, redirect_stdout=same) as progress:
+    same, hidden = sys.stdout.isatty(), not stderr().is_terminal
+    with Progress(*columns, console=stderr(), transient=True, disable=hidden, redirect_stdout=same) as progress:
         yield ProgressBar(progress)
 
 

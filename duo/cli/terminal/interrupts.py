@@ -1,4 +1,9 @@
-"""Signals: the first stops gracefully, the second exits immediately."""
+"""Signals: the first stops gracefully, the second exits immediately.
+
+SIGINT has three stages. While modules are imported, and after a command has ended, it ends the process. Inside
+interrupts_raise(), around a command, it raises KeyboardInterrupt, so that `with` blocks clean up. Inside
+on_interrupt(), around what takes long, it stops that in order.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,51 @@ class Interrupt:
         return 128 + self.signal if self.signal else 0
 
 
+def _exit(number: int) -> None:
+    """End the process at once."""
+    if sys.stderr.isatty():
+        os.write(2, b"\x1b[?25h")  # a progress bar may have hidden the cursor
+    os._exit(128 + number)
+
+
+@contextmanager
+def interrupts_raise() -> Iterator[None]:
+    """Raise KeyboardInterrupt after the first SIGINT inside the block; the second ends the process.
+
+    Whatever becomes of the exception on its way out, such as another exception, it leaves the block as itself. Where
+    Python cannot raise it, as in a callback of C code, the process ends.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a job in the background
+        yield
+        return
+    interrupted = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    def end(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            _exit(signal.SIGINT)
+        else:
+            before(unraisable)
+
+    before, sys.unraisablehook = sys.unraisablehook, end
+    try:
+        signal.signal(signal.SIGINT, handle)
+        yield
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except BaseException:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise
+    finally:
+        sys.unraisablehook = before
+
+
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
     """Call `stop` after the first SIGINT or SIGTERM inside the block; exit on the second.
@@ -40,19 +90,20 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if interrupt.signal:
-            if sys.stderr.isatty():
-                os.write(2, b"\x1b[?25h")  # a progress bar may have hidden the cursor
-            os._exit(128 + number)
+            _exit(number)
         interrupt.signal = number
         signals.put(number)
 
     watcher = threading.Thread(target=watch, name="duo-signals")
-    watcher.start()
+    # The handlers are there before and after the watcher, which an exception would leave waiting forever.
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interrupt
+        watcher.start()
+        try:
+            yield interrupt
+        finally:
+            signals.put(0)
+            watcher.join()
     finally:
-        for number, handler in before.items():
+        for number, handler in reversed(before.items()):  # SIGINT last: its handler may raise
             signal.signal(number, handler)
-        signals.put(0)
-        watcher.join()

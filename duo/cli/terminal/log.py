@@ -53,7 +53,6 @@ def send_log(*, verbose: bool, file: Path | None, hidden: tuple[str, ...] = ()) 
     check_writable(file, "--log-file")
     logging.raiseExceptions = False  # a full disk must not stop the run
     logging.getLogger("asyncio").addHandler(logging.NullHandler())  # its records are about broken connections
-    library_stderr()
     everything, llama = logging.getLogger("duo"), logging.getLogger("duo.llama")
     everything.propagate = False
     everything.setLevel(logging.DEBUG if file else logging.INFO)
@@ -71,10 +70,3 @@ def send_log(*, verbose: bool, file: Path | None, hidden: tuple[str, ...] = ()) 
         llama.handlers[-1].setLevel(logging.INFO)
     if file is not None:
         everything.addHandler(logging.FileHandler(file, encoding="utf-8"))
-
-
-def library_stderr() -> None:
-    """Let duo.llama redirect standard error, to read what llama.cpp writes there."""
-    from duo.llama import library  # noqa: PLC0415 - not for --help
-
-    library.owns_stderr = True

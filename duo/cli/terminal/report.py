@@ -11,6 +11,7 @@ from duo.engine.slot import Slot
 from duo.llama import library
 from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
+from duo.llama.versions import versions
 
 _CHANGES_SHOWN = 5
 
@@ -19,7 +20,7 @@ def facts(slot: Slot, options: dict[str, Any]) -> dict[str, Any]:
     """Versions, models, threads and options of a run, for --json."""
     target, draft, threads = slot.target, slot.draft_model, asdict(slot.threads)
     return {
-        "versions": library.versions(),
+        "versions": versions(),
         "system": library.system_info(),
         "devices": [_device_facts(device) for device in list_devices()],
         "models": {

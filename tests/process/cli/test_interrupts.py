@@ -9,10 +9,12 @@ import subprocess
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.command import ONE_EACH, Argument, assert_refused, command, duo, environment, models
 from tests.process.cli.terminal import CTRL_C, Terminal
+from tests.serving import free_port, wait_until
 from tests.unit.cli import runner
 from tests.unit.cli.fake_openai import HELD, FakeServer, Reply, piece
 from tests.unit.cli.reference import greedy_text
@@ -137,6 +139,68 @@ def test_a_closed_stdout_loses_the_text_alone(tiny: Path) -> None:
     done = subprocess.run(closed, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines()[-1].startswith("tokens: 2 ")
+
+
+# What is done to the stderr of a process before it starts.
+UNWRITABLE = {
+    "closed": "import os; os.close(2)",
+    "full": "import os; os.dup2(os.open('/dev/full', 1), 2)",
+    "broken": "import os; ends = os.pipe(); os.dup2(ends[1], 2); os.close(ends[0]); os.close(ends[1])",
+}
+
+
+@needs_full_disk
+@pytest.mark.parametrize("before", UNWRITABLE.values(), ids=UNWRITABLE)
+def test_without_a_stderr_only_the_messages_are_lost(tiny: Path, tmp_path: Path, before: str) -> None:
+    text = ("-m", tiny, "-p", "x", "-n", "4", "-t", "1")
+    whole = runner.duo(*text)
+    for more in ((), ("-v", "--live", "--log-file", tmp_path / "log")):
+        run = duo(*text, *more, before=before)
+        assert (run.status, run.stdout, run.stderr) == (0, whole.stdout, ""), more
+
+
+@needs_full_disk
+def test_without_a_stderr_the_status_stays_the_same(tiny: Path) -> None:
+    before = UNWRITABLE["full"]
+    assert duo("-n", "x", before=before).status == 2
+    assert duo("-m", "missing.gguf", "-p", "x", before=before).status == 1
+    assert duo("check", "-m", tiny, "-md", tiny, "-p", "x", "-n", "4", *ONE_EACH, before=before).status == 0
+    with FakeServer(Reply(piece("y"))) as server:
+        chat = duo("chat", server.url, stdin=b"hi", before=before)
+    assert (chat.status, chat.text) == (1, "y"), "the answer is incomplete, which cannot be said"
+
+
+def test_a_stderr_that_the_parent_process_closed(tiny: Path) -> None:
+    """No file that is opened later becomes standard error, to which llama.cpp writes."""
+    arguments = command("-m", tiny, "-p", "x", "-n", "4", "-t", "1", "-v")
+    closed = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
+    done = subprocess.run(closed, env=environment(), stdout=subprocess.PIPE, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, runner.duo("-m", tiny, "-p", "x", "-n", "4", "-t", "1").stdout)
+
+
+@pytest.mark.parametrize("before", [UNWRITABLE["closed"], UNWRITABLE["broken"]], ids=["closed", "broken"])
+def test_a_lead_and_its_back_without_a_stderr(tiny: Path, before: str) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    lead = command("lead", "-m", tiny, "-t", "1", "--port", str(port), before=before)
+    back = command("back", "-m", tiny, "-t", "1", "--lead", f"ws://127.0.0.1:{port}", before=before)
+    with subprocess.Popen(lead, env=environment()) as server, subprocess.Popen(back, env=environment()) as draft:
+        try:
+            wait_until(lambda: _is_ready(url))
+            wait_until(lambda: "duo:workers_connected 1" in httpx.get(f"{url}/metrics").text)
+            answer = httpx.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": 8}, timeout=60)
+            assert answer.status_code == 200
+        finally:
+            draft.send_signal(signal.SIGINT)
+            server.send_signal(signal.SIGTERM)
+    assert (server.returncode, draft.returncode) == (0, 0)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @needs_full_disk

@@ -1,0 +1,182 @@
+"""The commands, and how they end. What a command needs, its options too, is imported when it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from duo.cli import commands, options
+from duo.cli.options.declare import comes_from, takes
+from duo.cli.options.run import RunOptions
+from duo.cli.terminal.console import say, with_options
+from duo.cli.terminal.interrupts import interrupts_raise
+from duo.errors import DeviceError, DuoError, UsageError
+from duo.llama import spin_briefly
+
+COMPLETE = "_DUO_COMPLETE"  # source_bash: print the completion script of bash; complete_bash: print completions
+EPILOG = "Defaults depend on the machine and the models. The text goes to stdout, everything else to stderr."
+
+T = TypeVar("T")
+
+_new_app = partial(
+    typer.Typer, add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False
+)
+_DECLARE: dict[str, Callable[[], Any]] = {}  # functions that return a command with its options, by name
+
+
+class _Group(TyperGroup):
+    """A group whose commands have no options until one is used: declaring those of all takes a third of start-up."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that `args` name; for Typer."""
+        name = args[0]
+        if name in _DECLARE and not self.commands[name].params:
+            self.commands[name] = _DECLARE[name]()
+        return super().resolve_command(ctx, args)
+
+
+app = _new_app(cls=_Group)
+
+
+@app.callback(invoke_without_command=True, epilog=EPILOG, add_help_option=False, subcommand_metavar="")
+@takes(RunOptions)
+def duo(context: typer.Context, options: RunOptions) -> None:
+    """Generate text with a large target model, faster: a small draft model runs concurrently.
+
+    The text is the target's own, token for token; the draft changes only the speed.
+    """
+    if context.invoked_subcommand is None:
+        raise typer.Exit(_finish(_chosen(options), options))
+    if any(comes_from(context, name, "COMMANDLINE") for name in context.params):
+        command = context.invoked_subcommand
+        raise UsageError(f"options of `duo {command}` must follow `{command}`")
+
+
+def _chosen(options: RunOptions) -> Callable[[RunOptions], int]:
+    if options.version:
+        return lambda options: commands.about.show_versions(verbose=options.verbose)
+    return commands.devices.show_devices if options.list_devices else commands.run.run
+
+
+def _finish(command: Callable[[T], int], options: T, *, closable: bool = True) -> int:
+    """Run a command. Returns its exit status: 0 if it is `closable` and the reader of stdout closes it."""
+    try:
+        with interrupts_raise():
+            status = command(options)
+            sys.stdout.flush()
+            return status
+    except BrokenPipeError:
+        if not closable:
+            raise
+        _discard_stdout()
+        return 0
+
+
+def _command(
+    name: str,
+    options: Callable[[], type[T]],
+    find: Callable[[], Callable[[T], int]],
+    text: str,
+    *,
+    closable: bool = True,
+) -> None:
+    """Register the command whose options and function these return; `text` is its help, `closable` as for _finish()."""
+
+    def call(_: typer.Context, given: T) -> None:
+        raise typer.Exit(_finish(find(), given, closable=closable))
+
+    def declare() -> Any:
+        one = _new_app()
+        one.command(name, help=text, add_help_option=False)(takes(options())(call))
+        return typer.main.get_command(one)
+
+    _DECLARE[name] = declare
+    app.command(name, help=text, add_help_option=False)(lambda: None)  # for the list of commands
+
+
+def _lead(options: Any) -> int:
+    if not options.has_draft:  # a remote draft may run on this machine, too
+        spin_briefly()
+    return commands.lead.lead(options)
+
+
+def _back(options: Any) -> int:
+    spin_briefly()
+    return commands.back.back(options)
+
+
+# fmt: off
+_command("plan", lambda: options.plan.PlanOptions, lambda: commands.plan.plan,
+         "Predict the speed with a draft from decode times, for any hardware.")
+_command("tune", lambda: options.tune.TuneOptions, lambda: commands.tune.tune,
+         "Measure two models on this machine, report whether a draft pays, and save the result for later runs.",
+         closable=False)
+_command("check", lambda: options.check.CheckOptions, lambda: commands.check.check,
+         "Check that a draft does not change the text: generate the same texts with and without it.",
+         closable=False)
+_command("bench", lambda: options.bench.BenchOptions, lambda: commands.bench.bench,
+         "Benchmark plain decoding, duo and llama.cpp's programs with these models on this machine.")
+_command("doctor", lambda: options.doctor.DoctorOptions, lambda: commands.doctor.doctor,
+         "Describe this installation, its problems, and the commands that fix them.")
+_command("trace", lambda: options.trace.TraceOptions, lambda: commands.trace.trace,
+         "Summarize where the time of a run went, from the file of `duo --trace`, and plot it.")
+_command("chat", lambda: options.chat.ChatOptions, lambda: commands.chat.chat,
+         "Chat with a model on an OpenAI-compatible server, such as `duo lead`.")
+_command("lead", lambda: options.lead.LeadOptions, lambda: _lead,
+         "Serve a target over an OpenAI-compatible HTTP API, with a local draft or remote ones.", closable=False)
+_command("back", lambda: options.back.BackOptions, lambda: _back,
+         "Run a remote draft for a lead on another machine; reconnect whenever the lead is available.",
+         closable=False)
+_command("rpc-server", lambda: options.rpc_server.RpcServerOptions, lambda: commands.rpc_server.rpc_server,
+         "Serve the devices of this machine to models on other machines, over llama.cpp's RPC.", closable=False)
+# fmt: on
+
+
+def run() -> int:
+    """Run the command line. Returns the exit status: 0, 1 for errors, 2 for usage, 128 + n after signal n."""
+    if COMPLETE in os.environ:
+        # As Typer's add_completion, without its two options, which would be listed first in --help.
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        completion_init()
+    try:
+        status: int = app(prog_name="duo", standalone_mode=False)
+    except DuoError as error:
+        from duo.cli.terminal.log import finish_notices  # noqa: PLC0415 - slow, and rarely needed here
+
+        finish_notices()
+        say(f"duo: error: {with_options(str(error), error.parameter if isinstance(error, UsageError) else '')}")
+        status = error.exit_status
+        if isinstance(error, DeviceError):
+            from duo.llama.lifeline import is_lost  # noqa: PLC0415
+
+            if is_lost():  # a thread hangs in llama.cpp, or must not call it again
+                os._exit(status)  # nothing is buffered
+    except typer.TyperException as error:
+        message = error.format_message().replace("Value error, ", "").removesuffix(".")
+        say(f"duo: error: {message} (see {_help(error)})")
+        status = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        status = 130
+    except OSError as error:
+        say(f"duo: error: cannot write the text: {error.strerror}")
+        _discard_stdout()
+        status = 1
+    return status
+
+
+def _help(error: typer.TyperException) -> str:
+    """The command that lists the options of the command that was used wrongly."""
+    path = getattr(getattr(error, "ctx", None), "command_path", "duo")
+    return "duo --help-all" if path == "duo" else f"{path} --help"
+
+
+def _discard_stdout() -> None:
+    """Keep Python from flushing stdout again at exit, which would fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
