@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duo.errors import UsageError
@@ -13,6 +15,58 @@ DEMO = "demo"  # the name of the demo pair
 HUB = "hf://"  # prefix of the name of a model on Hugging Face
 ALL_LAYERS = -1
 SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
+
+# Upper bounds, each with its reason.
+MAX_INT = 2**31 - 1
+_INT = "llama.cpp has 32 bits for it"
+MAX_SEED = 2**64 - 1
+_SEED = "a seed has 64 bits"
+MAX_UBATCH = 65_536
+_UBATCH = "the buffers for a batch are allocated in full"
+MAX_THREADS = 512
+_THREADS = "llama.cpp computes with no more threads"  # ggml.h, GGML_MAX_N_THREADS
+MAX_CANDIDATES = 64
+MAX_AHEAD = 128
+_DRAFT = "the time to plan for them grows with their cube"
+MAX_TIMEOUT_S = 86_400
+_TIMEOUT = "a server that is silent for a day is lost"
+MAX_PORT = 65_535
+MAX_LOGIT = 1e6  # that is added to a logit, or by which it is divided
+MAX_FACTOR = 1e3
+_LOGITS = "beyond it, logits overflow in single precision"
+MAX_SHARE = 1e30
+_SHARE = "llama.cpp adds proportions up in single precision"
+
+
+def _check_count(name: str, n: int, least: int, most: int, reason: str) -> None:
+    """Raise UsageError unless `n` is a whole number from `least` to `most`."""
+    try:
+        operator.index(n)
+    except TypeError:
+        raise UsageError(f"{name} must be a whole number, not {n!r}", name) from None
+    _check_range(name, n, least, most, reason)
+
+
+def _check_biases(biases: Iterable[float]) -> None:
+    """Raise UsageError unless all are numbers that can be added to a logit, or -inf."""
+    for bias in biases:
+        if not bias < math.inf:
+            raise UsageError(f"logit_bias must be a number or -inf, not {bias}", "logit_bias")
+        if bias > -math.inf:
+            _check_range("logit_bias", bias, -MAX_LOGIT, MAX_LOGIT, _LOGITS)
+
+
+def check_port(name: str, port: int) -> None:
+    """Raise UsageError unless `port` is a TCP port, or 0 for any free one."""
+    _check_count(name, port, 0, MAX_PORT, "that is the last TCP port")
+
+
+def _check_range(name: str, value: float, least: float, most: float, reason: str) -> None:
+    """Raise UsageError unless `value` is a number from `least` to `most`."""
+    if not value >= least:  # also nan
+        raise UsageError(f"{name} must be at least {least}, not {value}", name)
+    if value > most:
+        raise UsageError(f"{name} must be at most {most}, not {value}: {reason}", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +85,23 @@ class ModelConfig:
     split_mode: str = "layer"  # how to split the model across devices: one of SPLIT_MODES
     tensor_split: tuple[float, ...] = ()  # proportion for each device; empty: chosen by llama.cpp
     main_gpu: int = 0  # index of the device to use with split mode none
+    prefix: str = ""  # of the names of these parameters in messages: draft_ for a draft's
 
     def __post_init__(self) -> None:
         if self.split_mode not in SPLIT_MODES:
-            raise UsageError(
-                f"split_mode must be one of {', '.join(SPLIT_MODES)}, not {self.split_mode!r}", "split_mode"
-            )
+            choices = ", ".join(SPLIT_MODES)
+            raise self.error("split_mode", f" must be one of {choices}, not {self.split_mode!r}")
+        _check_count(f"{self.prefix}n_gpu_layers", self.n_gpu_layers, -MAX_INT, MAX_INT, _INT)
+        _check_count(f"{self.prefix}main_gpu", self.main_gpu, 0, MAX_INT, _INT)
+        _check_range("rpc_timeout_s", self.rpc_timeout_s, 1, MAX_TIMEOUT_S, _TIMEOUT)
+        for share in self.tensor_split:
+            _check_range(f"{self.prefix}tensor_split", share, 0, MAX_SHARE, _SHARE)
+        if self.tensor_split and max(self.tensor_split) < 1 / MAX_SHARE:
+            raise self.error("tensor_split", ": the proportions are all 0")
+
+    def error(self, parameter: str, message: str) -> UsageError:
+        """A UsageError about one of these parameters, whose name comes before `message`."""
+        return UsageError(f"{self.prefix}{parameter}{message}", f"{self.prefix}{parameter}")
 
     @property
     def shards(self) -> list[Path]:
@@ -64,9 +129,13 @@ class ContextConfig:
     exact: bool = False  # logits that are bit-equal for every batch size: see Context.decode
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "n_threads", "n_threads_batch", "n_batch", "n_ubatch", "n_outputs_max"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}", name)
+        # A spare cell of exact decodes counts.
+        _check_count("n_ctx", self.n_ctx, 1, MAX_INT + 1, _INT)
+        for name in ("n_batch", "n_outputs_max"):
+            _check_count(name, getattr(self, name), 1, MAX_INT, _INT)
+        _check_count("n_ubatch", self.n_ubatch, 1, MAX_UBATCH, _UBATCH)
+        for name in ("n_threads", "n_threads_batch"):
+            _check_count(name, getattr(self, name), 1, MAX_THREADS, _THREADS)
         if self.exact and self.flash_attn == "off":
             raise UsageError("exact needs flash attention: it cannot be off", "exact")
 
@@ -85,10 +154,8 @@ class DraftConfig:
     schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
 
     def __post_init__(self) -> None:
-        if self.n_max < 0:
-            raise UsageError(f"draft_n_max must be at least 0, not {self.n_max}", "draft_n_max")
-        if self.n_max and self.n_ahead < 1:
-            raise UsageError(f"draft_n_ahead must be at least 1, not {self.n_ahead}", "draft_n_ahead")
+        _check_count("draft_n_max", self.n_max, 0, MAX_CANDIDATES, _DRAFT)
+        _check_count("draft_n_ahead", self.n_ahead, min(1, self.n_max), MAX_AHEAD, _DRAFT)
         if self.schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}", "schedule")
 
@@ -115,11 +182,13 @@ class EngineConfig:
     n_predict: int = -1  # expected length of a generation, to reserve device memory for its KV cache; -1: unknown
 
     def __post_init__(self) -> None:
-        for name in ("n_batch", "n_ubatch", "n_threads", "n_threads_batch", "draft_n_threads"):
-            if (n := getattr(self, name)) is not None and n < 1:
-                raise UsageError(f"{name} must be at least 1, not {n}", name)
-        if self.n_ctx < 0:
-            raise UsageError(f"n_ctx must be 0 or more, not {self.n_ctx}", "n_ctx")
+        _check_count("n_ctx", self.n_ctx, 0, MAX_INT, _INT)
+        _check_count("n_batch", self.n_batch, 1, MAX_INT, _INT)
+        _check_count("n_ubatch", self.n_ubatch, 1, MAX_UBATCH, _UBATCH)
+        _check_count("n_predict", self.n_predict, -1, MAX_INT, _INT)
+        for name in ("n_threads", "n_threads_batch", "draft_n_threads"):
+            if (n := getattr(self, name)) is not None:
+                _check_count(name, n, 1, MAX_THREADS, _THREADS)
         if self.flash_attn not in FLASH_ATTN:
             raise UsageError(
                 f"flash_attn must be one of {', '.join(FLASH_ATTN)}, not {self.flash_attn!r}", "flash_attn"
@@ -127,11 +196,11 @@ class EngineConfig:
 
     def drafting(self) -> DraftConfig:
         """The limits of drafting and its schedule. Raises UsageError."""
-        n_max = AUTO_DRAFT if self.draft_n_max is None else self.draft_n_max
+        asked = AUTO_DRAFT if self.draft_n_max is None else self.draft_n_max
         # Candidates are verified in one batch together with the last accepted token.
-        n_max = min(n_max, max(2, min(self.n_batch, self.n_ubatch)) - 1)
+        n_max = min(asked, max(2, min(self.n_batch, self.n_ubatch)) - 1)
         n_ahead = 2 * n_max if self.draft_n_ahead is None else self.draft_n_ahead
-        return DraftConfig(n_max, n_ahead, self.schedule)
+        return replace(DraftConfig(asked, n_ahead, self.schedule), n_max=n_max)
 
     def context(self, n_ctx: int, n_threads: int, n_threads_batch: int, n_max: int) -> ContextConfig:
         """The target's context, for at most `n_max` candidates. Raises UsageError."""
@@ -171,20 +240,23 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         for name in ("top_k", "repeat_last_n"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}", name)
+            _check_count(name, getattr(self, name), 0, MAX_INT, _INT)
+        _check_count("seed", self.seed, 0, MAX_SEED, _SEED)
         if not 0 <= self.temp < math.inf:
             raise UsageError(f"temperature must be 0 or more, not {self.temp:g}", "temperature")
+        if self.temp:
+            _check_range("temperature", self.temp, 1 / MAX_LOGIT, MAX_LOGIT, _LOGITS)
         for name, share in (("top_p", self.top_p), ("min_p", self.min_p), ("typical_p", self.typical)):
             if not 0 <= share <= 1:
                 raise UsageError(f"{name} must be between 0 and 1, not {share:g}", name)
-        if not 0 < self.repeat_penalty < math.inf:
+        if not self.repeat_penalty > 0:
             raise UsageError(f"repeat_penalty must be greater than 0, not {self.repeat_penalty:g}", "repeat_penalty")
+        _check_range("repeat_penalty", self.repeat_penalty, 1 / MAX_FACTOR, MAX_FACTOR, _LOGITS)
         for name in ("presence_penalty", "frequency_penalty"):
             if not math.isfinite(getattr(self, name)):
                 raise UsageError(f"{name} must be a number, not {getattr(self, name):g}", name)
-        if any(math.isnan(bias) for _, bias in self.logit_bias):
-            raise UsageError("logit_bias must be a number, not nan", "logit_bias")
+            _check_range(name, getattr(self, name), -MAX_LOGIT, MAX_LOGIT, _LOGITS)
+        _check_biases([bias for _, bias in self.logit_bias])
         if unknown := [name for name in self.samplers if name not in SAMPLERS]:
             raise UsageError(f"samplers: unknown sampler {unknown[0]!r} (known: {', '.join(SAMPLERS)})", "samplers")
 
@@ -217,8 +289,7 @@ class StopConfig:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if self.n_predict < -1:
-            raise UsageError(f"max_tokens must be -1 or more, not {self.n_predict}", "max_tokens")
+        _check_count("max_tokens", self.n_predict, -1, MAX_INT, _INT)
         if "" in self.stop_strings:
             raise UsageError("stop must not be empty", "stop")
 

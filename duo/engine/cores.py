@@ -6,17 +6,18 @@ import math
 import os
 from pathlib import Path
 
+from duo.config import MAX_THREADS
 from duo.errors import UsageError
 
+_MAX_DIGITS = 40  # of a range; Python refuses to convert thousands
 _CPUS = Path("/sys/devices/system/cpu")
 
 
 def usable_cores() -> int:
-    """Number of physical cores within the affinity mask and the container's CPU quota, at least 1."""
-    cpus = allowed_cores()
-    cores = {_siblings(cpu) for cpu in cpus}
+    """Number of physical cores within the affinity mask and the container's CPU quota, 1 to MAX_THREADS."""
+    n = min(MAX_THREADS, len({_siblings(cpu) for cpu in allowed_cores()}))
     quota = cpu_quota()
-    return max(1, len(cores) if quota is None else min(len(cores), math.floor(quota)))
+    return max(1, n if quota is None else min(n, math.floor(quota)))
 
 
 def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[int, int]:
@@ -33,16 +34,17 @@ def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[
     return n_target, n_draft
 
 
-def parse_range(text: str) -> frozenset[int]:
-    """The cores in `lo-hi` (inclusive), as in llama.cpp's --cpu-range. Raises UsageError."""
+def parse_range(text: str, parameter: str = "cpu_range") -> frozenset[int]:
+    """The cores in `lo-hi` (inclusive), as in llama.cpp's --cpu-range. Raises UsageError, which names `parameter`."""
     low, dash, high = text.partition("-")
-    if not dash or not (low + high).isdecimal():
-        raise UsageError(f"a range of cores is written lo-hi, for example 0-3, not {text!r}")
+    if not dash or not (low + high).isdecimal() or len(low + high) > _MAX_DIGITS:
+        raise UsageError(f"{parameter}: a range of cores is written lo-hi, for example 0-3, not {text!r}", parameter)
     allowed = allowed_cores()
     first, last = int(low or 0), int(high) if high else max(allowed)
     cores = frozenset(range(first, min(last, max(allowed) + 1) + 1))
     if not cores or not cores <= allowed:
-        raise UsageError(f"cores {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
+        which = ", ".join(map(str, sorted(allowed)))
+        raise UsageError(f"{parameter}: cores {text}: this process may use {which}", parameter)
     return cores
 
 

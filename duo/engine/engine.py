@@ -67,7 +67,10 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Cancel all requests, then free the contexts and models. A second call does nothing."""
+        """Cancel all requests, wait for threads that tokenise, then free the contexts and models.
+
+        A second call does nothing. Other methods raise ClosedError from now on.
+        """
         with self._lock:
             if self._closing:
                 return

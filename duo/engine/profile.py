@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
-from duo.llama import library
 from duo.llama.devices import list_devices
+from duo.llama.versions import versions
 from duo.models.profiles import Profile
 
 
@@ -29,7 +29,7 @@ def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile
             ],
             "devices": [device.description for device in list_devices()],
             "cores": usable_cores(),
-            "llama": library.versions()["llama-cpp-python"],
+            "llama": versions()["llama-cpp-python"],
             "options": [*threads, config.flash_attn, config.type_k, config.type_v, config.exact],
         }
     )

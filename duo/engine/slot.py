@@ -16,7 +16,7 @@ from duo.engine.generation import Generation, RemoteSource
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
-from duo.engine.threads import ON_CPU, plan_threads, tuned_threads, warn_of_threads
+from duo.engine.threads import ON_CPU, check_threads, plan_threads, tuned_threads
 from duo.errors import UsageError
 from duo.llama.context import Context
 from duo.llama.grammar import Grammar
@@ -86,7 +86,7 @@ class Slot:
             draft_on=draft.places if draft is not None else ON_CPU,
         )
         self.threads: ThreadConfig = tuned_threads(threads, config, kept)
-        warn_of_threads(self.threads, beside=self.can_speculate and Schedule.ASYNC in schedules_of(self.drafting))
+        check_threads(self.threads, beside=self.can_speculate and Schedule.ASYNC in schedules_of(self.drafting))
         self.policy = self.new_policy(self.drafting)
         self.policy.restore_kept(kept.get("policy"))
         self.draft: LocalDraft | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -79,6 +78,8 @@ class AsyncSteps:
     """
 
     def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 - slow, and not for commands that generate one text
+
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Step] = deque()
         self._wake = asyncio.Event()
@@ -106,6 +107,8 @@ class AsyncSteps:
 
     async def next(self, gone: Callable[[], bool] = lambda: False) -> list[Step] | None:
         """Wait for one or more steps; None at the end, or if `gone()` is true when woken. Raises the error of end()."""
+        import asyncio  # noqa: PLC0415
+
         while not self._steps:
             if gone():
                 return None

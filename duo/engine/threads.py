@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from duo.config import EngineConfig, ThreadConfig
 from duo.engine.cores import allowed_cores, parse_range, split_cores, usable_cores
+from duo.errors import UsageError
 from duo.llama.devices import CPU
+from duo.spec.costs import whole
 
 log = logging.getLogger("duo.engine")
 
@@ -22,6 +25,7 @@ def plan_threads(
 ) -> ThreadConfig:
     """Threads of both models in each schedule; each model is on its `Model.places`. Raises UsageError."""
     own = parse_range(config.cpu_range) if config.cpu_range else None
+    draft_cores = parse_range(config.draft_cpu_range, "draft_cpu_range") if config.draft_cpu_range else None
     cores = usable_cores()
     target = config.n_threads or (min(cores, len(own)) if own else cores)
     # A model on other devices needs one core to submit work to them.
@@ -38,29 +42,71 @@ def plan_threads(
         if drafting
         else (target, 1),
         cores=own,
-        draft_cores=parse_range(config.draft_cpu_range) if config.draft_cpu_range else own and allowed_cores(),
+        draft_cores=draft_cores or (own and allowed_cores()),
         apart=not target_on & draft_on,
     )
 
 
-def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str, Any]) -> ThreadConfig:
-    """`threads` with the numbers stored in a profile, unless the user specified any or they are damaged."""
-    if config.n_threads or config.draft_n_threads:
-        return threads
+def kept_threads(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of threads in a profile, as {"threads": …}; empty if there are none or they are damaged."""
     try:
         tuned = kept["threads"]
-        target, draft, *beside = (int(n) for n in (tuned["target"], tuned["draft"], *tuned["beside"]))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return threads
-    if len(beside) != 2 or not all(1 <= n <= usable_cores() for n in (target, draft, *beside)):
-        return threads
-    return replace(threads, target=target, draft=(draft,), beside=(beside[0], beside[1]))
+        target, draft, beside = (tuned[name] for name in ("target", "draft", "beside"))
+        numbers = [whole(n) for n in (target, draft, *beside)]
+        if len(numbers) != 4 or min(numbers) < 1:
+            return {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return {"threads": {"target": target, "draft": draft, "beside": beside}}
 
 
-def warn_of_threads(threads: ThreadConfig, *, beside: bool) -> None:
-    """Warn if more threads than cores would compute concurrently."""
+def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str, Any]) -> ThreadConfig:
+    """`threads` with the numbers stored in a profile, unless the user specified any or they are damaged."""
+    tuned = kept_threads(kept).get("threads")
+    if tuned is None or config.n_threads or config.draft_n_threads:
+        return threads
+    if max(tuned["target"], tuned["draft"], *tuned["beside"]) > usable_cores():
+        return threads
+    first, second = tuned["beside"]
+    return replace(threads, target=tuned["target"], draft=(tuned["draft"],), beside=(first, second))
+
+
+def check_threads(threads: ThreadConfig, *, beside: bool) -> None:
+    """Warn if more threads than cores would compute concurrently; `beside`: a draft may be one of them.
+
+    Raises UsageError if the system does not let the process start so many: OpenMP would end the process.
+    """
+    require_threads(max(threads.target, threads.target_batch) + (threads.beside[1] if beside else 0))
     cores = usable_cores()
     asked = max(threads.target, sum(threads.beside) if beside else 0)
     # A single core is always shared.
     if asked > max(cores, 1 + beside):
         log.warning("%d threads on %d cores will slow each other down", asked, cores)
+
+
+def require_threads(n: int) -> None:
+    """Raise UsageError if the system does not let this process start `n` threads: OpenMP would end the process."""
+    if (n_started := _try_threads(n)) < n:
+        raise UsageError(
+            f"n_threads: {n} threads are needed, and the system lets this process start {n_started} "
+            "(the limit of processes of the user or of the container): use a smaller number",
+            "n_threads",
+        )
+
+
+def _try_threads(n: int) -> int:
+    """How many of `n` threads can be started together. They wait for each other and end."""
+    release = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(n):
+            thread = threading.Thread(target=release.wait, name="duo-trial", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:  # can't start new thread
+        pass
+    finally:
+        release.set()
+        for thread in started:
+            thread.join()
+    return len(started)

@@ -56,7 +56,9 @@ def work_folder(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Ite
 @contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold a lock on `path`, which the system releases when the process ends."""
-    with path.open("ab") as file:
+    # Not blocking: a named pipe in its place would wait for a reader.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "rb+", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

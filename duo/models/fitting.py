@@ -14,7 +14,6 @@ from duo.spec.placement import Footprint, Layout, Room, fill, place
 log = logging.getLogger("duo.models")
 
 DEVICE_CTX = 8192  # tokens: the cache of a text of unknown length leaves some device memory for layers
-LAYERS_PLACED = "layers on devices"  # the beginning of the log line about the placement
 _PROMPT = 4096  # tokens assumed for a prompt that is not known yet
 _BY_LAYER = ("none", "layer")  # split modes that do not split a layer
 
@@ -43,7 +42,7 @@ def fit(
             for model, layout in zip(models, layouts, strict=True)
             if model.rooms
         ]
-        log.info("%s (%s): %s", LAYERS_PLACED, *(", ".join(words) for words in zip(*chosen, strict=True)))
+        log.info("layers on devices (%s): %s", *(", ".join(words) for words in zip(*chosen, strict=True)))
         placed = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
         return placed[0], placed[1] if len(placed) > 1 else draft
     return target, draft

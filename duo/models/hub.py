@@ -6,14 +6,18 @@ The library reads HF_ENDPOINT, HF_TOKEN and HF_HOME, and shows progress bars on 
 from __future__ import annotations
 
 import logging
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from duo.errors import DownloadError
+from duo.models.files import MIB, read_own
 from duo.models.selection import HubSpec, select_files
 
 _logger = logging.getLogger(__name__)
+_MAX_REF = MIB  # bytes; it has 40
+_COMMIT = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 def resolve_hub(spec: str, offline: bool = False) -> Path:
@@ -64,8 +68,10 @@ def _find_cached(hub: Any, wanted: HubSpec) -> Path | None:
     """Find the model in the Hub's cache, whose layout is documented, without the network."""
     folder = Path(hub.constants.HF_HUB_CACHE) / f"models--{wanted.repo.replace('/', '--')}"
     try:
-        commit = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
-    except OSError:
+        commit = read_own(folder / "refs" / "main", _MAX_REF).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    if not _COMMIT.fullmatch(commit):  # a damaged file must not lead elsewhere
         return None
     snapshot = folder / "snapshots" / commit
     names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]

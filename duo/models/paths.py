@@ -7,6 +7,7 @@ from pathlib import Path
 
 from duo.config import HUB
 from duo.errors import ModelError, UsageError
+from duo.models.files import open_own
 from duo.models.hub import resolve_hub
 from duo.models.selection import HubSpec
 
@@ -33,7 +34,7 @@ def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
 def check_gguf(path: Path) -> Path:
     """Return `path` if the file begins like a GGUF file; llama.cpp checks the rest. Raises ModelError."""
     try:
-        with path.open("rb") as file:
+        with open_own(path) as file:
             magic = file.read(len(_MAGIC))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None

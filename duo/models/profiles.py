@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from duo.models.cache import user_dir
+from duo.models.files import MIB, read_own
 
 _VERSION = 2
+_MAX_BYTES = MIB  # a profile has a few KiB
+_MAX_DEPTH = 8  # levels of lists and objects: a profile has six
 
 
 def config_dir() -> Path:
@@ -29,12 +32,16 @@ class Profile:
         self.path = config_dir() / "profiles" / f"{digest[:16]}.json"
 
     def load(self) -> dict[str, Any]:
-        """The saved document; empty if the file is missing or damaged."""
+        """The saved document; empty if the file is missing or damaged, in whatever way.
+
+        Whether its values are plausible is checked where they are used.
+        """
         try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            document = json.loads(read_own(self.path, _MAX_BYTES))
+        except (OSError, ValueError, RecursionError):
             return {}
-        return document if isinstance(document, dict) and document.get("for") == self._key else {}
+        is_ours = isinstance(document, dict) and _is_shallow(document, _MAX_DEPTH) and document.get("for") == self._key
+        return document if is_ours else {}
 
     def save(self, document: dict[str, Any]) -> None:
         """Save `document` atomically. Raises OSError."""
@@ -45,3 +52,9 @@ class Profile:
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _is_shallow(value: Any, depth: int) -> bool:
+    """Whether `value` has at most `depth` levels, so that it can be written again."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (depth > 0 and all(_is_shallow(item, depth - 1) for item in inner))

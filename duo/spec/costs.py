@@ -14,6 +14,8 @@ MOST_HOPE = 0.8  # but not by less than this in all
 TRUST = 0.1  # added to an acceptance rate that comes from another text
 MOST_SLOWER = 1.5  # limit of a measurement, as a multiple of the mean
 _FEW = 5  # measurements after which a mean is trusted
+_LEAST_S, _MOST_S = 1e-7, 1e5  # plausible times: beyond, ratios of them overflow
+_MOST = 2**31 - 1
 
 
 class Mean:
@@ -148,11 +150,11 @@ class CostModel:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times():
             for key, (value, age) in state[name].items():
-                n, seconds = int(key), positive(value)
-                if n < 1 or not isinstance(age, int) or age < 0:
-                    raise ValueError(f"{key}: {age}")
-                self._kept[name, n] = seconds, age
-                times[n] = Time(value=max(MOST_HOPE, HOPE**age) * seconds, n=KEPT)
+                n, seconds = int(key), duration(value)
+                if not 1 <= n <= _MOST or whole(age) < 0:
+                    raise ValueError("not a number of tokens or threads, or not an age")
+                self._kept[name, n] = seconds, min(age, _MOST)
+                times[n] = Time(value=max(MOST_HOPE, HOPE ** min(age, _MOST)) * seconds, n=KEPT)
         self._forget_curves()
 
     def _times(self) -> list[tuple[str, dict[int, Time]]]:
@@ -229,18 +231,33 @@ class Calibration:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        shares = [float(share) for share in state["accepted"]]
+        shares, mean = [between(share, 0, 1) for share in state["accepted"]], between(state["mean"], 0, 1)
         if state["edges"] != list(self.EDGES) or len(shares) != len(self._seen):
             raise ValueError("other bins")
-        if not all(0 <= share <= 1 for share in (*shares, state["mean"])):
-            raise ValueError("not a share")
         # Texts differ: the mean of the stored values and the prior, optimistic until this text has been observed.
         halves = [(share + prior) / 2 for share, prior in zip(shares, self.probabilities(), strict=True)]
-        self._begin(halves, min(1.0, (float(state["mean"]) + self.mean) / 2 + TRUST))
+        self._begin(halves, min(1.0, (mean + self.mean) / 2 + TRUST))
 
 
-def positive(value: Any) -> float:
-    """`value`, if it is finite and above 0. Raises TypeError or ValueError."""
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"{value} is not a time or ratio")
+# A restored document may be damaged in any way: each of its values passes one of these.
+
+
+def duration(value: Any) -> float:
+    """`value`, if it can be the time of a decode in seconds. Raises TypeError or ValueError."""
+    return between(value, _LEAST_S, _MOST_S)
+
+
+def between(value: Any, least: float, most: float) -> float:
+    """`value`, if it is a number from `least` to `most`. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a number")
+    if not least <= value <= most:
+        raise ValueError("out of range")
     return float(value)
+
+
+def whole(value: Any) -> int:
+    """`value`, if it is a whole number. Raises TypeError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("not a whole number")
+    return value

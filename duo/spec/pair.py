@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from duo.spec import forecast
-from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time, positive
+from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time, between, duration
 from duo.spec.forecast import Forecast
 from duo.spec.schedule import Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02
 _MOST_BIAS = 2.0
+_MAX_BIAS = 1e9  # beyond, a profile is damaged
 
 
 class PairModel:
@@ -102,16 +103,17 @@ class PairModel:
         if self._mode in self._calibrations:
             self.calibration = self._calibrations.pop(self._mode)
         if state["read_s"]:
-            self._read = Time(value=positive(state["read_s"]), n=KEPT)
+            self._read = Time(value=duration(state["read_s"]), n=KEPT)
         if state["latency_s"]:
-            self._latency = Time(value=positive(state["latency_s"]), n=KEPT)
+            self._latency = Time(value=duration(state["latency_s"]), n=KEPT)
         for schedule in Schedule:
-            self._bias[schedule] = Mean(value=self._limited(positive(state["bias"][schedule.value])), n=4)
+            bias = between(state["bias"][schedule.value], 0, _MAX_BIAS)
+            self._bias[schedule] = Mean(value=self._limited(bias), n=4)
 
     def restore_kept(self, state: Any) -> None:
         """restore() from a file; does nothing if `state` is damaged."""
         try:
             PairModel(self.n_max, self.n_ahead).restore(state)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             return
         self.restore(state)

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from duo.cli.main import app
+from duo.cli.app import app
 from tests.command import ROOT
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
@@ -27,8 +27,16 @@ def with_options(document: str) -> str:
     return f"{before}{START}\n{_all_commands()}{END}{after}"
 
 
-def _all_commands() -> str:
+def whole_command() -> Any:
+    """`duo` with all its commands and their options."""
     root: Any = typer.main.get_command(app)
+    for name in list(root.commands):
+        root.resolve_command(typer.Context(root), [name])
+    return root
+
+
+def _all_commands() -> str:
+    root = whole_command()
     shared = {_row(option, typer.Context(root)) for option in root.params}
     subcommands = [_command(f"duo {name}", one, shared) for name, one in root.commands.items()]
     return "\n".join([_command("duo", root, set()), *subcommands])

@@ -14,6 +14,7 @@ from duo.cli.options.prompt import read_file
 from duo.config import AUTO_DRAFT
 from duo.errors import UsageError
 
+_MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
 _DEFAULT_MODES = ("plain", "sync", "async", "auto")  # without remote, which needs memory for a second draft
 
 
@@ -68,7 +69,7 @@ def _modes(text: str) -> tuple[str, ...]:
 def _limit(name: str) -> int | None:
     if name == "auto":
         return None
-    if not name.isdecimal() or int(name) < 1:
+    if not name.isdecimal() or len(name) > _MAX_DIGITS or int(name) < 1:
         raise UsageError(f"--draft: {name!r} is neither a number of at least 1 nor auto")
     return int(name)
 

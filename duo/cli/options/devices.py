@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from duo.cli.options import declare
-from duo.config import ALL_LAYERS
+from duo.config import ALL_LAYERS, MAX_SHARE, MAX_TIMEOUT_S
 from duo.llama.connections import split_endpoint
 
 DEVICES = "Devices"
@@ -65,8 +64,8 @@ def parse_shares(value: str | Proportions) -> Proportions:
         shares = Proportions(float(share) for share in value.replace("/", ",").split(","))
     except ValueError:
         raise typer.BadParameter(f"{value!r} is not of the form N,N,...") from None
-    if not all(0 <= share < math.inf for share in shares) or not any(shares):
-        raise typer.BadParameter(f"{value!r}: proportions must be 0 or more, and not all 0")
+    if not all(0 <= share <= MAX_SHARE for share in shares) or max(shares) < 1 / MAX_SHARE:
+        raise typer.BadParameter(f"{value!r}: proportions must be from 0 to {MAX_SHARE:g}, and not all 0")
     return shares
 
 
@@ -79,7 +78,7 @@ device_option = partial(option, metavar="NAME,...|none", parser=parse_names, sho
 split_option = partial(option, metavar="N,N,...", parser=parse_shares, show_default="by free memory")
 gpu_option = partial(option, metavar="I", min=0)
 RpcTimeoutOpt = Annotated[float, option(
-    "--rpc-timeout", metavar="SECONDS", min=1,
+    "--rpc-timeout", metavar="SECONDS", min=1, max=MAX_TIMEOUT_S,
     help="Time after which an RPC server that does not respond counts as lost.")]  # fmt: skip
 
 

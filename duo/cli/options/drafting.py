@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from duo.cli.options.declare import DRAFTING, MAIN, option
+from duo.config import MAX_AHEAD, MAX_CANDIDATES
 
 
 def parse_auto(value: str | int | None) -> int | None:
@@ -27,7 +28,7 @@ ScheduleChoice = Literal["auto", "async", "sync", "off"]
 DraftOpt = Annotated[int | None, option(
     "--draft", "--draft-max", "--draft-n", "--spec-draft-n-max", panel=MAIN, metavar="N|auto", parser=parse_auto,
     env=["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"], show_default="auto",
-    help="Maximum number of candidates to verify per decode; 0: no drafting.")]
+    help=f"Maximum number of candidates to verify per decode, at most {MAX_CANDIDATES}; 0: no drafting.")]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class DraftingOptions:
 
     draft_ahead: Annotated[int | None, option(
         "--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
-        help="Maximum number of tokens that the draft may be ahead of the target.")] = None
+        help=f"Maximum number of tokens that the draft may be ahead of the target, at most {MAX_AHEAD}: the time to "
+        "plan for them grows with their cube.")] = None
     schedule: Annotated[ScheduleChoice, option(
         "--schedule", panel=DRAFTING,
         help="async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; "

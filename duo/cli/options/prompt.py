@@ -11,6 +11,7 @@ from typing import Annotated
 from duo.cli.options.declare import MAIN, PROMPT, option
 from duo.cli.options.drafting import DraftOpt
 from duo.errors import PromptError, UsageError
+from duo.models.files import MIB, read_at_most, read_path
 
 
 # fmt: off
@@ -55,6 +56,9 @@ class TemplateOptions:
         "--escape/--no-escape", "-e", panel=PROMPT,
         help=r"Process escapes in prompts: \n, \t, \", \\ and \xHH.")] = True
 
+
+_MAX_PROMPT = 64 * MIB  # more than the tokens of the largest contexts
+MAX_GRAMMAR = MIB
 
 # Default prompt of the demo pair: that of test_prompt.txt.
 DEMO_SYSTEM = "You are a helpful, respectful and honest assistant."
@@ -106,17 +110,17 @@ def _unescape(data: bytes) -> bytes:
     return _ESCAPE.sub(replace, data)
 
 
-def _read_stdin() -> bytes:
-    return sys.stdin.buffer.read() if sys.stdin is not None else b""  # None: closed by the parent process
+def _read_stdin(most: int) -> bytes:
+    return read_at_most(sys.stdin.buffer, most) if sys.stdin is not None else b""  # None: closed by the parent process
 
 
-def read_file(file: str, *, escape: bool) -> tuple[str, str]:
-    """Name and text of a file, or of standard input for `-`. Raises PromptError."""
+def read_file(file: str, *, escape: bool, most: int = _MAX_PROMPT) -> tuple[str, str]:
+    """Name and text of a file of at most `most` bytes, or of standard input for `-`. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:
-        data = _read_stdin() if file == "-" else Path(file).read_bytes()
+        data = _read_stdin(most) if file == "-" else read_path(Path(file), most)
     except FileNotFoundError:
         raise PromptError(f"{file}: no such file") from None
-    except OSError as error:
-        raise PromptError(f"{file}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a name with a NUL, or a closed standard input
+        raise PromptError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
     return name, _decode(data.removesuffix(b"\n"), name, escape=escape)

@@ -11,6 +11,7 @@ from duo.cli.options.declare import HelpOpt
 from duo.cli.options.devices import Names, parse_names
 from duo.cli.options.output import LogFileOpt, VerboseOpt
 from duo.cli.options.server import SERVER
+from duo.config import MAX_THREADS
 
 option = partial(declare.option, panel=SERVER)
 
@@ -31,7 +32,8 @@ class RpcServerOptions:
         "-d", "-dev", "--device", metavar="NAME,...", parser=parse_names, show_default="all GPUs, or the CPU",
         help="Devices to serve, named as by duo --list-devices.")] = None
     threads: Annotated[int | None, option(
-        "-t", "--threads", metavar="N", min=1, show_default="all cores", help="Number of CPU threads.")] = None
+        "-t", "--threads", metavar="N", min=1, max=MAX_THREADS, show_default="all cores",
+        help="Number of CPU threads; llama.cpp computes with no more.")] = None
     cache: Annotated[bool, option(
         "-c", "--cache", help="Cache large tensors in files, so that a model loads faster the next time.")] = False
     until_eof: declare.UntilEofOpt = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 from duo.cli.options import declare
-from duo.cli.options.prompt import read_argument, read_file
+from duo.cli.options.prompt import MAX_GRAMMAR, read_argument, read_file
 from duo.cli.terminal.console import warn
 from duo.config import SAMPLERS, SamplingConfig
 from duo.errors import UsageError
@@ -78,6 +77,8 @@ class SamplingOptions:
 
     def sampling_config(self) -> SamplingConfig:
         """How to sample; a seed of -1 becomes a random one. Raises UsageError."""
+        import secrets  # noqa: PLC0415 - slow: it loads OpenSSL
+
         return SamplingConfig(
             temp=0.0 if self.temp < 0 else self.temp,  # as llama.cpp does
             top_k=max(0, self.top_k),
@@ -90,7 +91,7 @@ class SamplingOptions:
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple(parse_bias(bias) for bias in self.logit_bias or ()),
             samplers=tuple(_sampler_names(self.samplers)),
-            seed=secrets.randbits(32) if self.seed == RANDOM_SEED else self.seed % 2**64,
+            seed=secrets.randbits(32) if self.seed == RANDOM_SEED else self.seed,
         )
 
 
@@ -117,7 +118,10 @@ class GrammarOptions:
             raise UsageError(f"{both} each give a grammar: use only one")
         for name, value in given:
             is_file = name in ("--grammar-file", "-jf")
-            text = read_file(value, escape=False)[1] if is_file else read_argument(value, name, escape=False)
+            if is_file:
+                text = read_file(value, escape=False, most=MAX_GRAMMAR)[1]
+            else:
+                text = read_argument(value, name, escape=False)
             return text if name.startswith("--grammar") else schema_grammar(text, name)
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duo.errors import UsageError
+from duo.models.files import MIB, read_path
 
 
 def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
@@ -36,7 +37,7 @@ def back_token(token: str | None, file: Path | None, option: str = "--back-token
 
 def _lines(file: Path, option: str) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_path(file, MIB).decode().splitlines()
+    except (OSError, ValueError) as error:
         raise UsageError(f"{option} {file}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     return [line.strip() for line in lines if line.strip()]

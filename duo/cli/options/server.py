@@ -11,6 +11,7 @@ from duo.cli.options import declare
 
 SERVER = "Server"
 BACKS = "Remote drafts"
+_MAX_QUEUE = 10_000
 option = partial(declare.option, panel=SERVER)
 
 
@@ -33,7 +34,8 @@ class ServerOptions:
     api_key_file: Annotated[Path | None, option(
         "--api-key-file", metavar="FILE", help="File with API keys, one per line.")] = None
     queue: Annotated[int, option(
-        "--queue", metavar="N", min=0, help="Maximum number of waiting requests; further ones are rejected.")] = 64
+        "--queue", metavar="N", min=0, max=_MAX_QUEUE,
+        help="Maximum number of waiting requests, which are kept in memory; further ones are rejected.")] = 64
     alias: Annotated[str | None, option(
         "-a", "--alias", metavar="NAME", env="LLAMA_ARG_ALIAS", show_default="the file's name",
         help="Name of the model in the API.")] = None

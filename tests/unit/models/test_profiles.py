@@ -91,7 +91,11 @@ def test_a_file_of_another_key_or_version_is_ignored(monkeypatch: pytest.MonkeyP
 def test_a_damaged_file_is_ignored_and_replaced() -> None:
     path = saved().path
     whole = path.read_bytes().rstrip()
-    for content in (b"[]", b"null", b'{"for": 7}', b"\xff\xfe", b"\0" * 99, *(whole[:n] for n in range(len(whole)))):
+    deep = whole[:-1] + b', "deep": ' + b"[" * 500 + b"]" * 500 + b"}"  # is read, but could not be written
+    large = whole[:-1] + b', "large": "' + b"x" * 2**20 + b'"}'
+    others = (b"[" * 100_000, b'{"for": ' * 100_000, b"9" * 5000, deep, large)
+    short = (b"[]", b"null", b'{"for": 7}', b"\xff\xfe", b"\0" * 99, *(whole[:n] for n in range(len(whole))))
+    for content in (*others, *short):
         path.write_bytes(content)
         assert Profile(KEY).load() == {}
     assert saved().load()["policy"] == LEARNED["policy"]
@@ -101,6 +105,19 @@ def test_a_damaged_file_is_ignored_and_replaced() -> None:
     with pytest.raises(OSError, match=r"directory|exists"):
         saved()
     assert list(path.parent.iterdir()) == [path], "no temporary file is left"
+
+
+@pytest.mark.timeout(60)
+def test_what_is_not_a_regular_file_is_ignored(tmp_path: Path) -> None:
+    path = saved().path
+    path.unlink()
+    os.mkfifo(path)  # nobody writes to it
+    assert Profile(KEY).load() == {}
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert Profile(KEY).load() == {}
+    assert saved().load()["policy"] == LEARNED["policy"]
+    assert not path.is_symlink()
 
 
 @pytest.mark.parametrize("existed", [True, False])

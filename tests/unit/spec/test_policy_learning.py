@@ -155,13 +155,23 @@ def test_the_state_of_an_empty_policy_can_be_restored() -> None:
     assert another_run(Policy(8, N_AHEAD)).forecasts() == {}
 
 
+def test_an_age_beyond_all_numbers() -> None:
+    made = Policy(8, N_AHEAD)
+    state = made.state() | {"alone": {"target_s": {"1": [0.1, 10**400]}, "draft_s": {}}}
+    made.restore_kept(state)
+    assert made.alone.target_s(1) == pytest.approx(0.08)
+
+
 @pytest.mark.parametrize("name", ["alone", "beside", "acceptance", "read_s", "bias"])
 @pytest.mark.parametrize(
-    "value", ["much", 7, {"sync": None}, {"greedy": {"mean": 7}}, {"target_s": {"1": -1}}, KeyError]
-)
+    "value",
+    [
+        "much", True, 10**400, {"sync": None}, {"sync": 1, "async": 1, "off": 10**400}, {"greedy": {"mean": 7}},
+        {"target_s": {"1": -1}}, {"target_s": {"1": ["0.1", 0]}, "draft_s": {}},
+        {"target_s": {"1": [0.1, True]}, "draft_s": {}}, {"target_s": {"1": [1e300, 0]}, "draft_s": {}}, KeyError,
+    ],
+)  # fmt: skip
 def test_nothing_of_a_damaged_state_is_restored(name: str, value: object) -> None:
-    if (name, value) == ("read_s", 7):
-        value = -7
     state = policy(FLAT, mode="greedy").state()
     Policy(8, N_AHEAD).restore(state)
     state[name] = value

@@ -1,0 +1,247 @@
+"""Damaged profiles, caches, traces and statistics: none changes a text or ends a run; each counts as none, or is said.
+
+Bytes are flipped, cut and inserted, and valid documents are changed in their structure.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import duo
+from duo.cli.commands.plan import plan
+from duo.cli.commands.trace import render
+from duo.cli.options.plan import PlanOptions
+from duo.config import EngineConfig
+from duo.diagnose.shares import end_of, where_it_went
+from duo.diagnose.trace import TraceFile, read_trace
+from duo.engine.metrics import Metrics
+from duo.engine.threads import kept_threads, plan_threads, tuned_threads
+from duo.models import hub
+from duo.models.profiles import Profile
+from duo.models.selection import HubSpec
+from duo.spec.policy import Policy
+from duo.spec.simulate import Machine, constant, replay
+from tests.fuzz.cases import FULL, n_cases
+from tests.gguf_files import tiny_llama
+
+N = n_cases(2000)
+BATCH = 50
+BATCHES = pytest.mark.parametrize("batch", range(-(-N // BATCH)))
+SEED = random.getrandbits(32) if FULL else 1
+KEY = {"models": ["a", "b"]}
+JUNK: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 0.5, -0.0, 1e-320, 1e-9, 1e-7, 1e5, 1e9, 1e308, -1e308, float("nan"), float("inf"),
+    2**31, 2**63, 10**400, "", "1", "x", "nan", "٣", "\ud800", [], {}, [1], [[1, 1]], {"1": [0.1, 0]}, {"": None},
+)  # fmt: skip
+
+
+def draws(batch: int) -> list[Random]:
+    """A source of random numbers for each case of a batch."""
+    return [Random(f"{SEED} {i}") for i in range(batch * BATCH, min(N, (batch + 1) * BATCH))]
+
+
+def refusal(run: Callable[[], object]) -> str:
+    """What it says if it refuses its input; empty if it does not."""
+    try:
+        run()
+    except duo.DuoError as error:
+        return str(error)
+    return ""
+
+
+def mutated(draw: Random, document: Any) -> Any:
+    """A copy with one to three changes somewhere inside."""
+    document = copy.deepcopy(document)
+    for _ in range(draw.randint(1, 3)):
+        document = _changed(draw, document)
+    return document
+
+
+def _changed(draw: Random, value: Any) -> Any:
+    is_object = isinstance(value, dict)
+    if not (is_object or isinstance(value, list)) or not value or draw.random() < 0.1:
+        return _other(draw, value)
+    key: Any = draw.choice(list(value) if is_object else range(len(value)))
+    what = draw.random()
+    if what < 0.1:
+        del value[key]
+    elif what < 0.2 and is_object:
+        value[draw.choice(("", "x", "0", "-1", "1" * 30, "9" * 5000, "1.5", "٣", "target_s"))] = value[key]
+    elif what < 0.2:
+        value.extend(value * draw.choice((1, 100)))
+    else:
+        value[key] = _changed(draw, value[key])
+    return value
+
+
+def _other(draw: Random, value: Any) -> Any:
+    if isinstance(value, int | float) and abs(value) < 1e300 and draw.random() < 0.3:
+        return value * draw.choice((-1, 1e-12, 1e-6, 1e6, 1e12))
+    if draw.random() < 0.1:
+        for _ in range(draw.choice((3, 60, 300))):
+            value = [value]
+        return value
+    return copy.deepcopy(draw.choice(JUNK))
+
+
+def damaged(draw: Random, data: bytes) -> bytes:
+    """Some bytes flipped, cut, inserted or repeated, or only random ones."""
+    kind, at, size = draw.randrange(6), draw.randrange(len(data)), draw.choice((1, 1, 7, 300))
+    noise = draw.randbytes(size)
+    if kind == 0:
+        return noise * draw.choice((1, 1000))
+    if kind == 1:
+        return data[:at]
+    if kind == 2:
+        return draw.choice((b"[", b'{"":', b"[[1],", b'"', b"9", b"\\u0000")) * draw.choice((9, 100_000))
+    if kind == 3:
+        return data[:at] + data[at + size :]
+    return data[:at] + noise + data[at + (size if kind == 4 else 0) :]
+
+
+def variant(draw: Random, document: Any) -> bytes:
+    """The document in JSON, damaged in its structure or its bytes."""
+    if draw.random() < 0.6:
+        return json.dumps(mutated(draw, document)).encode()
+    return damaged(draw, json.dumps(document).encode())
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DUO_CONFIG", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def learned() -> dict[str, Any]:
+    """What a run and a tuning have learned."""
+    policy = Policy(4, 8)
+    machine = Machine([0.1, 0.11, 0.12, 0.13, 0.2], 0.02, [0.12, 0.13, 0.14, 0.15, 0.25], 0.03)
+    replay(policy, machine, constant(0.8), 500)
+    return {"policy": policy.state(), "threads": {"target": 1, "draft": 1, "beside": [1, 1]}}
+
+
+@BATCHES
+def test_a_policy_and_threads_from_a_damaged_profile(learned: dict[str, Any], batch: int) -> None:
+    """They are those without a profile, or work: forecasts are finite, and what is saved can be read again."""
+    machine = Machine([0.1, 0.11, 0.12, 0.13, 0.2], 0.02, [0.12, 0.13, 0.14, 0.15, 0.25], 0.03)
+    threads = plan_threads(EngineConfig(), drafting=True)
+    for draw in draws(batch):
+        profile = Profile(KEY)
+        profile.save(learned)
+        profile.path.write_bytes(variant(draw, json.loads(profile.path.read_text())))
+        kept = profile.load()
+        tuned = tuned_threads(threads, EngineConfig(), kept)
+        assert tuned == threads or kept_threads(kept)
+        policy = Policy(4, 8)
+        policy.restore_kept(kept.get("policy"))
+        policy.begin(3, mode="greedy")
+        assert all(0 < rate < 1e12 for rate in policy.rates().values())
+        replayed = replay(policy, machine, constant(0.7), 40)
+        assert 0 < replayed.rate < 1e12
+        json.dumps(policy.statistics(), allow_nan=False)
+        profile.save({"policy": json.loads(json.dumps(policy.state(), allow_nan=False))} | kept_threads(kept))
+        again = Policy(4, 8)
+        again.restore_kept(profile.load()["policy"])
+        assert again.state()["alone"]["target_s"].keys() == policy.state()["alone"]["target_s"].keys()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny_llama(folder / "target.gguf", depth=0.3), tiny_llama(folder / "draft.gguf", depth=0.1)
+
+
+def text_of(pair: tuple[Path, Path]) -> str:
+    with duo.load(*pair, exact=True, n_threads_batch=1) as engine:
+        return engine.generate("the cat", max_tokens=24, ignore_eos=True).text
+
+
+@pytest.mark.parametrize("batch", range(n_cases(100) // 10))
+def test_the_text_of_a_run_with_a_damaged_profile(pair: tuple[Path, Path], tmp_path: Path, batch: int) -> None:
+    """It is that without a profile, and the run leaves a valid one."""
+    expected = text_of(pair)
+    (path,) = (tmp_path / "profiles").iterdir()
+    good = path.read_bytes()
+    for draw in draws(batch)[:10]:
+        path.write_bytes(variant(draw, json.loads(good)))
+        assert text_of(pair) == expected
+        document = json.loads(path.read_bytes())
+        assert document["for"] == json.loads(good)["for"]
+        Policy(16, 32).restore(document["policy"])
+
+
+@BATCHES
+def test_a_damaged_trace(tmp_path: Path, batch: int) -> None:
+    """It is summarized, or refused as a trace."""
+    path, metrics = tmp_path / "trace.json", Metrics(started=0.0)
+    with mock.patch("time.perf_counter", return_value=0.0):
+        trace = TraceFile(path, metrics, {"target": "target.gguf"})
+    _record(metrics)
+    trace.close()
+    good = path.read_bytes()
+    for draw in draws(batch):
+        path.write_bytes(_with_another_line(draw, good) if draw.random() < 0.6 else damaged(draw, good))
+        assert "\n" not in refusal(lambda: _summarize(path))
+
+
+def _summarize(path: Path) -> None:
+    recording = read_trace(path)
+    if end := end_of(recording):
+        assert all(line.isprintable() for line in render(where_it_went(recording, 0.0, end)))
+
+
+def _record(metrics: Metrics) -> None:
+    from duo.engine.metrics import Event, StepRecord
+    from duo.spec.schedule import Schedule
+
+    for i in range(4):
+        metrics.events.append(Event("target", "decode", i / 10, i / 10 + 0.05, 3))
+        metrics.draft_events.append(Event("draft", "draft", i / 10, i / 10 + 0.02, 1))
+        metrics.steps.append(StepRecord(i / 10 + 0.05, i / 10 + 0.06, 2, 1, 2, Schedule.ASYNC))
+
+
+def _with_another_line(draw: Random, good: bytes) -> bytes:
+    lines = good.split(b"\n")
+    i = draw.randrange(1, len(lines) - 2)
+    lines[i] = json.dumps(mutated(draw, json.loads(lines[i].rstrip(b",").removeprefix(b"[")))).encode() + b","
+    return b"\n".join(lines)
+
+
+@BATCHES
+def test_damaged_statistics_for_plan(
+    tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Predicted from, or refused. The simulation takes a second, so it is left out."""
+    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 20)
+    curve, path = [100.0 + i for i in range(17)], tmp_path / "run.json"
+    policy = {"curve_ms": {"alone": curve, "beside": curve}, "draft_ms": {"alone": 10.0, "beside": 12.0}}
+    for draw in draws(batch):
+        path.write_bytes(variant(draw, {"policy": {**policy, "acceptance": 0.7}}))
+        assert "\n" not in refusal(lambda: plan(PlanOptions(stats=path)))
+        assert "nan" not in capsys.readouterr().out
+
+
+@BATCHES
+def test_a_damaged_cache_of_the_hub(tmp_path: Path, batch: int) -> None:
+    """The reference to a commit leads to this snapshot, or nowhere."""
+    folder = tmp_path / "models--user--repo"
+    model = folder / "snapshots" / ("a" * 40) / "model-Q4_K_M.gguf"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"GGUF")
+    (tmp_path / "other-Q4_K_M.gguf").write_bytes(b"GGUF")
+    (folder / "refs").mkdir()
+    library = mock.Mock()
+    library.constants.HF_HUB_CACHE = str(tmp_path)
+    for draw in draws(batch):
+        other = draw.choice((b"", b".", b"..", b"../..", b"/", b"a\0", b"\xff", b"a" * 5000, b"*", b"a/../.."))
+        (folder / "refs" / "main").write_bytes(draw.choice((other, damaged(draw, b"a" * 40))))
+        assert hub._find_cached(library, HubSpec("user/repo")) in (None, model)
