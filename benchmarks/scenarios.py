@@ -249,5 +249,6 @@ SCENARIOS: dict[str, Scenario] = {
         "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
     ),
     "faults": faults.Faults("Pauses and failures after an RPC server is killed or stopped", n_tokens=600),
-    "soak": soak.Soak("A lead under load while a back is killed in each of -r rounds", n_rounds=100),
+    "soak": soak.Soak("A lead under load; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
+                      n_rounds=200),
 }  # fmt: skip

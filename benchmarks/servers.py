@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -138,9 +139,11 @@ class Client:
             return stream(self.server, job.prompt, job.n_tokens, act)
 
 
-def stream(server: Server, prompt: str, n_tokens: int, act: Callable[[], object] = lambda: None) -> StreamedRun:
+def stream(
+    server: Server, prompt: str, n_tokens: int, act: Callable[[], object] = lambda: None, **fields: object
+) -> StreamedRun:
     """Request a text and call `act` at half of it. Raises ParseError."""
-    request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True}
+    request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, **fields}
     began, times, pieces = time.monotonic(), list[float](), list[str]()
     counts, half, n_tokens_seen = list[int](), None, 0
     for event in streamed(f"{server.url}/v1/completions", request):
@@ -175,10 +178,10 @@ def _rate(counts: Sequence[int], times: Sequence[float], first: int, end: int) -
 
 
 class Relay:
-    """A TCP proxy to a local port, with a delay in each direction."""
+    """A TCP proxy to a local port, with a delay in each direction, which may be changed at any time."""
 
     def __init__(self, port: int, delay_s: float) -> None:
-        self._to, self._delay_s = port, delay_s
+        self._to, self.delay_s = port, delay_s
         # select() has a resolution of microseconds; epoll() rounds up to milliseconds.
         self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
         self._stop = asyncio.Event()
@@ -215,8 +218,11 @@ class Relay:
                 await asyncio.gather(self._pump(reader, to_writer), self._pump(to_reader, writer))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        at, pieces = 0.0, deque[bytes]()  # in order, also when the delay has become shorter
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                self._loop.call_later(self._delay_s, writer.write, data)
-        await asyncio.sleep(self._delay_s)
+                at = max(at, self._loop.time() + self.delay_s)
+                pieces.append(data)
+                self._loop.call_at(at, lambda: writer.write(pieces.popleft()))
+        await asyncio.sleep(max(0.0, at - self._loop.time()))
         writer.close()

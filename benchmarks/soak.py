@@ -1,4 +1,4 @@
-"""Soak test of a lead: clients of several kinds check its responses while its backs are killed."""
+"""Soak test of a lead: clients check its responses while its backs are killed, stopped, slowed and restarted."""
 
 from __future__ import annotations
 
@@ -7,24 +7,52 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
 
 from benchmarks import servers
-from benchmarks.contestants import Setup
+from benchmarks.contestants import Setup, patched
 from benchmarks.engine import resident_bytes
 from benchmarks.measure import Outcome, Scenario, Verdict, note
-from benchmarks.servers import Server
+from benchmarks.servers import Relay, Server
 from duo.bench.server_peer import streamed
 from duo.bench.statistics import Range
 
-_N_CLIENTS, _N_BACKS, _N_PROMPTS = 4, 2, 3
-_N_TOKENS = (1, 16, 48, 96)
-_KILL_EVERY_S, _STALL_S, _PATIENCE_S = 5.0, 1.0, 60.0
-_SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+_N_CLIENTS, _N_BACKS, _N_PROMPTS = 4, 3, 2
+_N_TOKENS = (1, 24, 96)
+_SAMPLED: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 1})
+_EVERY_S = 3.0  # between two events
+_DELAY_S = 0.05  # in each direction, of a slow back
+_PATIENCE_S = 60.0
+_WARM = 0.1  # share of the rounds before the memory counts
+_N_SAMPLES = 5  # of the memory, at either end
+_MOST_GROWTH_MB, _MOST_OVER_DECODE_MS, _LEAST_ACCEPTED = 20.0, 150.0, 0.01
+
+_EVENTS = {  # that may happen to a back, by its state
+    "running": ("kill", "stop", "slow", "restart"),
+    "slow": ("kill", "stop", "quicken"),
+    "stopped": ("continue", "kill"),
+    "gone": ("start",),
+}
+
+# Writes the seconds of each decode of the target, without those of a prompt.
+_DECODES = """
+from pathlib import Path
+from duo.engine.metrics import Metrics
+file, decoded = Path({file!r}).open("w", buffering=1), Metrics.decoded
+def record(self, start, end, n_tokens):
+    decoded(self, start, end, n_tokens)
+    if self.steps:
+        file.write(f"{{end - start}}\\n")
+Metrics.decoded = record
+"""
 
 
 @dataclass(slots=True)
@@ -32,88 +60,202 @@ class Tally:
     """Counts and errors of all clients; protected by the lock."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    unanswered: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     longest_gap_s: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that a client requests."""
+
+    prompt: str
+    n_tokens: int
+    is_chat: bool
+    is_sampled: bool
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of the request."""
+        content: dict[str, Any] = {"prompt": self.prompt}
+        if self.is_chat:
+            content = {"messages": [{"role": "user", "content": self.prompt}]}
+        return content | {"max_tokens": self.n_tokens, "ignore_eos": True} | _SAMPLED[self.is_sampled]
+
+    def whole(self, lead: Server) -> str:
+        """The lead's answer."""
+        answer = _post(lead, "chat/completions" if self.is_chat else "completions", self.fields)
+        choice = answer.raise_for_status().json()["choices"][0]
+        return str(choice["message"]["content"] if self.is_chat else choice["text"])
+
+
+class Back:
+    """A remote draft, behind a relay that can be slow."""
+
+    def __init__(self, setup: Setup, lead: Server, stack: ExitStack) -> None:
+        self._setup = setup
+        self._relay = stack.enter_context(Relay(lead.port, 0.0))
+        self._state = "running"
+        self._start()
+        stack.callback(self._end)
+
+    def happen(self, dice: random.Random) -> str:
+        """Let one of the events happen that can. Returns its name."""
+        event = dice.choice(_EVENTS[self._state])
+        self._state = {"stop": "stopped", "slow": "slow", "kill": "gone"}.get(event, "running")
+        if event in ("stop", "continue"):
+            self._process.send(signal.SIGSTOP if event == "stop" else signal.SIGCONT)
+        elif event in ("slow", "quicken"):
+            self._relay.delay_s = _DELAY_S if event == "slow" else 0.0
+        elif event == "restart":
+            self._process.stop()
+        if event in ("kill", "restart"):
+            self._end()
+        if event in ("start", "restart"):
+            self._start()
+        return event
+
+    def _start(self) -> None:
+        self._relay.delay_s = 0.0
+        self._process = servers.back(self._setup, self._relay.port)
+
+    def _end(self) -> None:
+        self._process.__exit__()
+
+
 class Soak(Scenario):
-    """Compares texts with references, exact by --exact. In every round a back is killed or stopped, and replaced."""
+    """Compares texts with those of the lead alone, exact by --exact. In every round something happens to a back."""
 
     def run(self, setup: Setup) -> Outcome:
-        dice, tally, done = random.Random(0), Tally(), threading.Event()
-        prompts = [file.read_text(encoding="utf-8") for file in setup.prompt_files[:_N_PROMPTS]]
-        lead = servers.lead(setup, "--exact", "--schedule", "async", "-c", "1024")
-        texts = {(prompt, n): _complete(lead, prompt, n) for prompt in prompts for n in _N_TOKENS}
-        memory = [resident_bytes(str(lead.pid))]
-        clients = [threading.Thread(target=_client, args=(i, lead, texts, done, tally)) for i in range(_N_CLIENTS)]
+        dice, tally, done, events = random.Random(0), Tally(), threading.Event(), Counter[str]()
+        file = setup.folder / "decodes"
+        watched = replace(setup, duo=patched(_DECODES.format(file=str(file))))
+        lead = servers.lead(watched, "--exact", "--schedule", "async", "-c", "1024")
+        texts = _references(lead, setup)
+        memory = []
+        clients = [
+            threading.Thread(target=_client, args=(i, lead, texts, done, tally), daemon=True) for i in range(_N_CLIENTS)
+        ]
         with ExitStack() as stack:
+            backs = [Back(setup, lead, stack) for _ in range(_N_BACKS)]
+            stack.callback(_join, clients, tally)
+            stack.callback(done.set)
             for client in clients:
                 client.start()
-                stack.callback(client.join)
-            stack.callback(done.set)
-            backs = [stack.enter_context(servers.back(setup, lead.port)) for _ in range(_N_BACKS)]
             for i in range(setup.n_rounds):
-                time.sleep(_KILL_EVERY_S)
-                killed = dice.randrange(_N_BACKS)
-                backs[killed].send(dice.choice(_SIGNALS))
-                time.sleep(_STALL_S)
-                backs[killed].__exit__()
-                backs[killed] = stack.enter_context(servers.back(setup, lead.port))
+                time.sleep(_EVERY_S)
+                events[dice.choice(backs).happen(dice)] += 1
                 memory.append(resident_bytes(str(lead.pid)))
-                note(f"{i + 1} backs killed, {tally.counts.total()} requests, {len(tally.wrong)} wrong")
-        accepted = lead.metric("spec_decode_num_accepted_tokens_total")
+                n_wrong = len(tally.unanswered) + len(tally.wrong)
+                note(f"{i + 1} events, {tally.counts.total()} requests, {n_wrong} wrong or not answered")
+        n_accepted = lead.metric("spec_decode_num_accepted_tokens_total")
+        n_verified = lead.metric("spec_decode_num_draft_tokens_total")
         status = lead.stop()
-        lines = [
-            f"- {tally.counts.total()} requests answered ({dict(tally.counts)})",
-            f"- {accepted:.0f} candidates accepted; longest pause in a stream {1000 * tally.longest_gap_s:.0f} ms",
-            f"- memory of the lead: {memory[0] / 1e6:.0f} MB at the start, {memory[-1] / 1e6:.0f} MB at the end",
-            *(f"- wrong: {problem}" for problem in tally.wrong[:10]),
-        ]
-        found = {"requests": dict(tally.counts), "wrong": tally.wrong, "accepted": accepted, "memory_bytes": memory}
-        verdicts = [
-            Verdict("failed or wrong responses", Range(len(tally.wrong), None, None), most=0),
-            Verdict("exit status of the lead", Range(status, None, None), most=0),
-        ]
-        return Outcome(lines, found | {"longest_gap_s": tally.longest_gap_s}, verdicts)
+        found = {
+            "requests": dict(tally.counts), "events": dict(events), "unanswered": tally.unanswered,
+            "wrong": tally.wrong, "accepted": n_accepted, "verified": n_verified, "memory_bytes": memory,
+            "longest_gap_s": tally.longest_gap_s, "longest_decode_s": _longest_s(file), "status": status,
+        }  # fmt: skip
+        return _outcome(found)
 
 
-def _client(seed: int, lead: Server, texts: dict[tuple[str, int], str], done: threading.Event, tally: Tally) -> None:
+def _outcome(found: dict[str, Any]) -> Outcome:
+    """The table and the verdicts."""
+    memory, gap_s, decode_s = found["memory_bytes"], found["longest_gap_s"], found["longest_decode_s"]
+    warm = memory[int(_WARM * len(memory)) :]
+    growth = (median(warm[-_N_SAMPLES:]) - median(warm[:_N_SAMPLES])) / 1e6 if warm else 0.0
+    accepted, verified = found["accepted"], found["verified"]
+    rows = {
+        "requests": f"{sum(found['requests'].values())} ({_counts(found['requests'])})",
+        "events": f"{sum(found['events'].values())} ({_counts(found['events'])})",
+        "not answered": len(found["unanswered"]),
+        "wrong": len(found["wrong"]),
+        "candidates accepted": f"{accepted:.0f} of {verified:.0f} verified",
+        "longest gap in a stream, ms": f"{1000 * gap_s:.0f}",
+        "longest decode of the target, ms": f"{1000 * decode_s:.0f}",
+        "memory of the lead, warm and at the end, MB": f"{warm[0] / 1e6:.0f}, {warm[-1] / 1e6:.0f}" if warm else "",
+    }
+    lines = ["| figure | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+    problems = [*found["unanswered"], *found["wrong"]]
+    lines += ["", *(f"- {problem}" for problem in problems[:10])] if problems else []
+    verdicts = [
+        _verdict("requests not answered", len(found["unanswered"]), most=0),
+        _verdict("wrong answers", len(found["wrong"]), most=0),
+        _verdict("exit status of the lead", found["status"], most=0),
+        _verdict("share of candidates accepted", accepted / verified if verified else 0.0, least=_LEAST_ACCEPTED),
+        _verdict("growth of the lead's memory, MB", growth, most=_MOST_GROWTH_MB),
+        _verdict("longest gap over the longest decode, ms", 1000 * (gap_s - decode_s), most=_MOST_OVER_DECODE_MS),
+    ]
+    return Outcome(lines, found, verdicts)
+
+
+def _verdict(name: str, value: float, **limits: float) -> Verdict:
+    return Verdict(name, Range(value, None, None), **limits)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+
+
+def _longest_s(file: Path) -> float:
+    return max(map(float, file.read_text(encoding="ascii").split()), default=0.0)
+
+
+def _references(lead: Server, setup: Setup) -> dict[Text, str]:
+    """The lead's own texts, before there is any back."""
+    prompts = [file.read_text(encoding="utf-8") for file in setup.prompt_files[:_N_PROMPTS]]
+    texts = [Text(*what) for what in product(prompts, _N_TOKENS, (False, True), (False, True))]
+    return {text: text.whole(lead) for text in texts}
+
+
+def _join(clients: Sequence[threading.Thread], tally: Tally) -> None:
+    """Wait for the clients; one that does not end waits for an answer."""
+    end = time.monotonic() + _PATIENCE_S
+    for client in clients:
+        client.join(max(0.0, end - time.monotonic()))
+        if client.is_alive():
+            tally.unanswered.append(f"nothing within {_PATIENCE_S:g} s")
+
+
+def _client(seed: int, lead: Server, texts: dict[Text, str], done: threading.Event, tally: Tally) -> None:
     """Send random requests until `done` is set."""
     dice = random.Random(seed)
     while not done.is_set():
-        kind = dice.choice(("whole", "stream", "disconnect", "invalid", "chat"))
-        prompt, n = dice.choice(list(texts))
-        problem, gap_s = None, 0.0
+        text = dice.choice(list(texts))
+        kind = dice.choice(("chat" if text.is_chat else "whole", "stream", "disconnect", "invalid"))
+        error, problem, gap_s = None, None, 0.0
         try:
-            if kind == "whole":
-                problem = None if _complete(lead, prompt, n) == texts[prompt, n] else "text differs"
-            elif kind == "stream":
-                run = servers.stream(lead, prompt, n)
+            if kind == "stream":
+                text = replace(text, is_chat=False)
+                run = servers.stream(lead, text.prompt, text.n_tokens, **_SAMPLED[text.is_sampled])
                 gap_s = run.longest_gap_s
-                problem = None if run.text == texts[prompt, n].strip("\n") else "text differs"
+                problem = _difference(texts[text].strip("\n"), run.text)
             elif kind == "disconnect":
-                request = {"prompt": prompt, "max_tokens": 4 * n, "stream": True}
-                with closing(streamed(f"{lead.url}/v1/completions", request)) as events:
-                    next(events, None)
+                request = replace(text, is_chat=False, n_tokens=4 * text.n_tokens).fields
+                with closing(streamed(f"{lead.url}/v1/completions", request | {"stream": True})) as pieces:
+                    next(pieces, None)
             elif kind == "invalid":
-                status = _post(lead, "completions", prompt=[-1]).status_code
+                status = _post(lead, "completions", {"prompt": [-1]}).status_code
                 problem = None if status == httpx.codes.BAD_REQUEST else f"status {status}"
             else:
-                messages = [{"role": "user", "content": prompt}]
-                _post(lead, "chat/completions", messages=messages, max_tokens=n, seed=1).raise_for_status()
-        except Exception as error:  # counted as a failure
-            problem = repr(error)
+                problem = _difference(texts[text], text.whole(lead))
+        except Exception as raised:
+            error = repr(raised)
         with tally.lock:
             tally.counts[kind] += 1
             tally.longest_gap_s = max(tally.longest_gap_s, gap_s)
+            tally.unanswered += [f"{kind}: {error}"] * (error is not None)
             tally.wrong += [f"{kind}: {problem}"] * (problem is not None)
 
 
-def _complete(lead: Server, prompt: str, n: int) -> str:
-    answer = _post(lead, "completions", prompt=prompt, max_tokens=n, ignore_eos=True).raise_for_status()
-    return str(answer.json()["choices"][0]["text"])
+def _difference(expected: str, found: str) -> str | None:
+    """Where a text differs; None if it does not."""
+    if found == expected:
+        return None
+    same = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), -1)
+    return f"expected {expected[same:][:40]!r}, found {found[same:][:40]!r} at character {same}"
 
 
-def _post(lead: Server, path: str, **fields: Any) -> httpx.Response:
+def _post(lead: Server, path: str, fields: dict[str, Any]) -> httpx.Response:
     return httpx.post(f"{lead.url}/v1/{path}", json=fields, timeout=_PATIENCE_S)

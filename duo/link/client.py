@@ -30,7 +30,6 @@ from duo.spec.types import Logits
 
 log = logging.getLogger("duo.link")
 
-CONNECTED = "connected to the lead"  # the beginning of the log line
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.25, 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0  # for the closing handshake
@@ -53,6 +52,7 @@ class DraftClient:
             raise UsageError(f"lead must be ws://host:port or wss://host:port, not {url!r}", "lead")
         url = f"{scheme}://{rest}".rstrip("/")
         self._url = url if url.endswith(ROUTE) else url + ROUTE
+        self.on_connected: Callable[[], None] = lambda: None  # called whenever the lead has accepted the draft
         self._hello = hello
         self._make_context = context
         self._cache: Cache | None = None
@@ -69,7 +69,8 @@ class DraftClient:
                     if self._stop.is_set():
                         break
                     welcome = self._greet(self._socket)
-                    log.info("%s at %s", CONNECTED, self._url)
+                    log.info("connected to the lead at %s", self._url)
+                    self.on_connected()
                     pause_s, reported = _FIRST_PAUSE_S, False
                     self._serve(self._socket, welcome)
             except Refusal:

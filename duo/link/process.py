@@ -20,14 +20,14 @@ import msgspec
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
-from duo.link.client import CONNECTED, DraftClient, hello
+from duo.link.client import DraftClient, hello
 from duo.link.guard import LOOPBACK_NAMES, Rules
 from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.models.fitting import DEVICE_CTX, LAYERS_PLACED, fit
+from duo.models.fitting import DEVICE_CTX, fit
 
 log = logging.getLogger("duo.process")
 
@@ -48,6 +48,28 @@ class DraftPlan:
     url: str  # of the lead
     model: ModelConfig
     context: ContextConfig  # n_ctx: tokens beyond those of the lead's texts
+
+
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """The draft has connected to the lead."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The draft cannot go on. Its process exits."""
+
+    message: str
+
+
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    """A log message."""
+
+    message: str
+    level: int
+
+
+# What the process reports: each report is a line of JSON on its standard output. Anything else that it writes there or
+# on standard error is text for people.
+_reports: msgspec.json.Decoder[Connected | Failed | Logged] = msgspec.json.Decoder(Connected | Failed | Logged)
 
 
 class DraftProcess:
@@ -124,14 +146,14 @@ class DraftProcess:
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _run_once(self) -> tuple[int, str]:
-        """Run the process. Returns its exit status and the last line that it logged."""
-        last = ""
+        """Run the process. Returns its exit status and why it ended."""
+        failure = last = ""
         try:
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 env=self._environment,
@@ -140,23 +162,36 @@ class DraftProcess:
         except OSError as error:
             return 1, f"its process cannot be started: {error.strerror}"
         with process as self._process:
-            assert process.stderr is not None
-            for line in process.stderr:
-                last = line.strip().removeprefix("duo: error: ")
-                self._read(last)
-        return process.returncode, last or f"its process exited with status {process.returncode}"
+            assert process.stdout is not None
+            for line in process.stdout:
+                match _report(line):
+                    case Connected():
+                        self._connected()
+                    case Failed(message):
+                        failure = message
+                    case Logged(message, level) if level >= logging.INFO:
+                        log.log(level, "%s", message)
+                    case Logged(message):
+                        log.debug("%s: %s", self._name, message)
+                    case text:
+                        last = text.removeprefix("duo: error: ")
+                        log.debug("%s: %s", self._name, text)
+        return process.returncode, failure or last or f"its process exited with status {process.returncode}"
 
-    def _read(self, line: str) -> None:
-        """Handle a line of the process's log."""
-        log.debug("%s: %s", self._name, line)
-        if line.startswith(LAYERS_PLACED):
-            log.info("%s", line)
-        if line.startswith(CONNECTED):
-            if self._reported is not None:
-                log.info("%s: connected again", self._name)
-            self._reported = None
-            self._has_connected = True
-            self._settled.set()
+    def _connected(self) -> None:
+        if self._reported is not None:
+            log.info("%s: connected again", self._name)
+        self._reported = None
+        self._has_connected = True
+        self._settled.set()
+
+
+def _report(line: str) -> Connected | Failed | Logged | str:
+    """The report in a line that the process has written, or else its text."""
+    try:
+        return _reports.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return line.strip()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -174,19 +209,19 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Draft for the lead in the plan, the first argument, until standard input is closed. Logs to standard error.
+    """Draft for the lead in the plan, the first argument, until standard input is closed. Writes reports.
 
     Exit status 2: the options cannot be used.
     """
     end_with_stdin()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[_Reporter()])
     logging.getLogger("duo.llama").setLevel(logging.CRITICAL)
     try:
         plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=_decode)
         run_draft(plan, os.environ.pop(_TOKEN, ""))
     except DuoError as error:
-        log.error("%s", error)
+        _write(Failed(str(error)))
         os._exit(error.exit_status)  # a lost RPC server may block threads forever
 
 
@@ -197,12 +232,26 @@ def run_draft(plan: DraftPlan, token: str) -> None:
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
         client = DraftClient(plan.url, hello(token, model), lambda n_ctx: draft_context(model, plan.context, n_ctx))
+        client.on_connected = lambda: _write(Connected())
         client.run()
 
 
 def draft_context(model: Model, config: ContextConfig, n_ctx: int) -> Context:
     """A context for texts of `n_ctx` tokens, at most as large as the draft was trained with."""
     return Context(model, replace(config, n_ctx=min(model.n_ctx_train, n_ctx + config.n_ctx)))
+
+
+class _Reporter(logging.Handler):
+    """Writes log messages as reports. Those about the connection are details: the lead logs its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = logging.DEBUG if record.name == "duo.link" else record.levelno
+        _write(Logged(self.format(record), level))
+
+
+def _write(report: Connected | Failed | Logged) -> None:
+    with suppress(OSError):  # nobody reads
+        os.write(1, msgspec.json.encode(report) + b"\n")
 
 
 def _decode(kind: type, value: Any) -> Any:

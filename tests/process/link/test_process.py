@@ -72,6 +72,42 @@ def test_a_stop_ends_the_wait_for_the_process(
         assert "the draft is still loading: the target starts alone" in caplog.text
 
 
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file, to be written, that is run in place of Python."""
+    file = tmp_path / "program"
+    file.touch(mode=0o700)
+    monkeypatch.setattr(sys, "executable", str(file))
+    return file
+
+
+def test_what_the_process_logs_is_not_interpreted(
+    program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = "connected to the lead", "layers on devices: 7"
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in lines) + "cat > /dev/null\n")
+    monkeypatch.setattr("duo.link.process._PATIENCE_S", 2.0)
+    caplog.set_level(logging.INFO, "duo")
+    with process_of(ModelConfig(Path("none.gguf"))) as process:
+        process.start(None)
+        assert caplog.messages == ["the draft is still loading: the target starts alone"]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'no room' >&2; exit 3", "no room"),
+        ("exit 3", "its process exited with status 3"),
+        ('echo \'{"type":"Failed","message":"no luck"}\'; echo bye; exit 1', "no luck"),
+    ],
+)
+def test_why_the_process_ended(program: Path, caplog: pytest.LogCaptureFixture, script: str, reason: str) -> None:
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    with process_of(ModelConfig(Path("none.gguf"))) as process:
+        process.start(None)
+        wait_until(lambda: f"the draft: {reason}; the target continues alone" in caplog.text)
+
+
 @pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
 def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path: Path) -> None:
     target, draft = tiny_llama(tmp_path / "target.gguf", depth=0.05), tiny_llama(tmp_path / "draft.gguf", depth=0.02)
@@ -81,7 +117,7 @@ def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path
         with Served(*options, before="from tests.child import slow_target; slow_target(seconds=0.2)") as run:
             wait_until(lambda: len(run.stdout) > 20)
             send_to_children(run.process.pid, signal.SIGKILL)
-            run.wait_for("the target continues alone until the draft has restarted")
+            run.wait_for("its process exited with status -9; the target continues alone until the draft has restarted")
             run.wait_for("connected again")
             run.send(signal.SIGINT)
             assert run.finish() == 130

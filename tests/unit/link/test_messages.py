@@ -90,19 +90,20 @@ tokens = st.lists(numbers, max_size=20)
 some_bytes = st.binary(max_size=40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 1)
+logits = st.floats(-1e6, 1e6)
 
 samplings = st.builds(
     SamplingConfig,
-    temp=st.floats(0, 1e6),
-    top_k=st.integers(0, 2**31),
+    temp=st.just(0.0) | st.floats(1e-5, 1e6),
+    top_k=numbers,
     top_p=shares,
     min_p=shares,
     typical=shares,
     repeat_penalty=st.floats(0.01, 100),
-    repeat_last_n=st.integers(0, 2**31),
-    presence_penalty=finite,
-    frequency_penalty=finite,
-    logit_bias=st.lists(st.tuples(numbers, st.floats(allow_nan=False)), max_size=3).map(tuple),
+    repeat_last_n=numbers,
+    presence_penalty=logits,
+    frequency_penalty=logits,
+    logit_bias=st.lists(st.tuples(numbers, logits | st.just(-math.inf)), max_size=3).map(tuple),
     samplers=st.permutations(SAMPLERS).map(tuple),
     seed=st.integers(0, 2**63 - 1),
 )
