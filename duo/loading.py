@@ -10,19 +10,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from duo.config import ALL_LAYERS, DEMO, SPLIT_MODES, EngineConfig, ModelConfig
+from duo.config import ALL_LAYERS, DEMO, EngineConfig, ModelConfig, check_port
 from duo.engine.background import Background
 from duo.engine.engine import Engine
 from duo.engine.profile import find_profile
 from duo.engine.slot import Slot
+from duo.engine.threads import kept_threads
 from duo.errors import ModelError, UsageError, VocabularyError
-from duo.link.admission import Admission
-from duo.link.guard import Rules, allowed_hosts, in_url, is_loopback
-from duo.link.listener import Listener
-from duo.link.process import DRAFT_BATCH, DraftProcess
 from duo.link.remote_drafts import RemoteDrafts
-from duo.link.route import draft_app
 from duo.llama.context import CACHE_TYPES
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
@@ -32,6 +29,10 @@ from duo.models.demo import demo_pair
 from duo.models.fitting import expected_context, fit
 from duo.models.paths import check_gguf, find_model
 from duo.models.profiles import Profile
+
+if TYPE_CHECKING:
+    from duo.link.listener import Listener
+    from duo.link.process import DraftProcess
 
 log = logging.getLogger("duo.loading")
 
@@ -116,7 +117,6 @@ def load(
     for name, value, choices in (
         ("type_k", type_k, tuple(CACHE_TYPES)),
         ("type_v", type_v, tuple(CACHE_TYPES)),
-        ("draft_split_mode", draft_split_mode, SPLIT_MODES),
     ):
         if value not in choices:
             raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}", name)
@@ -130,8 +130,10 @@ def load(
     draft_placed = model(
         *_layers("draft_n_gpu_layers", draft_n_gpu_layers), devices=_names(draft_devices),
         rpc_servers=tuple(draft_rpc_servers), uses_gpus=not draft_rpc_servers, split_mode=draft_split_mode,
-        tensor_split=tuple(draft_tensor_split), main_gpu=draft_main_gpu,
+        tensor_split=tuple(draft_tensor_split), main_gpu=draft_main_gpu, prefix="draft_",
     )  # fmt: skip
+    if back_port is not None:
+        check_port("back_port", back_port)
     listen = _Listening(back_host, back_port, back_token) if back_port is not None else None
     names = (target, None if draft_n_max == 0 else draft)
     loader = _Loader(names, (placed, draft_placed), config, listen or remote_drafts, offline, profile, progress)
@@ -163,12 +165,20 @@ class _Listening:
 
     def listener(self, drafts: RemoteDrafts) -> Listener:
         """Listen. Raises UsageError."""
+        # The server's packages take longer to import than all others of duo, and only remote drafts need them.
+        from duo.link.admission import Admission  # noqa: PLC0415
+        from duo.link.guard import Rules, allowed_hosts, in_url, is_loopback  # noqa: PLC0415
+        from duo.link.listener import Listener  # noqa: PLC0415
+        from duo.link.route import draft_app  # noqa: PLC0415
+
         if not self.token and not is_loopback(self.host):
             raise UsageError(
                 f"back_host {self.host} is reachable from other machines: remote drafts need a token", "back_host"
             )
         app = draft_app(drafts, Admission(self.token), Rules(hosts=allowed_hosts(self.host)))
-        return Listener(app, self.host, self.port)
+        listener = Listener(app, self.host, self.port)
+        log.info("listening for remote drafts at ws://%s:%d", in_url(self.host), listener.port)
+        return listener
 
 
 @dataclass(slots=True)
@@ -216,8 +226,7 @@ class _Loader:
         if not isinstance(self.remote, _Listening):
             return self.remote
         drafts = RemoteDrafts()
-        listener = stack.enter_context(self.remote.listener(drafts))
-        log.info("listening for remote drafts at ws://%s:%d", in_url(self.remote.host), listener.port)
+        stack.enter_context(self.remote.listener(drafts))
         return drafts
 
     def _models(self) -> tuple[ModelConfig, ModelConfig | None]:
@@ -263,6 +272,8 @@ class _Loader:
 
     def _process(self, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
         """The draft on RPC servers, in its own process, which ends if a server fails."""
+        from duo.link.process import DRAFT_BATCH, DraftProcess  # noqa: PLC0415 - as in _Listening
+
         here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
         with closing(Model(here, vocabulary_only=True)) as model:
             _check_vocabulary(target, model)
@@ -290,7 +301,7 @@ def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: Remot
     if not learned:
         return
     try:
-        profile.save(profile.load() | {"policy": learned})
+        profile.save({"policy": learned} | kept_threads(profile.load()))
     except OSError as error:
         log.warning("could not store the profile in %s: %s (profile=False disables it)", profile.path, error.strerror)
 

@@ -38,6 +38,10 @@ class ScriptedModel:
     n_params = 12345
     n_bytes = 67890
     vocab_type = 2
+    longest_token = 1
+
+    def n_unknown(self, text: str) -> int:
+        return 0
 
     def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
         return [BOS] * add_bos + tokens_of(text)

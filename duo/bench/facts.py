@@ -19,6 +19,7 @@ from duo.engine.cores import allowed_cores, usable_cores
 from duo.llama import library
 from duo.llama.devices import list_devices
 from duo.llama.model import Model
+from duo.llama.versions import versions
 
 _CHUNK = 1 << 22
 
@@ -27,7 +28,7 @@ def circumstances() -> dict[str, Any]:
     """Date, versions, hardware, devices and the load before the measurement."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": library.versions() | {"python": platform.python_version(), "system": platform.platform()},
+        "versions": versions() | {"python": platform.python_version(), "system": platform.platform()},
         "hardware": hardware(),
         "devices": [{"name": d.name, "description": d.description, "kind": d.kind} for d in list_devices()],
         "llama_cpp": library.system_info(),

@@ -120,12 +120,7 @@ class Server:
         """Raises ServerError, also for an error status, except for 404 if the server `may_lack` the path."""
         url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
         try:
-            # Proxies cannot reach loopback addresses; loading certificates takes time.
-            client = httpx.Client(
-                timeout=httpx.Timeout(_SILENCE_S, connect=5), verify=url.scheme == "https",
-                trust_env=url.host not in LOOPBACK_NAMES,
-            )  # fmt: skip
-            with client, client.stream(method, url, headers=self._headers, json=content) as response:
+            with _client(url) as client, client.stream(method, url, headers=self._headers, json=content) as response:
                 if not response.is_success and not (may_lack and response.status_code == httpx.codes.NOT_FOUND):
                     raise ServerError(_refusal(response))
                 yield response
@@ -141,6 +136,22 @@ class Server:
         if isinstance(error, SSEError):
             return f"{self.name} does not send an event stream: is it an OpenAI-compatible server?"
         return f"the answer of {self.name} is incomplete: {words}"
+
+
+def _client(url: httpx.URL) -> httpx.Client:
+    """Raises ServerError if the environment names a proxy or certificates that cannot be used."""
+    try:
+        # Proxies cannot reach loopback addresses; loading certificates takes time.
+        return httpx.Client(
+            timeout=httpx.Timeout(_SILENCE_S, connect=5), verify=url.scheme == "https",
+            trust_env=url.host not in LOOPBACK_NAMES,
+        )  # fmt: skip
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        words = _one_line(str(error)).removesuffix(".")
+        raise ServerError(
+            f"cannot use the proxy or the certificates that the environment names ({words}): correct ALL_PROXY, "
+            "HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE"
+        ) from error
 
 
 def _refusal(response: httpx.Response) -> str:

@@ -110,10 +110,11 @@ def _read_build() -> Build:
         return Build(failure)
     from duo.llama import library  # noqa: PLC0415 - only if it can be loaded
     from duo.llama.devices import list_backends, list_devices  # noqa: PLC0415
+    from duo.llama.versions import versions  # noqa: PLC0415
 
     devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
     return Build(
-        version=library.versions()["llama.cpp"], backends=tuple(list_backends()), devices=devices,
+        version=versions()["llama.cpp"], backends=tuple(list_backends()), devices=devices,
         features=tuple(re.findall(r"(\w+) = 1", library.system_info())), rpc=library.supports_rpc(),
         gpu=any(device.kind in ("GPU", "IGPU") for device in devices),
     )  # fmt: skip

@@ -15,7 +15,6 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.engine.engine import Engine
 from duo.engine.threads import plan_threads
 from duo.errors import UsageError
-from duo.link.guard import is_loopback
 from duo.llama.model import Model
 from duo.loading import load
 
@@ -106,6 +105,8 @@ def _stop_loading(status: int) -> None:
 
 def _back_token(options: EngineOptions) -> str:
     """The token of remote drafts. Raises UsageError if one is required and missing."""
+    from duo.link.guard import is_loopback  # noqa: PLC0415 - it imports a server's packages
+
     token = back_token(options.back_token, options.back_token_file)
     if not token and not is_loopback(options.back_host):
         raise UsageError(

@@ -11,6 +11,7 @@ from duo.cli.installation import SLOWING, Installation
 from duo.cli.remedies import CUDA, GPU_BACKENDS, LLAMA, VULKAN, best_backend
 from duo.diagnose.host import APPLE, NVIDIA
 
+_MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
 _MIN_MEMORY = 1_000_000_000  # the demo pair needs about half of it
 _COMPILERS = {CUDA: ("nvcc", "NVIDIA's CUDA toolkit"), VULKAN: ("glslc", "the Vulkan SDK")}
 
@@ -78,7 +79,7 @@ def _environment(here: Installation) -> Iterator[Problem]:
             what = f"{name}={variables[name]} is set: it can make every decode several times slower."
             yield Problem("openmp", what, f"unset {name}")
     threads = variables.get("LLAMA_ARG_THREADS") or "1"
-    wrong = "" if threads.isdecimal() else "not a number"
+    wrong = "" if threads.isdecimal() and len(threads) < _MAX_DIGITS else "not a number"
     if not wrong and int(threads) > n_cores:
         wrong = f"more than the {n_cores} usable cores: threads wait for each other"
     if wrong:

@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from importlib.metadata import distributions
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-
 import duo
 from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Host
 
@@ -78,6 +75,8 @@ def version_of(package: str) -> str | None:
 
 def tested_range() -> str | None:
     """The versions of llama-cpp-python that duo requires, such as `>=1.2,<1.3`; None if duo is not installed."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - slow, and only for advice
+
     wanted = (Requirement(line) for found in distributions(name="duo-llm") for line in found.requires or ())
     ranges = (sorted(map(str, package.specifier), reverse=True) for package in wanted if package.name == LLAMA)
     return next((",".join(parts) for parts in ranges), None)
@@ -85,6 +84,8 @@ def tested_range() -> str | None:
 
 def is_within(number: str, wanted: str | None) -> bool:
     """Whether version `number` is in a range such as `>=1.2,<1.3`."""
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415
+
     return SpecifierSet(wanted or "").contains(number, prereleases=True)
 
 

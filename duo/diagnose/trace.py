@@ -18,10 +18,12 @@ import msgspec
 
 from duo.engine.metrics import Event, Metrics, StepRecord
 from duo.errors import TraceError
+from duo.models.files import MIB, read_path
 from duo.spec.schedule import Schedule
 
 LANES = {"target": 1, "draft": 2, "remote draft": 3}
 _EVERY_S = 0.5  # interval of writes
+_MAX_BYTES = 512 * MIB  # of a file to read: in memory it takes several times as many
 _RATE_STEPS = 16  # steps over which the rate is averaged
 
 
@@ -146,9 +148,9 @@ class _Line(msgspec.Struct):
 def read_trace(path: Path) -> Recording:
     """Read a trace written by duo, which may be truncated. Raises TraceError."""
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from error
+        lines = read_path(path, _MAX_BYTES).split(b"\n")
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     recording, lanes = Recording(), dict[int, str]()
     for i, line in enumerate(lines):
         if line in (b"[", b"]", b""):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import llama_cpp
@@ -16,6 +17,7 @@ from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, ModelError,
 from duo.llama import library
 from duo.llama.devices import CPU
 from duo.llama.handle import Handle
+from duo.llama.lifeline import blaming
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 
@@ -69,12 +71,13 @@ class Context(Handle):
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
         self._call = model.call()
-        with library.collect_errors() as errors, self._call:
-            pointer = llama_cpp.llama_init_from_model(model.pointer, params)
-        if not pointer:
-            reason = errors[0] if errors else "no reason given"
-            raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {reason}")
-        super().__init__(pointer, llama_cpp.llama_free, parent=model)
+        with model.use() as weights:
+            with library.collect_errors() as errors, self._call, blaming(model.path):
+                pointer = llama_cpp.llama_init_from_model(weights, params)
+            if not pointer:
+                reason = errors[0] if errors else "no reason given"
+                raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {reason}")
+            super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self._aborted = False
         self.n_past = 0
         self.n_vocab = model.n_vocab
@@ -110,13 +113,13 @@ class Context(Handle):
         self._abort_flag[0] = b"\0"
         if self._aborted:  # checked after the flag is cleared, and set before the flag is: no abort is lost
             raise DecodeAborted("the context is aborted")
-        pointer = self.pointer  # raises before the batch, which is closed too, is written to
-        batch = self._batch.fill(tokens, self.n_past, n_outputs)
-        began = time.perf_counter()
-        with self._call:
-            status = llama_cpp.llama_decode(pointer, batch)
-            if self._is_remote:
-                llama_cpp.llama_synchronize(self.pointer)
+        with self.use() as pointer:  # the batch, which is closed too, is written to
+            batch = self._batch.fill(tokens, self.n_past, n_outputs)
+            began = time.perf_counter()
+            with self._call:
+                status = llama_cpp.llama_decode(pointer, batch)
+                if self._is_remote:
+                    llama_cpp.llama_synchronize(pointer)
         if status:
             error = _decode_error(status, n, self.n_past, self.n_ctx)
             if self.n_rollback is not None:
@@ -188,10 +191,9 @@ class Context(Handle):
             self.set_threads(*self._threads)
         return True
 
-    def close(self) -> None:
+    def call(self) -> AbstractContextManager[None]:
         """See Handle."""
-        with self._call:
-            super().close()
+        return self._call
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the numbers of threads for single tokens and for batches, from the next decode on."""
@@ -280,12 +282,16 @@ def _check_memory(model: Model, config: ContextConfig) -> None:
     """
     if model.places != {CPU}:
         return
-    needed = cache_bytes(model, config) + config.n_outputs_max * model.n_vocab * 4
+    cache = cache_bytes(model, config)
+    # Of the compute buffers, only the attention mask of a batch, in float16, and the logits: these are certain.
+    mask = 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx if cache else 0
+    needed = cache + mask + config.n_outputs_max * model.n_vocab * 4
     available = available_bytes()
     if available is not None and needed > available:
         raise MemoryLimitError(
             f"{model.path.name}: a context of {config.n_ctx} tokens needs {needed / 2**30:.1f} GiB for its cache and "
-            f"{available / 2**30:.1f} GiB are available: use a smaller n_ctx, or q8_0 for type_k and type_v"
+            f"buffers, and {available / 2**30:.1f} GiB are available: use a smaller n_ctx"
+            + (" or n_ubatch" if mask > cache else ", or q8_0 for type_k and type_v")
         )
 
 

@@ -79,13 +79,16 @@ def gpus() -> list[Device]:
     return own or [device for device in devices if device.kind == "IGPU"]
 
 
-def find_devices(names: Sequence[str], *, cpu: bool = False) -> list[Device]:
-    """The devices with these names; the CPU is one of them only with `cpu`. Raises UsageError for unknown names."""
+def find_devices(names: Sequence[str], parameter: str = "devices", *, cpu: bool = False) -> list[Device]:
+    """The devices with these names; the CPU is one of them only with `cpu`.
+
+    Raises UsageError for unknown names; `parameter` is what they were given as.
+    """
     known = {device.name.lower(): device for device in list_devices() if cpu or device.kind != CPU}
     for name in names:
         if name.lower() not in known:
             available = ", ".join(device.name for device in known.values()) or "none besides the CPU"
-            raise UsageError(f"unknown device {name} (available: {available})")
+            raise UsageError(f"{parameter}: unknown device {name} (available: {available})", parameter)
     return [known[name.lower()] for name in names]
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 import llama_cpp
 from llama_cpp._ggml import libggml
 
+from duo.llama.lifeline import catch_aborts
+
 _logger = logging.getLogger("duo.llama")
-_logger.addHandler(logging.NullHandler())
+logging.getLogger("duo").addHandler(logging.NullHandler())  # silent unless the program configures logging
 
 # ggml.h, enum ggml_log_level
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
@@ -60,6 +59,7 @@ def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
 def start() -> None:
     """Start llama.cpp's back ends and route its log to the logger `duo.llama`. A second call does nothing."""
     llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
+    catch_aborts()
     llama_cpp.llama_backend_init()
 
 
@@ -87,41 +87,9 @@ def collect_errors() -> Iterator[list[str]]:
         _log.errors = None
 
 
-owns_stderr = False  # whether standard error may be redirected for a moment: True in commands, not for library users
-
-
-@contextmanager
-def capture_stderr() -> Iterator[list[str]]:
-    """Collect the lines that C code writes directly to standard error, if `owns_stderr`."""
-    lines: list[str] = []
-    if not owns_stderr:
-        yield lines
-        return
-    before = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
-            file.seek(0)
-            lines += file.read().decode("utf-8", "replace").splitlines()
-
-
 def supports_rpc() -> bool:
     """Whether this build has the RPC back end."""
     return bool(llama_cpp.llama_supports_rpc())
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that determine a run's behaviour and speed."""
-    return {
-        "duo": version("duo-llm"),
-        "llama-cpp-python": version("llama-cpp-python"),
-        "llama.cpp": llama_cpp.llama_version().decode(),
-        "numpy": version("numpy"),
-    }
 
 
 def system_info() -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import llama_cpp
 
 from duo.config import SPLIT_MODES, ModelConfig
-from duo.errors import UsageError
 from duo.llama.devices import CPU, RPC, Device, find_devices, gpus
 from duo.llama.rpc import add_server
 
@@ -20,7 +19,7 @@ def devices_for(config: ModelConfig) -> list[Device]:
     answer, UsageError for an unknown device.
     """
     served = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
-    named = find_devices(config.devices) if config.devices is not None else None
+    named = find_devices(config.devices, f"{config.prefix}devices") if config.devices is not None else None
     if config.n_gpu_layers == 0:
         return []
     if named is not None:
@@ -37,14 +36,12 @@ class Offload:
         self._devices = devices_for(config)
         most = llama_cpp.llama_max_devices()
         if len(config.tensor_split) > most:
-            raise UsageError(
-                f"tensor_split has {len(config.tensor_split)} parts: llama.cpp supports at most {most} devices",
-                "tensor_split",
+            raise config.error(
+                "tensor_split", f" has {len(config.tensor_split)} parts: llama.cpp supports at most {most} devices"
             )
         if self._devices and config.split_mode == "none" and config.main_gpu >= len(self._devices):
-            raise UsageError(
-                f"main_gpu: no device {config.main_gpu}: they are numbered from 0 to {len(self._devices) - 1}",
-                "main_gpu",
+            raise config.error(
+                "main_gpu", f": no device {config.main_gpu}: they are numbered from 0 to {len(self._devices) - 1}"
             )
         self.is_remote = any(device.kind == RPC for device in self._devices)
         # Never NULL: that would be all devices, including those for the other model.

@@ -18,18 +18,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from duo.cli.main import app
 from duo.engine import options
 from duo.llama.library import supports_rpc
 from duo.loading import load
 from tests.command import ROOT, environment
 from tests.documents.documents import DOCUMENTS, Command, broken_links, commands, inline_commands, programs, strangers
 from tests.gguf_files import tiny_llama
+from tests.golden.configuration import whole_command
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
 
 # What takes other hardware or another machine; the section has to say that it was not run.
@@ -269,7 +267,7 @@ def test_where_hardware_is_needed_the_document_says_that_it_was_not_run() -> Non
 
 
 def test_every_option_of_duo_in_a_document_exists() -> None:
-    root: Any = typer.main.get_command(app)
+    root = whole_command()
     for command in (*commands(), *inline_commands()):
         if not command.text.startswith("duo "):
             continue

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -109,6 +110,14 @@ def test_a_relay_forwards_in_order() -> None:
         sender.join()
         connection.sendall(b"answer")
         assert (found, client.recv(6)) == (asked, b"answer")
+        relay.delay_s = 0.2
+        client.sendall(b"first")
+        time.sleep(0.05)  # so that the relay has read it
+        relay.delay_s = 0.0
+        client.sendall(b", second")
+        while len(found) < len(asked) + 13:
+            found += connection.recv(13)
+        assert found == asked + b"first, second"
 
 
 def test_remote_drafts_connect_and_are_killed_midway(setup: Setup) -> None:

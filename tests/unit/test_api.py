@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -239,20 +238,6 @@ def test_a_seed(tiny: duo.Engine) -> None:
 
     assert tokens(5) == tokens(5) != tokens(6)
     assert tokens(None) != tokens(None)
-
-
-def test_a_grammar(tiny: duo.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = tiny.generate("a", grammar='root ::= ("bad" | "fed") "cab"')
-    assert answer.text in ("badcab", "fedcab")
-    assert answer.stop_reason == "end of text"
-    assert tiny.generate("a", json_schema='{"const": "bed"}').text == '"bed"'
-    moved: list[object] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "dup2", lambda *arguments: moved.append(arguments))
-        for wrong in ({"grammar": "nonsense"}, {"grammar": " "}, {"json_schema": "{"}, {"json_schema": '{"type": 5}'}):
-            with pytest.raises(duo.UsageError):
-                tiny.generate("a", **cast("Any", wrong))
-    assert moved == [], "a library redirects no descriptor"
 
 
 def test_asyncio_keeps_up_with_a_model_that_is_faster_than_it_polls(tiny: duo.Engine) -> None:

@@ -25,14 +25,28 @@ WRONG: dict[str, object] = {
     "n_ctx": -1, "n_batch": 0, "n_ubatch": 0, "n_threads": 0, "n_threads_batch": 0, "draft_n_threads": 0,
     "draft_n_max": -1, "draft_n_ahead": 0, "flash_attn": "x", "type_k": "x", "type_v": "x", "schedule": "x",
     "split_mode": "x", "draft_split_mode": "x", "n_gpu_layers": "x", "draft_n_gpu_layers": "x",
-    "tensor_split": [1.0] * 100,
+    "tensor_split": [1.0] * 100, "devices": ["GPU99"], "cpu_range": "x", "draft_cpu_range": "x",
 }  # fmt: skip
+WRONG_OF_DRAFT: dict[str, object] = {"draft_devices": ["GPU99"], "draft_tensor_split": [1.0] * 100}
 
 
 @pytest.mark.parametrize("parameter", WRONG)
 def test_options_out_of_range(parameter: str, pair: tuple[Path, Path]) -> None:
     with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
         duo.load(pair[0], profile=False, **{parameter: cast("Any", WRONG[parameter])})
+    assert raised.value.parameter == parameter
+
+
+def test_a_wrong_schema(pair: tuple[Path, Path]) -> None:
+    with load(*pair) as engine, pytest.raises(duo.UsageError, match=r"^json_schema ") as raised:
+        engine.generate("the cat", json_schema="{")
+    assert raised.value.parameter == "json_schema"
+
+
+@pytest.mark.parametrize("parameter", WRONG_OF_DRAFT)
+def test_options_of_the_draft(parameter: str, pair: tuple[Path, Path]) -> None:
+    with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
+        duo.load(*pair, profile=False, **{parameter: cast("Any", WRONG_OF_DRAFT[parameter])})
     assert raised.value.parameter == parameter
 
 

@@ -17,10 +17,13 @@ WITH_OPTIONS = {
     "bench/server_peer.py",
     "diagnose/host.py",
     "link/process.py",
+    "llama/convert_schema.py",
+    "llama/grammar.py",
+    "llama/grammar_process.py",
     "models/wheel.py",
 }
 # A dash or two in front of a letter, where a word begins.
-OPTION = re.compile(r"(?<![^\s(\"'`])--?[a-zA-Z]")
+OPTION = re.compile(r"(?<![^\s(\"'`])--?(?!inf\b)[a-zA-Z]")
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:

@@ -14,10 +14,10 @@ from unittest import mock
 
 import typer
 
-from duo.cli import main as cli
+from duo.cli import app as cli
 from duo.cli.commands import run as run_command
+from duo.cli.main import main
 from duo.cli.options.run import RunOptions
-from duo.llama import library
 from tests.command import Argument, Run, environment
 
 _LOGGERS = ("duo", "duo.llama", "asyncio")
@@ -42,7 +42,7 @@ def duo(*arguments: Argument, stdin: bytes = b"", env: dict[str, str] | None = N
         if not {"-h", "--help"} & set(arguments):  # which changes what it was built of
             stack.enter_context(mock.patch.object(cli, "app", _COMMAND))
         try:
-            cli.main()
+            main()
         except SystemExit as exit_:
             status = exit_.code or 0
         assert isinstance(status, int)
@@ -51,14 +51,13 @@ def duo(*arguments: Argument, stdin: bytes = b"", env: dict[str, str] | None = N
 
 @contextmanager
 def _unchanged() -> Iterator[None]:
-    """Restore the log, the signal handlers and who owns standard error; call what is registered for the exit."""
+    """Restore the log and the signal handlers; call what is registered for the exit."""
     at_exit: list[Callable[[], object]] = []
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(log, log.handlers[:], log.level, log.propagate) for log in loggers]
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with (
         mock.patch.object(logging, "raiseExceptions", logging.raiseExceptions),
-        mock.patch.object(library, "owns_stderr", library.owns_stderr),
         mock.patch.object(atexit, "register", at_exit.append),
     ):
         try:

@@ -61,9 +61,14 @@ def test_a_file_that_lacks_a_part(tmp_path: Path, lacks: dict[str, Any], said: t
     refused(path, str(path), *said)
 
 
-@pytest.mark.parametrize("n_ctx", [10**10, 2**32 + 1])
+@pytest.mark.parametrize("n_ctx", [10**9, 2**31 - 1])
 def test_a_context_larger_than_the_memory(tiny: Path, n_ctx: int) -> None:
     refused(tiny, f"a context of {n_ctx} tokens needs", "GiB are available", "-c", more=("-c", str(n_ctx)))
+
+
+def test_a_batch_larger_than_the_memory(tiny: Path) -> None:
+    more = ("-c", "10000000", "-b", "65536", "-ub", "65536")  # the mask of a batch is larger than the cache
+    refused(tiny, "a context of 10000000 tokens needs 12", "use a smaller -c or -ub", more=more)
 
 
 def test_the_log_of_a_failed_load_goes_to_the_file_alone(tiny: Path, tmp_path: Path) -> None:

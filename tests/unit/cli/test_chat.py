@@ -132,6 +132,19 @@ def test_server_errors_end_a_pipe_with_status_1() -> None:
     assert_refused(duo("chat", server.url, stdin=b"hi"), f"cannot connect to {server.url} (", refused)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "socksio"),
+        ("HTTPS_PROXY", "gopher://127.0.0.1", "Unknown scheme"),
+        ("SSL_CERT_FILE", "/missing.pem", "No such file"),
+    ],
+)
+def test_a_proxy_or_certificates_that_cannot_be_used(name: str, value: str, said: str) -> None:
+    run = duo("chat", "https://chat.invalid", stdin=b"hi", env=NO_KEYS | {name: value})
+    assert_refused(run, "the environment names", said, f"correct {'ALL_PROXY, HTTP_PROXY'}")
+
+
 def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_client, "_SILENCE_S", 0.1)
     with FakeServer(Reply(b"", ending=HELD)) as server:

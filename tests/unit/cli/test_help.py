@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer
 
-from duo.cli.main import app
+from duo.cli.app import app
 from tests.command import ROOT
 from tests.golden import HELP, help_text
-from tests.golden.configuration import CONFIGURATION, START, with_options
+from tests.golden.configuration import CONFIGURATION, START, whole_command, with_options
 from tests.unit.cli.runner import duo
 
 # Names of environment variables in the code; the internal one passes a secret to a process that duo starts.
@@ -111,7 +111,7 @@ def test_the_lists_of_options_are_current() -> None:
 
 
 def test_the_lists_have_every_option_of_every_command() -> None:
-    root: Any = typer.main.get_command(app)
+    root = whole_command()
     lists = CONFIGURATION.read_text(encoding="utf-8").partition(START)[2]
     for name, command in [("duo", root), *((f"duo {name}", one) for name, one in root.commands.items())]:
         section = lists.partition(f"## `{name}`\n")[2].partition("\n## ")[0]

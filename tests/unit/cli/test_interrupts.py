@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duo.cli.commands import run as run_command
-from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.interrupts import interrupts_raise, on_interrupt
 from duo.cli.terminal.writer import TextWriter
+from duo.engine.engine import Engine
+from duo.engine.stream import Stream
 from duo.llama.model import Model
 from duo.spec.types import Step
 from tests.unit.cli.runner import duo
@@ -84,6 +87,89 @@ def test_a_signal_while_text_is_generated(tiny: Path, monkeypatch: pytest.Monkey
     assert whole.stdout.startswith(run.stdout)
     assert 3 <= run.n_tokens < 100
     assert "stopped: interrupted" in run.stderr
+
+
+def test_a_signal_between_the_start_of_a_text_and_its_first_token(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Engine.start
+
+    def interrupted(*arguments: Any, **more: Any) -> Stream:
+        stream = start(*arguments, **more)
+        signal.raise_signal(signal.SIGINT)
+        return stream
+
+    monkeypatch.setattr(Engine, "start", interrupted)
+    run = duo("-m", tiny, "-p", "the cat", "-n", "1000", "--ignore-eos", "-t", "1")
+    assert run.status == 130
+    assert "stopped: interrupted" in run.stderr
+    assert run.n_tokens < 1000
+
+
+# What remains of Python's own KeyboardInterrupt
+
+
+@pytest.mark.parametrize("when", ["before the first handler", "after the last handler"])
+def test_no_thread_waits_forever_whenever_the_signal_comes(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = signal.signal
+
+    def interrupted(number: int, handler: Any) -> Any:
+        if handler is not signal.default_int_handler and when.startswith("before"):
+            raise KeyboardInterrupt
+        before = install(number, handler)
+        if handler is signal.default_int_handler:
+            signal.raise_signal(signal.SIGINT)
+        return before
+
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt), on_interrupt(lambda: None):
+        pass
+    assert "duo-signals" not in {thread.name for thread in threading.enumerate()}
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == (
+        signal.SIG_DFL, signal.default_int_handler,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def at_the_end() -> Iterator[None]:
+    """Restores the handler of SIGINT."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("at_the_end")
+def test_an_interrupt_that_becomes_another_exception_is_still_one() -> None:
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the second ends the process"
+            raise RuntimeError("as by a class whose attributes were being set up") from None
+
+    with pytest.raises(KeyboardInterrupt), interrupts_raise():
+        interrupted()
+
+
+@pytest.mark.usefixtures("at_the_end")
+def test_an_interrupt_that_python_cannot_raise_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+
+    class Callback:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with interrupts_raise():
+        Callback()
+    assert ended == [130]
+
+
+@pytest.mark.usefixtures("at_the_end")
+def test_a_job_in_the_background_goes_on_ignoring_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts_raise():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_ctrl_c_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

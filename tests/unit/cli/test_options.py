@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from duo.cli.main import app
+from duo.cli.app import app
 from duo.cli.options.context import CacheType
 from duo.cli.options.run import RunOptions
 from duo.cli.terminal.console import with_options

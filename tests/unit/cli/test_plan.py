@@ -193,9 +193,11 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
         ("--target-ms 490 --draft-ms 25 --accept 1.1", "--accept must be between 0 and 1"),
         ("--target-ms 490 --draft-ms 25 --accept nan", "--accept must be between 0 and 1"),
         ("--target-ms 490 --draft-ms 25 --accept x", "'--accept'"),
-        ("--target-ms 490 --draft-ms 0 --accept 0.5", "--draft-ms greater than 0"),
-        ("--target-ms 490 --draft-ms inf --accept 0.5", "--draft-ms greater than 0"),
+        ("--target-ms 490 --draft-ms 0 --accept 0.5", "--draft-ms must be between 1e-06 and 1e+09, not"),
+        ("--target-ms 490 --draft-ms inf --accept 0.5", "--draft-ms must be between 1e-06 and 1e+09, not"),
         ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "'--draft'"),
+        ("--target-ms 1e308 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
+        (f"--target-ms 1:490,1{'0' * 400}:500 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
         ("nonsense", "nonsense"),
     ],
 )

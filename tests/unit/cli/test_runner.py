@@ -9,7 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-from duo.llama import library
 from tests.unit.cli.runner import duo
 
 
@@ -17,7 +16,7 @@ def _state() -> tuple[object, ...]:
     loggers = [logging.getLogger(name) for name in ("duo", "duo.llama", "asyncio")]
     return (
         [(log.handlers[:], log.level, log.propagate) for log in loggers],
-        (logging.raiseExceptions, library.owns_stderr, dict(os.environ), sys.argv, sys.stdin, sys.stdout, sys.stderr),
+        (logging.raiseExceptions, dict(os.environ), sys.argv, sys.stdin, sys.stdout, sys.stderr),
         (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)),
         {thread for thread in threading.enumerate() if "duo" in thread.name or "_monitor" in thread.name},
     )

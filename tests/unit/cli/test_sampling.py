@@ -1,4 +1,4 @@
-"""Sampling and grammars: what options do to the text, and that a draft does nothing to it."""
+"""Sampling: what options do to the text, and that a draft does nothing to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.unit.cli.runner import duo
 
 PROMPT = ("-p", "Once upon a time", "-n", "24", "--ignore-eos", "--exact", *ONE_EACH)
 HOT = ("--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0")
-DATE = 'root ::= [0-9] [0-9] "." [0-9] [0-9] "." [0-9] [0-9] [0-9] [0-9]'
 
 
 def text(*arguments: Argument) -> bytes:
@@ -73,30 +72,6 @@ def test_a_biased_token(tiny: Path) -> None:
 def test_samplers_run_in_the_given_order(tiny: Path) -> None:
     hot = ("-m", tiny, "--temp", "1.5", "-s", "1", "--top-k", "5", "--top-p", "0.8", "--samplers")
     assert text(*hot, "temperature;top_k;top_p") != text(*hot, "top_p;top_k;temperature")
-
-
-@pytest.mark.parametrize("temperature", ["0", "1.3"])
-@pytest.mark.parametrize("verify", ["coupled", "rejection"])
-def test_a_grammar_is_obeyed_to_its_end(kin: dict[str, Path], temperature: str, verify: str) -> None:
-    arguments = ("-m", kin["lfm2"], *PROMPT, "--temp", temperature, "-s", "4", "--grammar", DATE)
-    alone = duo(*arguments)
-    run = duo(*arguments, "-md", kin["llama"], "--verify", verify, "--schedule", "sync", "--draft", "6")
-    assert (run.stopped, alone.stopped) == ("the grammar allows nothing more",) * 2
-    assert re.fullmatch(r"\d\d\.\d\d\.\d{4}", run.text)
-    if verify == "coupled" or temperature == "0":
-        assert run.text == alone.text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--grammar", "root := nonsense"), "the grammar is invalid: "),
-        (("--grammar", 'line ::= "a"'), "the grammar is invalid: "),
-        (("--grammar", " "), "the grammar is invalid: it is empty"),
-    ],
-)
-def test_an_invalid_grammar(tiny: Path, arguments: tuple[str, ...], said: str) -> None:
-    assert_refused(duo("-m", tiny, "-p", "the", "-n", "1", *arguments), said, status=2)
 
 
 def test_each_sampling_mode_learns_its_own_acceptance(tiny: Path, tmp_path: Path) -> None:

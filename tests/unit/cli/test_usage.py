@@ -17,7 +17,7 @@ from tests.unit.cli.runner import duo
 MISSING = "-m missing.gguf -p x"
 
 OPTIONS = [
-    ("-n -2", "-n must be -1 or more, not -2"),
+    ("-n -2", "-n must be at least -1, not -2"),
     ("-n many", "-n"),
     ("--draft -1", "--draft must be at least 0, not -1"),
     ("--draft x", "'x' is not a number or 'auto'"),
@@ -59,6 +59,24 @@ OPTIONS = [
     ('-j \'{"type": "nonsense"}\'', "-j is an invalid or unsupported JSON schema: "),
     ("-r ''", "-r must not be empty"),
     ("--exact -fa off", "--exact needs flash attention"),
+    ("--draft-ahead 999999999", "--draft-ahead must be at most 128, not 999999999: the time to plan for them"),
+    ("--draft-ahead 100000", "--draft-ahead must be at most 128, not 100000"),
+    ("--draft 1000000000", "--draft must be at most 64, not 1000000000: the time to plan for them"),
+    ("-t 100000", "-t must be at most 512, not 100000: llama.cpp computes with no more threads"),
+    ("-td 513", "-td must be at most 512"),
+    ("-tb 513", "-tb must be at most 512"),
+    ("-c 2147483648", "-c must be at most 2147483647, not 2147483648: llama.cpp has 32 bits for it"),
+    ("-b 2147483648", "-b must be at most 2147483647"),
+    ("-ub 65537", "-ub must be at most 65536, not 65537: the buffers for a batch are allocated in full"),
+    ("-n 2147483648", "-n must be at most 2147483647"),
+    ("-ts 1e308,1e308", "proportions must be from 0 to 1e+30"),
+    ("-ts nan", "proportions must be from 0 to 1e+30"),
+    ("--rpc-timeout inf", "'--rpc-timeout': Input should be less than or equal to 86400"),
+    ("--top-k 2147483648", "--top-k must be at most 2147483647"),
+    ("--repeat-last-n 2147483648", "--repeat-last-n must be at most 2147483647"),
+    ("-s 18446744073709551616", "-s must be at most 18446744073709551615, not 18446744073709551616: a seed has 64"),
+    ("-Crd 3", "-Crd: a range of cores is written lo-hi"),
+    (f"-Cr 0-{'9' * 5000}", "-Cr: a range of cores is written lo-hi"),
     ("--nonsense", "No such option: --nonsense"),
     ("nonsense", "nonsense"),
     ("-c", "'-c' requires an argument"),
@@ -87,6 +105,18 @@ COMMANDS = [
     ("check --verify rejection --temp 1", "the draft changes the text by design"),
     ("chat ftp://a", "'ftp://a' is not a URL"),
     ("chat -n -2", "--predict"),
+    ("chat -n 2147483648", "-n must be at most 2147483647"),
+    ("chat -s 99999999999999999999", "-s must be at most 18446744073709551615"),
+    ("chat --temp inf", "--temp must be 0 or more, not inf"),
+    ("bench -m missing.gguf -r 1000000000", "'-r' / '--repetitions': Input should be less than or equal to 1000"),
+    ("bench -m missing.gguf -n 2147483648", "-n must be at most 2147483647"),
+    ("bench -m missing.gguf --draft 1000000000", "--draft must be at most 64"),
+    (f"bench -m missing.gguf --draft {'9' * 5000}", "neither a number of at least 1 nor auto"),
+    ("check -m a.gguf -md b.gguf -n 2147483648", "-n must be at most 2147483647"),
+    ("lead -m missing.gguf --queue 1000000000", "'--queue': Input should be less than or equal to 10000"),
+    ("lead -m missing.gguf --draft-ahead 999999999", "--draft-ahead must be at most 128"),
+    ("back -m missing.gguf -t 100000", "-t must be at most 512"),
+    ("rpc-server -t 100000", "'-t' / '--threads': Input should be less than or equal to 512"),
     ("trace", "Missing argument 'FILE'"),
     ("back --token ''", "must not be empty"),
     ("back -m a.gguf -hf user/repo", "-m and -hf both name the draft"),
@@ -118,6 +148,24 @@ def test_an_option_out_of_range(arguments: str, said: str) -> None:
 @pytest.mark.parametrize(("arguments", "said"), COMMANDS)
 def test_options_that_exclude_each_other(arguments: str, said: str) -> None:
     assert_refused(duo(*shlex.split(arguments)), said, status=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("-ngl 2147483648", "-ngl must be at most 2147483647"),
+        ("-ngld 2147483648", "-ngld must be at most 2147483647"),
+        ("-mg 2147483648", "-mg must be at most 2147483647"),
+        ("-mgd 2147483648", "-mgd must be at most 2147483647"),
+        (f"-ts 1{',1' * 98}", "-ts has 99 parts"),
+        (f"-tsd 1{',1' * 98}", "-tsd has 99 parts"),
+    ],
+)
+def test_an_option_about_the_devices_of_one_model(tiny: Path, arguments: str, said: str) -> None:
+    run = duo("-m", tiny, "-md", tiny, "-p", "x", *arguments.split())
+    lines = run.stderr.splitlines()  # the first may be a warning that there are no GPUs
+    assert lines[-1].startswith(f"duo: error: {said}"), run.stderr
+    assert (run.status, run.stdout, len(lines) - len(run.warnings)) == (2, b"", 1)
 
 
 @pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import pytest
 
 from duo.config import EngineConfig
-from duo.engine.threads import tuned_threads
+from duo.engine.threads import check_threads, kept_threads, require_threads, tuned_threads
+from duo.errors import UsageError
 from tests.fakes import THREADS
 
 
@@ -20,6 +22,12 @@ from tests.fakes import THREADS
         [],
         "x",
         {"target": 1},
+        {"target": 1, "draft": 1, "beside": "11"},
+        {"target": "1", "draft": 1, "beside": [1, 1]},
+        {"target": True, "draft": 1, "beside": [1, 1]},
+        {"target": 1.0, "draft": 1, "beside": [1, 1]},
+        {"target": 1, "draft": 1, "beside": [1, 1, 1]},
+        {"target": 1, "draft": 1, "beside": {"1": 1, "2": 2}},
         {"target": "x", "draft": 1, "beside": [1, 1]},
         {"target": 0, "draft": 1, "beside": [1, 1]},
         {"target": 1, "draft": -1, "beside": [1, 1]},
@@ -32,6 +40,8 @@ from tests.fakes import THREADS
 )
 def test_damaged_threads_are_ignored(threads: Any) -> None:
     assert tuned_threads(THREADS, EngineConfig(), {"threads": threads}) == THREADS
+    if not isinstance(threads, dict) or threads.get("beside") != [10**9, 1]:  # another machine may have as many
+        assert kept_threads({"threads": threads}) == {}, "is not saved again"
 
 
 def test_tuned_threads_are_used_unless_the_user_names_some() -> None:
@@ -41,3 +51,24 @@ def test_tuned_threads_are_used_unless_the_user_names_some() -> None:
     assert tuned.target_batch == THREADS.target_batch
     for config in (EngineConfig(n_threads=2), EngineConfig(draft_n_threads=2)):
         assert tuned_threads(THREADS, config, kept) == THREADS
+
+
+def test_threads_that_the_system_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenMP would end the process with a line of its own."""
+    start, before = threading.Thread.start, threading.active_count()
+    started: list[threading.Thread] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 7:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(UsageError, match=r"^n_threads: 9 threads are needed, and .* this process start 7 ") as raised:
+        check_threads(THREADS, beside=True)
+    assert raised.value.parameter == "n_threads"
+    assert threading.active_count() == before
+    started.clear()
+    require_threads(7)
+    assert threading.active_count() == before
