@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from benchmarks import engine, faults, sampling, servers, soak, stopwatch, tracing
+from benchmarks import attacks, engine, faults, sampling, servers, soak, stopwatch, tracing
 from benchmarks.contestants import N_CTX, Setup, duo, patched, plain_program, speculative
 from benchmarks.measure import Bar, BenchTable, Call, Comparison, Scenario
 from benchmarks.servers import Client, StreamedRun
@@ -251,4 +251,6 @@ SCENARIOS: dict[str, Scenario] = {
     "faults": faults.Faults("Pauses and failures after an RPC server is killed or stopped", n_tokens=600),
     "soak": soak.Soak("A lead under load; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
                       n_rounds=200),
+    "attacks": attacks.Attacks("The longest /health of a lead while one client does its worst", n_rounds=1,
+                               n_tokens=2000),
 }  # fmt: skip

@@ -115,14 +115,14 @@ def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
 
 
 def test_after_ctrl_c_there_is_a_table_of_what_was_measured(tiny: Path) -> None:
-    arguments = ("bench", *models(tiny, tiny), "-n", "64", "-r", "5000", "--peers", "none", *FEW, *ONE_EACH)
+    arguments = ("bench", *models(tiny, tiny), "-n", "64", "-r", "1000", "--peers", "none", *FEW, *ONE_EACH)
     with Terminal(*arguments, stderr_too=True) as terminal:
-        terminal.read_until(b"1/5000 chat")
+        terminal.read_until(b"1/1000 chat")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
     said, _, table = terminal.shown.decode().partition("duo: interrupted after ")
-    n_texts = sum("/5000 " in line for line in said.splitlines())
-    assert table.startswith(f"{n_texts} of 20000 texts")
+    n_texts = sum("/1000 " in line for line in said.splitlines())
+    assert table.startswith(f"{n_texts} of 4000 texts")
     lines = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("| ")]
     runs = lines[0].index("runs")
     n_counted = sum(int(line[runs]) for line in lines[2:6])

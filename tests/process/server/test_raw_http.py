@@ -257,7 +257,7 @@ def test_a_fault_in_a_body_that_was_answered_early(lead: Lead) -> None:
         assert read_to_the_end(link) == b""
 
 
-@pytest.mark.parametrize("second", [HEALTH, HEALTH[:9], b"nonsense\r\n\r\n", b"\r\n" * 35_000, HEALTH * 10_000])
+@pytest.mark.parametrize("second", [HEALTH, HEALTH[:9], b"nonsense\r\n\r\n", HEALTH * 10_000])
 def test_a_request_before_the_answer_to_an_earlier_one_is_not_read(
     lead: Lead, slot: ScriptedSlot, second: bytes
 ) -> None:
