@@ -10,6 +10,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
 from duo.errors import BusyError
@@ -22,7 +23,7 @@ from duo.spec.types import Step
 
 LOADING = "the model is still loading"
 STOPPING = "the server is stopping"
-_N_CONVERSIONS = 2  # of schemas at a time: each may take a core for a second
+_MOST_CONVERSIONS = 2  # of schemas at a time: each may take a core for a second
 
 
 class Texts:
@@ -42,7 +43,8 @@ class Texts:
         self._defaults = defaults
         self._on_step = on_step
         self._on_text = on_text
-        self._conversions = anyio.CapacityLimiter(_N_CONVERSIONS)
+        self._conversions = anyio.CapacityLimiter(_MOST_CONVERSIONS)
+        self._n_conversions = 0  # that run or wait
         self._engine: Engine | None = None
         self._requests: set[TextRequest] = set()  # that have not ended
 
@@ -72,6 +74,15 @@ class Texts:
         if n_waiting > self._n_queue:
             raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
 
+    async def _convert(self, options: Callable[[], GenerationConfig]) -> GenerationConfig:
+        """The options of a request with a schema. Raises ApiError, BusyError."""
+        self._check_queue(self._n_conversions - _MOST_CONVERSIONS)
+        self._n_conversions += 1
+        try:
+            return await anyio.to_thread.run_sync(options, limiter=self._conversions)
+        finally:
+            self._n_conversions -= 1
+
     async def write(
         self, request: Request, prompt: list[int], body: ChatRequest | CompletionRequest, shape: Shape
     ) -> Response:
@@ -80,8 +91,7 @@ class Texts:
         slot = engine.slot
         options = partial(generation_config, body, prompt, self._defaults, slot.target.n_vocab, slot.n_ctx)
         if body.has_schema:
-            self._check_queue(self._conversions.statistics().tasks_waiting)
-            config = await anyio.to_thread.run_sync(options, limiter=self._conversions)
+            config = await self._convert(options)
         else:
             config = options()
         self._check_queue(engine.n_texts)
