@@ -61,7 +61,11 @@ def duo(context: typer.Context, options: RunOptions) -> None:
 def _chosen(options: RunOptions) -> Callable[[RunOptions], int]:
     if options.version:
         return lambda options: commands.about.show_versions(verbose=options.verbose)
-    return commands.devices.show_devices if options.list_devices else commands.run.run
+    if options.list_devices:
+        return commands.devices.show_devices
+    if options.back_port is not None:
+        _share_cores(options)
+    return commands.run.run
 
 
 def _finish(command: Callable[[T], int], options: T, *, closable: bool = True) -> int:
@@ -101,9 +105,14 @@ def _command(
 
 
 def _lead(options: Any) -> int:
-    if not options.has_draft:  # a remote draft may run on this machine, too
-        spin_briefly()
+    _share_cores(options)
     return commands.lead.lead(options)
+
+
+def _share_cores(options: Any) -> None:
+    """A remote draft may run on this machine, too."""
+    if not options.has_draft:
+        spin_briefly()
 
 
 def _back(options: Any) -> int:

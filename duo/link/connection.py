@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import resource
 from collections import Counter
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -12,7 +14,8 @@ from typing import Any
 from duo.link.guard import ApiError
 
 READ_S = 30.0  # for a client to read some of a response
-MOST_CONNECTIONS = 512  # the usual limit of open files is 1,024
+_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
+MOST_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -52,8 +55,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """See BaseProtocol."""
         super().pause_writing()
-        # Not close(), which would wait until everything has been read.
-        self._write_timer = self.loop.call_later(READ_S, self.transport.abort)
+        self._time_reader()
 
     def resume_writing(self) -> None:
         """See BaseProtocol."""
@@ -64,6 +66,14 @@ class Connection(asyncio.BufferedProtocol):
         """See BaseProtocol."""
         cancel(self._write_timer)
         super().connection_lost(exc)
+
+    def _time_reader(self, n_before: float = math.inf) -> None:
+        """Abort the connection if the client has read nothing since `n_before` bytes were left."""
+        n_left = self.transport.get_write_buffer_size()
+        if n_left < n_before:
+            self._write_timer = self.loop.call_later(READ_S, self._time_reader, n_left)
+        else:
+            self.transport.abort()  # not close(), which would wait until everything has been read
 
     @property
     def is_waiting(self) -> bool:

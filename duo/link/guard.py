@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duo.link.messages import ROUTE
 
@@ -61,16 +61,42 @@ class Guard:
 
         error = self._check(scope["path"], scope.get("method", ""), Headers(scope=scope))
         is_request = scope["type"] == "http"
-        if error is None:
-            self._n_requests += is_request
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._n_requests -= is_request
+        if error is None and is_request and scope["path"] not in _ALWAYS:
+            await self._serve(scope, receive, send)
+        elif error is None:
+            await self._app(scope, receive, send)
         elif is_request:
             await error_response(error)(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request. It counts once its body is complete: until then, its connection can be closed."""
+        counts = refused = False
+
+        async def receive_counted() -> Message:
+            nonlocal counts, refused
+            message = await receive()
+            is_complete = message["type"] == "http.request" and not message.get("more_body")
+            if is_complete and not counts:
+                if self._n_requests >= MOST_REQUESTS:
+                    refused = True
+                    return {"type": "http.disconnect"}
+                counts = True
+                self._n_requests += 1
+            return message
+
+        async def send_unless_refused(message: Message) -> None:
+            if not refused:
+                await send(message)
+
+        try:
+            await self._app(scope, receive_counted, send_unless_refused)
+        finally:
+            self._n_requests -= counts
+        if refused:
+            message = f"{MOST_REQUESTS} requests are in progress: try again later"
+            await error_response(ApiError(503, message, "unavailable_error"))(scope, receive, send)
 
     def _check(self, path: str, method: str, headers: Headers) -> ApiError | None:
         host = headers.get("host", "")
@@ -85,8 +111,6 @@ class Guard:
         needs_key = path not in (*_ALWAYS, ROUTE) and method != "OPTIONS"
         if self._keys and needs_key and not self._has_key(headers):
             return ApiError(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
-        if self._n_requests >= MOST_REQUESTS and path not in (*_ALWAYS, ROUTE):
-            return ApiError(503, f"{MOST_REQUESTS} requests are in progress: try again later", "unavailable_error")
         return None
 
     def _has_key(self, headers: Headers) -> bool:

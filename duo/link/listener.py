@@ -35,6 +35,7 @@ class Listener:
         self.port: int = self._sockets[0].getsockname()[1]
         config = uvicorn.Config(
             app,
+            loop="asyncio",  # uvloop reads more in a turn than a connection asks for
             http=Http,
             ws=WebSocket,
             ws_max_size=MAX_FROM_DRAFT,

@@ -25,6 +25,7 @@ from duo.link.guard import LOOPBACK_NAMES, Rules
 from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
+from duo.llama import child
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX, fit
@@ -86,9 +87,7 @@ class DraftProcess:
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), rules), _LOOPBACK, 0)
         plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context)
         self._name = name
-        # Unlike `python -m`, this imports nothing from the current directory.
-        code = "import sys; sys.path = [path for path in sys.path if path]; from duo.link.process import main; main()"
-        self._command = [sys.executable, "-c", code, msgspec.json.encode(plan, enc_hook=str).decode()]
+        self._command = child.call("duo.link.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}
         self._process: subprocess.Popen[str] | None = None
         self._stop = threading.Event()

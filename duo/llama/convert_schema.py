@@ -23,6 +23,7 @@ def main(converter: str, most_s: str, most_memory: str, most_output: str) -> Non
     """Convert; exits with a reason if the schema cannot be converted."""
     with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (int(most_memory),) * 2)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, float(most_s))
     loader = SourceFileLoader("llama_grammar", converter)
     spec = spec_from_loader(loader.name, loader)

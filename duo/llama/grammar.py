@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import signal
 import subprocess
-import sys
 from weakref import WeakKeyDictionary
 
 import llama_cpp.llama_grammar
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duo.errors import BusyError, DuoError, GrammarError, UsageError
-from duo.llama import convert_schema
+from duo.llama import child, convert_schema
 from duo.llama.grammar_process import GrammarProcess
 from duo.llama.handle import Handle
 from duo.llama.model import Model
@@ -40,7 +39,7 @@ class Grammar(Handle):
         """`text` is GBNF with a rule `root`. Raises UsageError if it is invalid."""
         data = checked(text)
         process = _idle.pop(model, None)
-        if process is None or process.closed:
+        if process is None or process.has_ended:
             process = GrammarProcess(model)
         super().__init__(process, functools.partial(_release, model), parent=model)
         try:
@@ -108,7 +107,7 @@ def _converted(schema: bytes) -> str:
     """The grammar of a schema. Raises ValueError with the reason."""
     limits = map(str, (_CONVERT_S, _CONVERT_MEMORY, MAX_GRAMMAR))
     # Without the user's packages, Python starts in a fraction of the time.
-    command = [sys.executable, "-I", "-S", convert_schema.__file__, llama_cpp.llama_grammar.__file__, *limits]
+    command = child.python("-I", "-S", convert_schema.__file__, llama_cpp.llama_grammar.__file__, *limits)
     try:
         done = subprocess.run(
             command, input=schema, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_HUNG_S, check=False

@@ -29,10 +29,12 @@ import numpy.typing as npt
 
 from duo.config import ModelConfig
 from duo.errors import BusyError, DuoError, ModelError, UsageError
+from duo.llama import child
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
-MOST_S = 1.0  # CPU time of a call
+MOST_S = 1.0  # CPU time of a call; for all tokens, of a vocabulary of _USUAL
+_USUAL = 2**15  # tokens
 MOST_MEMORY = 2**29  # beyond the vocabulary
 _HUNG_S = 60.0  # for a call, whatever the machine is doing
 
@@ -47,13 +49,10 @@ _REASONS = {
     -signal.SIGSEGV: "fails, because its rules are nested too deeply",
     -signal.SIGKILL: "was stopped",
 }
-_NO_VOCABULARY = 3  # exit status; any other is the grammar's fault
 # Nothing is computed on a GPU, and one would only take time and address space. GGML_NO_BACKTRACE: abort at once.
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1",
 }  # fmt: skip
-# Unlike `python -m`, this imports nothing from the current directory.
-_CODE = "import sys; sys.path = [path for path in sys.path if path]; from duo.llama.grammar_process import main; main()"
 
 
 class GrammarProcess(Handle):
@@ -65,25 +64,34 @@ class GrammarProcess(Handle):
 
     def __init__(self, model: Model) -> None:
         """Start it; it ends with the model, or this process. Raises ClosedError, and BusyError if it cannot start."""
-        model.pointer  # noqa: B018 - raises ClosedError
-        command = [sys.executable, "-c", _CODE, os.fsdecode(model.path.absolute())]
-        try:
-            self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - what it writes to standard error
-            process = _start(command, self._log)
-        except OSError as error:
-            raise BusyError(f"the process that applies the grammar cannot be started: {error.strerror}") from None
-        # Idle, it must not keep the model alive, but close before it.
-        super().__init__(process, functools.partial(_end, self._log))
-        model._children.add(self)
+        command = child.call("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
+        with model.use():
+            try:
+                self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - what it writes to standard error
+                process = _start(command, self._log)
+            except OSError as error:
+                raise BusyError(f"the process that applies the grammar cannot be started: {error.strerror}") from None
+            # Idle, it must not keep the model alive, but close before it.
+            super().__init__(process, functools.partial(_end, self._log))
+            model._children.add(self)
+        self._is_ready = False
         self._n_mask = -(-model.n_vocab // 8)
         assert process.stdout is not None
         self._answers = process.stdout.fileno()
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, or has ended by itself."""
+        return self.closed or self.pointer.poll() is not None
+
     def parse(self, text: bytes) -> None:
         """Begin with this grammar. Raises UsageError with llama.cpp's reason if it is invalid."""
-        with self.use():
+        with self.use() as process:
+            if not self._is_ready:
+                self._read(process, 1)
+                self._is_ready = True
             if self._ask(1, _PARSE, len(text), text) != b"\1":
                 raise UsageError(f"the grammar is invalid: {self._reason()}")
 
@@ -108,21 +116,24 @@ class GrammarProcess(Handle):
                     left = left[process.stdin.write(left) :]
             except BrokenPipeError:
                 raise self._failure(process) from None
-            found = b""
-            while len(found) < n:
-                if not self._poll.poll(_HUNG_S * 1000):
-                    process.kill()
-                piece = os.read(self._answers, n - len(found))
-                if not piece:
-                    raise self._failure(process)
-                found += piece
-            return found
+            return self._read(process, n)
+
+    def _read(self, process: subprocess.Popen[bytes], n: int) -> bytes:
+        found = b""
+        while len(found) < n:
+            if not self._poll.poll(_HUNG_S * 1000):
+                process.kill()
+            piece = os.read(self._answers, n - len(found))
+            if not piece:
+                raise self._failure(process)
+            found += piece
+        return found
 
     def _failure(self, process: subprocess.Popen[bytes]) -> DuoError:
         status = process.wait()
         last = (self._lines() or [f"exit status {status}"])[-1]
         self.close()
-        if status == _NO_VOCABULARY:
+        if not self._is_ready:
             return ModelError(f"the process that applies the grammar failed: {last}")
         if status in _REASONS:
             return UsageError(f"the grammar is too complex: llama.cpp {_REASONS[status]}")
@@ -179,8 +190,9 @@ def main() -> None:
         model = Model(ModelConfig(Path(sys.argv[1]), n_gpu_layers=0), vocabulary_only=True)
     except DuoError as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(_NO_VOCABULARY)
+        sys.exit(1)
     _limit_memory()
+    _answer(b"\1")  # ready: from now on, its end is the grammar's fault
     with open(0, "rb") as requests:
         _serve(model, requests)
 
@@ -200,7 +212,8 @@ def _serve(model: Model, requests: IO[bytes]) -> None:
     while head := requests.read(_REQUEST.size):
         kind, number = _REQUEST.unpack(head)
         text = requests.read(number) if kind == _PARSE else b""
-        signal.setitimer(signal.ITIMER_PROF, MOST_S)  # which ends this process
+        most_s = MOST_S * max(1, model.n_vocab / _USUAL) if kind == _MASK else MOST_S
+        signal.setitimer(signal.ITIMER_PROF, most_s)  # which ends this process
         if kind == _PARSE:
             if grammar:
                 llama_cpp.llama_sampler_free(grammar)
@@ -211,7 +224,7 @@ def _serve(model: Model, requests: IO[bytes]) -> None:
             _answer(b"\1" if _allowed(grammar, one)[0] else b"\0")
         elif kind == _ACCEPT:
             llama_cpp.llama_sampler_accept(grammar, number)
-        else:
+        elif kind == _MASK:
             _answer(np.packbits(_allowed(grammar, everything)).tobytes())
 
 

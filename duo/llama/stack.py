@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-_PAGE = 4096
+_PAGE = 65_536  # a multiple of every system's
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def on_large_stack(n_bytes: int, work: Callable[[], T]) -> T:
     with _lock:
         before = threading.stack_size()
         try:
-            threading.stack_size(n_bytes // _PAGE * _PAGE)
+            threading.stack_size(-(-n_bytes // _PAGE) * _PAGE)
             threading.Thread(target=run, name="duo-stack").start()
         except (RuntimeError, ValueError, OverflowError) as error:
             raise MemoryError(f"no memory for a stack of {n_bytes} bytes") from error

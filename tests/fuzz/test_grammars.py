@@ -22,7 +22,6 @@ from tests.gguf_files import WORDS, tiny_llama
 
 N_TOKENS = 4
 MOST_GROWTH = 512 * 2**10  # KiB, most of it what Hypothesis remembers
-MOST_IN_A_CHILD = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,6 @@ def bounded() -> Iterator[None]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_GROWTH
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MOST_IN_A_CHILD
 
 
 # Schemas

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 
 from duo.cli.options.rpc_server import RpcServerOptions
@@ -19,7 +18,7 @@ from duo.engine.threads import require_threads
 from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
-from duo.llama import rpc
+from duo.llama import child, rpc
 from duo.llama.connections import refuses
 from duo.llama.library import supports_rpc
 from duo.models.cache import cache_dir
@@ -61,9 +60,7 @@ def _command(options: RpcServerOptions, names: list[str]) -> list[str]:
     arguments += ["--insecure-bind"] * options.insecure_bind + ["--cache"] * options.cache
     arguments += ["--verbose"] * options.verbose
     arguments += [f"--threads={options.threads or usable_cores()}", "--until-eof"]
-    # Unlike `python -m duo`, this imports nothing from the current directory.
-    code = "import sys; sys.path = [path for path in sys.path if path]; from duo.cli.main import main; main()"
-    return [sys.executable, "-c", code, "rpc-server", *arguments]
+    return child.call("duo.cli.main", "rpc-server", *arguments)
 
 
 def _serve(options: RpcServerOptions, address: str) -> int:

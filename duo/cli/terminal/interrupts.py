@@ -51,7 +51,7 @@ def interrupts_raise() -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal interrupted
         interrupted = True
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, lambda number, _: _exit(number))
         raise KeyboardInterrupt
 
     def end(unraisable: sys.UnraisableHookArgs) -> None:

@@ -64,6 +64,7 @@ def test_a_prompt_from_a_process_substitution_and_from_dev_stdin(tiny: Path) -> 
 
 def test_more_threads_than_the_system_starts(tiny: Path) -> None:
     """Each needs address space for its stack; limits of processes do not hold for root."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))"
+    stack = "import threading; threading.stack_size(8 << 20)"
+    limit = f"{stack}; import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))"
     run = duo("-m", tiny, "-p", "the cat", "-n", "4", "-t", "512", before=limit)
     assert_refused(run, "-t: 512 threads are needed, and the system lets this process start ", status=2)

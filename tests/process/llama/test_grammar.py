@@ -16,7 +16,7 @@ import pytest
 import duo
 from duo.config import ModelConfig
 from duo.errors import BusyError, ClosedError, GrammarError, ModelError, UsageError
-from duo.llama import grammar_process
+from duo.llama import child, grammar_process
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from tests.gguf_files import tiny_llama
@@ -178,6 +178,13 @@ def test_an_idle_process_does_not_keep_the_model(tiny: Path, started: list[subpr
     assert [process.poll() for process in started] == [-9]
 
 
+def test_an_idle_process_that_was_killed_is_replaced(model: Model, started: list[subprocess.Popen[bytes]]) -> None:
+    Grammar(model, 'root ::= "a"').close()
+    started[-1].kill()
+    started[-1].wait()
+    assert allowed(Grammar(model, 'root ::= "b"'), model) == {b"b"}
+
+
 def test_the_process_ends_with_this_one(model: Model, started: list[subprocess.Popen[bytes]]) -> None:
     """It reads the end of its standard input."""
     process = grammar_process.GrammarProcess(model)
@@ -194,8 +201,15 @@ def test_a_process_that_cannot_run(tiny: Path, tmp_path: Path, monkeypatch: pyte
         path.unlink()
         with pytest.raises(ModelError, match=r"failed: .*model\.gguf: no such file"):
             Grammar(model, 'root ::= "a"')
+        with monkeypatch.context() as patch:
+            patch.setattr(child, "call", lambda *_: child.python("-c", "raise SystemExit('no llama here')"))
+            with pytest.raises(ModelError, match="no llama here"):
+                Grammar(model, 'root ::= "a"')
         monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
         with pytest.raises(BusyError, match="cannot be started: No such file"):
+            Grammar(model, 'root ::= "a"')
+        monkeypatch.setattr("sys.executable", "")
+        with pytest.raises(BusyError, match="not known where Python is"):
             Grammar(model, 'root ::= "a"')
 
 

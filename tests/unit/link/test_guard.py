@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import AsyncMock
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -130,6 +129,8 @@ def test_too_many_requests_are_refused_but_health_is_not(monkeypatch: pytest.Mon
     may_end = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while scope["type"] == "http" and (await receive()).get("more_body"):
+            pass
         if scope["path"] == "/slow":
             await may_end.wait()
         if scope["path"] == "/fault":
@@ -140,17 +141,33 @@ def test_too_many_requests_are_refused_but_health_is_not(monkeypatch: pytest.Mon
     async def main() -> None:
         guarded = Guard(app, Rules(keys=("key",)))
 
-        async def status(path: str, kind: str = "http", key: bytes = b"key") -> int | None:
+        half: Message = {"type": "http.request", "body": b"{", "more_body": True}
+        sent_rest = asyncio.Event()
+
+        async def rest() -> Message:
+            await sent_rest.wait()
+            return {"type": "http.request"}
+
+        async def status(path: str, kind: str = "http", key: bytes = b"key", *, slowly: bool = False) -> int | None:
             sent: list[Message] = []
+            received = iter([half] if slowly else [])
+
+            async def receive() -> Message:
+                return next(received, None) or (await rest() if slowly else {"type": "http.request"})
 
             async def send(message: Message) -> None:
                 sent.append(message)
 
-            await guarded({"type": kind, "path": path, "headers": [(b"x-api-key", key)]}, AsyncMock(), send)
+            await guarded({"type": kind, "path": path, "headers": [(b"x-api-key", key)]}, receive, send)
             return next((message.get("status") for message in sent), None)
 
+        late = [asyncio.create_task(status("/v1/models", slowly=True)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert await status("/v1/models") == 200, "requests whose bodies are incomplete do not count"
         slow = [asyncio.create_task(status("/slow")) for _ in range(2)]
         await asyncio.sleep(0)
+        sent_rest.set()
+        assert await asyncio.gather(*late) == [503] * 3
         assert await status("/v1/models") == 503
         assert await status("/v1/models", key=b"none") == 401
         assert await status("/health") == await status("/v1/health") == 200
