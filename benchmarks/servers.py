@@ -212,7 +212,8 @@ class Relay:
         await asyncio.sleep(0)  # let closed connections finish
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError), closing(writer):
+        # Python 3.11 prints the end of a cancelled task.
+        with suppress(OSError, asyncio.CancelledError), closing(writer):
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to)
             with closing(to_writer):
                 await asyncio.gather(self._pump(reader, to_writer), self._pump(to_reader, writer))
