@@ -16,10 +16,9 @@ WITH_OPTIONS = {
     "bench/process.py",
     "bench/server_peer.py",
     "diagnose/host.py",
-    "link/process.py",
+    "llama/child.py",
     "llama/convert_schema.py",
     "llama/grammar.py",
-    "llama/grammar_process.py",
     "models/wheel.py",
 }
 # A dash or two in front of a letter, where a word begins.
