@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import resource
 from collections import Counter
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from duo.link.guard import ApiError
+from duo.link.guard import MOST_CONNECTIONS, ApiError
 
 READ_S = 30.0  # for a client to read some of a response
-_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
-MOST_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import resource
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duo.link.messages import ROUTE
 
-MOST_REQUESTS = 256  # at the same time
+_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
+MOST_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
+MOST_REQUESTS = MOST_CONNECTIONS // 2  # at a time, so that there is always a connection for /health
 _ALWAYS = ("/health", "/v1/health")  # answered without a key, however many requests are in progress
 _MAX_MESSAGE = 500
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
