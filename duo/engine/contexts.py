@@ -12,7 +12,7 @@ from duo.llama.devices import CPU
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
-from duo.spec.policy import Policy
+from duo.spec.constants import DEFAULT
 
 log = logging.getLogger("duo.engine")
 
@@ -83,4 +83,4 @@ def draft_context(model: Model, config: EngineConfig, threads: ThreadConfig, n_c
         return None
     n_ctx = min(n_ctx + config.drafting().n_ahead, model.n_ctx_train)
     batches = (config.n_batch, config.n_ubatch)
-    return Context(model, ContextConfig(n_ctx, 1, threads.target, *batches, n_outputs_max=Policy.PROBE_TOKENS))
+    return Context(model, ContextConfig(n_ctx, 1, threads.target, *batches, n_outputs_max=DEFAULT.probe_tokens))

@@ -14,6 +14,7 @@ from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
 from duo.engine.queue import Offer
 from duo.errors import DecodeAborted
+from duo.spec.constants import DEFAULT
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates
@@ -114,8 +115,9 @@ class LocalDraft(QueuedDraft):
             self._fail(None)
 
     def _probe(self, drafter: Drafter) -> None:
-        found = drafter.probe(Policy.PROBE_TOKENS, self._session.n_prompt)
-        self.policy.learn_probe(found.scores, found.n_tokens, found.seconds, whole=found.whole)
+        found = drafter.probe(DEFAULT.probe_tokens, self._session.n_prompt)
+        seconds = 0.0 if self._context.was_first else found.seconds
+        self.policy.learn_probe(found.scores, found.n_tokens, seconds, whole=found.whole)
 
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""

@@ -21,17 +21,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from duo.spec.costs import CostModel
 from duo.spec.forecast import Forecast
 
 _HOPELESS = 0.02  # survival below which a candidate is not worth waiting for
 
 
 def best_batch(
-    chances: Sequence[float], mean: float, n_max: int, next_s: float, costs: CostModel, forecast: Forecast
+    chances: Sequence[float],
+    mean: float,
+    n_max: int,
+    next_s: float,
+    target_s: Sequence[float],
+    draft_s: float,
+    forecast: Forecast,
 ) -> int:
     """The number of candidates with the highest value."""
-    rate, draft_s, n_ready = forecast.rate, costs.draft_s, len(chances)
+    rate, n_ready = forecast.rate, len(chances)
     is_drafting = bool(draft_s) and next_s < math.inf
     # The draft's lead includes the finished part of the token in progress.
     lead = n_ready + (1 - next_s / draft_s if is_drafting else 0.0)
@@ -43,7 +48,7 @@ def best_batch(
             wait_s = next_s + (k - n_ready - 1) * draft_s
             if wait_s == math.inf:
                 break
-        seconds = wait_s + costs.target_s(k + 1)
+        seconds = wait_s + target_s[k]
         survival *= chances[k] if k < n_ready else mean
         if survival < _HOPELESS and k > n_ready:
             break
@@ -55,7 +60,13 @@ def best_batch(
 
 
 def best_in_order(
-    chances: Sequence[float], mean: float, n_max: int, next_s: float, costs: CostModel, forecast: Forecast
+    chances: Sequence[float],
+    mean: float,
+    n_max: int,
+    next_s: float,
+    target_s: Sequence[float],
+    draft_s: float,
+    forecast: Forecast,
 ) -> int:
     """The number of candidates for rejection sampling: each is taken or not without regard to those drafted after it.
 
@@ -64,7 +75,7 @@ def best_in_order(
     right while the value of some longer batch, with `mean` for the rest, exceeds that of stopping. The lead, which
     depends on later draws, has no value here.
     """
-    rate, target_s = forecast.rate, costs.target_s
+    rate = forecast.rate
     k, survival, expected = 0, 1.0, 1.0
 
     def best_after(chance: float, first_s: float, each_s: float) -> float:
@@ -73,14 +84,14 @@ def best_in_order(
         for n in range(k + 1, n_max + 1):
             alive *= chance if n == k + 1 else mean
             tokens += alive
-            best = max(best, tokens - rate * (first_s + (n - k - 1) * each_s + target_s(n + 1)))
+            best = max(best, tokens - rate * (first_s + (n - k - 1) * each_s + target_s[n]))
         return best
 
     for chance in chances[:n_max]:
-        if best_after(chance, 0.0, 0.0) <= expected - rate * target_s(k + 1):
+        if best_after(chance, 0.0, 0.0) <= expected - rate * target_s[k]:
             return k
         survival *= chance
         expected += survival
         k += 1
-    waits = next_s < math.inf and best_after(mean, next_s, costs.draft_s) > expected - rate * target_s(k + 1)
+    waits = next_s < math.inf and best_after(mean, next_s, draft_s) > expected - rate * target_s[k]
     return k + 1 if waits else k

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from duo.spec import forecast
-from duo.spec.costs import KEPT, Calibration, CostModel, Mean, Time, between, duration
-from duo.spec.forecast import Forecast
-from duo.spec.schedule import Schedule
+from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.costs import Calibration, CostModel, Mean, Time, between, duration
+from duo.spec.forecast import SURE, Forecast
+from duo.spec.schedule import Outlook, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02
@@ -21,12 +23,15 @@ class PairModel:
     It outlives a generation, and is stored in a profile between runs.
     """
 
-    def __init__(self, n_max: int, n_ahead: int, *, remote: bool = False) -> None:
+    def __init__(
+        self, n_max: int, n_ahead: int, *, remote: bool = False, apart: bool = False, config: PolicyConfig = DEFAULT
+    ) -> None:
         """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification."""
+        self.config = config
         self.n_max = n_max
         self.n_ahead = n_ahead
-        self.alone = CostModel()  # schedules sync and off
-        self.beside = CostModel(self.alone)  # schedule async
+        self.alone = CostModel(config=config)  # schedules sync and off
+        self.beside = CostModel(self.alone, 1.0 if apart else config.slower, config)  # schedule async
         self.calibration = Calibration()  # of the current mode of sampling
         self._mode = ""
         self._calibrations: dict[str, Calibration] = {}  # of the other modes
@@ -43,25 +48,43 @@ class PairModel:
     @property
     def read_s(self) -> float:
         """Seconds per token when the draft decodes many at once; an estimate until that was measured."""
-        return self._read.value or self.alone.draft_s / 3
+        return self._read.value or self.config.read * self.alone.draft_s
 
-    def forecasts(self, acceptance: float | None = None) -> dict[Schedule, Forecast]:
+    def forecasts(self, acceptance: float | None = None, doubt: float = 0.0) -> dict[Schedule, Forecast]:
         """What each schedule can reach at `acceptance` (default: the current mean); empty while costs are unknown."""
         n, acceptance = self.n_max + 1, self.calibration.mean if acceptance is None else acceptance
-        alone, beside = self.alone.curve(n), self.beside.curve(n)
+        alone, beside = self.alone.curve(n, doubt), self.beside.curve(n, doubt)
         if not alone[0] or (self.n_max and not self.beside.draft_s):
             return {}
         found = {Schedule.OFF: forecast.alone(alone)}
         if self.n_max:
-            found[Schedule.SYNC] = forecast.taking_turns(alone, self.alone.draft_s, acceptance)
+            found[Schedule.SYNC] = forecast.taking_turns(alone, self.alone.draft_time(doubt), acceptance)
             found[Schedule.ASYNC] = forecast.overlapped(
-                beside, self.beside.draft_s, acceptance, self.n_ahead, self.latency_s
+                beside, self.beside.draft_time(doubt), acceptance, self.n_ahead, self.latency_s
             )
         return found
 
+    def most_gain(self) -> float | None:
+        """The best rate with an excellent draft that costs the same, over the target alone; None while unknown."""
+        found = self.forecasts(self.config.excellent)
+        return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
+
+    def outlooks(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, Outlook]:
+        """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were.
+
+        Empty while costs are unknown.
+        """
+        if not (found := self.forecasts() if found is None else found):
+            return {}
+        mean, sd = self.calibration.mean, self.calibration.sd
+        low, high = self.forecasts(max(0.0, mean - sd), 1.0), self.forecasts(min(SURE, mean + sd), -1.0)
+        # A schedule that verifies nothing is the target alone.
+        bias = {s: self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
+        return {s: Outlook(found[s].rate * bias[s], low[s].rate * bias[s], high[s].rate * bias[s]) for s in found}
+
     def rates(self) -> dict[Schedule, float]:
-        """The forecasts in tokens/s, corrected by how accurate earlier ones were."""
-        return {schedule: found.rate * self._bias[schedule].value for schedule, found in self.forecasts().items()}
+        """The rates of the outlooks."""
+        return {schedule: outlook.rate for schedule, outlook in self.outlooks().items()}
 
     def learn_latency(self, seconds: float) -> None:
         """A remote draft answered a new epoch after `seconds`, not counting the time it took to draft the token."""
@@ -103,17 +126,9 @@ class PairModel:
         if self._mode in self._calibrations:
             self.calibration = self._calibrations.pop(self._mode)
         if state["read_s"]:
-            self._read = Time(value=duration(state["read_s"]), n=KEPT)
+            self._read = Time(duration(state["read_s"]), DEFAULT.kept)
         if state["latency_s"]:
-            self._latency = Time(value=duration(state["latency_s"]), n=KEPT)
+            self._latency = Time(duration(state["latency_s"]), DEFAULT.kept)
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, _MAX_BIAS)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)
-
-    def restore_kept(self, state: Any) -> None:
-        """restore() from a file; does nothing if `state` is damaged."""
-        try:
-            PairModel(self.n_max, self.n_ahead).restore(state)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return
-        self.restore(state)

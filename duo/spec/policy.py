@@ -13,20 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from duo.spec.costs import Calibration, CostModel
+from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.costs import Calibration, CostModel, between
 from duo.spec.decision import best_batch, best_in_order
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
 from duo.spec.schedule import ALL, Chooser, Schedule
 
-# The draft pauses where its candidates survive less often than this: drafting on would only slow down the target, and
-# an idle draft restarts sooner after a rejection. See benchmarks/NOTES.md.
-MIN_SURVIVAL = 0.05
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
-_EXCELLENT = 0.95  # acceptance: if even this would not make drafting pay, the draft is not probed
-_MANY = 16  # minimum tokens in a batch from which the time per token is learned
-_FIRST_ALONE = 2  # steps of the target alone before a remote draft is used
-_SILENCE = 16  # tokens without a scored candidate after which the draft is probed
+_MOST_CREDIT_S = 1e5  # beyond, a profile is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +61,6 @@ class Decision:
 class Policy(PairModel):
     """Decides for one draft, generation after generation, and learns from each. Only the target's thread calls it."""
 
-    PROBE_TOKENS = 48  # maximum tokens that the draft decodes in a probe
-
     def __init__(
         self,
         n_max: int,
@@ -76,31 +69,35 @@ class Policy(PairModel):
         draft_threads: Sequence[int] = (1,),
         *,
         remote: bool = False,
+        apart: bool = False,
+        config: PolicyConfig = DEFAULT,
     ) -> None:
         """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
 
-        It chooses among `schedules`, and among `draft_threads` for schedule sync. `remote`: the draft runs on another
-        machine, so sync is excluded and the draft's prefill costs the target nothing.
+        It chooses among `schedules`, and among `draft_threads` for schedule sync. `apart`: the draft has hardware of
+        its own, so it costs the target nothing beside it, and a text starts with schedule async. `remote`: that is
+        another machine, so sync is excluded.
         """
-        super().__init__(n_max, n_ahead, remote=remote)
+        super().__init__(n_max, n_ahead, remote=remote, apart=apart or remote, config=config)
         if remote:
             schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
-        self._remote = remote
+        self._remote, self._apart = remote, apart or remote
         self._schedules = tuple(schedules) if n_max else (Schedule.OFF,)
         self._draft_threads = tuple(draft_threads)
         self._forecast = Forecast(0.0)
+        self._may_gain = True  # whether drafting may pay, by what is known
+        self._unscored = 0  # tokens since a candidate was last scored
+        self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
         self._start_text()
 
     def _start_text(self) -> None:
         """Reset what holds for one generation only."""
-        self.chooser = Chooser(self._schedules)
         # Whether a better draft would pay, and the draft can be probed.
         self._worth_asking = self._schedules != (Schedule.OFF,)
-        self._n_text = 0
+        self._n_text = self._n_prompt = 0
         self._unread = 0  # tokens of the text that the draft has not decoded
-        self._unscored = 0  # tokens since a candidate was last scored
-        self._scored = False  # whether one was in this step
-        self._scored_here = False  # whether one was in this generation
+        self._scored = False  # whether a candidate was scored in this step
+        self._has_news = True  # whether the draft was scored since the last review
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
 
@@ -110,7 +107,7 @@ class Policy(PairModel):
 
         With a remote draft the target is first measured alone: the "other" machine may be this one.
         """
-        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.n_measured(1) < _FIRST_ALONE:
+        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.n_measured(1) < self.config.first_alone:
             return Schedule.OFF
         return self.chooser.now
 
@@ -146,8 +143,8 @@ class Policy(PairModel):
         """
         self._use_mode(mode)
         self._start_text()
-        self._n_text = self._unread = n_prompt
-        self.chooser.begin(self.rates(), self._entry_s(), n_room)
+        self._n_text = self._unread = self._n_prompt = n_prompt
+        self.chooser.begin(self._schedules, n_room, is_first=not self.alone.target_s(1))
         self._update_forecast()
 
     def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
@@ -160,7 +157,8 @@ class Policy(PairModel):
             return Decision(0)
         rule = best_in_order if self.in_order else best_batch
         chances = [self.calibration.probability(confidence) for confidence in confidences]
-        n = rule(chances, self.calibration.mean, n_max, next_s, self.costs, self._forecast)
+        curve = self.costs.curve(self.n_max + 1)
+        n = rule(chances, self.calibration.mean, n_max, next_s, curve, self.costs.draft_s, self._forecast)
         return Decision(n) if n <= len(chances) else Decision(0, next_s + self.costs.draft_s)
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
@@ -171,16 +169,19 @@ class Policy(PairModel):
         """How far the draft may run ahead, given what is known now."""
         if self.schedule is not Schedule.ASYNC:
             return Lookahead()
-        least = min(MIN_SURVIVAL, self.rate * self.costs.draft_s)
+        least = min(self.config.least_survival, self.rate * self.costs.draft_s)
         return Lookahead(self.n_ahead, least, self.calibration.probabilities())
 
     def probe_due(self) -> bool:
         """Whether an idle draft should decode the text to see which of its tokens it would have drafted."""
         if self._remote or not self._worth_asking:
             return False
-        if self.schedule is Schedule.ASYNC or self._unscored < _SILENCE:
+        silence = self.config.silence if self._may_gain else self.config.long_silence
+        if self.schedule is Schedule.ASYNC or self._unscored < silence:
             return False
-        return min(self._unread, self.PROBE_TOKENS) * self.read_s <= self.chooser.budget_s
+        if not self.alone.target_s(1) or self._n_text - self._n_prompt < self.config.probe_tokens // 2:
+            return False
+        return min(self._unread, self.config.probe_tokens) * self.read_s <= self.chooser.credit_s
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target added `n_tokens` at this cost."""
@@ -190,36 +191,72 @@ class Policy(PairModel):
         self._unscored = 0 if self._scored else self._unscored + n_tokens
         self._scored = False
         self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        review = self.chooser.step(n_tokens, cost.total_s)
-        if review or not self.rate:
+        # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
+        if self.chooser.step(n_tokens, cost.total_s, self.alone.target_s(1)) and (
+            self._has_news or self.schedule is not Schedule.OFF
+        ):
             self._review()
+        elif not self.rate:
+            self._update_forecast()
 
     def learn_draft(self, n_tokens: int, seconds: float) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once."""
         self._unread = 0
-        if n_tokens >= _MANY:
+        if n_tokens >= self.config.read_least:
             self._read.add(seconds / n_tokens)
         elif n_tokens == 1 and self.schedule is Schedule.ASYNC:
             self.beside.add_draft(seconds)
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
 
+    def learn_warmup(self, n_threads: int, seconds: float) -> None:
+        """The draft decoded one token with `n_threads` while it was loaded."""
+        if not self.knows_draft(n_threads):
+            self.alone.add_draft(seconds, n_threads)
+
+    def knows_draft(self, n_threads: int) -> bool:
+        """Whether the draft's time with `n_threads` is known, from this run or an earlier one."""
+        return self.alone.knows_draft(n_threads)
+
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences would have been accepted or not."""
         for confidence, accepted in scores:
             self.calibration.add(confidence, accepted)
             self.scores.append((confidence, accepted))
-            self._scored = self._scored_here = True
+            self._scored = self._has_news = True
 
     def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
-        """A probe decoded `n_tokens` (0: it was not possible); `whole`: the draft has now decoded all of the text."""
+        """A probe decoded `n_tokens` (0: it was not possible); `whole`: the draft has now decoded all of the text.
+
+        `seconds` is 0 if the time is not representative.
+        """
         self.learn_scores(scores)
-        if n_tokens >= _MANY:
+        if n_tokens >= self.config.read_least and seconds:
             self._read.add(seconds / n_tokens)
+            if not self.alone.draft_s:  # it was not measured in a warm-up
+                self.alone.add_draft(self.read_s / self.config.read, self.n_draft_threads)
         if n_tokens:
             self._unread = 0 if whole else self._n_text
         self._unscored = 0
-        self.chooser.budget_s -= seconds
+        self.chooser.spend(seconds)
+
+    def state(self) -> dict[str, Any]:
+        """See PairModel."""
+        return {**super().state(), "credit_s": self.chooser.carried_s}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See PairModel."""
+        super().restore(state)
+        if state["credit_s"] is not None:
+            self.chooser.carry(between(state["credit_s"], -_MOST_CREDIT_S, _MOST_CREDIT_S))
+
+    def restore_kept(self, state: Any) -> None:
+        """restore() from a file; does nothing if `state` is damaged."""
+        try:
+            Policy(self.n_max, self.n_ahead).restore(state)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return
+        self.restore(state)
 
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
@@ -240,6 +277,7 @@ class Policy(PairModel):
             "rate": self.rate,
             "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in self.rates().items()},
             "acceptance": self.calibration.mean,
+            "most_gain": self.most_gain(),
             "alone_ms": self.alone.reliable_ms(1),
             "target_ms": {name: costs.target_ms() for name, costs in conditions},
             "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in conditions},
@@ -249,28 +287,26 @@ class Policy(PairModel):
         }
 
     def _entry_s(self) -> float:
-        """Seconds that the draft needs before its first candidate."""
-        return 0.0 if self._remote else self._unread * self.read_s
+        """Seconds of the target's time that the draft needs before its first candidate."""
+        return 0.0 if self._apart else self._unread * self.read_s
 
     def _review(self) -> None:
         """Compare the forecast with the measured rate, then reconsider the schedule."""
-        self._update_forecast()
-        if not self.rate:
-            return
+        self._has_news = False
+        found = self._update_forecast()
         tokens, seconds = self._window
-        if self.chooser.n_steps >= 2 * Chooser.REVIEW_STEPS and seconds:
+        if found and self.chooser.is_settled and seconds:
             self._learn_bias(self.schedule, tokens / seconds / self.rate)
         self._window = (0, 0.0)
-        if rates := self.rates():
-            best = self.forecasts(_EXCELLENT)
-            gain = max(best[schedule].rate for schedule in self.chooser.allowed) / best[Schedule.OFF].rate
-            self._worth_asking = gain > Chooser.MARGIN
-            before = self.schedule
-            self.chooser.review(rates, self._entry_s(), scored=self._scored_here)
-            if self.schedule is not before:
-                self._update_forecast()
+        if found and len(self.chooser.allowed) > 1:
+            outlooks = self.outlooks(found)
+            self._may_gain = self.chooser.may_gain(outlooks)
+            if self.schedule is Schedule.OFF:
+                self._worth_asking = (self.most_gain() or 0.0) > 1 + self.config.least_gain
+            self.chooser.review(outlooks, self._entry_s())
+            self._forecast = found[self.schedule]
 
-    def _update_forecast(self) -> None:
+    def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""
         found = self.forecasts()
         first_s = self.costs.target_s(1)
@@ -278,3 +314,4 @@ class Policy(PairModel):
             self._forecast = found[self.schedule]
         elif first_s:
             self._forecast = Forecast(1 / first_s)
+        return found

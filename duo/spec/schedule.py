@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
+
+from duo.spec.constants import PolicyConfig
 
 
 class Schedule(str, Enum):
@@ -18,6 +21,17 @@ class Schedule(str, Enum):
 ALL = tuple(Schedule)
 
 
+class Outlook(NamedTuple):
+    """A forecast of a schedule's rate in tokens/s."""
+
+    rate: float
+    low: float  # if all that is uncertain is one standard deviation worse
+    high: float  # or better
+
+
+Outlooks = Mapping[Schedule, Outlook]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of schedule after `n_tokens` of the text."""
@@ -28,70 +42,103 @@ class Change:
 
 
 class Chooser:
-    """Follows the schedule with the best forecast, as long as a change pays for itself.
+    """Follows the schedule with the best forecast, and limits what finding out may cost.
 
-    A schedule that is not followed is not measured, so it is tried again from time to time. Such trials, and probes of
-    an idle draft, are limited by a budget: a fixed share of the time.
+    The credit grows by a share of the time, and by a share of what drafting has gained compared with the target alone;
+    probes and whatever drafting loses are paid from it. It is carried from text to text, and from run to run in
+    the profile. T(1), the target's time for one token, is `alone_s`; 0 while unknown.
     """
 
-    HORIZON = 128  # minimum number of tokens over which a change must pay for itself; later, the length of the text
-    MARGIN = 1.03  # factor by which a forecast must be better, because forecasts are noisy
-    FIRST_MARGIN = 1.1  # the same before any candidate of this text was scored
-    CAUTION = 3  # factor by which the gain must exceed the cost of starting to draft, because forecasts err
-    BUDGET_SHARE = 0.015  # share of the time for trials and probes
-    TRIAL_TOKENS = 12
-    STALE_STEPS = 128  # steps until a schedule is tried again; doubled after each trial
-    _FIRST_REVIEWS = (3, 6, 12)  # steps after a change at which the choice is reviewed,
-    REVIEW_STEPS = 16  # and the interval of later reviews
-
-    def __init__(self, allowed: Sequence[Schedule]) -> None:
-        """Starts with the first of sync, async and off that is allowed: sync measures most about both models."""
+    def __init__(self, allowed: Sequence[Schedule], config: PolicyConfig, first: Schedule = Schedule.OFF) -> None:
+        """Each text starts with the schedule `first` or, if that is not allowed, the last of the allowed ones."""
         self.allowed = tuple(allowed)
-        self.now = next(s for s in (Schedule.SYNC, Schedule.ASYNC, Schedule.OFF) if s in self.allowed)
+        self._config = config
+        self._first = first if first in self.allowed else self.allowed[-1]
+        self.alone_s = 0.0
+        self._carried_s: float | None = None  # credit from earlier texts; None: this is the first
+        self._start()
+
+    def _start(self) -> None:
+        self.now = self._first
         self.changes: list[Change] = []
-        self.budget_s = 0.0
         self.n_tokens = 0
-        self.n_steps = 0  # since the last change
-        self._on_trial = False
+        self._n_steps = 0  # since the last change
         self._n_room: int | None = None
-        self._step = 0
-        self._left_at: dict[Schedule, int] = {}
-        self._patience = dict.fromkeys(Schedule, self.STALE_STEPS)
+        self._first_review = self._config.first_review  # steps after a change
+        self._elapsed_s = 0.0
+        self._spent_s = 0.0  # on probes
+        self._gained_s = 0.0  # compared with the target alone
+        self._invested_s = 0.0  # prefill that should pay later
 
-    def begin(self, rates: Mapping[Schedule, float], entry_s: float, n_room: int | None) -> None:
-        """Start with the schedule that `rates` (tokens/s, from earlier generations) favour.
+    def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
+        """Start a text. `n_room`: maximum tokens of the text; None: no limit.
 
-        `entry_s`: seconds of prefill before the draft can start. `n_room`: maximum tokens of the text; None: no limit.
+        `is_first`: nothing is known from earlier texts. Then T(1) is measured a few times before the first review,
+        otherwise once: it tells whether what is known still holds.
         """
+        self._carried_s = self.carried_s
+        self.allowed = tuple(allowed)
+        self._start()
         self._n_room = n_room
-        if rates:
-            self.budget_s = self.BUDGET_SHARE * self.HORIZON / max(rates.values())
-            self.now = Schedule.OFF if Schedule.OFF in self.allowed else max(self.allowed, key=rates.__getitem__)
-            best, gain_s = self._best(rates)
-            if rates[best] > self.FIRST_MARGIN * rates[self.now] and gain_s > self.CAUTION * entry_s:
-                self.now = best
+        self._first_review = self._config.first_review if is_first else 1
 
-    def step(self, n_tokens: int, seconds: float) -> bool:
-        """A step added `n_tokens` in `seconds`. Returns whether review() is due."""
-        self.n_tokens += n_tokens
-        self.budget_s += self.BUDGET_SHARE * seconds
-        self._step += 1
-        self.n_steps += 1
-        return self.n_steps in self._FIRST_REVIEWS or self.n_steps % self.REVIEW_STEPS == 0
-
-    def review(self, rates: Mapping[Schedule, float], entry_s: float, *, scored: bool = True) -> None:
-        """Change to the schedule that `rates` (tokens/s) favour, or try one that has not been measured for long.
-
-        `entry_s`: seconds of prefill before the draft can start. `scored`: whether candidates of this text were scored.
-        """
-        best, gain_s = self._best(rates)
-        margin = 1.0 if self._on_trial else self.MARGIN if scored else self.FIRST_MARGIN
-        self._on_trial = False
-        entry_s = entry_s if self.now is Schedule.OFF else 0.0
-        if rates[best] > margin * rates[self.now] and gain_s > self.CAUTION * entry_s:
-            self._change(best, f"{rates[best]:.1f} instead of {rates[self.now]:.1f} tokens/s forecast")
+    @property
+    def credit_s(self) -> float:
+        """Seconds that may be spent on finding out."""
+        config = self._config
+        advance_s = config.advance * self.alone_s
+        earned_s = config.time_share * self._elapsed_s
+        if self._carried_s is None:
+            earned_s = max(advance_s, earned_s)
         else:
-            self._try(rates, entry_s)
+            earned_s += max(-advance_s, min(self._carried_s, advance_s))
+        return earned_s - self._spent_s + self._gained_s * (config.gain_share if self._gained_s > 0 else 1.0)
+
+    @property
+    def carried_s(self) -> float | None:
+        """The credit that the next text starts with; None before the first one."""
+        return self.credit_s if self.n_tokens else self._carried_s
+
+    def carry(self, seconds: float) -> None:
+        """Start with the credit of an earlier run."""
+        self._carried_s = seconds
+
+    def spend(self, seconds: float) -> None:
+        """A probe took this long."""
+        self._spent_s += seconds
+
+    def step(self, n_tokens: int, seconds: float, alone_s: float) -> bool:
+        """A step added `n_tokens` in `seconds`. Returns whether review() is due."""
+        self.alone_s = alone_s
+        self.n_tokens += n_tokens
+        self._n_steps += 1
+        self._elapsed_s += seconds
+        if self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s:
+            self._gained_s += n_tokens * alone_s - seconds
+        return self._n_steps == self._first_review or self._n_steps % self._config.review_steps == 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the schedule has not changed for a while, so that measured rates are typical."""
+        return self._n_steps >= 2 * self._config.review_steps
+
+    def review(self, outlooks: Outlooks, entry_s: float) -> None:
+        """Change to the schedule that the outlooks favour, if that pays.
+
+        `entry_s`: seconds of prefill before the draft can start.
+        """
+        entry_s = entry_s if self.now is Schedule.OFF else 0.0
+        best = max(self.allowed, key=lambda schedule: (outlooks[schedule].rate, schedule is self.now))
+        if best is not self.now and self._pays(best, outlooks, entry_s):
+            self._invested_s += entry_s
+            rates = f"{outlooks[best].rate:.1f} instead of {outlooks[self.now].rate:.1f} tokens/s forecast"
+            self._change(best, rates)
+        elif self._is_overdrawn(outlooks):
+            self._change(Schedule.OFF, "drafting has used up its credit")
+
+    def may_gain(self, outlooks: Outlooks) -> bool:
+        """Whether drafting may be faster than the target alone."""
+        return any(outlooks[schedule].high > self._least(outlooks[Schedule.OFF].high) for schedule in self.allowed)
 
     def give_up(self) -> None:
         """The draft has ended: only schedule off remains."""
@@ -99,29 +146,32 @@ class Chooser:
         if self.now is not Schedule.OFF:
             self._change(Schedule.OFF, "the draft has ended")
 
-    def _best(self, rates: Mapping[Schedule, float]) -> tuple[Schedule, float]:
-        """The schedule with the best forecast, and the seconds that it saves within the horizon."""
-        best = max(self.allowed, key=lambda schedule: (rates[schedule], schedule is self.now))
-        horizon = max(self.HORIZON, self.n_tokens)
-        if self._n_room is not None:
-            horizon = min(horizon, max(0, self._n_room - self.n_tokens))
-        return best, horizon * (1 / rates[self.now] - 1 / rates[best])
+    def _pays(self, schedule: Schedule, outlooks: Outlooks, entry_s: float) -> bool:
+        """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
+        here, there = outlooks[self.now], outlooks[schedule]
+        # Drafting is given up only beyond doubt, and without credit it is begun only beyond doubt.
+        begins = self.now is Schedule.OFF and self.credit_s < 0
+        least = here.high if schedule is Schedule.OFF else self._least(here.rate)
+        if (there.low if begins else there.rate) <= least:
+            return False
+        saved_s = self._horizon() * (1 / here.rate - 1 / there.rate)
+        return saved_s > entry_s
 
-    def _try(self, rates: Mapping[Schedule, float], entry_s: float) -> None:
-        stale = [s for s in self.allowed if self._step - self._left_at.get(s, 0) >= self._patience[s]]
-        others = [schedule for schedule in stale if schedule is not self.now]
-        if not others:
-            return
-        other = max(others, key=rates.__getitem__)
-        loss_s = entry_s + self.TRIAL_TOKENS * max(0.0, 1 / rates[other] - 1 / rates[self.now])
-        if loss_s <= self.budget_s:
-            self.budget_s -= loss_s
-            self._patience[other] *= 2
-            self._change(other, "a trial")
-            self._on_trial = True
+    def _least(self, rate: float) -> float:
+        """The least rate that is better than `rate`."""
+        return rate * (1 + self._config.least_gain)
+
+    def _horizon(self) -> int:
+        """Tokens within which a change must pay."""
+        horizon = max(self._config.horizon, self.n_tokens)
+        return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
+
+    def _is_overdrawn(self, outlooks: Outlooks) -> bool:
+        if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or self.credit_s + self._invested_s >= 0:
+            return False
+        return outlooks[self.now].low < outlooks[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
-        self._left_at[self.now] = self._step
         self.now = schedule
-        self.n_steps = 0
+        self._n_steps, self._first_review = 0, self._config.first_review
         self.changes.append(Change(self.n_tokens, schedule, reason))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from duo.spec.policy import Policy, StepCost
@@ -12,7 +12,8 @@ from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Guess
 
-Guesses = Iterator[tuple[float, bool]]  # confidence of a candidate, and whether it is accepted if all before it are
+# The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
+Guesses = Callable[[int], tuple[float, bool]]
 _RIGHT, _WRONG = 0, 1
 _ROOM = 1 << 30  # unlimited text
 
@@ -26,6 +27,8 @@ class Machine:
     beside_target_s: Sequence[float]
     beside_draft_s: float
     read_s: float = 0.0  # per token of a long batch of the draft; 0: no probes
+    noise: float = 0.0  # standard deviation of the logarithm of a measured time
+    spikes: float = 0.0  # share of the measurements that are several times too long
 
 
 @dataclass(slots=True)
@@ -36,6 +39,7 @@ class Replay:
     seconds: float = 0.0
     n_verified: list[int] = field(default_factory=list)  # candidates of each step
     waited_s: float = 0.0
+    ends: list[tuple[int, float]] = field(default_factory=list)  # after each step: tokens and seconds so far
     tokens_in: dict[Schedule, int] = field(default_factory=lambda: dict.fromkeys(Schedule, 0))
 
     @property
@@ -60,44 +64,67 @@ def predict(policy: Policy, n_tokens: int = 2000) -> float | None:
 def constant(acceptance: float, seed: int = 0) -> Guesses:
     """Candidates that are all accepted with the same probability."""
     dice = random.Random(seed)  # noqa: S311 - a simulation
-    while True:
-        yield 0.0, dice.random() < acceptance
+    return lambda _: (0.0, dice.random() < acceptance)
 
 
 def drawn(scores: Sequence[tuple[float, bool]], seed: int = 0) -> Guesses:
     """Candidates drawn from observed `scores`."""
     dice = random.Random(seed)  # noqa: S311 - a simulation
-    while True:
-        yield dice.choice(scores)
+    return lambda _: dice.choice(scores)
 
 
-def replay(policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int) -> Replay:
-    """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`."""
-    return _Replay(policy, machine, guesses).run(n_tokens)
+def recorded(scores: Sequence[tuple[float, bool]]) -> Guesses:
+    """The predictions of a real text, which begins again at its end."""
+    return lambda i: scores[i % len(scores)]
+
+
+def replay(
+    policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int, n_prompt: int = 1, seed: int = 0
+) -> Replay:
+    """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`.
+
+    The draft has not decoded the prompt. The clock is exact; `seed` is that of the noise in what the policy is told.
+    """
+    return _Replay(policy, machine, guesses, n_tokens, n_prompt, seed).run()
 
 
 class _Replay:
     """The target's and the draft's loop of duo.engine in one, with a virtual clock."""
 
-    def __init__(self, policy: Policy, machine: Machine, guesses: Guesses) -> None:
+    def __init__(
+        self, policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int, n_prompt: int, seed: int
+    ) -> None:
+        self._dice = random.Random(seed)  # noqa: S311 - a simulation
         self._policy = policy
         self._machine = machine
         self._guesses = guesses
         self._session = Session([_RIGHT], 2)
         self._now = 0.0
         self._done_at = math.inf  # when a concurrent draft finishes its next token
+        self._ready_at = 0.0  # when a concurrent draft has decoded the text
         self._position = 1  # of that token
-        self._unread = 1  # tokens that the draft has not decoded
+        self._unread = n_prompt  # tokens that the draft has not decoded
         self._on_track = True  # whether all pending candidates are right
         self._result = Replay()
-        policy.begin(1)
+        self._n_tokens = n_tokens
+        policy.begin(n_prompt, n_tokens, mode="greedy")
+        if policy.n_max:
+            policy.learn_warmup(1, self._measured(machine.draft_s))
 
-    def run(self, n_tokens: int) -> Replay:
-        """Generate at least `n_tokens`."""
-        while self._result.tokens < n_tokens:
+    def run(self) -> Replay:
+        """Generate until there are enough tokens."""
+        while self._result.tokens < self._n_tokens:
             self._step()
+            self._result.ends.append((self._result.tokens, self._now))
         self._result.seconds = self._now
         return self._result
+
+    def _measured(self, seconds: float) -> float:
+        """What the policy is told that a decode of `seconds` took."""
+        if not self._machine.noise:
+            return seconds
+        spike = self._dice.uniform(1.5, 4) if self._dice.random() < self._machine.spikes else 1.0
+        return seconds * spike * math.exp(self._dice.gauss(0, self._machine.noise))
 
     def _step(self) -> None:
         began, schedule = self._now, self._policy.schedule
@@ -109,15 +136,16 @@ class _Replay:
         accepted = next((i for i, token in enumerate(candidates) if token != _RIGHT), k)
         epoch = self._session.epoch
         self._policy.learn_scores(self._session.commit([_RIGHT] * (accepted + 1)))
-        self._policy.learn_step(accepted + 1, StepCost(k, self._now - start, self._now - began))
+        decode_s = self._measured(self._now - start)
+        self._policy.learn_step(accepted + 1, StepCost(k, decode_s, start - began + decode_s))
         if self._session.epoch != epoch or not beside:
             self._done_at, self._on_track = math.inf, True
         if self._done_at == math.inf:
             self._begin_token()
         if schedule is Schedule.SYNC and k:
             self._unread = 2 if accepted == k else 1
-        else:
-            self._unread = self._unread + accepted + 1 if schedule is not Schedule.ASYNC else 1
+        elif schedule is not Schedule.ASYNC or self._unread > 1:
+            self._unread += accepted + 1
         self._result.tokens += accepted + 1
         self._result.tokens_in[schedule] += accepted + 1
         self._result.n_verified.append(k)
@@ -147,7 +175,7 @@ class _Replay:
             self._policy.learn_draft(self._unread, seconds)
         self._unread = 0
         self._now += self._machine.draft_s
-        self._policy.learn_draft(1, self._machine.draft_s)
+        self._policy.learn_draft(1, self._measured(self._machine.draft_s))
         self._position = len(self._session.accepted) + self._session.n_pending
         self._offer()
         return True
@@ -164,13 +192,13 @@ class _Replay:
         """Run the draft until `end`."""
         while self._done_at <= end:
             self._now = self._done_at
-            self._policy.learn_draft(1, self._machine.beside_draft_s)
+            self._policy.learn_draft(1, self._measured(self._machine.beside_draft_s))
             self._offer()
             self._begin_token()
         self._now = end
 
     def _offer(self) -> None:
-        confidence, right = next(self._guesses)
+        confidence, right = self._guesses(self._position - 1)
         self._on_track = self._on_track and right
         token = _RIGHT if self._on_track else _WRONG
         self._session.offer(self._session.epoch, self._position, Guess(token, confidence))
@@ -182,13 +210,16 @@ class _Replay:
         """The draft starts its next token, if the policy allows."""
         may = self._policy.may_draft(self._session.confidences())
         self._position = len(self._session.accepted) + self._session.n_pending
-        self._done_at = self._now + self._machine.beside_draft_s if may else math.inf
+        if may and self._unread > 1:  # it decodes the text first, beside the target
+            self._ready_at, self._unread = self._now + (self._unread - 1) * self._machine.read_s, 1
+        self._done_at = max(self._now, self._ready_at) + self._machine.beside_draft_s if may else math.inf
 
     def _probe(self) -> None:
-        n = min(self._policy.PROBE_TOKENS, self._unread)
+        n = min(self._policy.config.probe_tokens, self._unread)
         seconds = n * self._machine.read_s
         self._now += seconds
         whole = n == self._unread
-        scores = [next(self._guesses) for _ in range(n if whole else n // 2)]
+        n_scored = min(n if whole else n // 2, self._result.tokens)
+        scores = [self._guesses(i) for i in range(self._result.tokens - n_scored, self._result.tokens)]
         self._policy.learn_probe(scores, n, seconds, whole=whole)
         self._unread = 0 if whole else len(self._session.accepted)

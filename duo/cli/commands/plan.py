@@ -42,7 +42,9 @@ def plan(options: PlanOptions) -> int:
 def predict(machine: Machine, acceptance: float, n_max: int) -> dict[Schedule, float]:
     """The speed of each schedule in tokens/s, by a simulation of the policy."""
     return {
-        schedule: replay(Policy(n_max, 2 * n_max, (schedule,)), machine, constant(acceptance), _N_TOKENS).rate
+        schedule: replay(
+            Policy(n_max, 2 * n_max, (schedule,), apart=True), machine, constant(acceptance), _N_TOKENS
+        ).rate
         for schedule in Schedule
     }
 

@@ -11,7 +11,7 @@ from duo.cli.commands.plan import predict, render
 from duo.cli.commands.tune import Tuned, advise, choose, learned
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import SIZES, Measurements
-from duo.spec.policy import Policy
+from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 
 
@@ -98,4 +98,5 @@ def test_a_later_run_begins_with_everything_that_was_measured() -> None:
     assert policy.alone.curve(17) == pytest.approx([0.1] * 17)
     assert policy.beside.curve(17) == pytest.approx([0.1] * 17)
     assert policy.alone.draft_s == pytest.approx(0.005)
+    policy.learn_step(1, StepCost(0, 0.1, 0.1))
     assert policy.schedule is Schedule.ASYNC

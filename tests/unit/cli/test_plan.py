@@ -30,7 +30,7 @@ POLICY: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is predicted here need not be exact."""
-    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 1000)
+    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 5000)
 
 
 def predict(*arguments: Argument) -> tuple[dict[str, Row], str]:

@@ -40,8 +40,8 @@ class Home:
 
     @property
     def began_afresh(self) -> bool:
-        """Whether the last run has tried the sequential schedule, as without a profile."""
-        return "sync" in self.report["generation"]["tokens_by_schedule"]
+        """Whether the last run knew nothing from earlier ones."""
+        return self.report["policy"]["alone_ms"]["earlier_runs"] is None
 
     @property
     def files(self) -> list[Path]:
@@ -104,7 +104,8 @@ def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, h
     policy = used.report["policy"]
     assert policy["draft_ms"]["alone"] == pytest.approx(1000 * draft_s)
     assert policy["curve_ms"]["alone"] == pytest.approx([100.0] * 17)
-    assert (policy["schedule"] != "off") == helps
+    rates = policy["forecast_tokens_per_s"]
+    assert (rates["sync"] > rates["off"]) == helps
 
 
 def test_a_draft_known_to_be_slow_is_not_used(used: Home) -> None:
@@ -151,6 +152,7 @@ def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> N
     [
         7,
         {"bias": {}},
+        {"credit_s": math.nan},
         {"read_s": math.inf},
         {"alone": {"target_s": {"1": [math.nan, 0]}, "draft_s": {}}},
         {"alone": {"target_s": {"1": [10**400, 0]}, "draft_s": {}}},

@@ -63,9 +63,9 @@ def test_a_change_of_schedule_at_every_step(
     assert len(report["generation"]["tokens_by_schedule"]) > 1
 
 
-def test_auto_begins_with_the_sequential_schedule(tiny: Path, tmp_path: Path) -> None:
+def test_auto_begins_with_the_target_alone(tiny: Path, tmp_path: Path) -> None:
     _, report = drafted(tmp_path / "run.json", tiny, tiny, "-n", "1")
-    assert report["policy"]["schedule"] == "sync"
+    assert report["policy"]["schedule"] == "off"
 
 
 @pytest.mark.parametrize("kind", get_args(CacheType))
@@ -177,7 +177,7 @@ def dying_draft(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("dying_draft")
-@pytest.mark.parametrize("schedule", ["async", "sync", "auto"])
+@pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_a_draft_that_fails(kin: dict[str, Path], schedule: str, request: pytest.FixtureRequest) -> None:
     if schedule == "async":
         request.getfixturevalue("slow_target")

@@ -26,9 +26,11 @@ def policy(
     n_max: int = 8,
     schedules: Sequence[Schedule] = (Schedule.ASYNC,),
     mode: str = "",
+    *,
+    remote: bool = False,
 ) -> Policy:
     """A policy that has measured T(n), t_d and a(c) as given, the last in a mode of sampling."""
-    made = Policy(n_max, N_AHEAD, schedules)
+    made = Policy(n_max, N_AHEAD, schedules, remote=remote)
     made.begin(0, mode=mode)
     if acceptance is not None:
         made.learn_scores(scores(acceptance))

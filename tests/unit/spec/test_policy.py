@@ -2,18 +2,21 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.policy import MIN_SURVIVAL, REJECTION, Decision, Policy, StepCost
+from duo.spec.constants import DEFAULT
+from duo.spec.policy import REJECTION, Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import N_AHEAD
 from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, policy, scores
 
 SURE, DOUBTFUL = 9.0, 0.0
 EASY = {1: 0.1, 2: 0.12, 3: 0.13}
+TWICE = {n: 0.1 * n for n in range(1, 10)}
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 STEP = StepCost(0, 0.1, 0.1)
 
@@ -82,9 +85,8 @@ def test_decisions_are_within_what_is_ready_allowed_and_fits(
 
 
 def test_sequential_policy_asks_for_a_candidate_once_it_knows_the_target() -> None:
-    made = Policy(4, N_AHEAD)
+    made = Policy(4, N_AHEAD, (SYNC,))
     made.learn_step(1, StepCost(0, 0.01, 0.01))
-    assert made.schedule is SYNC
     assert made.decide([], 100, made.costs.draft_s).wait_s is not None
 
 
@@ -163,7 +165,7 @@ def test_coupled_candidates_are_judged_together() -> None:
 def test_the_draft_continues_while_its_candidates_are_likely_to_survive(acceptance: float) -> None:
     made = policy(FLAT, 0.005, acceptance)
     made.learn_scores([*scores(0.1, 200, 0.1), *scores(0.95, 200, 10.0)])
-    least = min(MIN_SURVIVAL, made.rate * made.costs.draft_s)
+    least = min(DEFAULT.least_survival, made.rate * made.costs.draft_s)
     found = set()
     for confidences in itertools.product([0.1, 1.0, 10.0], repeat=4):
         survival = math.prod(map(made.calibration.probability, confidences))
@@ -211,70 +213,88 @@ def test_with_a_remote_draft_the_target_is_first_measured_alone() -> None:
     again = Policy(4, 8, remote=True)
     again.restore(made.state())
     again.begin(10)
-    assert again.schedule is ASYNC, "learned costs need no measuring"
+    again.learn_step(1, StepCost(0, 0.010, 0.010))
+    assert again.schedule is ASYNC, "what was learned counts as one measurement"
     assert Policy(4, 8, (ASYNC,), remote=True).schedule is ASYNC, "the only schedule allowed"
 
 
-# Probes of a draft that is off
+# Asking a draft that is off
 
 
-def switched_off(target_s: dict[int, float]) -> Policy:
-    """A policy that has stopped using a useless draft of t_d = 10 ms, with an empty budget."""
-    made = policy(target_s, 0.01, 0.0, schedules=ALL)
-    while made.schedule is not OFF:
-        made.learn_step(1, STEP)
-    made.chooser.budget_s = 0.0
+def unsure(target_s: dict[int, float] = EASY, schedules: Sequence[Schedule] = ALL, *, remote: bool = False) -> Policy:
+    """A policy whose draft may pay or not, in a text whose prompt is too long to try it; it has its advance."""
+    made = policy(target_s, 0.01, 0.3, schedules=schedules, remote=remote)
+    made.begin(400)
+    continue_off(made, 16)
     return made
 
 
-def test_a_draft_that_is_off_is_probed_when_the_budget_allows() -> None:
-    made, n_steps = switched_off(EASY), 0
-    while not made.probe_due():
+def continue_off(made: Policy, n_steps: int) -> None:
+    for _ in range(n_steps):
         made.learn_step(1, STEP)
-        n_steps += 1
-    assert n_steps >= 16, "enough to read"
-    assert made.chooser.budget_s > 0.01
-    made.chooser.budget_s = 0.0
+
+
+def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long() -> None:
+    made = unsure()
+    assert (made.schedule, made.probe_due()) == (OFF, True)
+    made.learn_scores(scores(0.3, 2))
+    continue_off(made, 1)
     assert not made.probe_due()
+    continue_off(made, 16)
+    assert made.probe_due()
+    made.learn_probe([], 0, 0.0, whole=False)
+    assert not made.probe_due(), "it was not possible"
 
 
-def test_a_draft_that_could_not_help_at_its_best_is_not_probed() -> None:
-    made = switched_off({n: 0.1 * n for n in range(1, 10)})
-    made.chooser.budget_s = 99.0
+@pytest.mark.parametrize("schedules", [(ASYNC,), (OFF,)])
+def test_a_draft_that_is_used_or_must_not_be_is_not_probed(schedules: Sequence[Schedule]) -> None:
+    assert not unsure(schedules=schedules).probe_due()
+
+
+def test_a_remote_draft_is_not_probed() -> None:
+    for remote in (False, True):
+        made = unsure(remote=remote)
+        made.learn_probe(scores(0.5, 60), 0, -9.0, whole=False)  # it may pay, and there is credit
+        continue_off(made, 17)
+        made.chooser.now = OFF
+        assert made.probe_due() is not remote
+
+
+def test_probes_are_paid_from_the_credit() -> None:
+    made = unsure()
+    credit_s = made.chooser.credit_s
+    made.learn_probe(scores(0.3, 12), 24, 0.24, whole=False)
+    assert made.chooser.credit_s == pytest.approx(credit_s - 0.24)
+    assert made.read_s == 0.01
+    continue_off(made, 20)
+    assert not made.probe_due(), "the next one would cost as much"
+    continue_off(made, 120)
+    assert made.probe_due(), "2 % of 12 s"
+
+
+@pytest.mark.parametrize(("target_s", "pays"), [(EASY, True), (TWICE, False)])
+def test_a_draft_is_not_asked_where_it_cannot_pay(target_s: dict[int, float], pays: bool) -> None:
+    made = unsure(target_s)
+    made.chooser.spend(-99.0)
+    asked = False
     for _ in range(200):
+        asked = asked or made.probe_due()
         made.learn_step(1, STEP)
-        assert not made.probe_due()
+    assert (asked or bool(made.chooser.changes)) is pays
 
 
-@pytest.mark.parametrize(("schedule", "n_unscored"), [(ASYNC, 1000), (SYNC, 0)])
-def test_a_draft_that_is_used_is_not_probed(schedule: Schedule, n_unscored: int) -> None:
-    made = policy(FLAT, schedules=(schedule,))
-    made.chooser.budget_s = 99.0
-    made.learn_step(n_unscored, StepCost(0, 0.01, 0.01))
-    made.learn_scores(scores(0.5, 1))
-    assert not made.probe_due()
-    off = Policy(8, N_AHEAD, (OFF,))
-    off.chooser.budget_s = 99.0
-    off.learn_step(1000, STEP)
-    assert not off.probe_due(), "nor one that may not be used"
+@pytest.mark.parametrize(("target_s", "least", "most"), [(EASY, 2.0, 3.0), (TWICE, 1.0, 1.0)])
+def test_most_gain_is_that_of_an_excellent_draft(target_s: dict[int, float], least: float, most: float) -> None:
+    assert Policy(4, 8).most_gain() is None, "unknown"
+    made = unsure(target_s)
+    gain = made.statistics()["most_gain"]
+    assert least <= gain <= most
+    made.learn_scores(scores(0.95, 2000))
+    assert gain == pytest.approx(max(f.rate for f in made.forecasts().values()) / made.forecasts()[OFF].rate, rel=0.05)
 
 
-def test_probes_take_no_more_than_their_share_of_the_time() -> None:
-    made, probes_s = switched_off(EASY), 0.0
-    for _ in range(3000):
-        if made.probe_due():
-            probes_s += 0.5
-            made.learn_probe(scores(0.0, 32), 64, 0.5, whole=False)
-            assert not made.probe_due()
-        made.learn_step(1, STEP)
-    assert made.schedule is OFF
-    assert 0 < probes_s <= 0.015 * 300 + 0.5
-
-
-def test_a_draft_whose_probes_are_good_is_used_again() -> None:
-    made = switched_off(EASY)
-    while made.schedule is OFF and made.chooser.n_tokens < 2000:
-        if made.probe_due():
-            made.learn_probe(scores(0.95, 32), 64, 0.05, whole=True)
-        made.learn_step(1, STEP)
+def test_a_draft_whose_probes_are_good_is_used() -> None:
+    made = unsure()
+    made.learn_probe(scores(1.0, 100), 24, 0.02, whole=True)
+    continue_off(made, 16)
     assert made.schedule is not OFF

@@ -1,14 +1,15 @@
 """Replays, and the policy on machines of known costs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from itertools import islice
+from statistics import median
 
 import pytest
 
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Machine, Replay, constant, drawn, predict, replay
+from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, predict, recorded, replay
 from tests.unit.spec.machines import (
     APART,
     MACHINES,
@@ -28,7 +29,7 @@ SLOW_DRAFT = Machine([0.1] * 9, 0.15, [0.1] * 9, 0.15)
 @cache
 def auto(machine: Machine, acceptance: float) -> tuple[Policy, Replay]:
     """A policy that chooses its schedule, and what it reaches."""
-    policy = Policy(N_MAX, N_AHEAD)
+    policy = Policy(N_MAX, N_AHEAD, apart=machine is APART)
     return policy, replay(policy, machine, constant(acceptance), 3000)
 
 
@@ -91,20 +92,62 @@ def test_a_draft_that_was_off_has_to_prefill_what_was_written_without_it() -> No
     assert found.seconds == pytest.approx(102 * 0.5 + 2 * 0.1 + 100 * 0.05, abs=0.06)
 
 
+def first(guesses: Guesses, n: int) -> list[tuple[float, bool]]:
+    return [guesses(i) for i in range(n)]
+
+
 def test_constant_candidates_are_right_as_often_as_asked_and_reproducible() -> None:
-    candidates = list(islice(constant(0.3, 5), 5000))
+    candidates = first(constant(0.3, 5), 5000)
     assert sum(right for _, right in candidates) / 5000 == pytest.approx(0.3, abs=0.02)
-    assert candidates == list(islice(constant(0.3, 5), 5000))
-    assert candidates != list(islice(constant(0.3, 6), 5000))
-    assert all(right for _, right in islice(constant(1.0), 100))
-    assert not any(right for _, right in islice(constant(0.0), 100))
+    assert candidates == first(constant(0.3, 5), 5000) != first(constant(0.3, 6), 5000)
+    assert all(right for _, right in first(constant(1.0), 100))
+    assert not any(right for _, right in first(constant(0.0), 100))
 
 
 def test_drawn_candidates_are_distributed_like_the_observed_ones() -> None:
     seen = [(0.1, False), (2.0, True), (3.0, True), (4.0, True)]
-    candidates = list(islice(drawn(seen), 4000))
+    candidates = first(drawn(seen), 4000)
     assert set(candidates) == set(seen)
     assert sum(right for _, right in candidates) / 4000 == pytest.approx(0.75, abs=0.03)
+
+
+def test_recorded_candidates_begin_again_at_their_end() -> None:
+    seen = [(0.1, False), (2.0, True)]
+    assert first(recorded(seen), 5) == [*seen, *seen, seen[0]]
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SYNC, Schedule.ASYNC])
+def test_the_draft_has_to_decode_the_prompt_first(schedule: Schedule) -> None:
+    """Concurrently it is late by that time."""
+    machine = Machine([0.5] * 9, 0.1, [0.5] * 9, 0.1, read_s=0.01)
+    runs = [replay(Fixed(1, 1, schedule), machine, constant(0.0), 4, n_prompt) for n_prompt in (1, 151)]
+    late_s = runs[1].seconds - runs[0].seconds
+    assert late_s == pytest.approx(1.5)
+    assert [n for n in runs[0].n_verified if n] == [1] * (3 + (schedule is Schedule.SYNC))
+
+
+def test_the_policy_is_told_how_long_the_text_becomes() -> None:
+    """A draft that pays only in a long text is not used in a short one."""
+    machine = replace(TWO_CORES, read_s=0.005)
+    runs = [replay(Policy(N_MAX, N_AHEAD), machine, constant(0.9), n, n_prompt=400) for n in (60, 400)]
+    assert [found.tokens_in[Schedule.OFF] > 50 for found in runs] == [True, False]
+
+
+def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
+    told: list[float] = []
+
+    class Told(Fixed):
+        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+            told.append(cost.decode_s)
+
+    exact, noisy = (
+        replay(Told(0, 0, Schedule.OFF), replace(FLAT, noise=noise, spikes=0.05), constant(0.0), 400)
+        for noise in (0.0, 0.02)
+    )
+    assert exact == noisy
+    assert set(told[:400]) == {0.5}
+    assert median(told[400:]) == pytest.approx(0.5, rel=0.01)
+    assert 5 < sum(seconds > 0.7 for seconds in told[400:]) < 40, "spikes"
 
 
 def test_prediction_needs_both_costs_and_a_scored_candidate() -> None:

@@ -1,0 +1,48 @@
+"""The constants of the policy.
+
+Source of those without another: the replays of `python -m benchmarks.regret`; what a change of each does is in
+benchmarks/NOTES.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """How much finding out may cost, and what is assumed about costs that were not measured."""
+
+    # The budget for finding out. The shares are those of the promise: never more than a few per cent slower.
+    time_share: float = 0.02  # of the time
+    gain_share: float = 0.1  # of what drafting has gained
+    advance: float = 2.5  # tokens' time that a pair's first text may spend before; also the most that is carried over
+    # Changes of schedule.
+    least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
+    horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done
+    first_review: int = 4  # steps after a change
+    review_steps: int = 16  # between later reviews
+    first_alone: int = 2  # steps of the target alone before a remote draft: the "other" machine may be this one
+    # Drafts that are idle, and drafts that run ahead.
+    excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
+    probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: a batch of a prompt
+    silence: int = 16  # tokens without a scored candidate after which it is probed,
+    long_silence: int = 128  # and if it is not likely to pay: the text may have changed
+    least_survival: float = 0.05  # of its candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)
+    # Costs that were not measured: see the machines in benchmarks/machines.
+    second: float = 0.3  # what a second token adds to the target's time for one, relative to it,
+    growth: float = 0.1  # and each further token
+    slower: float = 1.75  # factor of both models' times when they share cores concurrently
+    read: float = 1 / 5  # the draft's time per token of a long batch, relative to one token,
+    read_least: int = 16  # and tokens in a batch from which it is learned
+    # What was measured.
+    spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
+    most_slower: float = 1.5  # limit of a measurement, as a multiple of the mean
+    few: int = 5  # measurements after which a mean is reported
+    kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,
+    kept_scores: int = 16  # and in candidates, of an acceptance rate from other texts
+    prior_weight: float = 4.0  # of what is assumed about acceptance, in candidates per bin of confidence
+    memory: float = 0.98  # factor by which earlier candidates count less with each new one
+
+
+DEFAULT = PolicyConfig()
