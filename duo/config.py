@@ -180,6 +180,7 @@ class EngineConfig:
     draft_n_ahead: int | None = None
     schedule: str = "auto"
     n_predict: int = -1  # expected length of a generation, to reserve device memory for its KV cache; -1: unknown
+    warmup: bool = True  # whether to warm up new contexts: see duo.engine.warmup
 
     def __post_init__(self) -> None:
         _check_count("n_ctx", self.n_ctx, 0, MAX_INT, _INT)

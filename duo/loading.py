@@ -79,6 +79,7 @@ def load(
     schedule: str = "auto",
     profile: bool = True,
     n_predict: int = -1,
+    warmup: bool = True,
     back_port: int | None = None,
     back_host: str = "127.0.0.1",
     back_token: str = "",
@@ -103,6 +104,7 @@ def load(
     schedule: "async" (concurrent), "sync" (sequential), "off" (the target alone), or "auto" for the fastest.
     profile: whether to load and store what is learned about this pair.
     n_predict: expected length of a generation in tokens, to reserve device memory; -1: unknown.
+    warmup: whether new contexts decode a few tokens before the first text, which reads all weights into memory.
     back_port, back_host: address on which to accept remote drafts (duo back); back_token: their password.
     remote_drafts: those of a lead that is already listening.
     progress: called on a background thread with a description, the amount done and the total; False cancels.
@@ -111,7 +113,7 @@ def load(
     """
     config = EngineConfig(
         n_ctx, n_batch, n_ubatch, flash_attn, type_k, type_v, exact, n_threads, n_threads_batch, draft_n_threads,
-        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict,
+        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict, warmup,
     )  # fmt: skip
     config.drafting()
     for name, value, choices in (
@@ -280,7 +282,8 @@ class _Loader:
         n_threads = self.config.draft_n_threads or 1
         context = self.config.context(2 * self.config.drafting().n_max, n_threads, n_threads, 0)
         context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
-        return DraftProcess(f"the draft on {', '.join(draft.rpc_servers)}", draft, context, drafts)
+        name = f"the draft on {', '.join(draft.rpc_servers)}"
+        return DraftProcess(name, draft, context, drafts, warmup=self.config.warmup)
 
     def _profile(self, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
         """The profile of the pair, unless it is disabled or has no config directory."""

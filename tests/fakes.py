@@ -138,6 +138,7 @@ class FakeContext:
         self.teams: list[int] = []  # the number of threads that each batch was computed with; 0: as it was made
         self._n_threads = (0, 0)
         self._busy = threading.Lock()
+        self.was_first = False
         self._aborted = False
         self._cancelled = False
 

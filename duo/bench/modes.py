@@ -67,7 +67,7 @@ class LoopbackDraft(AbstractContextManager["LoopbackDraft"]):
         self._drafts = RemoteDrafts()
         self._drafts.limit(largest, n_target)
         context = ContextConfig(2 * largest.n_max, n_draft, n_draft, n_ubatch=DRAFT_BATCH)
-        self._process = DraftProcess("the remote draft", draft, context, self._drafts)
+        self._process = DraftProcess("the remote draft", draft, context, self._drafts, warmup=engine.slot.config.warmup)
         self._drafts.on_ready = self._process.start
 
     def __enter__(self) -> LoopbackDraft:

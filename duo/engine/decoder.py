@@ -18,6 +18,10 @@ class Decoder(Protocol):
     n_rollback: int | None  # tokens of the last batch that can be rolled back, once; None: all tokens, at any time
 
     @property
+    def was_first(self) -> bool:
+        """Whether the time of the last decode is not representative: see duo.llama.Context."""
+
+    @property
     def n_past(self) -> int:
         """Tokens in the cache."""
 

@@ -20,7 +20,10 @@ class TargetSide(Protocol):
         """The draft begins a token. Returns the epoch, and the tokens accepted since the last call."""
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be stale."""
+        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be stale.
+
+        `n_tokens` is 0 if the time is not representative.
+        """
 
 
 class Probe(NamedTuple):
@@ -90,7 +93,8 @@ class Drafter:
         guess = self._guesser.guess(logits, position, self._recent(position))
         end = time.perf_counter()
         # A token that is refused changes nothing else: the next step reconciles.
-        useful = self._queue.publish(self._epoch, position, guess, len(fresh), end - start)
+        n_timed = 0 if self._draft.was_first else len(fresh)
+        useful = self._queue.publish(self._epoch, position, guess, n_timed, end - start)
         if useful:
             self._tokens.append(guess.token)
         self._metrics.drafted(start, end, len(fresh))

@@ -78,6 +78,7 @@ class Engine:
             texts = list(self._texts)
         for request in texts:
             self.cancel(request)
+        self._slot.interrupt()  # a warm-up without a request
         self._worker.join()
         if not lifeline.is_lost():
             self._slot.close()

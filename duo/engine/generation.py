@@ -119,8 +119,9 @@ class Generation:
         acceptance, judged = self._verify(logits, candidates)
         pieces = self._ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(pieces)]
-        # The cost of a step with prefill says nothing about later steps.
-        cost = StepCost(len(candidates), decode_s, time.perf_counter() - began) if len(tokens) == 1 else None
+        # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
+        is_usual = len(tokens) == 1 and not self._target.was_first
+        cost = StepCost(len(candidates), decode_s, time.perf_counter() - began) if is_usual else None
         self.draft.commit(written, cost)
         n_accepted = min(len(acceptance.accepted), len(written))
         self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule)

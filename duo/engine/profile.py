@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
-from duo.llama.devices import list_devices
+from duo.llama.devices import list_backends, list_devices
+from duo.llama.library import system_info
 from duo.llama.versions import versions
 from duo.models.profiles import Profile
 
@@ -20,6 +21,7 @@ def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile
                 {
                     "path": str(model.path.resolve()),
                     "bytes": sum(part.stat().st_size for part in model.shards),
+                    "modified_ns": [part.stat().st_mtime_ns for part in model.shards],
                     "gpu_layers": model.n_gpu_layers,
                     "devices": list(model.devices) if model.devices is not None else None,
                     "servers": list(model.rpc_servers),
@@ -27,9 +29,9 @@ def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile
                 }
                 for model in models
             ],
-            "devices": [device.description for device in list_devices()],
+            "devices": [device.description for device in list_devices()],  # the CPU among them
             "cores": usable_cores(),
-            "llama": versions()["llama-cpp-python"],
+            "llama": [versions()["llama-cpp-python"], versions()["llama.cpp"], *list_backends(), system_info()],
             "options": [*threads, config.flash_attn, config.type_k, config.type_v, config.exact],
         }
     )

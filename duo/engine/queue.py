@@ -18,7 +18,7 @@ class Offer(NamedTuple):
     epoch: int
     position: int
     guess: Guess
-    n_tokens: int  # decoded to make it
+    n_tokens: int  # decoded to make it; 0: the time is not representative
     seconds: float  # that this took
     n_known: int | None = None  # accepted tokens known when it was made; None: all of its epoch
     latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
 from duo.engine.threads import ON_CPU, check_threads, plan_threads, tuned_threads
+from duo.engine.warmup import time_draft, warm_up
 from duo.errors import UsageError
 from duo.llama.context import Context
 from duo.llama.grammar import Grammar
@@ -97,9 +99,10 @@ class Slot:
         self.draft_cache: Cache | None = None
         self._contexts: list[Context] = []
         self._end_tokens: list[int] | None = None
-        self._lock = threading.Lock()  # protects the two below, so that cancel() never affects the next request
+        self._lock = threading.Lock()  # protects the three below, so that cancel() never affects the next request
         self._running: Generation | None = None
         self._request: TextRequest | None = None
+        self._warming: list[Context] = []  # contexts that are being warmed up
 
     def close(self) -> None:
         """Free the contexts."""
@@ -110,39 +113,61 @@ class Slot:
 
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
-        return Policy(drafting.n_max, drafting.n_ahead, schedules_of(drafting), self.threads.draft)
+        schedules, threads = schedules_of(drafting), self.threads
+        return Policy(drafting.n_max, drafting.n_ahead, schedules, threads.draft, apart=threads.apart)
 
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
         assert self.draft_cache is not None
         return LocalDraft(self.draft_cache, policy, self.threads)
 
-    def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> None:
+    def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
 
-        `stop` ends the wait for a remote draft that is starting. Raises PromptError, MemoryLimitError, ModelError or
-        UsageError.
+        Returns the seconds that this took, without the wait for a remote draft that is starting, which `stop` ends.
+        Raises PromptError, MemoryLimitError, ModelError or UsageError.
         """
         n_ctx = context_size(self.target, self.config, n_prompt, n_predict, self.n_ctx if self._is_largest else 0)
         if n_ctx <= self.n_ctx:
-            return
+            return 0.0
+        start = time.perf_counter()
         self.close()
         n_max = self.drafting.n_max if self.draft_model is not None or self.remote is not None else 0
         target = target_context(self.target, self.config, self.threads, n_ctx, n_max)
         self._contexts.append(target)
         draft = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
-            self.remote = None
+            self.remote, n_max = None, 0
         elif n_max and self.draft_model is not None:
             draft = draft_context(self.draft_model, self.config, self.threads, n_ctx)
         if draft is not None:
             self._contexts.append(draft)
+        if self.config.warmup:
+            self._warm_up(target, draft, n_max, stop)
+        seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.ready(self.target, target, stop)
         self.target_context, self.target_cache = target, Cache(target)
         self.draft_cache = Cache(draft) if draft is not None else None
         self.draft = self.new_draft(self.policy) if draft is not None else None
         self.n_ctx, self._is_largest = n_ctx, n_predict < 0
+        return seconds
+
+    def _warm_up(self, target: Context, draft: Context | None, n_max: int, stop: threading.Event | None) -> None:
+        """Warm up new contexts, unless `stop` is set, and measure the draft."""
+        with self._lock:
+            self._warming = list(self._contexts)
+        try:
+            if stop is None or not stop.is_set():  # once it is set, all decodes are aborted
+                warm_up(target, self.target, n_max + 1, n_max + 1)
+                if draft is not None and self.draft_model is not None:
+                    warm_up(draft, self.draft_model, 2)
+                    time_draft(draft, self.draft_model, self.threads.draft, self.policy)
+        finally:
+            with self._lock:
+                self._warming = []
+            for context in self._contexts:
+                context.resume()
 
     def attach(self, remote: RemoteSource) -> None:
         """Use remote drafts from now on; makes contexts for texts of unknown length."""
@@ -157,16 +182,29 @@ class Slot:
 
         Raises DecodeError, PromptError, MemoryLimitError, DeviceError, or UsageError for an invalid grammar.
         """
-        config, stop = request.config, request.config.stop
         request.metrics.stop = INTERRUPTED
         if request.cancelled.is_set():
             return
-        pin(self.threads.cores)
-        self.reserve(len(request.prompt), stop.n_predict, request.cancelled)
+        with self._lock:
+            self._request = request
+        try:
+            pin(self.threads.cores)
+            n_predict = request.config.stop.n_predict
+            is_loading = not self._contexts  # the first contexts are part of loading
+            seconds = self.reserve(len(request.prompt), n_predict, request.cancelled)
+            request.metrics.started += seconds if is_loading else 0.0
+            self._generate(request, drafts)
+        finally:
+            with self._lock:
+                self._request = None
+
+    def _generate(self, request: TextRequest, drafts: Drafts | None) -> None:
+        config, stop = request.config, request.config.stop
         assert self.target_cache is not None
         context = self.target_cache.context
         if drafts is None:
-            drafts = Drafts(self.draft, None if config.is_rejection else self.remote)
+            is_off = self.drafting.schedule == Schedule.OFF.value  # there is nothing to learn
+            drafts = Drafts() if is_off else Drafts(self.draft, None if config.is_rejection else self.remote)
         threads = drafts.threads or self.threads
         banned = self._banned(config)
         verifier, guesser = choosing(self.target, config, banned)
@@ -192,12 +230,12 @@ class Slot:
             request.on_prompt,
         )
         with self._lock:
-            self._running, self._request = generation, request
+            self._running = generation
         try:
             generation.run(request.put, request.cancelled)
         finally:
             with self._lock:
-                self._running = self._request = None
+                self._running = None
             context.resume()
             self.target_cache.end(generation.session.accepted)
             request.policy = generation.policy
@@ -208,18 +246,25 @@ class Slot:
             cache.context.rollback(0)
 
     def cancel(self, request: TextRequest) -> None:
-        """End this request after the current decode, or in the middle of its prefill. From any thread."""
+        """End this request after the current decode, or in the middle of its prefill or warm-up. From any thread."""
         request.cancelled.set()
         with self._lock:
-            if self._running is not None and self._request is request:
-                self._running.interrupt()
+            if self._request is request:
+                self._interrupt()
 
     def interrupt(self) -> None:
-        """cancel() the running request, if any. From any thread."""
+        """cancel() the running request, if any, or end a warm-up without one. From any thread."""
         with self._lock:
-            request = self._request
-        if request is not None:
-            self.cancel(request)
+            if self._request is not None:
+                self._request.cancelled.set()
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Abort what is being computed. Called under the lock."""
+        if self._running is not None:
+            self._running.interrupt()
+        for context in self._warming:
+            context.abort()
 
     def _banned(self, config: GenerationConfig) -> list[int]:
         """Tokens that must not be chosen."""

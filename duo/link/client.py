@@ -191,6 +191,10 @@ class _Announcing:
     def n_past(self) -> int:
         return self._context.n_past
 
+    @property
+    def was_first(self) -> bool:
+        return self._context.was_first
+
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > _ANNOUNCED:
             self._announce()

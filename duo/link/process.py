@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from duo.config import ContextConfig, ModelConfig
+from duo.engine.warmup import warm_up
 from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
 from duo.link.client import DraftClient, hello
@@ -49,6 +50,7 @@ class DraftPlan:
     url: str  # of the lead
     model: ModelConfig
     context: ContextConfig  # n_ctx: tokens beyond those of the lead's texts
+    warmup: bool  # whether to warm up contexts
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
@@ -80,12 +82,14 @@ class DraftProcess:
     reason, that one does too: it reads end-of-file on its standard input.
     """
 
-    def __init__(self, name: str, model: ModelConfig, context: ContextConfig, drafts: RemoteDrafts) -> None:
+    def __init__(
+        self, name: str, model: ModelConfig, context: ContextConfig, drafts: RemoteDrafts, *, warmup: bool = True
+    ) -> None:
         """Listen; `name` names the draft in log messages. Raises UsageError."""
         token = secrets.token_urlsafe()
         rules = Rules(hosts=frozenset(LOOPBACK_NAMES))
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), rules), _LOOPBACK, 0)
-        plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context)
+        plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context, warmup)
         self._name = name
         self._command = child.call("duo.link.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}
@@ -230,14 +234,21 @@ def run_draft(plan: DraftPlan, token: str) -> None:
     with closing(Model(config)) as model:
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
-        client = DraftClient(plan.url, hello(token, model), lambda n_ctx: draft_context(model, plan.context, n_ctx))
+
+        def context(n_ctx: int) -> Context:
+            return draft_context(model, plan.context, n_ctx, warmup=plan.warmup)
+
+        client = DraftClient(plan.url, hello(token, model), context)
         client.on_connected = lambda: _write(Connected())
         client.run()
 
 
-def draft_context(model: Model, config: ContextConfig, n_ctx: int) -> Context:
-    """A context for texts of `n_ctx` tokens, at most as large as the draft was trained with."""
-    return Context(model, replace(config, n_ctx=min(model.n_ctx_train, n_ctx + config.n_ctx)))
+def draft_context(model: Model, config: ContextConfig, n_ctx: int, *, fixed: int = 0, warmup: bool = True) -> Context:
+    """A context for texts of `n_ctx` tokens, at most as large as the draft was trained with, or of `fixed` tokens."""
+    context = Context(model, replace(config, n_ctx=fixed or min(model.n_ctx_train, n_ctx + config.n_ctx)))
+    if warmup:
+        warm_up(context, model, 2)
+    return context
 
 
 class _Reporter(logging.Handler):

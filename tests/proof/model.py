@@ -57,6 +57,7 @@ class TableContext:
     n_batch = 64
     n_vocab = N_VOCAB
     n_rollback: int | None = None
+    was_first = False
 
     def __init__(self, table: Table, during: Callable[[], object] = lambda: None) -> None:
         self.during = during

@@ -17,6 +17,7 @@ from duo.engine.metrics import Metrics
 from duo.engine.text import Ending, TextStream
 from duo.llama.context import Context
 from duo.llama.model import Model
+from duo.spec.constants import DEFAULT
 from duo.spec.policy import Policy
 from duo.spec.sampling import chooser
 from duo.spec.schedule import Schedule
@@ -37,7 +38,7 @@ class Pair:
     def __init__(self, target: Model, draft: Model, n: int) -> None:
         self.model = target
         self.n = n
-        config = ContextConfig(N_CTX, 1, 1, n_outputs_max=Policy.PROBE_TOKENS, exact=True)
+        config = ContextConfig(N_CTX, 1, 1, n_outputs_max=DEFAULT.probe_tokens, exact=True)
         self.target = Context(target, config)
         self.draft = Context(draft, config)
         self.prompt: list[int] = []
@@ -112,6 +113,10 @@ class Before:
     @property
     def n_past(self) -> int:
         return self._context.n_past
+
+    @property
+    def was_first(self) -> bool:
+        return self._context.was_first
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self._before()

@@ -41,9 +41,7 @@ def back(options: BackOptions) -> int:
     spare = replace(config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1), n_ubatch=DRAFT_BATCH)
 
     def context(n_ctx: int) -> Context:
-        if options.ctx_size:
-            return Context(model, replace(spare, n_ctx=options.ctx_size))
-        return draft_context(model, spare, n_ctx)
+        return draft_context(model, spare, n_ctx, fixed=options.ctx_size, warmup=options.warmup)
 
     with interruptible(lambda show: _load(model_config, show)) as loaded, closing(loaded) as model:
         if not model.can_roll_back:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from duo.cli.options.context import CacheOptions
+from duo.cli.options.context import CacheOptions, WarmupOption
 from duo.cli.options.declare import CONTEXT, MAIN, MODELS, THREADS, HelpOpt, UntilEofOpt, option
 from duo.cli.options.devices import (
     DEVICES,
@@ -85,5 +85,5 @@ class PlaceOptions:
 class BackOptions(DraftOptions, PlaceOptions, EngineOptions):
     """The options of `duo back`."""
 
-    offers = (DraftOptions, WeightOptions, PlaceOptions, CacheOptions, LogOptions)
+    offers = (DraftOptions, WeightOptions, PlaceOptions, CacheOptions, WarmupOption, LogOptions)
     help: HelpOpt = False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from duo.cli.options import declare
-from duo.cli.options.context import CacheOptions, ContextOption
+from duo.cli.options.context import CacheOptions, ContextOption, WarmupOption
 from duo.cli.options.declare import OUTPUT, HelpOpt
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.drafting import ExactOption
@@ -74,7 +74,7 @@ class BenchOptions(MeasuredOptions, EngineOptions, ResultOptions):
 
     offers = (
         ModelOptions, MeasuredOptions, HubOptions, ExactOption, DeviceOptions, ThreadOptions,
-        ContextOption, CacheOptions, ResultOptions, LogOptions,
+        ContextOption, CacheOptions, WarmupOption, ResultOptions, LogOptions,
     )
     profile: bool = False
     help: HelpOpt = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from duo.cli.options.context import CacheOptions
+from duo.cli.options.context import CacheOptions, WarmupOption
 from duo.cli.options.declare import MAIN, HelpOpt, option
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.drafting import DraftingOptions, DraftOpt, ExactOption
@@ -35,7 +35,7 @@ class CheckOptions(CheckedOptions, EngineOptions, GenerationOptions):
 
     offers = (
         ModelOptions, CheckedOptions, HubOptions, SamplingOptions, VerifyOption, DraftingOptions,
-        ExactOption, DeviceOptions, ThreadOptions, CacheOptions, LogOptions,
+        ExactOption, DeviceOptions, ThreadOptions, CacheOptions, WarmupOption, LogOptions,
     )
     seed: int = 1
     profile: bool = False

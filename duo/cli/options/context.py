@@ -34,6 +34,16 @@ class BatchOptions:
 
 
 @dataclass(frozen=True)
+class WarmupOption:
+    """The warm-up."""
+
+    warmup: Annotated[bool, option(
+        "--warmup/--no-warmup", panel=CONTEXT, env="LLAMA_ARG_WARMUP",
+        help="Decode a few tokens before the first text, which reads all weights into memory and lets devices compile. "
+        "No figure includes it.")] = True
+
+
+@dataclass(frozen=True)
 class CacheOptions:
     """Attention and the KV cache."""
 

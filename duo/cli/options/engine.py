@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption
+from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption, WarmupOption
 from duo.cli.options.devices import DeviceOptions, RpcOptions
 from duo.cli.options.drafting import DraftingOptions, ExactOption, ProfileOption
 from duo.cli.options.model import HubOptions, ModelOptions, WeightOptions
@@ -23,7 +23,7 @@ from duo.errors import UsageError
 class EngineOptions(
     ModelOptions, HubOptions, WeightOptions, LimitOptions, DraftingOptions, ProfileOption, ExactOption, ThreadOptions,
     CoreOptions, DeviceOptions, RpcOptions, BackPortOptions, BackTokenOptions, ContextOption, BatchOptions,
-    CacheOptions, LogOptions,
+    CacheOptions, WarmupOption, LogOptions,
 ):
     """Which models to load, and how they decode."""
 
@@ -69,6 +69,7 @@ class EngineOptions(
             draft_n_ahead=self.draft_ahead,
             schedule=self.schedule,
             n_predict=self.predict,
+            warmup=self.warmup,
         )
 
 

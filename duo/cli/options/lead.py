@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption
+from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption, WarmupOption
 from duo.cli.options.declare import HelpOpt
 from duo.cli.options.devices import DeviceOptions, RpcOptions
 from duo.cli.options.drafting import DraftingOptions, ExactOption, ProfileOption
@@ -25,6 +25,6 @@ class LeadOptions(EngineOptions, GenerationOptions, ServerOptions, ColorOption):
         ModelOptions, LimitOptions, ServerOptions, BackTokenOptions, HubOptions, WeightOptions,
         StopOptions, SamplingOptions, GrammarOptions, DraftingOptions, ProfileOption, ExactOption,
         ThreadOptions, CoreOptions, DeviceOptions, RpcOptions, ContextOption, BatchOptions,
-        CacheOptions, ColorOption, LogOptions,
+        CacheOptions, WarmupOption, ColorOption, LogOptions,
     )  # fmt: skip
     help: HelpOpt = False

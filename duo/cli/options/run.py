@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption
+from duo.cli.options.context import BatchOptions, CacheOptions, ContextOption, WarmupOption
 from duo.cli.options.declare import MAIN, OUTPUT, PROMPT, option, show_help
 from duo.cli.options.devices import DeviceOptions, RpcOptions
 from duo.cli.options.drafting import DraftingOptions, ExactOption, ProfileOption
@@ -42,7 +42,7 @@ class RunOptions(EngineOptions, GenerationOptions, PromptOptions, TemplateOption
         ModelOptions, PromptOptions, LimitOptions, HubOptions, WeightOptions, TemplateOptions, StopOptions,
         SamplingOptions, GrammarOptions, VerifyOption, DraftingOptions, ProfileOption, BackPortOptions,
         BackTokenOptions, ExactOption, ThreadOptions, CoreOptions, DeviceOptions, RpcOptions, ContextOption,
-        BatchOptions, CacheOptions, ColorOption, ReportOptions, LogOptions,
+        BatchOptions, CacheOptions, WarmupOption, ColorOption, ReportOptions, LogOptions,
     )
     display_prompt: Annotated[bool, option(
         "--display-prompt/--no-display-prompt", panel=PROMPT, help="Print the prompt before the text.")] = False

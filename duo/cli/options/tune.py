@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duo.cli.options.context import CacheOptions
+from duo.cli.options.context import CacheOptions, WarmupOption
 from duo.cli.options.declare import HelpOpt
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.drafting import ExactOption
@@ -18,7 +18,7 @@ class TuneOptions(EngineOptions):
     """The options of `duo tune`: those of a run that decide what a decode costs."""
 
     offers = (
-        ModelOptions, HubOptions, ExactOption, DeviceOptions, CacheOptions, LogOptions,
+        ModelOptions, HubOptions, ExactOption, DeviceOptions, CacheOptions, WarmupOption, LogOptions,
     )  # fmt: skip
     ctx_size: int = 256  # enough for what is measured
     help: HelpOpt = False

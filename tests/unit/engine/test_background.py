@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from duo.engine.background import Background
+from duo.engine.background import Background, Items
 
 Put = Callable[[int], None]
 
@@ -49,3 +50,33 @@ def test_the_end_of_the_block_stops_and_joins_the_work() -> None:
             break
     assert ended == [True]
     assert "test-background" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_end_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duo.engine.background.PAUSE_S", 90)
+    items: Items[int] = Items()
+    items.put(1)
+    found, taken = [], threading.Event()
+
+    def take() -> None:
+        for item in items:
+            found.append(item)
+            taken.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(take)
+        assert taken.wait(30)
+        items.end()
+        taking.result(30)
+    assert found == [1]
+
+
+def test_only_the_first_error_of_several_ends_is_raised() -> None:
+    items: Items[int] = Items()
+    items.put(1)
+    items.end(KeyError("first"))
+    items.end(ValueError("second"))
+    found = iter(items)
+    assert next(found) == 1
+    with pytest.raises(KeyError, match="first"):
+        next(found)

@@ -44,6 +44,22 @@ def test_new_text_is_decoded_in_one_batch() -> None:
     assert context.tokens == PROMPT + TEXT[:10]
 
 
+def test_the_first_decode_of_a_size_teaches_nothing() -> None:
+    """Its time includes what a device had to compile."""
+    context, policy = FakeContext(), Eager(4, 9)
+    draft = begun(context, policy)
+    draft.start()
+    context.was_first = True
+    for _ in range(2):
+        draft.drafter.step()
+    draft.commit(TEXT[:1], None)
+    assert (policy.beside.draft_s, draft.session.n_pending) == (0, 1)
+    context.was_first = False
+    draft.drafter.step()
+    draft.commit(TEXT[1:2], None)
+    assert policy.beside.draft_s > 0
+
+
 def test_a_draft_that_agrees_with_the_text_is_never_rolled_back() -> None:
     context = FakeContext()
     draft = begun(context, Eager(4, 9))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
 from duo.errors import DecodeError
-from duo.spec.policy import Policy
+from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
@@ -191,3 +191,40 @@ def test_the_text_ends_before_a_stop_string() -> None:
     assert b"".join(shown).decode() == letters[: letters.index(stop)]
     assert tokens == TEXT[: letters.index(stop) + 3]
     assert generation.metrics.stop == STOP_STRING
+
+
+class Learning(Eager):
+    """Records the candidates of each step whose cost it learns, and how many candidates were scored."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(4, 6, schedule)
+        self.learned: list[int] = []
+        self.n_scores = 0
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        self.learned.append(cost.n_candidates)
+        super().learn_step(n_tokens, cost)
+
+    def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
+        scores = list(scores)
+        self.n_scores += len(scores)
+        super().learn_scores(scores)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.OFF, Schedule.SYNC])
+def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
+    """Its time includes what a device had to compile. What it shows about the draft is learned all the same."""
+    target, policy = FakeContext(), Learning(schedule)
+
+    def during() -> None:
+        target.was_first = target.batches.count(target.batches[-1]) == 1
+
+    target.during = during
+    assert run(make_generation(target, FakeContext(), make_ending(N), policy)) == TEXT
+    sizes = target.batches[1:]  # without the prompt
+    assert len(policy.learned) == len(sizes) - len({*sizes})
+    others = list(sizes)
+    for size in {*sizes}:
+        others.remove(size)
+    assert sorted(n + 1 for n in policy.learned) == sorted(others)
+    assert policy.n_scores == sum(size - 1 for size in sizes)

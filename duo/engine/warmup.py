@@ -1,0 +1,71 @@
+"""Warm-up: what the first decodes of new contexts cost once, such as reading weights from the disk, costs no text."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from duo.engine.decoder import Decoder
+from duo.errors import DecodeError
+from duo.llama.devices import CPU
+from duo.llama.model import Model
+from duo.spec.policy import Policy
+
+log = logging.getLogger("duo.engine")
+
+_PAIR = 2  # tokens of the only batch on the CPU, as in llama.cpp
+_N_TIMED = 2  # decodes of which the faster counts: the first one with other threads has to start them
+_MOST_S = 2.0  # after which no further size is decoded on devices: with layers on the CPU, a batch may take a second
+
+
+def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -> None:
+    """Decode a batch of two tokens or, with layers on other devices, of each size from 1 to `n_most` (at least 2).
+
+    Devices may compile for each size. Each batch returns `n_rows_most` rows of logits, or one per token if it has
+    fewer. Leaves the cache empty. A decode that fails is not an error: the text's own will fail with the reason.
+    """
+    on_cpu = model.places == {CPU}
+    end = time.perf_counter() + _MOST_S
+    most = min(max(_PAIR, n_most), context.n_batch, context.n_ctx)
+    for n in [min(_PAIR, most)] if on_cpu else range(1, most + 1):
+        if n > _PAIR and time.perf_counter() > end:
+            return
+        if not _decode(context, _tokens(model, n), min(n, n_rows_most)):
+            return
+
+
+def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: Policy) -> None:
+    """Tell `policy` the time of one token with each number of threads of `choices` for which it knows none.
+
+    The context must be warm. Leaves its cache empty, and the last number of threads set.
+    """
+    for n_threads in choices:
+        if policy.knows_draft(n_threads):
+            continue
+        context.set_threads(n_threads, n_threads)
+        times = []
+        for _ in range(_N_TIMED):
+            start = time.perf_counter()
+            if not _decode(context, _tokens(model, 1)):
+                return
+            times.append(time.perf_counter() - start)
+        policy.learn_warmup(n_threads, min(times))
+
+
+def _tokens(model: Model, n: int) -> list[int]:
+    """BOS and EOS, as far as the vocabulary has them, as often as needed."""
+    some = [token for token in (model.bos, model.eos) if token >= 0] or [0]
+    return (n * some)[:n]
+
+
+def _decode(context: Decoder, tokens: Sequence[int], n_rows: int = 1) -> bool:
+    """Decode in an empty cache, and empty it. False if that failed or was aborted."""
+    try:
+        context.decode(tokens, n_rows)
+    except DecodeError as error:
+        log.debug("the warm-up ended: %s", error)
+        return False
+    finally:
+        context.rollback(0)
+    return True

@@ -1,0 +1,203 @@
+"""The contexts of a slot: they are warm before the first text, whatever becomes of the warm-up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.engine.engine import Engine
+from duo.engine.slot import Slot, TextRequest
+from duo.engine.text import INTERRUPTED, LIMIT
+from duo.llama.context import Context
+from duo.llama.model import Model
+from duo.spec.types import Logits
+from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
+
+N = 12
+Make = Callable[..., Slot]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf", seed=2, depth=0.02)
+
+
+@pytest.fixture
+def make(tiny: Path) -> Iterator[Make]:
+    """Makes slots; by default of one model that is target and draft."""
+    with ExitStack() as stack:
+
+        def make(*paths: Path, places: frozenset[str] | None = None, **options: object) -> Slot:
+            models = [stack.enter_context(closing(Model(ModelConfig(path)))) for path in paths or (tiny, tiny)]
+            for model in models:
+                model.places = places or model.places
+            config = EngineConfig(n_threads=1, draft_n_threads=1, **options)  # type: ignore[arg-type]
+            return stack.enter_context(closing(Slot(models[0], models[1] if len(models) > 1 else None, config)))
+
+        yield make
+
+
+class Decodes:
+    """The batches that were decoded, as (whether by the target, tokens); `during` is called in each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: list[tuple[int, int]] = []
+        self.contexts: list[Context] = []
+        self.during: Callable[[], object] = lambda: None
+        decode = Context.decode
+
+        def recorded(context: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+            if context not in self.contexts:
+                self.contexts.append(context)
+            self.all.append((self.contexts.index(context), len(tokens)))
+            self.during()
+            return decode(context, tokens, n_rows)
+
+        monkeypatch.setattr(Context, "decode", recorded)
+        monkeypatch.setattr(Context, "probe_rollback", lambda _: True)  # decodes, too
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> Decodes:
+    return Decodes(monkeypatch)
+
+
+def write(slot: Slot, n: int = N, cancelled: threading.Event | None = None) -> tuple[list[int], TextRequest]:
+    tokens: list[int] = []
+    config = GenerationConfig(stop=StopConfig(n, (), ignore_eos=True))
+    request = TextRequest(slot.target.tokenize("the cat"), config, lambda step: tokens.extend(step.tokens))
+    request.cancelled = cancelled or request.cancelled
+    slot.write(request)
+    return tokens, request
+
+
+def test_new_contexts_are_warmed_up_once(make: Make, decodes: Decodes) -> None:
+    slot = make(schedule="off")
+    slot.reserve(10, N)
+    assert decodes.all == [(0, 2), (1, 2), (1, 1), (1, 1)], "the target, the draft, and twice its token"
+    assert slot.policy.knows_draft(1)
+    contexts = [slot.target_context, slot.draft_cache and slot.draft_cache.context]
+    assert contexts == decodes.contexts
+    assert [context and context.n_past for context in contexts] == [0, 0]
+    assert slot.reserve(10, N) == 0
+    assert len(decodes.all) == 4
+    slot.reserve(10, 200)
+    assert decodes.all[4:] == [(2, 2), (3, 2)], "larger ones; the draft's time is known"
+
+
+def test_without_a_warm_up(make: Make, decodes: Decodes) -> None:
+    slot = make(warmup=False)
+    assert slot.reserve(10, N) > 0, "making the contexts is part of loading, too"
+    assert decodes.all == []
+    assert not slot.policy.knows_draft(1)
+
+
+@pytest.mark.parametrize("n_draft", [0, 1])
+def test_on_devices_each_size_that_will_be_used_is_decoded(
+    make: Make, decodes: Decodes, tiny: Path, n_draft: int
+) -> None:
+    slot = make(*[tiny] * (1 + n_draft), places=frozenset({"GPU0"}), draft_n_max=4)
+    slot.reserve(10, N)
+    sizes = [[n for i, n in decodes.all if i == which] for which in (0, 1)]
+    assert sizes == ([[1, 2, 3, 4, 5], [1, 2, 1, 1]] if n_draft else [[1, 2], []])
+
+
+@pytest.mark.parametrize("schedule", ["off", "sync"])
+def test_it_is_in_no_statistics_and_changes_no_text(make: Make, schedule: str) -> None:
+    found = []
+    for warm in (True, False):
+        slot = make(schedule=schedule, warmup=warm, exact=True)
+        tokens, request = write(slot)
+        again, _ = write(slot)
+        assert tokens == again
+        prompts = [event.n for event in request.metrics.events if event.name == "prompt"]
+        steps = [step.n_tokens for step in request.metrics.steps]
+        found.append((tokens, prompts, request.n_cached, len(steps) if schedule == "off" else 0))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == N
+
+
+def test_the_time_to_the_first_token_does_not_include_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Slot.reserve
+    monkeypatch.setattr(Slot, "reserve", lambda slot, *size: 1000.0 if reserve(slot, *size) else 0.0)
+    first, second = (write(slot)[1].metrics.statistics().generation for slot in [make()] for _ in range(2))
+    assert first.time_to_first_token_s is not None
+    assert second.time_to_first_token_s is not None
+    assert first.time_to_first_token_s < 0 < second.time_to_first_token_s
+
+
+@pytest.mark.parametrize("tiny_model", [tiny_mamba, tiny_hybrid])
+@pytest.mark.parametrize("places", [None, frozenset({"GPU0"})])
+def test_models_that_cannot_roll_back(
+    make: Make, tmp_path: Path, tiny_model: Callable[[Path], Path], places: frozenset[str] | None
+) -> None:
+    path = tiny_model(tmp_path / "model.gguf")
+    texts = [write(make(path, places=places, warmup=warm))[0] for warm in (True, False)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == N
+
+
+@pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
+def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
+    slot, cancelled = make(schedule="sync"), threading.Event()
+    request = TextRequest([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None, cancelled=cancelled)
+
+    def cancel() -> None:
+        if len(decodes.all) == n_before:
+            thread = threading.Thread(target=slot.cancel, args=(request,))
+            thread.start()
+            thread.join()
+
+    decodes.during = cancel
+    slot.write(request)
+    assert cancelled.is_set()
+    assert request.metrics.stop == INTERRUPTED
+    assert not request.metrics.steps
+    assert not slot.policy.knows_draft(1), "nothing more was computed"
+    tokens, after = write(slot)
+    assert (len(tokens), after.metrics.stop, after.metrics.draft_error) == (N, LIMIT, None)
+
+
+def test_a_request_that_was_cancelled_before_is_not_kept_waiting(make: Make, decodes: Decodes) -> None:
+    slot, stop = make(), threading.Event()
+    stop.set()
+    slot.reserve(10, N, stop)
+    assert decodes.all == []
+
+
+def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Decodes) -> None:
+    slot = make(places=frozenset({"GPU0"}), draft_n_max=4)
+    decodes.during = slot.interrupt
+    slot.reserve(10, N)
+    assert [n for i, n in decodes.all if i == 0] == [1]
+    decodes.during = lambda: None
+    assert len(write(slot)[0]) == N
+
+
+def test_an_engine_that_is_closed_does_not_wait_for_a_warm_up(
+    make: Make, decodes: Decodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, interrupt, interrupted = make(places=frozenset({"GPU0"}), draft_n_max=4), Slot.interrupt, threading.Event()
+    engine = Engine(slot)
+    closing_it = threading.Thread(target=engine.close)
+
+    def interrupted_slot(slot: Slot) -> None:
+        interrupt(slot)
+        interrupted.set()
+
+    monkeypatch.setattr(Slot, "interrupt", interrupted_slot)
+
+    def close() -> None:
+        if not closing_it.ident:
+            closing_it.start()
+            assert interrupted.wait(60)
+
+    decodes.during = close
+    engine.call(lambda slot: slot.reserve(10, N))
+    closing_it.join()
+    assert [n for i, n in decodes.all if i == 0] == [1]

@@ -1,0 +1,153 @@
+"""The warm-up: which batches are decoded, and that nothing of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from duo.engine import warmup
+from duo.engine.warmup import time_draft, warm_up
+from duo.errors import DecodeError
+from duo.llama.model import Model
+from duo.spec.policy import Policy
+from duo.spec.types import Logits
+from tests.fakes import FakeContext
+
+CPU = frozenset({"CPU"})
+DEVICE = frozenset({"GPU0"})
+BOTH = CPU | DEVICE
+
+
+@dataclass
+class FakeModel:
+    bos: int = 1
+    eos: int = 2
+    places: frozenset[str] = CPU
+
+
+def model(bos: int = 1, eos: int = 2, places: frozenset[str] = CPU) -> Model:
+    return cast("Model", FakeModel(bos, eos, places))
+
+
+class Recorder(FakeContext):
+    """Records what was decoded: (tokens, tokens in the cache before, rows)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decodes: list[tuple[list[int], int, int]] = []
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        self.decodes.append((list(tokens), self.n_past, n_rows))
+        return super().decode(tokens, n_rows)
+
+
+@dataclass
+class FakePolicy:
+    """Knows the times of some numbers of threads."""
+
+    known: Sequence[int] = ()
+    told: dict[int, float] = field(default_factory=dict)
+
+    def knows_draft(self, n_threads: int) -> bool:
+        return n_threads in self.known
+
+    def learn_warmup(self, n_threads: int, seconds: float) -> None:
+        assert n_threads not in self.told
+        self.told[n_threads] = seconds
+
+
+@pytest.mark.parametrize(
+    ("bos", "eos", "tokens"), [(1, 2, [1, 2]), (1, -1, [1, 1]), (-1, 2, [2, 2]), (-1, -1, [0, 0]), (3, 3, [3, 3])]
+)
+def test_on_the_cpu_two_tokens_are_decoded(bos: int, eos: int, tokens: list[int]) -> None:
+    context = Recorder()
+    warm_up(context, model(bos, eos), 17, 17)
+    assert context.decodes == [(tokens, 0, 2)]
+    assert context.n_past == 0
+
+
+def test_the_context_of_a_draft_has_one_row() -> None:
+    context = Recorder()
+    warm_up(context, model(), 2)
+    assert context.decodes == [([1, 2], 0, 1)]
+
+
+@pytest.mark.parametrize("places", [DEVICE, BOTH])
+@pytest.mark.parametrize(("n_most", "sizes"), [(1, [1, 2]), (2, [1, 2]), (5, [1, 2, 3, 4, 5])])
+def test_on_devices_each_size_is_decoded_from_the_beginning(
+    places: frozenset[str], n_most: int, sizes: list[int]
+) -> None:
+    context = Recorder()
+    warm_up(context, model(places=places), n_most, n_most)
+    assert [(len(tokens), n_past, n_rows) for tokens, n_past, n_rows in context.decodes] == [
+        (n, 0, min(n, n_most)) for n in sizes
+    ]
+    assert context.n_past == 0
+
+
+@pytest.mark.parametrize(("n_ctx", "n_batch", "sizes"), [(3, 8, [1, 2, 3]), (1000, 4, [1, 2, 3, 4])])
+def test_what_does_not_fit_is_left_out(n_ctx: int, n_batch: int, sizes: list[int]) -> None:
+    context = FakeContext(n_ctx=n_ctx, n_batch=n_batch)
+    warm_up(context, model(places=DEVICE), 17, 17)
+    assert context.batches == sizes
+    small = FakeContext(n_ctx=1)
+    warm_up(small, model(), 17, 17)
+    assert small.batches == [1]
+
+
+def test_on_slow_devices_not_all_sizes_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "_MOST_S", -1.0)
+    context = FakeContext(n_batch=32)
+    warm_up(context, model(places=DEVICE), 17, 17)
+    assert context.batches == [1, 2]
+
+
+@pytest.mark.parametrize("n_rollback", [0, 1, 6])
+def test_a_model_that_cannot_roll_back(n_rollback: int) -> None:
+    context, policy = FakeContext(n_rollback=n_rollback), FakePolicy()
+    warm_up(context, model(places=DEVICE), 5, 5)
+    time_draft(context, model(), (1, 2), cast("Policy", policy))
+    assert context.n_past == 0
+    assert len(policy.told) == 2
+
+
+def test_after_an_abort_nothing_is_decoded() -> None:
+    context, policy = FakeContext(), FakePolicy()
+    context.during = context.abort
+    warm_up(context, model(places=DEVICE), 5)
+    time_draft(context, model(), (1, 2), cast("Policy", policy))
+    assert context.batches == [1], "the one that was aborted"
+    assert context.n_past == 0
+    assert not policy.told
+
+
+def test_a_decode_that_fails_is_left_to_the_text() -> None:
+    def fail() -> None:
+        raise DecodeError("the device is lost")
+
+    context, policy = FakeContext(during=fail), FakePolicy()
+    warm_up(context, model(places=DEVICE), 5)
+    time_draft(context, model(), (1, 2), cast("Policy", policy))
+    assert context.batches == [1, 1]
+    assert not policy.told
+
+
+def test_the_draft_is_measured_with_each_number_of_threads_that_the_policy_does_not_know() -> None:
+    context, policy = Recorder(), FakePolicy(known=(2,))
+    time_draft(context, model(), (1, 2, 4), cast("Policy", policy))
+    assert sorted(policy.told) == [1, 4]
+    assert min(policy.told.values()) > 0
+    assert context.decodes == [([1], 0, 1)] * 4, "the faster of two counts"
+    assert context.teams == [1, 1, 4, 4]
+    assert context.n_past == 0
+
+
+def test_the_faster_decode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 5.0, 10.0, 11.0])
+    monkeypatch.setattr("duo.engine.warmup.time.perf_counter", lambda: next(clock))
+    policy = FakePolicy()
+    time_draft(FakeContext(), model(), (1,), cast("Policy", policy))
+    assert policy.told == {1: 1.0}
