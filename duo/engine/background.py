@@ -5,12 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from duo.llama import lifeline
 
 T = TypeVar("T")
-PAUSE_S = 0.02  # polling interval: waking the consumer for every item would take a core from the decode
+# Polling interval. Waking the consumer takes a core from the decode while the other cores wait for that one: on two
+# cores 3.5 % of the time at intervals of 0.02 s (benchmarks/NOTES.md, floor).
+PAUSE_S = 0.05
 
 
 class Items(Generic[T]):
@@ -21,7 +24,9 @@ class Items(Generic[T]):
         self.on_stall: Callable[[], None] = lambda: None
         self.stall_s = 30.0
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-        self._done = threading.Event()
+        # Released at the end. Not an Event: its wait() is Python code, which runs on a core of the decode.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._error: BaseException | None = None
 
     def put(self, item: T) -> None:
@@ -31,8 +36,9 @@ class Items(Generic[T]):
     def end(self, error: BaseException | None = None) -> None:
         """End the iteration, with `error` raised in the iterating thread; only the first error counts."""
         self._error = self._error or error
-        self._done.set()
         self._items.put(None)
+        with suppress(RuntimeError):  # it has ended before
+            self._running.release()
 
     @property
     def n_waiting(self) -> int:
@@ -50,7 +56,7 @@ class Items(Generic[T]):
                 break
             yield item
             if self._items.empty():
-                self._done.wait(PAUSE_S)
+                self._running.acquire(timeout=PAUSE_S)
         if self._error is not None:
             raise self._error
 

@@ -37,6 +37,10 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
 }
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
+# llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
+_get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
+_get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
+_LARGE = 65  # batches of a prompt: larger than those of candidates, and computed alike
 _FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch on RPC servers
 # States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process if its graph has no room for
 # them: that of LFM2-8B-A1B has room for 8, others for 12 and more.
@@ -59,6 +63,9 @@ class Context(Handle):
     `n_rollback` is None if any number of tokens can be rolled back. A model with recurrent layers keeps its state after
     each of the last tokens of a batch, if llama.cpp grants it: then at most `n_rollback` tokens can be rolled back,
     once after each decode, and never the first of its batch. 0: only all tokens at once.
+
+    `was_first`: the last decode was the first of its size on a device that may have compiled for it, so its time is not
+    representative. Never on the CPU.
     """
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
@@ -79,6 +86,9 @@ class Context(Handle):
                 raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {reason}")
             super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self._aborted = False
+        # Sizes of the batches that were decoded, on devices that may compile for each.
+        self._sizes: set[int] | None = None if model.places == {CPU} else set()
+        self.was_first = False
         self.n_past = 0
         self.n_vocab = model.n_vocab
         self.exact = config.exact
@@ -127,6 +137,10 @@ class Context(Handle):
             raise error
         if self._is_remote:
             self._pace(n, time.perf_counter() - began)
+        if self._sizes is not None:
+            size = min(len(tokens), _LARGE)
+            self.was_first = size not in self._sizes
+            self._sizes.add(size)
         self.n_past += len(tokens)
         self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
         if len(tokens) > n:
@@ -137,15 +151,16 @@ class Context(Handle):
     def _logits(self, n_rows: int) -> Logits:
         if not n_rows:
             return np.empty((0, self.n_vocab), np.float32)
-        logits = llama_cpp.llama_get_logits(self.pointer)
-        if not logits:
+        address = _get_logits(self.pointer)
+        if not address:
             raise DecodeError("llama.cpp returned no logits: is this a text generation model?")
-        address = ctypes.addressof(logits.contents)
         # Cached: the memory seldom moves, and making an array of it takes longer than finding the largest logit.
-        if (address, n_rows) not in self._arrays:
+        array = self._arrays.get((address, n_rows))
+        if array is None:
             memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
-            self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
-        return self._arrays[address, n_rows]
+            array = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+            self._arrays[address, n_rows] = array
+        return array
 
     def _pace(self, n_tokens: int, seconds: float) -> None:
         """Adapt the size of batches on RPC servers so that one takes about a second."""
@@ -214,16 +229,16 @@ class Context(Handle):
 
 
 class _Batch:
-    """A llama_batch of fixed capacity, filled through numpy views of its memory."""
+    """A llama_batch of fixed capacity, filled through arrays of its memory: of ctypes, fastest for one token."""
 
     def __init__(self, context: Context, capacity: int) -> None:
         batch = llama_cpp.llama_batch_init(capacity, 0, 1)
         self._handle = Handle(batch, llama_cpp.llama_batch_free, parent=context)
         self._batch = batch
-        self._tokens = np.ctypeslib.as_array(batch.token, (capacity,))
-        self._positions = np.ctypeslib.as_array(batch.pos, (capacity,))
-        self._outputs = np.ctypeslib.as_array(batch.logits, (capacity,))
-        self._range = np.arange(capacity, dtype=np.int32)
+        self._tokens, self._positions, self._outputs = (
+            (type(field.contents) * capacity).from_address(ctypes.addressof(field.contents))
+            for field in (batch.token, batch.pos, batch.logits)
+        )
         for i in range(capacity):
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = 0
@@ -232,10 +247,12 @@ class _Batch:
         """The llama_batch for `tokens` from position `n_past` on, with logits after the last `n_outputs`."""
         n = len(tokens)
         self._batch.n_tokens = n
+        if n == 1:
+            self._tokens[0], self._positions[0], self._outputs[0] = tokens[0], n_past, n_outputs
+            return self._batch
         self._tokens[:n] = tokens
-        self._positions[:n] = self._range[:n] + n_past
-        self._outputs[: n - n_outputs] = 0
-        self._outputs[n - n_outputs : n] = 1
+        self._positions[:n] = range(n_past, n_past + n)
+        self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
         return self._batch
 
 

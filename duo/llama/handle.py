@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from duo.errors import ClosedError
@@ -25,12 +25,13 @@ class Handle:
         self._pointer = pointer
         self._parent = parent
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._users: list[int] = []  # ids of the threads inside use(), protected by the condition's lock
-        self._left = threading.Condition()
+        self._users: list[int] = []  # ids of the threads inside use(), protected by the lock
+        self._lock = threading.RLock()
+        self._left = threading.Condition(self._lock)  # notified if the handle is closing
         self._closing = False
         self._close_later = False  # close() was called inside use()
         # The arguments must not refer to self: the handle would keep itself alive.
-        self._finalizer = weakref.finalize(self, _free, free, pointer, self._users, self._left)
+        self._finalizer = weakref.finalize(self, _free, free, pointer, self._users, self._lock)
         if parent is not None:
             parent._children.add(self)
 
@@ -46,22 +47,9 @@ class Handle:
         """Whether the pointer has been freed."""
         return not self._finalizer.alive
 
-    @contextmanager
-    def use(self) -> Iterator[Any]:
+    def use(self) -> AbstractContextManager[Any]:
         """Gives the C pointer, which is not freed inside the block. Raises ClosedError after close()."""
-        thread = threading.get_ident()
-        with self._left:
-            pointer = self.pointer
-            self._users.append(thread)
-        try:
-            yield pointer
-        finally:
-            with self._left:
-                self._users.remove(thread)
-                self._left.notify_all()
-                close = self._close_later and not self._users
-            if close:
-                self.close()
+        return _Use(self)
 
     def call(self) -> AbstractContextManager[None]:
         """Surrounds a call that may use an RPC server."""
@@ -86,7 +74,34 @@ class Handle:
             self._finalizer()
 
 
-def _free(free: Callable[[Any], object], pointer: Any, users: list[int], lock: threading.Condition) -> None:
+class _Use:
+    """See Handle.use(). Not a generator: after a decode the processor's caches are cold, and every call counts."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> Any:
+        handle = self._handle
+        with handle._lock:
+            pointer = handle.pointer
+            handle._users.append(threading.get_ident())
+        return pointer
+
+    def __exit__(self, *_: object) -> None:
+        handle = self._handle
+        with handle._lock:
+            handle._users.remove(threading.get_ident())
+            if not handle._closing:
+                return
+            handle._left.notify_all()
+            close = handle._close_later and not handle._users
+        if close:
+            handle.close()
+
+
+def _free(free: Callable[[Any], object], pointer: Any, users: list[int], lock: AbstractContextManager[bool]) -> None:
     """Free the pointer, unless a daemon thread is using it at the interpreter's exit."""
     with lock:
         if not users:

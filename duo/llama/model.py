@@ -65,7 +65,9 @@ class Model(Handle):
             raise ModelError(f"{config.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")
         self.is_remote = self._offload.is_remote  # whether an RPC server holds some of its layers
         self.places = self._offload.places(self.n_layer)
+        self._vocabulary = vocabulary
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
 
     def _load(self, progress: Progress | None, vocabulary_only: bool) -> Any:
         check_file(self.path, vocabulary_only=vocabulary_only)
@@ -129,8 +131,11 @@ class Model(Handle):
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
-        with self._use_vocabulary() as vocab:
-            return bool(llama_cpp.llama_vocab_is_eog(vocab, token))
+        is_end = self._ends.get(token)
+        if is_end is None:
+            with self.use():
+                is_end = self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
+        return is_end
 
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
@@ -243,8 +248,8 @@ class Model(Handle):
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            with self._use_vocabulary() as vocab:
-                n = llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, special)
+            with self.use():
+                n = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             size = -n

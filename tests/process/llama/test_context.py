@@ -161,3 +161,30 @@ def test_cache_size_is_what_llama_cpp_takes(model: Model, kind: str, caplog: pyt
 def test_unknown_cache_types_are_refused(model: Model) -> None:
     with pytest.raises(UsageError, match="unknown cache type"):
         Context(model, ContextConfig(64, 1, 1, type_k="q9"))
+
+
+def test_the_first_decode_of_a_size_on_a_device_is_marked(
+    model: Model, make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tokens(model, 100)
+    sizes = [2, 2, 1, 2, 1, 5, 70, 80, 100, 5]
+    first = {False: [False] * 10, True: [True, False, True, False, False, True, True, False, False, False]}
+    for on_device, expected in first.items():
+        if on_device:
+            monkeypatch.setattr(model, "places", frozenset({"GPU0"}))
+        context, found = make(), []
+        for n in sizes:
+            context.decode(text[:n])
+            found.append(context.was_first)
+            context.rollback(0)
+        assert found == expected
+
+
+def test_with_exact_decodes_one_token_has_the_size_of_two(
+    model: Model, make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "places", frozenset({"GPU0"}))
+    context, text = make(exact=True), tokens(model, 4)
+    context.decode(text[:1])
+    context.decode(text[1:3])
+    assert not context.was_first
