@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 from duo import __version__
@@ -12,6 +12,7 @@ from duo.cli.load import check_usage, loaded
 from duo.cli.options.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
 from duo.cli.options.run import RunOptions
 from duo.cli.terminal import report
+from duo.cli.terminal.comparison import notice, render_comparison
 from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
@@ -23,9 +24,9 @@ from duo.config import GenerationConfig
 from duo.diagnose.trace import TraceFile
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
-from duo.engine.slot import Slot
-from duo.engine.stream import Stream
-from duo.errors import UsageError
+from duo.engine.slot import Drafts, Slot, TextRequest
+from duo.engine.stream import Completion, Stream
+from duo.errors import DuoError, UsageError
 from duo.llama.memory import peak_bytes
 from duo.spec.policy import Policy
 from duo.spec.simulate import predict
@@ -51,12 +52,17 @@ def run(options: RunOptions) -> int:
         text = _prompt_text(options, prompt, engine)
         metrics = Metrics()
         trace = _trace(options, metrics, engine.slot)
-        stream, status = _write(options, engine, text, config, Watch(metrics, _live(options, metrics), trace))
+        watch = Watch(metrics, _live(options, metrics), trace)
+        stream, tokens, status = _write(options, engine, text, config, watch)
         policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
         statistics = _statistics(stream, config, policy)
         facts = report.facts(engine.slot, asdict(options)) if options.json else {}
+        alone = None
+        has_rate = statistics["generation"]["tokens_per_s"] is not None
+        if _is_compared(options) and policy is not None and has_rate and not status:
+            alone, status = _write_alone(engine, stream.request, len(tokens))
     finish_notices()  # so that the statistics come last
-    say(report.render_verbose(statistics) if options.verbose else report.render(statistics))
+    say(_report(options, statistics, tokens, alone))
     if options.json:
         if policy is not None:
             statistics["policy"]["predicted_tokens_per_s"] = predict(policy)
@@ -86,28 +92,28 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
 
 def _write(
     options: RunOptions, engine: Engine, text: str, config: GenerationConfig, watch: Watch
-) -> tuple[Stream, int]:
-    """Print the text while it is generated. Returns its stream and the exit status.
+) -> tuple[Stream, list[int], int]:
+    """Print the text while it is generated. Returns its stream, its tokens and the exit status.
 
     Raises BrokenPipeError or DuoError.
     """
     writer = TextWriter(marks=marks_tokens(options.color), stream=watch.live)
-    tokens = engine.tokenize(text)
+    prompt, tokens = engine.tokenize(text), list[int]()
     bar = ExitStack()
     started: list[Stream] = []
 
     def on_prompt(n: int) -> None:
         if show is not None:
-            show("processing the prompt", n, len(tokens))
+            show("processing the prompt", n, len(prompt))
 
     def stop() -> None:
         for stream in started:
             stream.close()
 
     with on_interrupt(stop) as interrupt:
-        show = bar.enter_context(progress_bar()) if len(tokens) > min(options.batch_size, options.ubatch_size) else None
+        show = bar.enter_context(progress_bar()) if len(prompt) > min(options.batch_size, options.ubatch_size) else None
         try:
-            with bar, watch, engine.start(tokens, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
+            with bar, watch, engine.start(prompt, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
                 started.append(stream)
                 if interrupt.signal:  # before there was a stream to stop
                     stop()
@@ -117,10 +123,47 @@ def _write(
                 for step in stream:
                     bar.close()
                     writer.step(step)
+                    tokens += step.tokens
                     watch.on_step()
         finally:
             writer.end()
-    return stream, interrupt.status
+    return stream, tokens, interrupt.status
+
+
+def _is_compared(options: RunOptions) -> bool:
+    """Whether this is the demo, which compares duo with the target alone; --json and -v have reports of their own."""
+    return options.is_demo and options.schedule == "auto" and not (options.json or options.verbose)
+
+
+def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[Completion | None, int]:
+    """The text of `request` again, from the target alone. Returns it and the exit status.
+
+    None if it was interrupted, failed, or is too short for a rate. Nothing is learned from it.
+    """
+    config = replace(request.config, stop=replace(request.config.stop, n_predict=n_tokens))
+    started: list[Stream] = []
+
+    def stop() -> None:
+        for again in started:
+            again.close()
+
+    alone = None
+    with on_interrupt(stop) as interrupt, notice("duo: generating it with the target alone, to compare (Ctrl-C: skip)"):
+        engine.call(Slot.forget)  # the prompt in one batch, as before: near-ties fall the same way
+        with engine.start(request.prompt, config, drafts=Drafts()) as again, suppress(DuoError):
+            started.append(again)
+            if interrupt.signal:
+                stop()
+            alone = again.completion()
+    is_whole = alone is not None and not interrupt.signal and alone.statistics.tokens_per_s is not None
+    return alone if is_whole else None, interrupt.status
+
+
+def _report(options: RunOptions, statistics: dict[str, Any], tokens: list[int], alone: Completion | None) -> str:
+    if alone is not None:
+        return render_comparison(statistics, tokens, alone, exact=options.exact)
+    render = report.render_verbose if options.verbose else report.render
+    return render(statistics, options.schedule)
 
 
 def _statistics(stream: Stream, config: GenerationConfig, policy: Policy | None) -> dict[str, Any]:

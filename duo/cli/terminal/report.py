@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from duo.llama import library
 from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
 from duo.llama.versions import versions
+from duo.spec.constants import DEFAULT
+from duo.spec.schedule import Schedule
 
 _CHANGES_SHOWN = 5
 
@@ -56,8 +59,8 @@ def _model_facts(model: Model) -> dict[str, Any]:
     }
 
 
-def render(statistics: dict[str, Any]) -> str:
-    """What a run prints at its end: at most five lines, the last of which is `tokens: N tps: R`."""
+def render(statistics: dict[str, Any], schedule: str = "auto") -> str:
+    """What a run with --schedule `schedule` prints at its end: at most five lines, the last `tokens: N tps: R`."""
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     sampling = statistics["sampling"]
     seed = f"; seed {sampling['seed']}" if sampling["temperature"] else ""
@@ -66,17 +69,56 @@ def render(statistics: dict[str, Any]) -> str:
         f"prompt: {prompt['tokens']} tokens in {prompt['seconds']:.2f} s, {_rate(prompt)} tokens/s; "
         f"stopped: {generation['stop']}{seed}"
     ]
-    if draft:
+    policy = statistics.get("policy")
+    if not_used := _not_used(draft, policy, schedule):
+        lines.append(f"draft   {not_used}")
+    elif draft:
         failure = f"; failed: {draft['error']}" if draft["error"] else ""
         lines.append(
             f"draft   {draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted "
             f"({_percent(draft['accept_rate'])}){failure}"
         )
-    if policy := statistics.get("policy"):
+    if policy:
         lines.append(f"gain    {_gain(generation, policy)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory  {_memory(statistics)}")
-    return "\n".join([*lines, _last_line(generation)])
+    return "\n".join([*lines, last_line(generation)])
+
+
+def _not_used(draft: dict[str, Any] | None, policy: dict[str, Any] | None, schedule: str) -> str:
+    """That there is a draft which has drafted nothing, and why; empty otherwise."""
+    if not policy or (draft and (draft["drafted"] or draft["error"])):
+        return ""
+    forced = f"--schedule {schedule}" if schedule == Schedule.OFF.value else ""
+    return f"not used: {forced or why_not_used(policy, has_scores=draft is not None)}"
+
+
+def why_not_used(policy: dict[str, Any], *, has_scores: bool) -> str:
+    """Why nothing was drafted for a text; `has_scores`: the draft was probed."""
+    most, rates = policy["most_gain"], dict(policy["forecast_tokens_per_s"])
+    alone = rates.pop(Schedule.OFF.value, None)
+    least = 1 + DEFAULT.least_gain
+    if not has_scores and most is not None and most <= least:
+        gain = max(0, math.ceil(100 * (most - 1)))
+        gains = f"at most {gain} %" if gain else "nothing"
+        return f"even a draft that is right {100 * DEFAULT.excellent:.0f} % of the time would gain {gains}"
+    if alone and rates and max(rates.values()) <= least * alone:
+        return forecast(policy, has_scores=has_scores)
+    if policy["changes"] or policy["schedule"] != Schedule.OFF.value:  # it was to draft
+        return "no candidate was ready or worth its time"
+    return f"trying the draft would have taken more than {100 * DEFAULT.time_share:.0f} % of the time"
+
+
+def forecast(policy: dict[str, Any], *, has_scores: bool, brief: bool = False) -> str:
+    """The rates of the target alone and of the best schedule with the draft, which must be known.
+
+    `has_scores`: the draft was compared with this text, so how often it is right is said, unless `brief`.
+    """
+    rates = dict(policy["forecast_tokens_per_s"])
+    alone, drafted = rates.pop(Schedule.OFF.value), max(rates.values())
+    draft = f"a draft that is {100 * policy['acceptance']:.0f} % right" if has_scores and not brief else "the draft"
+    source = "by earlier runs" if not has_scores and policy["alone_ms"]["earlier_runs"] else "forecast"
+    return f"{source} {alone:.1f} tokens/s alone, {drafted:.1f} with {draft}"
 
 
 def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
@@ -86,6 +128,8 @@ def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
     rate = generation["tokens_per_s"]
     now_ms, earlier_ms = policy["alone_ms"]["this_run"], policy["alone_ms"]["earlier_runs"]
     if not rate or not (alone_ms := now_ms or earlier_ms):
+        if rate and set(generation["tokens_by_schedule"]) == {Schedule.OFF.value}:  # with --schedule off
+            return f"none: this was the target alone; {used}"
         return f"unknown: too few decodes of the target alone; {used}"
     alone, source = 1000 / alone_ms, "by its decodes" if now_ms else "in earlier runs"
     return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s {source}); {used}"
@@ -95,11 +139,12 @@ def _memory(statistics: dict[str, Any]) -> str:
     return f"{statistics['memory']['peak_bytes'] / 1e6:.0f} MB at most"
 
 
-def _last_line(generation: dict[str, Any]) -> str:
+def last_line(generation: dict[str, Any]) -> str:
+    """The last line of every run, for programs."""
     return f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}"
 
 
-def render_verbose(statistics: dict[str, Any]) -> str:
+def render_verbose(statistics: dict[str, Any], schedule: str = "auto") -> str:
     """All statistics as lines, for -v; the last is that of `render`."""
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     lines = [
@@ -115,14 +160,17 @@ def render_verbose(statistics: dict[str, Any]) -> str:
         lines.append(
             f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['mode']}"
         )
-    if draft:
+    policy = statistics.get("policy")
+    if not_used := _not_used(draft, policy, schedule):
+        lines.append(f"draft       {not_used}")
+    elif draft:
         lines += _draft_lines(draft)
-    if policy := statistics.get("policy"):
+    if policy:
         lines += _policy_lines(policy, generation["tokens_by_schedule"])
         lines.append(f"gain        {_gain(generation, policy)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory      {_memory(statistics)}")
-    return "\n".join([*lines, _last_line(generation)])
+    return "\n".join([*lines, last_line(generation)])
 
 
 def _draft_lines(draft: dict[str, Any]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from duo.cli.terminal.report import render, render_verbose
 from duo.spec.policy import Policy
 
@@ -27,7 +29,7 @@ DRAFTED: dict[str, Any] = PLAIN | {
     },
     "policy": {
         "schedule": "async", "changes": [], "rate": 14.0, "forecast_tokens_per_s": {"off": 10.0, "async": 16.0},
-        "acceptance": 0.6, "alone_ms": {"this_run": 100.0, "earlier_runs": 80.0},
+        "acceptance": 0.6, "most_gain": 1.8, "alone_ms": {"this_run": 100.0, "earlier_runs": 80.0},
         "target_ms": {"alone": {"1": 100.0}, "beside": {"1": 110.0, "3": 120.0}},
         "draft_ms": {"alone": 20.0, "beside": 25.0},
     },
@@ -81,6 +83,58 @@ def test_a_draft_that_failed() -> None:
     assert "            the draft failed: out of memory" in render_verbose(failed).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("learned", "reason"),
+    [
+        ({"most_gain": 1.011}, "even a draft that is right 95 % of the time would gain at most 2 %"),
+        ({"most_gain": 1.0}, "even a draft that is right 95 % of the time would gain nothing"),
+        ({"most_gain": 1.2}, "by earlier runs 10.0 tokens/s alone, 9.0 with the draft"),
+        (
+            {"most_gain": None, "alone_ms": {"this_run": 100.0, "earlier_runs": None}},
+            "forecast 10.0 tokens/s alone, 9.0 with the draft",
+        ),
+        (
+            {"forecast_tokens_per_s": {"off": 10.0, "sync": 9.0, "async": 10.1}},
+            "by earlier runs 10.0 tokens/s alone, 10.1 with the draft",
+        ),
+        (
+            {"forecast_tokens_per_s": {"off": 10.0, "sync": 9.0, "async": 10.3}, "schedule": "off"},
+            "trying the draft would have taken more than 2 % of the time",
+        ),
+        (
+            {"forecast_tokens_per_s": {}, "most_gain": None, "schedule": "off"},
+            "trying the draft would have taken more than 2 % of the time",
+        ),
+        ({"forecast_tokens_per_s": {}}, "no candidate was ready or worth its time"),
+        (
+            {
+                "forecast_tokens_per_s": {},
+                "schedule": "off",
+                "changes": [{"tokens": 4, "schedule": "sync", "reason": ""}],
+            },
+            "no candidate was ready or worth its time",
+        ),
+    ],
+)
+def test_why_the_draft_was_not_used(learned: dict[str, Any], reason: str) -> None:
+    rates = {"off": 10.0, "sync": 9.0, "async": 8.0}
+    unused = DRAFTED | {"draft": None, "policy": DRAFTED["policy"] | {"forecast_tokens_per_s": rates} | learned}
+    lines = render(unused).splitlines()
+    assert (len(lines), lines[1]) == (5, f"draft   not used: {reason}")
+    assert f"draft       not used: {reason}" in render_verbose(unused).splitlines()
+    assert "draft   not used: --schedule off" in render(unused, "off").splitlines()
+    assert "draft       not used: --schedule off" in render_verbose(unused, "off").splitlines()
+
+
+def test_a_draft_that_was_only_probed() -> None:
+    rates = {"forecast_tokens_per_s": {"off": 10.0, "sync": 9.0, "async": 8.0}, "most_gain": 1.01}
+    probed = {"draft": DRAFTED["draft"] | {"drafted": 0}, "policy": DRAFTED["policy"] | rates}
+    reason = "forecast 10.0 tokens/s alone, 9.0 with a draft that is 60 % right"
+    assert render(DRAFTED | probed).splitlines()[1] == f"draft   not used: {reason}"
+    failed = probed | {"draft": probed["draft"] | {"error": "out of memory"}}
+    assert render(DRAFTED | failed).splitlines()[1].endswith("; failed: out of memory")
+
+
 def test_nothing_generated_divides_by_nothing() -> None:
     nothing = {"tokens": 0, "tokens_per_s": None, "time_to_first_token_s": None, "target_ms_per_decode": None}
     statistics = PLAIN | {
@@ -102,8 +156,8 @@ def test_a_policy_that_has_learned_nothing() -> None:
     policy = Policy(4, 8).statistics()
     assert (policy["draft_ms"], policy["curve_ms"]) == (nothing, nothing)
     statistics = DRAFTED | {"policy": policy, "generation": DRAFTED["generation"] | {"tokens_by_schedule": {}}}
-    assert "gain    unknown: too few decodes of the target alone; schedule: sync" in render(statistics).splitlines()
-    assert "schedule    sync; forecast in tokens/s: -" in render_verbose(statistics)
+    assert "gain    unknown: too few decodes of the target alone; schedule: off" in render(statistics).splitlines()
+    assert "schedule    off; forecast in tokens/s: -" in render_verbose(statistics)
     assert "learned" not in render_verbose(statistics)
 
 

@@ -24,8 +24,8 @@ KEYS = {
     "unused error",
     "memory": "peak_bytes",
     "sampling": "temperature seed mode",
-    "policy": "schedule changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance target_ms draft_ms "
-    "alone_ms curve_ms latency_ms",
+    "policy": "schedule changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance most_gain target_ms "
+    "draft_ms alone_ms curve_ms latency_ms",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
     "threads": "target target_batch draft beside cores draft_cores apart",

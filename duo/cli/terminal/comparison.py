@@ -1,0 +1,93 @@
+"""What the demo says at its end: duo beside the target alone, and what the policy chose and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from rich.live import Live as Display
+
+from duo.cli.terminal.console import stderr
+from duo.cli.terminal.report import forecast, last_line, why_not_used
+from duo.engine.stream import Completion
+from duo.spec.policy import REJECTION
+from duo.spec.schedule import Schedule
+from duo.spec.types import common_prefix
+
+_CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
+_NAMES = {
+    Schedule.OFF.value: "the target alone",
+    Schedule.SYNC.value: "sequential drafting",
+    Schedule.ASYNC.value: "concurrent drafting",
+}
+
+
+def notice(text: str) -> AbstractContextManager[object]:
+    """A line on stderr that disappears at the end; nothing if stderr is not a terminal. It takes no time meanwhile."""
+    return Display(text, console=stderr(), auto_refresh=False, transient=True)
+
+
+def render_comparison(statistics: dict[str, Any], tokens: Sequence[int], alone: Completion, *, exact: bool) -> str:
+    """Five lines about the text `tokens` and the one that the target generated `alone`, with the same settings.
+
+    Both must have a rate, so at least two tokens. `exact`: with --exact.
+    """
+    generation, policy, sampling = statistics["generation"], statistics["policy"], statistics["sampling"]
+    rate, alone_rate = generation["tokens_per_s"], alone.statistics.tokens_per_s
+    assert alone_rate is not None
+    by_schedule = generation["tokens_by_schedule"]
+    seed = f"; seed {sampling['seed']}" if sampling["temperature"] else ""
+    text = _text(tokens, alone.tokens, sampling["mode"], exact=exact)
+    draft = statistics["draft"]
+    has_drafted = draft is not None and draft["drafted"]
+    # The target's own decodes in the first text are another measurement of the target alone.
+    measured_ms = policy["alone_ms"]["this_run"] if has_drafted else 1000 / rate
+    verdict = _verdict(rate / alone_rate, rate * (measured_ms or 1000 / alone_rate) / 1000)
+    lines = (
+        f"duo           {len(tokens)} tokens, {rate:.1f} tokens/s: {verdict}{seed}",
+        f"target alone  {len(alone.tokens)} tokens, {alone_rate:.1f} tokens/s; {text}",
+        f"duo chose     {_chosen(by_schedule)}",
+        f"because       {_reason(policy, draft, by_schedule)}",
+    )
+    return "\n".join([*lines, last_line(generation)])
+
+
+def _verdict(times: float, again: float) -> str:
+    """How duo's rate compares with that of the target alone, from two measurements of the latter."""
+    if abs(times - 1) < _CLOSE:
+        return "about as fast as the target alone"
+    if abs(again - times) > abs(times - 1) / 2:
+        return "within the noise of this machine"
+    return f"{times:.2f} times as fast as the target alone"
+
+
+def _text(tokens: Sequence[int], alone: Sequence[int], mode: str, *, exact: bool) -> str:
+    """Whether the two texts are the same; if not, where they part and why."""
+    if list(tokens) == list(alone):
+        return "the same text"
+    differs = f"differs from token {common_prefix(tokens, alone) + 1}"
+    if mode == REJECTION:
+        return f"{differs}: --verify rejection"
+    return differs if exact else f"{differs}: rounding; --exact avoids it"
+
+
+def _chosen(by_schedule: dict[str, int]) -> str:
+    (first, n), *others = sorted(by_schedule.items(), key=lambda item: -item[1])
+    if not others:
+        return f"{_NAMES[first]} throughout"
+    return ", ".join([f"{_NAMES[first]} for {n} tokens", *(f"{_NAMES[name]} for {m}" for name, m in others)])
+
+
+def _reason(policy: dict[str, Any], draft: dict[str, Any] | None, by_schedule: dict[str, int]) -> str:
+    """Why, from the latest forecasts."""
+    rates = dict(policy["forecast_tokens_per_s"])
+    if draft and draft["error"]:
+        return f"the draft failed: {draft['error']}"
+    if not draft or not rates:
+        return why_not_used(policy, has_scores=draft is not None)
+    alone, drafted = rates.pop(Schedule.OFF.value), max(rates.values())
+    is_alone = max(by_schedule, key=by_schedule.__getitem__) == Schedule.OFF.value
+    gain = (drafted / alone if is_alone else alone / drafted) - 1  # of what was used less
+    late = "known too late: " if gain >= _CLOSE else "little to gain: " if gain > 0 else ""
+    return late + forecast(policy, has_scores=True, brief=bool(late))
