@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
@@ -53,6 +53,7 @@ class Duo:
     name: str
     options: Sequence[str]  # {draft} is replaced by the draft
     program: Sequence[str]
+    variables: Mapping[str, str]  # of the environment
 
     def command(self, job: Job) -> list[str]:
         """The command line."""
@@ -60,8 +61,7 @@ class Duo:
         return [*self.program, *text_options(job), *options, "--json", str(_report(job))]
 
     def write(self, job: Job, stop: threading.Event) -> Run:
-        variables = {"DUO_CONFIG": str(job.prompt_file.with_name(self.name))}
-        return run_program(self.name, self.command(job), job, _parse_duo, stop, variables)
+        return run_program(self.name, self.command(job), job, _parse_duo, stop, self.variables)
 
 
 def _report(job: Job) -> Path:
@@ -78,7 +78,7 @@ def _parse_duo(job: Job, cost: Cost) -> Run:
 
 def duo(setup: Setup, name: str, options: str, program: Sequence[str] = ()) -> Contestant:
     """duo with these options, which may name the draft. `program` replaces the command."""
-    return Contestant(name, Duo(name, split(options), program or setup.duo))
+    return Contestant(name, Duo(name, split(options), program or setup.duo, setup.config(name)))
 
 
 def patched(code: str) -> list[str]:

@@ -58,6 +58,7 @@ class _Instant:
     n_batch: int = 512
     n_vocab: int = _N_VOCAB
     n_rollback: int | None = None
+    was_first = False
 
     def __init__(self, *, is_draft: bool = False) -> None:
         self.n_past = 0

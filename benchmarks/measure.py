@@ -138,14 +138,16 @@ class Comparison(Scenario):
         prompts = [
             Prompt(file.stem, file.read_text(encoding="utf-8").removesuffix("\n")) for file in setup.prompt_files
         ]
-        contestants = self.contestants(setup)
-        if candidates := self.screen(setup):
+
+        def wanted(contestants: list[Contestant]) -> list[Contestant]:
+            return [c for c in contestants if not setup.only or c.name.startswith(tuple(setup.only))]
+
+        contestants = wanted(self.contestants(setup))
+        if candidates := wanted(self.screen(setup)):
             few = Results(candidates)
             take(few, prompts[:_SCREEN_PROMPTS], setup, n_tokens=min(_SCREEN_TOKENS, setup.n_tokens))
             ranked = sorted(candidates, key=lambda contestant: mean_rate(few, contestant), reverse=True)
             contestants = [*ranked[:_FINALISTS], *contestants]
-        if setup.only:
-            contestants = [c for c in contestants if c.name.startswith(tuple(setup.only))]
         results = Results(contestants)
         complete = take(results, rounds(prompts, setup.n_rounds), setup)
         results.baseline = fastest(results, self.baseline) or results.contestants[0]

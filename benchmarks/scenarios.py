@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from benchmarks import attacks, engine, faults, sampling, servers, soak, stopwatch, tracing
+from benchmarks import attacks, engine, faults, first_run, floor, sampling, servers, soak, stopwatch, tracing
 from benchmarks.contestants import N_CTX, Setup, duo, patched, plain_program, speculative
 from benchmarks.measure import Bar, BenchTable, Call, Comparison, Scenario
 from benchmarks.servers import Client, StreamedRun
@@ -195,6 +195,16 @@ SCENARIOS: dict[str, Scenario] = {
         needs_programs=True, contestants=lambda setup: [duo(setup, "duo", "-md {draft}")], screen=_all_programs,
         baseline="llama-", bars=lambda setup: (Bar("duo", "llama-", _LEAST_OVER_PROGRAMS[setup.pair]), _SIMULATED),
     ),
+    "first-run": Comparison(
+        "A first run, later ones, each schedule forced, and the two fastest of llama.cpp's programs", ALL, 8, 128,
+        needs_programs=True, contestants=first_run.contestants, screen=_all_programs, baseline=first_run.FORCED + "off",
+        bars=first_run.bars,
+    ),
+    "first-token": Comparison(
+        "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,
+        n_tokens=8, contestants=first_run.first_token, baseline=first_run.ALONE, bars=first_run.first_token_bars,
+        columns=("decode t/s", "first token s"),
+    ),
     "one-core": Comparison(
         "One core for each model, and the fastest programs with the same threads", tuple(_LEAST_ONE_CORE), 40, 128,
         needs_programs=True, screen=lambda setup: speculative(setup, threads=("1+1",)), baseline=PLAIN_1,
@@ -239,6 +249,11 @@ SCENARIOS: dict[str, Scenario] = {
         "`duo bench` and wall times of processes", n_rounds=8, needs_programs=True,
         contestants=stopwatch.contestants, baseline=stopwatch.PEER, bars=lambda _: stopwatch.BARS,
         columns=("decode t/s", "speed-up"),
+    ),
+    "floor": Comparison(
+        "The target alone: duo, a bare loop and llama-completion", n_rounds=20, n_tokens=128, needs_programs=True,
+        contestants=floor.contestants, baseline=floor.LOOP, bars=floor.bars, figures=floor.FIGURES,
+        columns=("decode t/s", "speed-up", "text as plain"),
     ),
     "tracing": Comparison(
         "The overhead of --trace", n_rounds=40, n_tokens=64, contestants=tracing.contestants, baseline="plain, not",

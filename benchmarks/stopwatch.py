@@ -26,7 +26,7 @@ BARS = tuple(
 
 def contestants(setup: Setup) -> list[Contestant]:
     """Plain decoding on all cores, timed in each way."""
-    duo = Duo("duo", ("--no-escape", "-t", str(usable_cores())), setup.duo)
+    duo = Duo("duo", ("--no-escape", "-t", str(usable_cores())), setup.duo, setup.config("duo"))
     program = Program(_PROGRAM, setup.peers / _PROGRAM, usable_cores())
     return [
         Contestant(BENCH_DUO, _Bench(setup, "plain")),

@@ -1,0 +1,187 @@
+"""Measures pairs of models on this machine, for the judge of the policy (benchmarks/regret.py).
+
+python -m benchmarks.machine PAIR... [-r ROUNDS] [--name TEXT] [--json FILE]
+
+Each round decodes one batch of every size, first one model at a time with all threads, then both concurrently, the
+draft with one thread and the target with the others. A time is the median over all rounds, because the machine's speed
+changes while it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.models import PAIRS
+from duo.config import ContextConfig, ModelConfig
+from duo.diagnose.host import read_host
+from duo.engine.cores import usable_cores
+from duo.engine.decoder import Decoder, decode_all, return_to
+from duo.llama.context import Context
+from duo.llama.model import Model
+
+SIZES = (*range(1, 10), 12, 16, 17)  # tokens in a batch of the target
+N_READ = 64  # in a prompt batch of the draft
+N_DRAFT = 8  # that the draft decodes in a round
+SPIKE = 1.5  # multiple of the median
+_CACHED = list(range(100, 164))  # the tokens in the cache while a decode is timed
+
+
+@dataclass(slots=True)
+class Series:
+    """Single times in seconds, by tokens in the batch."""
+
+    target: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in SIZES})
+    beside_target: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in SIZES})
+    draft: list[float] = field(default_factory=list)
+    beside_draft: list[float] = field(default_factory=list)
+    read: list[float] = field(default_factory=list)
+
+    def figures(self) -> dict[str, Any]:
+        """The medians in ms, as in benchmarks/machines."""
+        return {
+            "target_ms": {str(n): in_ms(times) for n, times in self.target.items()},
+            "draft_ms": in_ms(self.draft),
+            "beside_target_ms": {str(n): in_ms(times) for n, times in self.beside_target.items()},
+            "beside_draft_ms": in_ms(self.beside_draft),
+            "read_ms": in_ms([seconds / N_READ for seconds in self.read]),
+        }
+
+    def deviations(self) -> list[float]:
+        """Each time over the median of its series."""
+        series = [*self.target.values(), *self.beside_target.values(), self.draft, self.beside_draft]
+        return [seconds / median(times) for times in series for seconds in times]
+
+
+def in_ms(times: Sequence[float]) -> float:
+    """The median."""
+    return round(1000 * median(times), 3)
+
+
+def noise(deviations: Sequence[float]) -> tuple[float, float]:
+    """The standard deviation of the logarithm without spikes, and the share of spikes."""
+    logs = [math.log(each) for each in deviations if each <= SPIKE]
+    return math.sqrt(fmean(log**2 for log in logs)), 1 - len(logs) / len(deviations)
+
+
+def measure(target: Decoder, draft: Decoder, n_threads: int, n_rounds: int) -> Series:
+    """The times of a pair. One round more is run first and not counted."""
+    for decoder in (target, draft):
+        decode_all(decoder, _CACHED)
+    run_round(target, draft, n_threads, Series())
+    found = Series()
+    for _ in range(n_rounds):
+        run_round(target, draft, n_threads, found)
+    return found
+
+
+def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) -> None:
+    """Add one time of each batch to `found`, and several of single draft tokens."""
+    for decoder in (target, draft):
+        decoder.set_threads(n_threads, n_threads)
+    for decoder in (target, draft):
+        seconds_of(decoder, 1)  # starts the threads
+    for n in SIZES:
+        found.target[n].append(seconds_of(target, n))
+    found.draft += [seconds_of(draft, 1) for _ in range(N_DRAFT)]
+    found.read.append(seconds_of(draft, N_READ))
+    beside = max(1, n_threads - 1)
+    target.set_threads(beside, beside)
+    draft.set_threads(1, 1)
+    with drafting(draft, found.beside_draft):
+        seconds_of(target, 1)
+        for n in SIZES:
+            found.beside_target[n].append(seconds_of(target, n))
+
+
+@contextmanager
+def drafting(draft: Decoder, times: list[float]) -> Iterator[None]:
+    """Run the draft concurrently."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.is_set():
+            times.append(seconds_of(draft, 1))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def seconds_of(decoder: Decoder, n: int) -> float:
+    """The time of a batch of `n` tokens, with a row of logits for each but in a prompt batch."""
+    start = time.perf_counter()
+    decoder.decode(list(range(200, 200 + n)), 1 if n == N_READ else n)
+    seconds = time.perf_counter() - start
+    return_to(decoder, _CACHED)
+    return seconds
+
+
+def measure_pair(name: str, n_rounds: int) -> Series:
+    """Load a pair of benchmarks.models and measure it."""
+    n_threads = usable_cores()
+    with ExitStack() as stack:
+        models = [stack.enter_context(closing(Model(ModelConfig(path())))) for path in PAIRS[name][:2]]
+        config = ContextConfig(512, n_threads, n_threads)
+        target, draft = (stack.enter_context(closing(Context(model, config))) for model in models)
+        return measure(target, draft, n_threads, n_rounds)
+
+
+def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, Any]:
+    """What a file in benchmarks/machines contains."""
+    spread, spikes = noise([each for series in found.values() for each in series.deviations()])
+    return {
+        "name": name,
+        "source": f"python -m benchmarks.machine, medians of {n_rounds} rounds, "
+        f"llama-cpp-python {version('llama-cpp-python')}, {date.today().isoformat()}",
+        "noise": round(spread, 3),
+        "spikes": round(spikes, 4),
+        "pairs": {pair: {**series.figures(), "traces": pair} for pair, series in found.items()},
+    }
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    host = read_host()
+    name = f"{host.machine} with {', '.join(host.instructions)}, {usable_cores()} cores"
+    found = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=(__doc__ or "").splitlines()[0])
+    add = found.add_argument
+    add("pairs", nargs="+", choices=PAIRS, metavar="PAIR", help=f"one of {', '.join(PAIRS)}")
+    add("-r", "--rounds", type=int, default=20, metavar="N", help="number of rounds (default: 20)")
+    add("--name", default=name, metavar="TEXT", help=f"name of the machine (default: {name})")
+    add("--json", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    return found.parse_args()
+
+
+def main() -> None:
+    """Measure the pairs named on the command line."""
+    options = parse_options()
+    found = {}
+    for pair in options.pairs:
+        print(f"{pair} …", file=sys.stderr, flush=True)
+        found[pair] = measure_pair(pair, options.rounds)
+    text = json.dumps(document(options.name, options.rounds, found), indent=1, ensure_ascii=False) + "\n"
+    if options.json:
+        options.json.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
