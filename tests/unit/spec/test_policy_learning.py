@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.spec.constants import DEFAULT
 from duo.spec.costs import Calibration
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
@@ -298,3 +299,42 @@ def test_a_restored_correction_is_limited(bias: float, counts_as: float) -> None
     made = Policy(8, N_AHEAD)
     made.restore(state)
     assert made.rates()[ASYNC] == pytest.approx(counts_as * made.forecasts()[ASYNC].rate)
+
+
+# Without a warm-up
+
+
+def cold() -> Policy:
+    """A policy that was not told the draft's time, after some tokens of the target alone."""
+    made = Policy(8, 16)
+    made.begin(10)
+    for _ in range(20):
+        made.learn_step(1, StepCost(0, 0.1, 0.1))
+    return made
+
+
+def test_a_probe_tells_the_draft_s_time_if_no_warm_up_did() -> None:
+    made = cold()
+    assert made.probe_due()
+    assert made.forecasts() == {}
+    made.learn_probe(scores(0.9, 12), 24, 0.24, whole=False)
+    assert made.alone.draft_s == pytest.approx(0.01 / DEFAULT.read)
+    assert made.forecasts()
+
+
+def test_a_probe_during_which_a_device_may_have_compiled_costs_nothing_and_tells_no_time() -> None:
+    made = cold()
+    made.learn_probe([], 24, 0.24, whole=False)
+    credit_s = made.chooser.credit_s
+    made.learn_probe(scores(0.9, 12), 24, 0.0, whole=False)
+    assert made.chooser.credit_s == credit_s
+    assert made.read_s == 0.01
+    assert made.calibration.mean > 0.7
+
+
+def test_a_forced_schedule_makes_no_debt() -> None:
+    made = Policy(8, 16, (Schedule.SYNC,))
+    made.begin(10)
+    for _ in range(20):
+        made.learn_step(1, StepCost(0, 0.1, 0.3))
+    assert made.chooser.credit_s >= 0
