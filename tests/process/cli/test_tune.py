@@ -24,18 +24,18 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
     assert "--schedule " in run.text
     (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
     state = json.loads(profile.read_text())["policy"]["alone"]["target_s"]
-    fastest = min(seconds for seconds, _ in state.values())
+    measured_ms = [1000 * seconds for seconds, _ in state.values()]
     found = runner.duo(*models(tiny, tiny), "-p", "the cat", "-n", "1", "--json", report, env=env)
     assert (found.status, found.warnings) == (0, [])
     curve = json.loads(report.read_text())["policy"]["curve_ms"]["alone"]
-    assert curve[0] == pytest.approx(1000 * fastest, rel=0.01)
+    assert 0.99 * min(measured_ms) <= curve[0] <= 1.01 * max(measured_ms)
     assert len(set(curve)) > 3, "many sizes were measured, none is known from this run"
 
 
 def test_ctrl_c_keeps_nothing(tiny: Path, tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "config")}
     with Terminal("tune", *models(tiny, tiny), stderr_too=True, env=env, size=(100, 24)) as terminal:
-        terminal.read_until(b"threads")
+        terminal.read_until(b"at once")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
     assert b"duo: interrupted" in terminal.shown.rpartition(b"\x1b[2K")[2], "the progress bar is removed"

@@ -97,13 +97,14 @@ def test_others_are_answered_while_texts_are_tokenised(
 ) -> None:
     """A long text takes a thread that only long texts use, and waits for the one before."""
     slot.n_ctx = MIB
-    long, gate = 100_000, threading.Event()
+    long, gate, started = 100_000, threading.Event(), threading.Event()
     begun: list[int] = []
     tokenize = ScriptedModel.tokenize
 
     def wait(self: ScriptedModel, text: str, *, add_bos: bool = True) -> list[int]:
         if len(text) >= long:
             begun.append(len(text))
+            started.set()
             assert gate.wait(60)
         return tokenize(self, text, add_bos=add_bos)
 
@@ -122,6 +123,7 @@ def test_others_are_answered_while_texts_are_tokenised(
                 Exchange(lead.app, "/health", method="GET"),
             ):
                 assert await asyncio.wait_for(short.status(), 60) == 200
+        assert await asyncio.to_thread(started.wait, 60)
         assert len(begun) == 1
         gate.set()
         assert [await asyncio.wait_for(request.status(), 60) for request in requests] == [200] * 3
