@@ -18,7 +18,8 @@ DOCUMENTS = [
 
 # The first words of what is a command. Anything else in a block of code is output or a picture.
 WORDS = ("duo", "make", "python", "pip", "pipx", "uv", "curl", "ssh", "git", "eval", ".")
-_IS_COMMAND = re.compile(rf"({'|'.join(map(re.escape, WORDS))}) |[A-Z_]+=|benchmarks/")
+# What the demo prints begins with the program's name, too.
+_IS_COMMAND = re.compile(rf"(?!duo (?: |chose ))({'|'.join(map(re.escape, WORDS))}) |[A-Z_]+=|benchmarks/")
 
 
 @dataclass(frozen=True, slots=True)

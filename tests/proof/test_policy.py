@@ -178,7 +178,7 @@ def test_the_policy_stops_using_a_draft_that_stalls(machine: Machine) -> None:
     good, first, rest = seconds_of(machine, stalling(phase), [phase, phase + 256, 2 * phase])
     assert phase * plain_s > 1.1 * good
     assert 256 * plain_s >= 0.7 * first
-    assert (phase - 256) * plain_s >= 0.96 * rest
+    assert (phase - 256) * plain_s >= 0.88 * rest, "a share of what drafting had gained is spent on it"
 
 
 def test_the_policy_does_not_wait_for_a_concurrent_draft_that_stalls() -> None:
