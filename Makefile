@@ -26,7 +26,7 @@ export CMAKE_ARGS
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
-	$(BIN)/duo -n 256
+	$(BIN)/duo --chat -f docs/demo.txt -n 256
 
 # Most tests wait for processes, so that three at a time keep two cores busy.
 test: $(VENV)/ready-dev

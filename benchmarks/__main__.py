@@ -17,7 +17,7 @@ import httpx
 from benchmarks import REPOSITORY
 from benchmarks.contestants import Setup
 from benchmarks.measure import Scenario, note
-from benchmarks.models import PAIRS
+from benchmarks.models import PAIRS, prompt_files
 from benchmarks.options import parser
 from benchmarks.scenarios import SCENARIOS
 from duo.bench.facts import circumstances
@@ -56,7 +56,7 @@ def run(name: str, scenario: Scenario, pairs: Mapping[str, Any], options: argpar
     for pair, (target, draft, prompts) in pairs.items():
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             setup = Setup(
-                pair, target(), draft(), options.prompts or sorted(prompts.glob("*.txt")),
+                pair, target(), draft(), options.prompts or prompt_files(prompts),
                 scenario.n_rounds if options.rounds is None else options.rounds, options.n_tokens or scenario.n_tokens,
                 options.duo, options.peers.resolve(), options.only or (), Path(folder), stack,
             )  # fmt: skip

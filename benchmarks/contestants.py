@@ -15,9 +15,14 @@ from shlex import split
 from duo.bench.contestant import Contestant, Job, Run
 from duo.bench.peers import SPECULATIVE, Drafting, Program, run_program, text_options
 from duo.bench.process import Cost
+from duo.engine.cores import usable_cores
 
 N_CTX = 2048
 N_MAX, P_MIN = (2, 3, 5, 8), (0.0, 0.5)  # of llama-speculative-simple
+ALONE = "--lookup off"  # without -md, the target alone
+NGRAM_MAPS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # --spec-type of programs without a draft model
+NGRAM_MOD = "ngram-mod"
+NGRAM_SIZES = ((3, 8), (3, 16), (4, 8), (4, 16))  # tokens matched and tokens drafted; the defaults are 12 and 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,15 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
+class DuoRun(Run):
+    """A run of the command, with what its policy has learned; None without a draft or while it knows too little."""
+
+    first_accept_rate: float | None = None  # of the first candidates of batches
+    forecast_tokens_per_s: float | None = None  # of the best schedule, the target alone included
+    forecast_gain: float | None = None  # that, over the target alone
+
+
+@dataclass(frozen=True, slots=True)
 class Duo:
     """The command `duo`, with a separate profile that starts empty and is kept from text to text."""
 
@@ -73,11 +87,19 @@ def _parse_duo(job: Job, cost: Cost) -> Run:
     statistics = json.loads(_report(job).read_text(encoding="utf-8"))
     _report(job).unlink()
     startup_s = cost.wall_s - statistics["generation"]["seconds"]
-    return replace(Run.of(cost.stdout, statistics), startup_s=startup_s)
+    rates = (statistics.get("policy") or {}).get("forecast_tokens_per_s") or {}
+    first, *_ = (statistics["draft"] or {}).get("accept_rate_by_position") or [None]
+    best = max(rates.values(), default=None)
+    gain = best / rates["off"] if best and rates.get("off") else None
+    found = DuoRun.of(cost.stdout, statistics)
+    return replace(found, startup_s=startup_s, first_accept_rate=first, forecast_tokens_per_s=best, forecast_gain=gain)
 
 
 def duo(setup: Setup, name: str, options: str, program: Sequence[str] = ()) -> Contestant:
-    """duo with these options, which may name the draft. `program` replaces the command."""
+    """duo with these options, which may name the draft. `program` replaces the command.
+
+    Without `ALONE`, it also looks up candidates in the text itself.
+    """
     return Contestant(name, Duo(name, split(options), program or setup.duo, setup.config(name)))
 
 
@@ -104,3 +126,23 @@ def speculative(
         name = f"{SPECULATIVE} -t {setting}" + (f" p={p_min:g}" if p_min else "")
         found.append(Contestant(name, program, n_max=str(n_max)))
     return found
+
+
+def ngrams(setup: Setup) -> list[Contestant]:
+    """llama-speculative-simple with candidates from the text itself, by every method, with default and small sizes."""
+    found = []
+    for kind in (*NGRAM_MAPS, NGRAM_MOD):
+        for size in (None, *NGRAM_SIZES):
+            more = ["--spec-type", kind, *(_ngram_options(kind, *size) if size is not None else ())]
+            name = f"{SPECULATIVE} {kind}" + (f" n={size[0]}, m={size[1]}" if size is not None else "")
+            program = Program(SPECULATIVE, setup.peers / SPECULATIVE, usable_cores(), more=more)
+            found.append(Contestant(name, program))
+    return found
+
+
+def _ngram_options(kind: str, n_match: int, n_draft: int) -> list[str]:
+    if kind == NGRAM_MOD:  # drafts fewer than its minimum are dropped
+        sizes = {"n-match": n_match, "n-min": 1, "n-max": n_draft}
+    else:
+        sizes = {"size-n": n_match, "size-m": n_draft}
+    return [word for name, size in sizes.items() for word in (f"--spec-{kind}-{name}", str(size))]

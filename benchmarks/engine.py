@@ -14,7 +14,8 @@ import numpy as np
 
 import duo
 from benchmarks.contestants import Setup
-from benchmarks.measure import Outcome, Scenario, note
+from benchmarks.measure import Outcome, Scenario, Verdict, note
+from duo.bench.statistics import Range
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.draft import DraftRequest
@@ -22,6 +23,7 @@ from duo.engine.generation import Generation
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import Ending, TextStream
+from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
@@ -29,9 +31,11 @@ from duo.spec.session import Session
 from duo.spec.types import Logits
 from duo.spec.verify import Matching
 
-_N_VOCAB = 64
+_N_VOCAB = 127  # a prime: see _token
 _REPORTED = (1, 10, 20, 50, 100, 200)
 _REPETITIONS = 5
+_N_MAX, _N_AHEAD = 4, 8  # candidates
+_MOST_US = 30.0  # of a lookup that finds nothing
 
 
 class EngineCost(Scenario):
@@ -46,9 +50,13 @@ class EngineCost(Scenario):
                 memory[i] = resident_bytes() / 1e6
                 note(f"{i} loads: {memory[i]:.1f} MB")
         times = {s.value: median(_step_us(s, setup.n_tokens) for _ in range(_REPETITIONS)) for s in Schedule}
+        in_vain = median(_step_us(Schedule.OFF, setup.n_tokens, looks_up=True) for _ in range(_REPETITIONS))
+        times["off, with a lookup that finds nothing"] = in_vain
+        more = Range(in_vain - times[Schedule.OFF.value], None, None)
         lines = [f"- {n} loads: {size:.1f} MB resident" for n, size in memory.items()]
         lines += [f"- {schedule}: {us:.1f} µs of processor time per step" for schedule, us in times.items()]
-        return Outcome(lines, {"memory_mb": memory, "step_us": times})
+        verdict = Verdict("a lookup that finds nothing, µs per step", more, most=_MOST_US)
+        return Outcome(lines, {"memory_mb": memory, "step_us": times}, [verdict])
 
 
 class _Instant:
@@ -71,7 +79,7 @@ class _Instant:
         rows[:] = 0
         for row in range(n_rows):
             position = self.n_past - n_rows + 1 + row
-            rows[row, (7 * position + (self._is_draft and position % 6 == 0)) % 61] = 5.0
+            rows[row, (_token(position) + (self._is_draft and position % 6 == 0)) % _N_VOCAB] = 5.0
         return rows
 
     def rollback(self, n_past: int) -> None:
@@ -83,15 +91,26 @@ class _Instant:
     def resume(self) -> None: ...
 
 
-def _step_us(schedule: Schedule, n_tokens: int) -> float:
-    """Microseconds of processor time per step."""
+def _token(position: int) -> int:
+    """Of a text in which no two tokens follow each other twice before its 16,000th, so that nothing is looked up."""
+    lap, place = divmod(position, _N_VOCAB)
+    return place * (lap + 1) % _N_VOCAB
+
+
+def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> float:
+    """Microseconds of processor time per step; `looks_up`: in vain."""
     greedy, metrics, threads = Greedy(), Metrics(), ThreadConfig(1, 1, (1,), (1, 1))
     ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b"a"), lambda _: False)
-    request = DraftRequest(Session([1, 2, 3], _N_VOCAB), ending, metrics, _N_VOCAB, greedy, SamplingConfig())
+    prompt = [_token(position) for position in range(3)]
+    lookup, alone = (Lookup(), Policy(_N_MAX, _N_AHEAD, (Schedule.OFF,))) if looks_up else (None, None)
+    if lookup is not None:
+        lookup.begin(prompt)
+    session = Session(prompt, _N_VOCAB)
+    request = DraftRequest(session, ending, metrics, _N_VOCAB, greedy, SamplingConfig(), lookup=lookup)
     draft = None
     if schedule is not Schedule.OFF:
-        draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(4, 8, (schedule,)), threads)
-    generation = Generation(_Instant(), request, Matching(greedy), threads, draft)
+        draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(_N_MAX, _N_AHEAD, (schedule,)), threads)
+    generation = Generation(_Instant(), request, Matching(greedy), threads, draft, alone=alone)
     began = time.process_time()
     generation.run(lambda _: None, threading.Event())
     return 1e6 * (time.process_time() - began) / len(metrics.steps)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from benchmarks.contestants import ALONE as WITHOUT_LOOKUP
 from benchmarks.contestants import Setup, duo
 from benchmarks.measure import Bar
 from duo.bench.contestant import Contestant
@@ -19,14 +20,18 @@ ALONE, WITH_DRAFT = "target alone", "with a draft"
 
 def contestants(setup: Setup) -> list[Contestant]:
     """duo without a profile, with one from two other texts, and with each schedule."""
-    warm = duo(setup, WARM, "-md {draft}")
-    for i in range(_N_EARLIER):
-        file = setup.prompt_files[-1 - i]
-        job = replace(setup.job, prompt=file.read_text(encoding="utf-8"), prompt_file=setup.folder / file.name)
-        job.prompt_file.write_text(job.prompt, encoding="utf-8")
-        warm.writer.write(job, threading.Event())
+    warm = taught(setup, duo(setup, WARM, "-md {draft}"))
     forced = [duo(setup, FORCED + name, f"-md {{draft}} --no-profile --schedule {name}") for name in _SCHEDULES]
     return [duo(setup, COLD, "-md {draft} --no-profile"), warm, *forced]
+
+
+def taught(setup: Setup, contestant: Contestant) -> Contestant:
+    """The contestant, after it has generated the texts of the last prompts."""
+    for file in setup.prompt_files[-_N_EARLIER:]:
+        job = replace(setup.job, prompt=file.read_text(encoding="utf-8"), prompt_file=setup.folder / file.name)
+        job.prompt_file.write_text(job.prompt, encoding="utf-8")
+        contestant.writer.write(job, threading.Event())
+    return contestant
 
 
 def bars(setup: Setup) -> Sequence[Bar]:
@@ -45,7 +50,7 @@ def bars(setup: Setup) -> Sequence[Bar]:
 
 def first_token(setup: Setup) -> list[Contestant]:
     """With a draft and without, on a first run."""
-    return [duo(setup, ALONE, ""), duo(setup, WITH_DRAFT, "-md {draft} --no-profile")]
+    return [duo(setup, ALONE, WITHOUT_LOOKUP), duo(setup, WITH_DRAFT, "-md {draft} --no-profile")]
 
 
 def first_token_bars(_: Setup) -> Sequence[Bar]:

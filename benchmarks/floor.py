@@ -25,7 +25,7 @@ import llama_cpp
 import numpy as np
 
 import duo
-from benchmarks.contestants import N_CTX, Setup
+from benchmarks.contestants import ALONE, N_CTX, Setup
 from benchmarks.contestants import duo as command
 from benchmarks.measure import Bar
 from duo.bench.contestant import Contestant, Job, ParseError, Run, Writer
@@ -81,7 +81,7 @@ def contestants(setup: Setup) -> list[Contestant]:
     found = [
         Contestant(LOOP, loop),
         *(Contestant(name, InProcess(engine)) for name, engine in zip(ENGINES, engines, strict=True)),
-        command(setup, COMMANDS[0], ""),
+        command(setup, COMMANDS[0], ALONE),
         command(setup, COMMANDS[1], "-md {draft} --schedule off"),
         Contestant(PROGRAM, Completion(PROGRAM, setup.peers / PROGRAM, usable_cores())),
     ]

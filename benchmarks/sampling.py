@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 
-from benchmarks.contestants import Setup, duo, patched
+from benchmarks.contestants import ALONE, Setup, duo, patched
 from benchmarks.measure import Comparison, Outcome, Scenario, Verdict, document, models
 from duo.bench.contestant import Contestant
 from duo.bench.formats import markdown_table
@@ -75,7 +75,7 @@ def _contestants(setup: Setup) -> list[Contestant]:
     for t in _TEMPERATURES:
         for way in _WAYS if t else _WAYS[:1]:
             verify = "rejection" if way == "rejection" else "coupled"
-            options = f"-md {{draft}} --temp {t:g} -s 1 --verify {verify}"
+            options = f"-md {{draft}} {ALONE} --temp {t:g} -s 1 --verify {verify}"
             program = patched(_GREEDY_DRAFT) if way == "greedy draft" else ()
             found.append(duo(setup, f"temperature {t:g}, {way}", options, program))
     return found

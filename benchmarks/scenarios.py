@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from benchmarks import attacks, engine, faults, first_run, floor, sampling, servers, soak, stopwatch, tracing
-from benchmarks.contestants import N_CTX, Setup, duo, patched, plain_program, speculative
+from benchmarks import attacks, engine, faults, first_run, floor, sampling, servers, soak, sources, stopwatch, tracing
+from benchmarks.contestants import ALONE, N_CTX, Setup, duo, ngrams, patched, plain_program, speculative
 from benchmarks.measure import Bar, BenchTable, Call, Comparison, Scenario
 from benchmarks.servers import Client, StreamedRun
 from duo.bench.contestant import Contestant, Run
@@ -22,7 +22,8 @@ SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")
 ALL = (*SMOLLM2, *TINYLLAMA, "tinyllama-f16-stories")
 PLAIN_1, PLAIN_2 = "llama-completion -t 1", "llama-completion -t 2"
-ONE_EACH = "-md {draft} -t 1 -td 1"
+DRAFT = f"-md {{draft}} {ALONE}"  # what is compared is the draft
+ONE_EACH = f"{DRAFT} -t 1 -td 1"
 
 
 _LEAST_OVER_PROGRAMS = {
@@ -60,7 +61,7 @@ process.DraftPlan = lambda url, model, context: plan(url, replace(model, rpc_ser
 
 def _programs(setup: Setup) -> list[Contestant]:
     plain = [plain_program(setup, name, n) for name in ("llama-completion", "llama-cli") for n in (1, 2)]
-    own = [duo(setup, "duo plain", "-t 1"), duo(setup, "duo 1+1", ONE_EACH)]
+    own = [duo(setup, "duo plain", f"{ALONE} -t 1"), duo(setup, "duo 1+1", ONE_EACH)]
     return [*own, *plain, *speculative(setup, p_mins=(0.0,))]
 
 
@@ -100,30 +101,30 @@ def _separate_cores(setup: Setup) -> list[Contestant]:
         raise DuoError("separate-cores needs consecutive cores, one hardware thread each: select them with taskset -c")
     own, last, both = f"{cores[0]}-{cores[-2]}", f"{cores[-1]}-{cores[-1]}", f"{cores[0]}-{cores[-1]}"
     return [
-        duo(setup, f"plain on cores {both}", f"-t {n} -Cr {both}"),
-        duo(setup, f"plain on {own}", f"-t {n - 1} -Cr {own}"),
-        duo(setup, f"sync on {both}", f"-md {{draft}} -t {n} -td {n} --schedule sync -Cr {both}"),
+        duo(setup, f"plain on cores {both}", f"{ALONE} -t {n} -Cr {both}"),
+        duo(setup, f"plain on {own}", f"{ALONE} -t {n - 1} -Cr {own}"),
+        duo(setup, f"sync on {both}", f"{DRAFT} -t {n} -td {n} --schedule sync -Cr {both}"),
         duo(setup, f"async, target on {own}, draft on {last}",
-            f"-md {{draft}} -t {n - 1} -td 1 --schedule async -Cr {own} -Crd {last}"),
+            f"{DRAFT} -t {n - 1} -td 1 --schedule async -Cr {own} -Crd {last}"),
     ]  # fmt: skip
 
 
 def _link(setup: Setup) -> list[Contestant]:
-    alone, near, far = (servers.lead(setup) for _ in range(3))
+    alone, near, far = (servers.lead(setup, *ALONE.split()) for _ in range(3))
     relay = setup.stack.enter_context(servers.Relay(far.port, delay_s=0.01))
     for lead, port in ((near, near.port), (far, relay.port)):
         setup.stack.enter_context(servers.back(setup, port))
         lead.wait_for_drafts(1)
     clients = {"lead alone": alone, "lead and back, loopback": near, "lead and back, 10 ms each way": far}
     return [
-        duo(setup, "plain", "-t 1"),
+        duo(setup, "plain", f"{ALONE} -t 1"),
         duo(setup, "draft in a thread", ONE_EACH),
         *(Contestant(name, Client(lead)) for name, lead in clients.items()),
     ]
 
 
 def _backs(setup: Setup) -> list[Contestant]:
-    alone, helped = servers.lead(setup), servers.lead(setup)
+    alone, helped = (servers.lead(setup, *ALONE.split()) for _ in range(2))
     setup.stack.enter_context(servers.back(setup, helped.port))
     helped.wait_for_drafts(1)
     return [
@@ -137,16 +138,16 @@ def _backs(setup: Setup) -> list[Contestant]:
 def _rpc(setup: Setup) -> list[Contestant]:
     server = f"--rpc 127.0.0.1:{setup.stack.enter_context(servers.rpc_server(setup)).port}"
     return [
-        duo(setup, "plain", "-t 1"),
+        duo(setup, "plain", f"{ALONE} -t 1"),
         duo(setup, "draft in a thread", ONE_EACH),
         duo(setup, "draft in a supervised process", f"{ONE_EACH} {server}", patched(_NO_SERVER)),
         duo(setup, "draft on RPC", f"{ONE_EACH} {server}"),
-        duo(setup, "target on RPC", f"-t 1 {server}"),
+        duo(setup, "target on RPC", f"{ALONE} -t 1 {server}"),
     ]
 
 
 def _hostile(setup: Setup) -> list[Contestant]:
-    return [duo(setup, "plain", ""), duo(setup, "random draft", "-md {draft}", patched(_RANDOM_DRAFT))]
+    return [duo(setup, "plain", ALONE), duo(setup, "random draft", DRAFT, patched(_RANDOM_DRAFT))]
 
 
 def _placements(setup: Setup) -> list[Call]:
@@ -204,6 +205,24 @@ SCENARIOS: dict[str, Scenario] = {
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,
         n_tokens=8, contestants=first_run.first_token, baseline=first_run.ALONE, bars=first_run.first_token_bars,
         columns=("decode t/s", "first token s"),
+    ),
+    "lookup": Comparison(
+        "Candidates from the text itself where texts repeat their prompts, and the two fastest of llama.cpp's methods",
+        ("smollm2-f16-repeat", "tinyllama-f16-repeat"), 40, 128, needs_programs=True, contestants=sources.lookup,
+        screen=ngrams, baseline=sources.PLAIN, bars=sources.lookup_bars,
+    ),
+    "lookup-prose": Comparison(
+        "Candidates from the text itself where texts repeat little of their prompts", ("smollm2-f16", "tinyllama-f16"),
+        40, 128, contestants=sources.prose, baseline=sources.PLAIN, bars=sources.prose_bars,
+    ),
+    "translated": Comparison(
+        "A draft with another vocabulary", ("tinyllama-f16-smollm2", "tinyllama-f32-smollm2", "smollm2-f32-stories"),
+        16, 128, contestants=sources.translated, baseline=sources.PLAIN, bars=sources.translated_bars,
+        figures=sources.FIGURES,
+    ),
+    "both": Comparison(
+        "A draft model, the text itself, and both, where half of the texts repeat their prompts",
+        ("tinyllama-f16-mixed",), 32, 128, contestants=sources.both, baseline=sources.PLAIN, bars=sources.both_bars,
     ),
     "one-core": Comparison(
         "One core for each model, and the fastest programs with the same threads", tuple(_LEAST_ONE_CORE), 40, 128,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from benchmarks.contestants import Duo, Setup
+from benchmarks.contestants import ALONE, Duo, Setup
 from benchmarks.measure import Bar, Call, bench
 from duo.bench.contestant import Contestant, Job, ParseError, Run
 from duo.bench.peers import Program
@@ -26,7 +26,7 @@ BARS = tuple(
 
 def contestants(setup: Setup) -> list[Contestant]:
     """Plain decoding on all cores, timed in each way."""
-    duo = Duo("duo", ("--no-escape", "-t", str(usable_cores())), setup.duo, setup.config("duo"))
+    duo = Duo("duo", ("--no-escape", *ALONE.split(), "-t", str(usable_cores())), setup.duo, setup.config("duo"))
     program = Program(_PROGRAM, setup.peers / _PROGRAM, usable_cores())
     return [
         Contestant(BENCH_DUO, _Bench(setup, "plain")),

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from benchmarks import regret
-from benchmarks.models import PAIRS
+from benchmarks.models import PAIRS, prompt_files
 from duo.bench.texts import loops
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.decoder import Decoder, decode_all
 from duo.llama.context import Context
 from duo.llama.model import Model
+from duo.llama.vocabulary import vocabulary_difference
 from duo.spec.costs import Calibration
 from duo.spec.sampling import Greedy
 
@@ -36,12 +37,15 @@ def traces(pair: str, n_tokens: int) -> dict[str, str]:
     target_path, draft_path, prompts = PAIRS[pair]
     with ExitStack() as stack:
         models = [stack.enter_context(closing(Model(ModelConfig(path())))) for path in (target_path, draft_path)]
+        if difference := vocabulary_difference(*models):
+            raise SystemExit(f"{pair}: traces need a draft with the target's vocabulary: {difference}")
         config = ContextConfig(2048, 1, 1, n_outputs_max=_ROWS)
         target, draft = (stack.enter_context(closing(Context(model, config))) for model in models)
         found = {}
-        for path in sorted(prompts.glob("*.txt")):
-            prompt = models[0].tokenize(path.read_text(encoding="utf-8"))
-            tokens = without_loops(models[0], written(models[0], target, prompt, n_tokens))
+        for path in prompt_files(prompts):
+            text = path.read_text(encoding="utf-8")
+            prompt = models[0].tokenize(text)
+            tokens = without_loops(models[0], written(models[0], target, prompt, n_tokens), text)
             found[path.stem] = predicted(draft, prompt, tokens)
             right = sum(letter.isupper() for letter in found[path.stem])
             print(f"{pair} {path.stem}: {len(tokens)} tokens, {right / len(tokens):.2f}", file=sys.stderr, flush=True)
@@ -60,9 +64,9 @@ def written(model: Model, target: Decoder, prompt: Sequence[int], n_tokens: int)
     return tokens
 
 
-def without_loops(model: Model, tokens: list[int]) -> list[int]:
+def without_loops(model: Model, tokens: list[int], prompt: str) -> list[int]:
     """The part of a text that does not loop."""
-    while loops(b"".join(map(model.piece, tokens)).decode(errors="replace")):
+    while loops(b"".join(map(model.piece, tokens)).decode(errors="replace"), prompt):
         tokens = tokens[: len(tokens) // 2]
     return tokens
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from duo.engine.engine import Engine as Engine
     from duo.engine.metrics import DraftStatistics as DraftStatistics
     from duo.engine.metrics import GenerationStatistics as GenerationStatistics
+    from duo.engine.metrics import LookupStatistics as LookupStatistics
     from duo.engine.metrics import PromptStatistics as PromptStatistics
     from duo.engine.metrics import Statistics as Statistics
     from duo.engine.stream import Completion as Completion
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
     from duo.errors import *  # noqa: F403
     from duo.loading import load as load
     from duo.server.lead import Lead as Lead
+    from duo.spec.types import Source as Source
     from duo.spec.types import Step as Step
 
 # The module of each public name, imported on first access so that `duo --help` does not load llama.cpp.
 _MODULES = {
     "duo.engine.engine": "Engine",
-    "duo.engine.metrics": "DraftStatistics GenerationStatistics PromptStatistics Statistics",
+    "duo.engine.metrics": "DraftStatistics GenerationStatistics LookupStatistics PromptStatistics Statistics",
     "duo.engine.stream": "Completion Stream",
     "duo.errors": "BusyError ClosedError DecodeError DeviceError DownloadError DuoError MemoryLimitError ModelError "
     "PromptError UsageError VocabularyError",
     "duo.loading": "load",
     "duo.server.lead": "Lead",
-    "duo.spec.types": "Step",
+    "duo.spec.types": "Source Step",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605 - pinned by a test

@@ -142,6 +142,7 @@ class ContextConfig:
 
 AUTO_DRAFT = 16  # default maximum of candidates
 SCHEDULES = ("auto", "async", "sync", "off")
+LOOKUP = ("auto", "off")
 FLASH_ATTN = ("auto", "on", "off")
 
 
@@ -181,6 +182,7 @@ class EngineConfig:
     schedule: str = "auto"
     n_predict: int = -1  # expected length of a generation, to reserve device memory for its KV cache; -1: unknown
     warmup: bool = True  # whether to warm up new contexts: see duo.engine.warmup
+    lookup: str = "auto"  # one of LOOKUP; auto: candidates from the text itself where they pay: see duo.spec.lookup
 
     def __post_init__(self) -> None:
         _check_count("n_ctx", self.n_ctx, 0, MAX_INT, _INT)
@@ -194,6 +196,8 @@ class EngineConfig:
             raise UsageError(
                 f"flash_attn must be one of {', '.join(FLASH_ATTN)}, not {self.flash_attn!r}", "flash_attn"
             )
+        if self.lookup not in LOOKUP:
+            raise UsageError(f"lookup must be one of {', '.join(LOOKUP)}, not {self.lookup!r}", "lookup")
 
     def drafting(self) -> DraftConfig:
         """The limits of drafting and its schedule. Raises UsageError."""

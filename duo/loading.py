@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from duo.config import ALL_LAYERS, DEMO, EngineConfig, ModelConfig, check_port
 from duo.engine.background import Background
 from duo.engine.engine import Engine
+from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.profile import find_profile
 from duo.engine.slot import Slot
 from duo.engine.threads import kept_threads
-from duo.errors import ModelError, UsageError, VocabularyError
+from duo.engine.translated import Translation
+from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.context import CACHE_TYPES
 from duo.llama.memory import available_bytes
@@ -80,6 +82,7 @@ def load(
     profile: bool = True,
     n_predict: int = -1,
     warmup: bool = True,
+    lookup: str = "auto",
     back_port: int | None = None,
     back_host: str = "127.0.0.1",
     back_token: str = "",
@@ -102,6 +105,8 @@ def load(
     draft_n_max: maximum candidates in one batch; 0: no drafting.
     draft_n_ahead: maximum drafted tokens awaiting verification.
     schedule: "async" (concurrent), "sync" (sequential), "off" (the target alone), or "auto" for the fastest.
+    lookup: "auto" or "off": whether tokens that followed earlier occurrences of the last ones in the text are
+        candidates, too, where that pays; with and without a draft.
     profile: whether to load and store what is learned about this pair.
     n_predict: expected length of a generation in tokens, to reserve device memory; -1: unknown.
     warmup: whether new contexts decode a few tokens before the first text, which reads all weights into memory.
@@ -113,7 +118,7 @@ def load(
     """
     config = EngineConfig(
         n_ctx, n_batch, n_ubatch, flash_attn, type_k, type_v, exact, n_threads, n_threads_batch, draft_n_threads,
-        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict, warmup,
+        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict, warmup, lookup,
     )  # fmt: skip
     config.drafting()
     for name, value, choices in (
@@ -209,14 +214,15 @@ class _Loader:
         _check_weights(configs)
         models = [self._model(config, stack) for config in configs]
         target, draft = models[0], models[1] if len(models) > 1 else None
-        if draft is not None:
-            _check_vocabulary(target, draft)
+        translation = None
+        if draft is not None and _differs(target, draft):
+            translation = Translation(target, draft)
         profile = self._profile(target_config, draft_config)
         if draft_config is not None and draft is None:
             drafts = drafts or RemoteDrafts()
             drafts.on_ready = stack.enter_context(self._process(draft_config, target, drafts)).start
             drafts.learned[draft_config.path.stem] = profile.load().get("policy", {}) if profile is not None else {}
-        slot = Slot(target, draft, self.config, drafts, profile)
+        slot = Slot(target, draft, self.config, drafts, profile, translation)
         if drafts is not None:
             drafts.limit(slot.drafting, slot.threads.target)
         if profile is not None:
@@ -278,12 +284,15 @@ class _Loader:
 
         here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
         with closing(Model(here, vocabulary_only=True)) as model:
-            _check_vocabulary(target, model)
+            differs = _differs(target, model)
+        drafts.vocabulary = TRANSLATED if differs else SHARED
         n_threads = self.config.draft_n_threads or 1
         context = self.config.context(2 * self.config.drafting().n_max, n_threads, n_threads, 0)
         context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
         name = f"the draft on {', '.join(draft.rpc_servers)}"
-        return DraftProcess(name, draft, context, drafts, warmup=self.config.warmup)
+        return DraftProcess(
+            name, draft, context, drafts, warmup=self.config.warmup, vocabulary=target.path if differs else None
+        )
 
     def _profile(self, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
         """The profile of the pair, unless it is disabled or has no config directory."""
@@ -309,9 +318,12 @@ def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: Remot
         log.warning("could not store the profile in %s: %s (profile=False disables it)", profile.path, error.strerror)
 
 
-def _check_vocabulary(target: Model, draft: Model) -> None:
-    if difference := vocabulary_difference(target, draft):
-        raise VocabularyError(f"{draft.path.name} cannot draft for {target.path.name}: {difference}")
+def _differs(target: Model, draft: Model) -> bool:
+    """Whether the draft has another vocabulary; logs the reason."""
+    difference = vocabulary_difference(target, draft)
+    if difference:
+        log.info("%s drafts for %s through the text: %s", draft.path.name, target.path.name, difference)
+    return difference is not None
 
 
 def _check_weights(configs: Sequence[ModelConfig]) -> None:

@@ -15,6 +15,7 @@ from duo.config import ThreadConfig
 from duo.errors import DecodeAborted, RollbackError
 from duo.spec.costs import Calibration
 from duo.spec.forecast import Forecast
+from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.types import Logits
@@ -55,7 +56,9 @@ class Eager(Policy):
     ) -> None:
         super().__init__(n_max, n_ahead, (schedule,), draft_threads)
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
+    def decide(
+        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+    ) -> Decision:
         n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))
         if self.schedule is Schedule.SYNC and len(confidences) < n and next_s < math.inf:
             return Decision(0, 0.0)

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from duo.errors import DuoError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from duo.engine.metrics import Metrics
 
-MODES = ("plain", "sync", "async", "auto", "remote")
-PLAIN = "plain"
+MODES = ("plain", "lookup", "sync", "async", "auto", "remote")
+PLAIN, LOOKUP = "plain", "lookup"
+ALONE = (PLAIN, LOOKUP)  # modes without a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +42,21 @@ class Run:
     startup_s: float | None = None  # wall time of that process without the generation
 
     @classmethod
-    def of(cls, text: str, statistics: Mapping[str, Any], metrics: Metrics | None = None) -> Run:
-        """A run of duo with at least two tokens; `statistics` has the form of the --json report."""
+    def of(cls, text: str, statistics: Mapping[str, Any], metrics: Metrics | None = None) -> Self:
+        """A run of duo with at least two tokens; `statistics` has the form of the --json report.
+
+        Candidates are those of the draft and of the text itself.
+        """
         prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"] or {}
+        sources = [source for source in (draft, statistics.get("lookup")) if source]
         return cls(
             int(generation["tokens"]),
             float(generation["tokens_per_s"]),
             text.strip("\n"),
             prompt_tokens_per_s=prompt["tokens_per_s"],
             first_token_s=generation["time_to_first_token_s"],
-            n_verified=draft.get("verified"),
-            n_accepted=draft.get("accepted"),
+            n_verified=sum(source["verified"] for source in sources) if sources else None,
+            n_accepted=sum(source["accepted"] for source in sources) if sources else None,
             tokens_per_decode=generation["tokens_per_decode"],
             target_ms=generation["target_ms_per_decode"],
             draft_ms=draft.get("ms_per_token"),

@@ -11,7 +11,7 @@ from typing import Any
 from duo.bench.results import Results, Row
 from duo.bench.rounds import Sample
 from duo.bench.statistics import Range
-from duo.bench.texts import distinct_share, loops
+from duo.bench.texts import copied_share, distinct_share
 
 Facts = dict[str, Any]
 _LEAST_WIDTH = 3  # of a Markdown column
@@ -91,8 +91,9 @@ def run_line(sample: Sample) -> dict[str, Any]:
         "first_token_s": run.first_token_s,
         "verified": run.n_verified,
         "accepted": run.n_accepted,
-        "distinct_4grams": round(distinct_share(run.text), 3),
-        "loops": loops(run.text),
+        "distinct_4grams": round(distinct_share(run.text, sample.prompt.text), 3),
+        "copied_4grams": round(copied_share(run.text, sample.prompt.text), 3),
+        "loops": sample.loops,
         "text": run.text,
     }
 
@@ -197,7 +198,7 @@ def _notes(results: Results) -> list[str]:
     names = dict.fromkeys(
         f"{s.prompt.category} (round {s.i_round + 1}{'' if s.i_round in looping else f', {s.contestant.name} only'})"
         for s in results.samples
-        if s.i_round in looping or loops(s.run.text)
+        if s.i_round in looping or s.loops
     )
     return ["", f"Excluded because the text loops: {', '.join(names)}."] if names else []
 

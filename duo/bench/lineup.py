@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from duo.bench.contestant import PLAIN, Contestant, Job
+from duo.bench.contestant import ALONE, LOOKUP, Contestant, Job
 from duo.bench.modes import ChooseDrafts, InProcess, LoopbackDraft
 from duo.bench.peers import SERVER, SPECULATIVE, Drafting, Program, program_options
 from duo.bench.server_peer import ServerPeer, server_command
@@ -18,13 +18,14 @@ from duo.engine.slot import Drafts
 from duo.llama.devices import CPU, gpus
 from duo.llama.model import Model
 
+AUTO = "auto"
 DEFAULT_N_MAX = 3  # llama.cpp's default, for limits that are auto
 
 
 def own_modes(
     engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig], stack: ExitStack
 ) -> list[Contestant]:
-    """duo's modes, each except plain with every limit (by name: a number or auto). `stack` closes their resources."""
+    """duo's modes, those with a draft with every limit (by name: a number or auto). `stack` closes their resources."""
     slot, found = engine.slot, []
     remote: LoopbackDraft | None = None
     if "remote" in modes:
@@ -32,8 +33,9 @@ def own_modes(
         largest = max(limits.values(), key=lambda limit: limit.n_max)
         remote = stack.enter_context(LoopbackDraft(engine, slot.draft_model.config, largest))
     for mode in modes:
-        if mode == PLAIN:
-            found.append(Contestant(mode, InProcess(engine), _threads(engine, mode), _devices(slot.target)))
+        if mode in ALONE:
+            writer = InProcess(engine, partial(_alone, mode))
+            found.append(Contestant(mode, writer, _threads(engine, mode), _devices(slot.target)))
             continue
         devices = _devices(slot.target, slot.draft_model)
         for name, limit in limits.items():
@@ -42,11 +44,16 @@ def own_modes(
     return found
 
 
+def _alone(mode: str, _: object) -> Drafts:
+    return Drafts(lookup=mode == LOOKUP)
+
+
 def _drafts(engine: Engine, mode: str, limit: DraftConfig, remote: LoopbackDraft | None) -> ChooseDrafts:
     if mode == "remote":
         assert remote is not None
         return remote.drafts(replace(limit, schedule="async"))
-    drafts = Drafts(engine.slot.new_draft(engine.slot.new_policy(replace(limit, schedule=mode))))
+    draft = engine.slot.new_draft(engine.slot.new_policy(replace(limit, schedule=mode)))
+    drafts = Drafts(draft, lookup=mode == AUTO)
     return lambda _: drafts
 
 
@@ -63,7 +70,8 @@ def other_programs(
     td = n_draft[0] if len(n_draft) == 1 else n_target
     draft_config = None if draft is None else draft.config
     more, draft_more = program_options(slot.config, slot.target.config, draft_config, has_gpus=bool(gpus()))
-    ways: Sequence[Drafting | None] = [Drafting(td, n, more=draft_more) for n in n_max] if draft is not None else []
+    drafts = draft is not None and slot.translation is None  # llama.cpp translates no longer
+    ways: Sequence[Drafting | None] = [Drafting(td, n, more=draft_more) for n in n_max] if drafts else []
     found = []
     for name, path in paths.items():
         for drafting in {SERVER: ways or [None], SPECULATIVE: ways}.get(name, [None]):
@@ -88,7 +96,10 @@ def _threads(engine: Engine, mode: str) -> str:
     threads = engine.slot.threads
     sequential = f"{threads.target}/{'–'.join(map(str, threads.draft))}"
     concurrent = f"{threads.beside[0]}+{threads.beside[1]}"
-    by_mode = {PLAIN: str(threads.target), "sync": sequential, "auto": f"{sequential} or {concurrent}"}
+    by_mode = {mode: str(threads.target) for mode in ALONE} | {
+        "sync": sequential,
+        AUTO: f"{sequential} or {concurrent}",
+    }
     return by_mode.get(mode, concurrent)
 
 

@@ -67,7 +67,11 @@ class LoopbackDraft(AbstractContextManager["LoopbackDraft"]):
         self._drafts = RemoteDrafts()
         self._drafts.limit(largest, n_target)
         context = ContextConfig(2 * largest.n_max, n_draft, n_draft, n_ubatch=DRAFT_BATCH)
-        self._process = DraftProcess("the remote draft", draft, context, self._drafts, warmup=engine.slot.config.warmup)
+        slot = engine.slot
+        vocabulary = slot.target.path if slot.translation is not None else None
+        self._process = DraftProcess(
+            "the remote draft", draft, context, self._drafts, warmup=slot.config.warmup, vocabulary=vocabulary
+        )
         self._drafts.on_ready = self._process.start
 
     def __enter__(self) -> LoopbackDraft:

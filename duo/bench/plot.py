@@ -18,6 +18,7 @@ from duo.bench.timeline import timeline
 # The Okabe-Ito palette, which is colour-blind safe.
 _MODES = {
     "plain": ("#000000", "o"),
+    "lookup": ("#F0E442", "p"),
     "sync": ("#0072B2", "s"),
     "async": ("#D55E00", "^"),
     "auto": ("#009E73", "D"),

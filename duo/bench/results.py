@@ -9,7 +9,7 @@ from typing import Any
 from duo.bench.contestant import PLAIN, Contestant, Run
 from duo.bench.rounds import Sample
 from duo.bench.statistics import Range, middle_and_quartiles, speed_up
-from duo.bench.texts import first_difference, loops
+from duo.bench.texts import first_difference
 
 ALL = "all"
 
@@ -49,7 +49,7 @@ class Results:
     def looping(self) -> set[int]:
         """The rounds in which the text of the baseline (or else of the first contestant) loops."""
         reference = self.baseline or self.contestants[0]
-        return {sample.i_round for sample in self.samples if sample.contestant is reference and loops(sample.run.text)}
+        return {sample.i_round for sample in self.samples if sample.contestant is reference and sample.loops}
 
     def of(self, contestant: Contestant, category: str = ALL) -> list[Sample]:
         """All samples of a contestant."""
@@ -62,7 +62,7 @@ class Results:
     def counting(self, contestant: Contestant, category: str = ALL) -> list[Sample]:
         """Its samples whose text does not loop, in rounds that do not loop."""
         looping = self.looping()
-        return [s for s in self.of(contestant, category) if s.i_round not in looping and not loops(s.run.text)]
+        return [s for s in self.of(contestant, category) if s.i_round not in looping and not s.loops]
 
     def ratio(self, sample: Sample) -> float | None:
         """Its rate relative to the baseline's in the same round."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from duo.bench.contestant import Contestant, Interrupted, Job, ParseError, Run
 from duo.bench.prompts import Prompt
+from duo.bench.texts import loops
 
 _WARM_UP_TOKENS = 16
 
@@ -23,6 +24,11 @@ class Sample:
     i_round: int
     prompt: Prompt
     run: Run
+
+    @property
+    def loops(self) -> bool:
+        """Whether its text repeats itself too much to be counted."""
+        return loops(self.run.text, self.prompt.text)
 
 
 def measure(

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 LEAST_DISTINCT = 0.30  # share of a text's 4-grams; looping text is easy to draft and inflates every speed-up
+LEAST_NEW = 0.05  # share of a text's 4-grams: with fewer that are not in the prompt, the text repeats only the prompt
+
+Gram = tuple[str, str, str, str]
 
 
-def distinct_share(text: str) -> float:
-    """The share of distinct 4-grams of words and punctuation marks."""
+def distinct_share(text: str, prompt: str = "") -> float:
+    """The share of distinct 4-grams of words and punctuation marks, among those that the prompt does not contain.
+
+    Each occurrence in the prompt accounts for one in the text, so that copying the prompt once lowers nothing, and
+    copying it again and again does. 1 if the prompt accounts for almost all.
+    """
+    grams = _grams(text)
+    new = grams - _grams(prompt)
+    return len(new) / new.total() if new.total() >= max(1, LEAST_NEW * grams.total()) else 1.0
+
+
+def copied_share(text: str, prompt: str) -> float:
+    """The share of a text's 4-grams that its prompt contains, each as often as there."""
+    grams = _grams(text)
+    return 1 - (grams - _grams(prompt)).total() / grams.total() if grams else 0.0
+
+
+def loops(text: str, prompt: str = "") -> bool:
+    """Whether a text repeats itself, not its prompt, so much that it is excluded from the figures."""
+    return distinct_share(text, prompt) < LEAST_DISTINCT
+
+
+def _grams(text: str) -> Counter[Gram]:
     words = re.findall(r"\w+|[^\w\s]", text)
-    grams = list(zip(words, words[1:], words[2:], words[3:], strict=False))
-    return len(set(grams)) / len(grams) if grams else 1.0
-
-
-def loops(text: str) -> bool:
-    """Whether a text repeats itself so much that it is excluded from the figures."""
-    return distinct_share(text) < LEAST_DISTINCT
+    return Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
 
 
 def first_difference(text: str, reference: str) -> int | None:

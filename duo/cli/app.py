@@ -126,6 +126,9 @@ _command("plan", lambda: options.plan.PlanOptions, lambda: commands.plan.plan,
 _command("tune", lambda: options.tune.TuneOptions, lambda: commands.tune.tune,
          "Measure two models on this machine, report whether a draft pays, and save the result for later runs.",
          closable=False)
+_command("suggest", lambda: options.suggest.SuggestOptions, lambda: commands.suggest.suggest,
+         "Measure which draft makes a model fastest on this machine: those in the caches, and those that you name.",
+         closable=False)
 _command("check", lambda: options.check.CheckOptions, lambda: commands.check.check,
          "Check that a draft does not change the text: generate the same texts with and without it.",
          closable=False)

@@ -74,10 +74,10 @@ class Checker:
     def _write(
         self, prompt: Sequence[int], config: GenerationConfig, policy: Policy | None
     ) -> tuple[list[int], Metrics]:
-        """The text with the draft and `policy`, or with the target alone for None."""
+        """The text with the draft and `policy`, and with lookup, or with the target alone for None."""
         draft = self._engine.slot.new_draft(policy) if policy is not None else None
         tokens: list[int] = []
-        with self._engine.start(prompt, config, drafts=Drafts(draft)) as stream:
+        with self._engine.start(prompt, config, drafts=Drafts(draft, lookup=draft is not None)) as stream:
             for step in stream:
                 tokens.extend(step.tokens)
                 if self._stop.is_set():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from duo.engine.metrics import Event, Metrics
 from duo.spec.schedule import Schedule
+from duo.spec.types import Source
 
 _RECENT_S = 2.0
 
@@ -24,6 +25,7 @@ class Reading(NamedTuple):
     draft: float = 0.0
     n_pending: int = 0
     schedule: Schedule = Schedule.OFF
+    found: float = 0.0  # share of the tokens so far that came from the text itself
 
 
 class Pulse:
@@ -31,7 +33,7 @@ class Pulse:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._n_steps = self._n_tokens = self._n_verified = self._n_accepted = 0
+        self._n_steps = self._n_tokens = self._n_verified = self._n_accepted = self._n_found = 0
 
     def read(self, now: float = -math.inf) -> Reading:
         """The current state. One thread calls it. `now` (time.perf_counter()): to detect a stalled target."""
@@ -41,6 +43,7 @@ class Pulse:
             self._n_tokens += step.n_tokens
             self._n_verified += step.n_candidates
             self._n_accepted += step.n_accepted
+            self._n_found += step.n_accepted if step.source is Source.LOOKUP else 0
         self._n_steps = n_steps
         if n_steps < 2:
             return Reading(self._n_tokens, n_pending=self._metrics.n_pending)
@@ -60,6 +63,7 @@ class Pulse:
             rate=n_recent / (end - start) if end > start else None,
             mean=n_timed / seconds if seconds > 0 else None,
             accepted=self._n_accepted / self._n_verified if self._n_verified else None,
+            found=self._n_found / self._n_tokens if self._n_tokens else 0.0,
             target=_busy([event for event in _since(self._metrics.events, start) if event.name != "wait"], start, end),
             draft=_busy(_since(self._metrics.draft_events, start), start, end),
             n_pending=self._metrics.n_pending,

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from duo.diagnose.trace import LANES, Recording
 from duo.engine.metrics import Event, Interval, overlap
+from duo.spec.types import Source
 
 COMPUTING = ("prompt", "decode", "draft", "catch up", "probe", "cancelled")  # events in which a model computes
 DRAFTING = ("draft", "catch up")
@@ -37,9 +38,10 @@ class Shares:
     draft_s: float = 0.0  # in which a draft computed
     overlap_s: float = 0.0  # in which both computed
     n_drafted: int = 0
-    n_verified: int = 0
+    n_verified: int = 0  # of the draft's candidates
     n_accepted: int = 0
     n_judged: int = 0  # verified candidates up to the first rejected one
+    n_found: int = 0  # accepted candidates from the text itself
     n_tokens: int | None = None  # None: not in the trace
     tokens_by_schedule: Counter[str] = field(default_factory=Counter)
 
@@ -83,9 +85,11 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
     found.n_drafted = sum(event.lane != "target" and event.name in DRAFTING for event in events)
     if recording.steps:
         steps = [step for step in recording.steps if start < step.end <= end]
-        found.n_verified = sum(step.n_candidates for step in steps)
-        found.n_accepted = sum(step.n_accepted for step in steps)
-        found.n_judged = sum(min(step.n_accepted + 1, step.n_candidates) for step in steps)
+        drafted = [step for step in steps if step.source is Source.DRAFT]
+        found.n_verified = sum(step.n_candidates for step in drafted)
+        found.n_accepted = sum(step.n_accepted for step in drafted)
+        found.n_judged = sum(min(step.n_accepted + 1, step.n_candidates) for step in drafted)
+        found.n_found = sum(step.n_accepted for step in steps if step.source is Source.LOOKUP)
         found.n_tokens = sum(step.n_tokens for step in steps)
         for step in steps:
             found.tokens_by_schedule[step.schedule.value] += step.n_tokens

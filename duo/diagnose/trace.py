@@ -20,6 +20,7 @@ from duo.engine.metrics import Event, Metrics, StepRecord
 from duo.errors import TraceError
 from duo.models.files import MIB, read_path
 from duo.spec.schedule import Schedule
+from duo.spec.types import Source
 
 LANES = {"target": 1, "draft": 2, "remote draft": 3}
 _EVERY_S = 0.5  # interval of writes
@@ -88,7 +89,7 @@ class TraceFile:
     def _step(self, step: StepRecord) -> Iterator[bytes]:
         yield self._span(
             "target", "commit", step.start, step.end, tokens=step.n_tokens, candidates=step.n_candidates,
-            accepted=step.n_accepted, schedule=step.schedule,
+            accepted=step.n_accepted, schedule=step.schedule, source=step.source,
         )  # fmt: skip
         if self._recent and step.end > self._recent[0].end:
             n_tokens = sum(earlier.n_tokens for earlier in self._recent) - self._recent[0].n_tokens + step.n_tokens
@@ -132,6 +133,7 @@ class _Args(msgspec.Struct):
     candidates: int = 0
     accepted: int = 0
     schedule: Schedule = Schedule.OFF
+    source: Source = Source.DRAFT
 
 
 class _Line(msgspec.Struct):
@@ -182,5 +184,5 @@ def _take(recording: Recording, lanes: dict[int, str], line: _Line) -> None:
         start, end = line.ts / 1e6, line.ts / 1e6 + line.dur / 1e6
         recording.events.append(Event(lane, line.name, start, end, args.tokens))
         if line.name == "commit":
-            step = StepRecord(start, end, args.candidates, args.accepted, args.tokens, args.schedule)
+            step = StepRecord(start, end, args.candidates, args.accepted, args.tokens, args.schedule, args.source)
             recording.steps.append(step)

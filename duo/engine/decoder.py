@@ -59,12 +59,13 @@ def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
         decode_all(decoder, tokens)
 
 
-def decode_all(decoder: Decoder, tokens: Sequence[int]) -> Logits:
-    """Decode one or more tokens in batches of at most `n_batch`; returns logits `[1, n_vocab]` after the last.
+def decode_all(decoder: Decoder, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+    """Decode one or more tokens in batches of at most `n_batch`.
 
-    Raises what the decode raises.
+    Returns logits `[n_rows, n_vocab]` after the last; fewer rows if the last batch is smaller. Raises what the decode
+    raises.
     """
     while len(tokens) > (n := decoder.n_batch):
         decoder.decode(tokens[:n], n_rows=0)
         tokens = tokens[n:]
-    return decoder.decode(tokens)
+    return decoder.decode(tokens, min(n_rows, len(tokens)))

@@ -11,11 +11,12 @@ from duo.config import SamplingConfig
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Offer
 from duo.engine.text import Ending
-from duo.spec.policy import Policy, StepCost
+from duo.spec.lookup import Lookup
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.sampling import Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Candidates
+from duo.spec.types import Candidates, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,11 @@ class DraftRequest:
     sampling: SamplingConfig  # from which a remote draft makes its own
     banned: Sequence[int] = ()  # tokens that must not be chosen
     mode: str = ""  # of sampling: see Policy.begin()
+    lookup: Lookup | None = None  # of this text; None: not to be used
 
 
 class Draft:
-    """Base of all drafts; by itself no draft, for the target alone.
+    """Base of all drafts; by itself no draft model, only candidates from the text itself.
 
     The target's thread calls it, except interrupt(). A text may use several drafts, one at a time, and return to an
     earlier one: each begin() starts from all tokens accepted so far.
@@ -42,8 +44,9 @@ class Draft:
     def __init__(self, n_target_threads: int = 1, policy: Policy | None = None) -> None:
         """`n_target_threads`: of a target that shares no cores with a draft."""
         self._n_target_threads = n_target_threads
-        self.policy = policy  # None: no draft
+        self.policy = policy  # None: no candidates
         self._session = Session((), 0)
+        self._lookup: Lookup | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -57,18 +60,29 @@ class Draft:
 
     def begin(self, request: DraftRequest) -> None:
         """Start drafting for a text."""
-        self._session = request.session
+        self._session, self._lookup = request.session, request.lookup
+        if self.policy is not None:
+            self.policy.begin(len(self._session.accepted), request.ending.n_room, request.mode)
 
-    def candidates(self, n_room: int) -> Candidates:  # noqa: ARG002 - there are none
+    def candidates(self, n_room: int) -> Candidates:
         """The candidates to verify now, after waiting for more if the policy says so.
 
-        The step may add at most `n_room` tokens.
+        The step may add at most `n_room` tokens. By default, there are only those of the lookup.
         """
-        return Candidates()
+        if self._lookup is None or self.policy is None:
+            return Candidates()
+        return self._chosen(self.policy.decide((), n_room, math.inf, self._lookup))
 
-    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002 - nothing to learn for
+    def _chosen(self, decision: Decision) -> Candidates:
+        if decision.source is Source.LOOKUP and self._lookup is not None:
+            return self._lookup.candidates(decision.n_verify)
+        return self._session.candidates(decision.n_verify)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """Add the target's tokens to the session, and learn from their cost; None for a step with prefill."""
         self._session.commit(tokens)
+        if cost is not None and self.policy is not None:
+            self.policy.learn_step(len(tokens), cost)
 
     def end(self) -> None:
         """Stop drafting. A second call does nothing."""
@@ -94,14 +108,14 @@ class QueuedDraft(Draft):
         super().begin(request)
         self._metrics = request.metrics
         self._session.drop()
-        self.policy.begin(len(self._session.accepted), request.ending.n_room, request.mode)
         self._queue = CandidateQueue(self.policy.n_ahead, request.metrics.pending)
         self._tell(self._session.accepted)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Draft."""
         self._learn_offers()
-        self.policy.learn_scores(self._session.commit(tokens, cost.n_candidates if cost is not None else 0))
+        n_verified = cost.n_candidates if cost is not None and cost.source is Source.DRAFT else 0
+        self.policy.learn_scores(self._session.commit(tokens, n_verified))
         self._tell(tokens)  # before learn_step(), which may take a while
         if cost is not None:
             lookahead = self.policy.lookahead()
@@ -115,9 +129,9 @@ class QueuedDraft(Draft):
         self._collect()
         next_s = self._next_s()
         while True:
-            decision = self.policy.decide(self._session.confidences(), n_room, next_s)
+            decision = self.policy.decide(self._session.confidences(), n_room, next_s, self._lookup)
             if decision.wait_s is None:
-                return self._session.candidates(decision.n_verify)
+                return self._chosen(decision)
             came = self._wait_for_candidate(min(end, time.perf_counter() + decision.wait_s))
             next_s = self._next_s() if came else math.inf
 

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Guesser
-from duo.spec.types import Guess, common_prefix
+from duo.spec.types import Guess, Logits, common_prefix
+
+
+class Accepted(NamedTuple):
+    """What a draft must know before a token."""
+
+    epoch: int
+    tokens: list[int]  # accepted since the last call
+    n_replaced: int = 0  # of the tokens told earlier, as many of the last are replaced by these
+    # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
+    # it must not be replaced.
+    longer: Callable[[Logits, int], Guess | None] | None = None
 
 
 class TargetSide(Protocol):
-    """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget."""
+    """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget.
 
-    def begin(self) -> tuple[int, list[int]]:
-        """The draft begins a token. Returns the epoch, and the tokens accepted since the last call."""
+    Between either and a draft with another vocabulary there is a TranslatedTarget.
+    """
+
+    def begin(self) -> Accepted:
+        """The draft begins a token."""
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
         """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be stale.
@@ -53,7 +67,10 @@ class Drafter:
         metrics: Metrics,
         text: Sequence[int] = (),
     ) -> None:
-        """`n_vocab`: the target's, to which logits are cut. The draft's cache must hold a prefix of `text`."""
+        """The draft's cache must hold a prefix of `text`.
+
+        `n_vocab`: to which logits are cut: the target's vocabulary, or the draft's if that is another one.
+        """
         self._draft = draft
         self._queue = queue
         self._guesser = guesser
@@ -63,6 +80,7 @@ class Drafter:
         self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
         self._n_seen = 0  # accepted tokens at the start of _tokens
         self._epoch = 0
+        self._longer: Callable[[Logits, int], Guess | None] | None = None  # see Accepted
 
     @property
     def cached(self) -> list[int]:
@@ -81,16 +99,20 @@ class Drafter:
             self._first = position - max(1, self._draft.n_ctx // 2)
             self._draft.rollback(0)
         # The logits of the last token are needed: if it is in the cache already, it is decoded again.
-        self._draft.rollback(min(self._draft.n_past, position - 1 - self._first))
+        n_rows = 2 if self._longer is not None and position - self._first > 1 else 1
+        self._draft.rollback(min(self._draft.n_past, position - n_rows - self._first))
         fresh = self._tokens[self._first + self._draft.n_past :]
         if max(fresh) >= self._draft.n_vocab:
             return False
         try:
-            logits = decode_all(self._draft, fresh)[0, : self._n_vocab]
+            logits = decode_all(self._draft, fresh, n_rows)[:, : self._n_vocab]
         except DecodeAborted:
             self._metrics.detail("draft", "cancelled", start, len(fresh))
             raise
-        guess = self._guesser.guess(logits, position, self._recent(position))
+        guess = self._replace_last(logits[0]) if len(logits) == 2 else None
+        position = len(self._tokens)
+        if guess is None:
+            guess = self._guesser.guess(logits[-1], position, self._recent(position))
         end = time.perf_counter()
         # A token that is refused changes nothing else: the next step reconciles.
         n_timed = 0 if self._draft.was_first else len(fresh)
@@ -100,6 +122,14 @@ class Drafter:
         self._metrics.drafted(start, end, len(fresh))
         self._metrics.detail("draft", "publish", end, int(useful))
         return True
+
+    def _replace_last(self, logits: Logits) -> Guess | None:
+        """The replacement of the last token, which is removed, if there is one: from the logits before it."""
+        guess = self._longer(logits, self._tokens[-1]) if self._longer is not None else None
+        if guess is not None:
+            self._keep(len(self._tokens) - 1)
+            self._n_seen -= 1
+        return guess
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
         """Decode what is new of the text in one batch and compare it with what would have been drafted.
@@ -143,7 +173,8 @@ class Drafter:
 
     def _reconcile(self) -> None:
         """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
-        epoch, fresh = self._queue.begin()
+        epoch, fresh, n_replaced, self._longer = self._queue.begin()
+        self._n_seen -= n_replaced
         n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
         if epoch != self._epoch or n_agreed < len(fresh):
             self._keep(self._n_seen + n_agreed)

@@ -53,10 +53,12 @@ class Generation:
         draft: Draft | None = None,
         remote: RemoteSource | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
+        alone: Policy | None = None,
     ) -> None:
         """The first `target.n_past` tokens of the session must be in the cache.
 
-        `on_prompt` is called with the number of tokens in the cache after each batch of the prefill.
+        `alone` decides while there is no draft; None: nothing is verified then. `on_prompt` is called with the number
+        of tokens in the cache after each batch of the prefill.
         """
         self._target = target
         self.session = request.session
@@ -65,14 +67,15 @@ class Generation:
         self._threads = threads
         self._ending = request.ending
         self._metrics = request.metrics
-        self._alone = Draft(threads.target)
+        self._lookup = request.lookup
+        self._alone = Draft(threads.target, alone)
         self._local = draft
         self._remote = remote
         self._on_prompt = on_prompt
         self._n_threads = 0  # the target's threads; 0: still those for prefill
         self._alone.begin(request)
         self.draft: Draft = self._alone  # the one in use
-        self.policy: Policy | None = None  # of the last draft that was used
+        self.policy = alone  # of the last draft that was used
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
         """Generate until the ending, or until `stop` is set; calls `put` with every step.
@@ -121,11 +124,14 @@ class Generation:
         written = acceptance.tokens[: len(pieces)]
         # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
         is_usual = len(tokens) == 1 and not self._target.was_first
-        cost = StepCost(len(candidates), decode_s, time.perf_counter() - began) if is_usual else None
+        source = candidates.source
+        cost = StepCost(len(candidates), decode_s, time.perf_counter() - began, source) if is_usual else None
         self.draft.commit(written, cost)
+        if self._lookup is not None:
+            self._lookup.extend(written)
         n_accepted = min(len(acceptance.accepted), len(written))
-        self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule)
-        return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :])
+        self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule, source)
+        return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :], source)
 
     def _room(self, n_fresh: int) -> int:
         """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""

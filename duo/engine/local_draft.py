@@ -12,14 +12,18 @@ from duo.engine.decoder import Decoder
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
+from duo.engine.metrics import TRANSLATED
 from duo.engine.queue import Offer
+from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
-from duo.spec.policy import Policy
+from duo.spec.policy import REJECTION, Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates
 
 log = logging.getLogger("duo.engine")
+
+_MOST_PER_CHARACTER = 4  # tokens of a character: its bytes
 
 
 class LocalDraft(QueuedDraft):
@@ -29,15 +33,23 @@ class LocalDraft(QueuedDraft):
     joined, because two teams of OpenMP threads on the same cores slow each other down even if one is idle.
     """
 
-    def __init__(self, cache: Cache, policy: Policy, threads: ThreadConfig) -> None:
+    def __init__(
+        self, cache: Cache, policy: Policy, threads: ThreadConfig, translation: Translation | None = None
+    ) -> None:
+        """`translation`: of a draft with another vocabulary than the target's."""
         super().__init__(policy, threads.target)
+        self._translation = translation
+        self._translated: TranslatedTarget | None = None  # of the drafter
+        self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
         self._threads = threads
         self._context: Decoder = cache.context
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
         self._interrupted = False  # in this text: no new thread may be started
-        self._asked = (0, 0)  # accepted and pending tokens when the draft was last called in schedule sync
+        # In schedule sync, when the draft was last called: the number of accepted tokens, and the pending ones.
+        self._asked: tuple[int, tuple[int, ...]] = (0, ())
+        self._n_asked = 0  # how often it was called since then
 
     @property
     def n_target_threads(self) -> int:
@@ -48,13 +60,27 @@ class LocalDraft(QueuedDraft):
         """See Draft. A draft that shares no device with the target starts during the target's prefill."""
         super().begin(request)
         self._interrupted = False
-        self._asked = (0, 0)
+        self._asked, self._n_asked = (0, ()), 0
         self._context.resume()  # interrupt() may have been called just after the end of the last text
         text = self._session.accepted
-        self._cache.begin(text)
-        self._drafter = Drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
+        if self._translation is not None:
+            self._drafter = self._translating(self._translation, request)
+        else:
+            self._n_prompt = request.session.n_prompt
+            self._cache.begin(text)
+            self._drafter = Drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
         if self._threads.apart and self.policy.schedule is Schedule.ASYNC:
             self._start_thread()
+
+    def _translating(self, translation: Translation, request: DraftRequest) -> Drafter:
+        text, translator = translation.begin(self._session.accepted)
+        certain = request.mode == REJECTION
+        self._translated = TranslatedTarget(self._queue, translator, self._metrics, certain=certain)
+        self._n_prompt = len(text)
+        self._metrics.vocabulary = TRANSLATED
+        self._cache.begin(text)
+        guesser = translation.guesser(ends=not request.banned)
+        return Drafter(self._context, self._translated, guesser, self._context.n_vocab, self._metrics, text)
 
     def end(self) -> None:
         """See Draft."""
@@ -83,7 +109,7 @@ class LocalDraft(QueuedDraft):
         self._stop_thread()
         if self.policy.probe_due():
             self._ask(self._probe)
-        return self._take_in_turn(n_room) if self.policy.schedule is Schedule.SYNC else Candidates()
+        return self._take_in_turn(n_room) if self.policy.schedule is Schedule.SYNC else super().candidates(n_room)
 
     def _tell(self, tokens: Sequence[int]) -> bool:
         if useless := super()._tell(tokens):
@@ -99,23 +125,29 @@ class LocalDraft(QueuedDraft):
     def _take_in_turn(self, n_room: int) -> Candidates:
         self._collect()
         while True:
-            state = len(self._session.accepted), self._session.n_pending
-            # If the last call in this state added no candidate, another one would not either.
-            can_ask = self.policy.schedule is Schedule.SYNC and state != self._asked
+            pending = self._session.candidates(self._session.n_pending)
+            state = len(self._session.accepted), pending.tokens
+            # If the last call in this state changed no candidate, another one would not either; but a character may
+            # take several tokens of a draft with another vocabulary.
+            self._n_asked = self._n_asked + 1 if state == self._asked else 0
+            most = 1 if self._translation is None else _MOST_PER_CHARACTER
+            can_ask = self.policy.schedule is Schedule.SYNC and self._n_asked < most
             self._asked = state
             next_s = self.policy.costs.draft_s if can_ask else math.inf
-            decision = self.policy.decide(self._session.confidences(), n_room, next_s)
+            decision = self.policy.decide(self._session.confidences(), n_room, next_s, self._lookup)
             if decision.wait_s is None:
-                return self._session.candidates(decision.n_verify)
+                return self._chosen(decision)
             self._ask(self._draft_one)
             self._collect()
 
     def _draft_one(self, drafter: Drafter) -> None:
+        if self._translated is not None:
+            self._translated.tentative = True
         if not drafter.step():
             self._fail(None)
 
     def _probe(self, drafter: Drafter) -> None:
-        found = drafter.probe(DEFAULT.probe_tokens, self._session.n_prompt)
+        found = drafter.probe(DEFAULT.probe_tokens, self._n_prompt)
         seconds = 0.0 if self._context.was_first else found.seconds
         self.policy.learn_probe(found.scores, found.n_tokens, seconds, whole=found.whole)
 
@@ -141,6 +173,8 @@ class LocalDraft(QueuedDraft):
     def _start_thread(self) -> None:
         if self._thread is None and not self._interrupted:
             assert self._drafter is not None
+            if self._translated is not None:
+                self._translated.tentative = False
             n = self._threads.beside[1]
             self._context.set_threads(n, n)
             self._thread = DraftThread(self._drafter, self._queue, self._context, self._threads.draft_cores)

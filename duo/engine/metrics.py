@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duo.spec.schedule import Schedule
+from duo.spec.types import Source
+
+SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
 
 Interval = tuple[float, float]
 
@@ -32,6 +35,7 @@ class StepRecord(NamedTuple):
     n_accepted: int
     n_tokens: int
     schedule: Schedule
+    source: Source = Source.DRAFT  # of the candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,19 @@ class DraftStatistics:
     hidden: float | None  # share of the draft's time in which the target computed concurrently
     unused: float | None  # share of the drafted tokens that were not accepted
     error: str | None  # why it failed
+    vocabulary: str | None  # shared; translated: the draft has another one; None: a remote draft does not say
+    lost_to_translation: int  # of a draft in this process: guesses that were right, but in other tokens, or changed
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStatistics:
+    """Candidates from the text itself."""
+
+    verified: int
+    accepted: int
+    accept_rate: float  # accepted / verified
+    decodes: int  # of the target, that verified them
+    accepted_by_schedule: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,7 @@ class Statistics:
     prompt: PromptStatistics
     generation: GenerationStatistics
     draft: DraftStatistics | None  # None: no draft was used
+    lookup: LookupStatistics | None = None  # None: no candidate came from the text itself
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -103,6 +121,8 @@ class Metrics:
     steps: list[StepRecord] = field(default_factory=list)
 
     # The draft's, on whichever thread it computes
+    vocabulary: str | None = SHARED
+    lost_to_translation: int = 0
     draft_events: list[Event] = field(default_factory=list)
 
     # Both threads'
@@ -140,9 +160,17 @@ class Metrics:
         """The target collected candidates, and may have waited for them."""
         self.events.append(Event("target", "wait", start, end, 0))
 
-    def stepped(self, start: float, n_candidates: int, n_accepted: int, n_tokens: int, schedule: Schedule) -> None:
+    def stepped(
+        self,
+        start: float,
+        n_candidates: int,
+        n_accepted: int,
+        n_tokens: int,
+        schedule: Schedule,
+        source: Source = Source.DRAFT,
+    ) -> None:
         """A step, whose candidates were verified until `start`, has added `n_tokens` to the text."""
-        self.steps.append(StepRecord(start, time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule))
+        self.steps.append(StepRecord(start, time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule, source))
 
     def statistics(self) -> Statistics:
         """The statistics so far."""
@@ -168,14 +196,29 @@ class Metrics:
                 stop=self.stop,
             ),
             self._draft_statistics(),
+            self._lookup_statistics(),
         )
+
+    def _lookup_statistics(self) -> LookupStatistics | None:
+        steps = self._steps_of(Source.LOOKUP)
+        if not steps:
+            return None
+        n_verified, n_accepted = sum(step.n_candidates for step in steps), sum(step.n_accepted for step in steps)
+        by_schedule = Counter[str]()
+        for step in steps:
+            by_schedule[step.schedule.value] += step.n_accepted
+        return LookupStatistics(n_verified, n_accepted, n_accepted / n_verified, len(steps), dict(by_schedule))
+
+    def _steps_of(self, source: Source) -> list[StepRecord]:
+        """The steps that verified candidates of this source."""
+        return [step for step in self.steps if step.n_candidates and step.source is source]
 
     def _draft_statistics(self) -> DraftStatistics | None:
         if not self.draft_events and self.draft_error is None:
             return None
         n_drafted = sum(event.name != "probe" for event in self.draft_events)
-        n_verified = sum(step.n_candidates for step in self.steps)
-        n_accepted = sum(step.n_accepted for step in self.steps)
+        steps = self._steps_of(Source.DRAFT)
+        n_verified, n_accepted = sum(step.n_candidates for step in steps), sum(step.n_accepted for step in steps)
         busy = [(event.start, event.end) for event in self.events if event.name != "wait"]
         drafting = [(event.start, event.end) for event in self.draft_events]
         return DraftStatistics(
@@ -183,24 +226,19 @@ class Metrics:
             verified=n_verified,
             accepted=n_accepted,
             accept_rate=_rate(n_accepted, n_verified),
-            accept_rate_by_position=self._by_position(),
+            accept_rate_by_position=_by_position(steps),
             decodes_by_candidates=self._decodes_by_candidates(),
             ms_per_token=_mean_ms([event for event in self.draft_events if event.name == "draft"]),
             hidden=_rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
             unused=_rate(n_drafted - n_accepted, n_drafted),
             error=self.draft_error,
+            vocabulary=self.vocabulary,
+            lost_to_translation=self.lost_to_translation,
         )
 
-    def _by_position(self) -> list[float]:
-        """Acceptance rate at each position in the batch."""
-        longest = max((step.n_candidates for step in self.steps), default=0)
-        verified = [sum(step.n_candidates > i for step in self.steps) for i in range(longest)]
-        accepted = [sum(step.n_accepted > i for step in self.steps) for i in range(longest)]
-        return [a / v for a, v in zip(accepted, verified, strict=True)]
-
     def _decodes_by_candidates(self) -> list[int]:
-        """Number of decodes that verified 0, 1, … candidates, without the first step."""
-        sizes = Counter(step.n_candidates for step in self.steps[1:])
+        """Number of decodes that verified 0, 1, … of the draft's candidates, without the first step."""
+        sizes = Counter(step.n_candidates for step in self.steps[1:] if step.source is Source.DRAFT)
         return [sizes[k] for k in range(max(sizes, default=-1) + 1)]
 
     def _tokens_by_schedule(self) -> dict[str, int]:
@@ -208,6 +246,14 @@ class Metrics:
         for step in self.steps[1:]:
             tokens[step.schedule.value] += step.n_tokens
         return dict(tokens)
+
+
+def _by_position(steps: Sequence[StepRecord]) -> list[float]:
+    """Acceptance rate at each position in the batch."""
+    longest = max((step.n_candidates for step in steps), default=0)
+    verified = [sum(step.n_candidates > i for step in steps) for i in range(longest)]
+    accepted = [sum(step.n_accepted > i for step in steps) for i in range(longest)]
+    return [a / v for a, v in zip(accepted, verified, strict=True)]
 
 
 def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import NamedTuple
 
+from duo.engine.drafter import Accepted
 from duo.spec.policy import Lookahead
 from duo.spec.types import Guess
 
@@ -116,11 +117,11 @@ class CandidateQueue:
                 self._changed.wait()
             return self._open
 
-    def begin(self) -> tuple[int, list[int]]:
-        """The draft begins a token. Returns the epoch, and the tokens accepted since the last call."""
+    def begin(self) -> Accepted:
+        """The draft begins a token."""
         with self._changed:
             self._began = time.perf_counter(), self._epoch
-            return self._epoch, self._take()
+            return Accepted(self._epoch, self._take())
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
         """Offer a token for which `n_tokens` were decoded in `seconds`. False if its epoch has passed."""

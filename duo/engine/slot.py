@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +19,14 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
 from duo.engine.threads import ON_CPU, check_threads, plan_threads, tuned_threads
+from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_draft, warm_up
 from duo.errors import UsageError
 from duo.llama.context import Context
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from duo.models.profiles import Profile
+from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
 from duo.spec.sampling import Guesser, chooser, without
 from duo.spec.schedule import ALL, Schedule
@@ -55,6 +58,7 @@ class Drafts:
     local: Draft | None = None
     remote: RemoteSource | None = None
     threads: ThreadConfig | None = None
+    lookup: bool = False  # whether the text itself is a draft, too
 
 
 class Slot:
@@ -70,12 +74,17 @@ class Slot:
         config: EngineConfig,
         remote: RemoteSource | None = None,
         profile: Profile | None = None,
+        translation: Translation | None = None,
     ) -> None:
-        """`profile`: what earlier runs learned about this pair. Raises UsageError."""
+        """`profile`: what earlier runs learned about this pair. `translation`: if the vocabularies differ.
+
+        Raises UsageError.
+        """
         kept = profile.load() if profile is not None else {}
         self.profile = profile
         self.target = target
         self.draft_model = draft
+        self.translation = translation
         self.config = config
         self.drafting = config.drafting()
         self.remote = remote
@@ -91,6 +100,9 @@ class Slot:
         check_threads(self.threads, beside=self.can_speculate and Schedule.ASYNC in schedules_of(self.drafting))
         self.policy = self.new_policy(self.drafting)
         self.policy.restore_kept(kept.get("policy"))
+        looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
+        self._lookup = Lookup() if looks_up else None
+        self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))  # while there is no draft
         self.draft: LocalDraft | None = None
         self.n_ctx = 0  # of the contexts; 0: not made yet
         self._is_largest = False  # whether they were made for a text of unknown length
@@ -119,7 +131,7 @@ class Slot:
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
         assert self.draft_cache is not None
-        return LocalDraft(self.draft_cache, policy, self.threads)
+        return LocalDraft(self.draft_cache, policy, self.threads, self.translation)
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -132,14 +144,16 @@ class Slot:
             return 0.0
         start = time.perf_counter()
         self.close()
-        n_max = self.drafting.n_max if self.draft_model is not None or self.remote is not None else 0
+        has_source = self.draft_model is not None or self.remote is not None or self._lookup is not None
+        n_max = self.drafting.n_max if has_source else 0
         target = target_context(self.target, self.config, self.threads, n_ctx, n_max)
         self._contexts.append(target)
         draft = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
-            self.remote, n_max = None, 0
+            self.remote, self._lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None:
-            draft = draft_context(self.draft_model, self.config, self.threads, n_ctx)
+            n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
+            draft = draft_context(self.draft_model, self.config, self.threads, n_draft)
         if draft is not None:
             self._contexts.append(draft)
         if self.config.warmup:
@@ -204,10 +218,14 @@ class Slot:
         context = self.target_cache.context
         if drafts is None:
             is_off = self.drafting.schedule == Schedule.OFF.value  # there is nothing to learn
-            drafts = Drafts() if is_off else Drafts(self.draft, None if config.is_rejection else self.remote)
+            remote = None if config.is_rejection else self.remote
+            drafts = Drafts() if is_off else Drafts(self.draft, remote, lookup=True)
         threads = drafts.threads or self.threads
         banned = self._banned(config)
         verifier, guesser = choosing(self.target, config, banned)
+        lookup = self._lookup if drafts.lookup else None
+        if lookup is not None:
+            lookup.begin(request.prompt)
         request.n_cached = self.target_cache.begin(request.prompt)
         context.set_threads(threads.target, threads.target_batch)
         piece = self.target.piece
@@ -222,12 +240,14 @@ class Slot:
                 config.sampling,
                 banned,
                 config.mode,
+                lookup,
             ),
             verifier,
             threads,
             drafts.local,
             drafts.remote,
             request.on_prompt,
+            self._alone if lookup is not None else None,
         )
         with self._lock:
             self._running = generation

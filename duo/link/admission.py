@@ -48,7 +48,8 @@ class Admission:
             raise Drop("loading", "the model is still loading")
         draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
         if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
-            raise Drop("vocabulary", f"the draft does not match the target: {difference}", is_final=True)
+            remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
+            raise Drop("vocabulary", f"the draft does not match the target: {difference}: {remedy}", is_final=True)
         return hello
 
 

@@ -19,7 +19,8 @@ from duo.engine.decoder import Decoder
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
 from duo.engine.metrics import Metrics
-from duo.errors import LinkError, UsageError
+from duo.engine.translated import TranslatedTarget, Translation
+from duo.errors import LinkError, PromptError, UsageError
 from duo.link import messages
 from duo.link.messages import ROUTE, TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Text, Unable, Welcome
 from duo.link.remote_target import RemoteTarget
@@ -43,8 +44,13 @@ class Refusal(LinkError):
 class DraftClient:
     """Drafts for one lead until stop(); connects again whenever the connection ends."""
 
-    def __init__(self, url: str, hello: Hello, context: Callable[[int], Decoder]) -> None:
-        """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens. Raises UsageError for a bad URL."""
+    def __init__(
+        self, url: str, hello: Hello, context: Callable[[int], Decoder], translation: Translation | None = None
+    ) -> None:
+        """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens.
+
+        `translation`: of a draft with another vocabulary than the lead's. Raises UsageError for a bad URL.
+        """
         # The lead prints http://…; without a scheme it is ws://.
         scheme, _, rest = url.rpartition("://")
         scheme = {"http": "ws", "https": "wss", "": "ws"}.get(scheme, scheme)
@@ -55,6 +61,7 @@ class DraftClient:
         self.on_connected: Callable[[], None] = lambda: None  # called whenever the lead has accepted the draft
         self._hello = hello
         self._make_context = context
+        self._translation = translation
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
         self._stop = threading.Event()
@@ -131,7 +138,7 @@ class DraftClient:
                 message = messages.from_lead(data)
                 if isinstance(message, Begin):
                     drafting.close()
-                    text = drafting.enter_context(_Drafting(cache, message, connection))
+                    text = drafting.enter_context(_Drafting(cache, message, connection, self._translation))
                     target, serial = text.target, message.serial
                 elif isinstance(message, Text) and target is not None and message.serial == serial:
                     target.update(message)
@@ -151,18 +158,32 @@ class DraftClient:
 class _Drafting:
     """Drafts for one text, inside `with`."""
 
-    def __init__(self, cache: Cache, begin: Begin, connection: ClientConnection) -> None:
+    def __init__(
+        self, cache: Cache, begin: Begin, connection: ClientConnection, translation: Translation | None = None
+    ) -> None:
+        """Raises LinkError if the text cannot be translated."""
+
         def send(message: Message) -> None:
             with suppress(ConnectionClosed):  # _serve handles it
                 connection.send(messages.encode(message))
 
         self._cache = cache
         context = cache.context
-        cache.begin(begin.tokens)
         draft = _Announcing(context, lambda: send(Alive(begin.serial)))
         self.target = RemoteTarget(begin, send, context.cancel)
-        guesser = chooser(begin.sampling, begin.banned)
-        self._drafter = Drafter(draft, self.target, guesser, begin.n_vocab, Metrics(), begin.tokens)
+        if translation is None:
+            cache.begin(begin.tokens)
+            guesser = chooser(begin.sampling, begin.banned)
+            self._drafter = Drafter(draft, self.target, guesser, begin.n_vocab, Metrics(), begin.tokens)
+        else:
+            try:
+                text, translator = translation.begin(begin.tokens)
+            except PromptError as error:
+                raise LinkError(f"the lead's text cannot be translated: {error}") from None
+            cache.begin(text)
+            side = TranslatedTarget(self.target, translator, Metrics(), local=False)
+            greedy = translation.guesser(ends=not begin.banned)
+            self._drafter = Drafter(draft, side, greedy, draft.n_vocab, Metrics(), text)
         self._thread = DraftThread(self._drafter, self.target, context, on_end=lambda: send(Unable(begin.serial)))
 
     def __enter__(self) -> _Drafting:
@@ -201,9 +222,9 @@ class _Announcing:
         return self._context.decode(tokens, n_rows)
 
 
-def hello(token: str, model: Model) -> Hello:
-    """A draft's first message; `token` is the lead's."""
-    return Hello(messages.VERSION, token, model.path.stem[:256], *astuple(Fingerprint.of(model)))
+def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
+    """A draft's first message; `token` is the lead's. `vocabulary`: in whose tokens it drafts; None: its own."""
+    return Hello(messages.VERSION, token, model.path.stem[:256], *astuple(Fingerprint.of(vocabulary or model)))
 
 
 def _shut_down(connection: ClientConnection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import signal
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import msgspec
 
 from duo.config import ContextConfig, ModelConfig
+from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import warm_up
 from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
@@ -29,6 +32,7 @@ from duo.link.route import draft_app
 from duo.llama import child
 from duo.llama.context import Context
 from duo.llama.model import Model
+from duo.llama.vocabulary import vocabulary_difference
 from duo.models.fitting import DEVICE_CTX, fit
 
 log = logging.getLogger("duo.process")
@@ -51,6 +55,7 @@ class DraftPlan:
     model: ModelConfig
     context: ContextConfig  # n_ctx: tokens beyond those of the lead's texts
     warmup: bool  # whether to warm up contexts
+    vocabulary: Path | None = None  # file with the target's vocabulary, if it is another one
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
@@ -83,13 +88,20 @@ class DraftProcess:
     """
 
     def __init__(
-        self, name: str, model: ModelConfig, context: ContextConfig, drafts: RemoteDrafts, *, warmup: bool = True
+        self,
+        name: str,
+        model: ModelConfig,
+        context: ContextConfig,
+        drafts: RemoteDrafts,
+        *,
+        warmup: bool = True,
+        vocabulary: Path | None = None,
     ) -> None:
-        """Listen; `name` names the draft in log messages. Raises UsageError."""
+        """Listen; `name` names the draft in log messages. `vocabulary`: see DraftPlan. Raises UsageError."""
         token = secrets.token_urlsafe()
         rules = Rules(hosts=frozenset(LOOPBACK_NAMES))
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), rules), _LOOPBACK, 0)
-        plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context, warmup)
+        plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context, warmup, vocabulary)
         self._name = name
         self._command = child.call("duo.link.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}
@@ -231,16 +243,30 @@ def main() -> None:
 def run_draft(plan: DraftPlan, token: str) -> None:
     """Load a draft and run a DraftClient. Raises DuoError."""
     config, _ = fit(plan.model, None, replace(plan.context, n_ctx=DEVICE_CTX), name="draft")
-    with closing(Model(config)) as model:
+    with closing(Model(config)) as model, speaking(model, plan.vocabulary) as (vocabulary, translation):
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
 
         def context(n_ctx: int) -> Context:
-            return draft_context(model, plan.context, n_ctx, warmup=plan.warmup)
+            n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
+            return draft_context(model, plan.context, n_draft, warmup=plan.warmup)
 
-        client = DraftClient(plan.url, hello(token, model), context)
+        client = DraftClient(plan.url, hello(token, model, vocabulary), context, translation)
         client.on_connected = lambda: _write(Connected())
         client.run()
+
+
+@contextmanager
+def speaking(draft: Model, path: Path | None) -> Iterator[tuple[Model, Translation | None]]:
+    """The vocabulary of the file `path` (None: the draft's own), and the translation into it if it is another one.
+
+    Raises ModelError.
+    """
+    if path is None:
+        yield draft, None
+        return
+    with closing(Model(ModelConfig(path, n_gpu_layers=0, devices=()), vocabulary_only=True)) as target:
+        yield target, Translation(target, draft) if vocabulary_difference(target, draft) else None
 
 
 def draft_context(model: Model, config: ContextConfig, n_ctx: int, *, fixed: int = 0, warmup: bool = True) -> Context:

@@ -89,13 +89,14 @@ class RemoteDraft(QueuedDraft):
     def begin(self, request: DraftRequest) -> None:
         """See Draft."""
         super().begin(request)
+        request.metrics.vocabulary = self._drafts.vocabulary
         self._queue.open()
         self._current = request, self._queue
         self._notify()
 
     def candidates(self, n_room: int) -> Candidates:
         """See Draft."""
-        return self._take(n_room) if self.policy.schedule is Schedule.ASYNC else Candidates()
+        return self._take(n_room) if self.policy.schedule is Schedule.ASYNC else super().candidates(n_room)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Draft."""

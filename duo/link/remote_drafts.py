@@ -49,6 +49,7 @@ class RemoteDrafts:
 
     def __init__(self) -> None:
         self.drafting = EngineConfig().drafting()
+        self.vocabulary: str | None = None  # of the drafts: see DraftStatistics
         self.n_target_threads = 1  # while a remote draft is in use
         self.target: TargetVocabulary | None = None  # None while the model is loading
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()

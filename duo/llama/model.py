@@ -58,6 +58,7 @@ class Model(Handle):
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
         self.bos = int(llama_cpp.llama_vocab_bos(vocabulary))  # begins a text; -1: none
         self.eos = int(llama_cpp.llama_vocab_eos(vocabulary))  # ends a text; -1: none
+        self.end = _end_of_message(vocabulary, self.eos)
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(vocabulary))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(vocabulary))
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):
@@ -208,32 +209,71 @@ class Model(Handle):
                 break
         return frozenset(bytes_.values()) - found
 
-    def _tokenize(self, data: bytes, *, add_bos: bool) -> list[int]:
+    def _tokenize(self, data: bytes, *, add_bos: bool, special: bool = True) -> list[int]:
         if len(data) > _MAX_TEXT:
             raise PromptError(f"the prompt has {len(data)} bytes: llama.cpp tokenises at most {_MAX_TEXT}")
         if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_BPE or len(data) <= _SMALL:
-            return self._tokenize_here(data, add_bos=add_bos)
+            return self._tokenize_here(data, add_bos=add_bos, special=special)
         # Some of these vocabularies split texts with std::regex, which recurses for each character of a word.
-        work = functools.partial(self._tokenize_here, data, add_bos=add_bos)
+        work = functools.partial(self._tokenize_here, data, add_bos=add_bos, special=special)
         try:
             return on_large_stack(_STACK + _STACK_PER_BYTE * len(data), work)
         except MemoryError:
             raise PromptError(f"there is not enough memory to tokenise a prompt of {len(data)} bytes") from None
 
-    def _tokenize_here(self, data: bytes, *, add_bos: bool) -> list[int]:
+    def _tokenize_here(self, data: bytes, *, add_bos: bool, special: bool) -> list[int]:
         size = len(data) + 2
         with self._use_vocabulary() as vocab:
             while True:
                 buffer = (llama_cpp.llama_token * size)()
-                n = llama_cpp.llama_tokenize(vocab, data, len(data), buffer, size, add_bos, True)
+                n = llama_cpp.llama_tokenize(vocab, data, len(data), buffer, size, add_bos, special)
                 if n >= 0:
                     return list(buffer[:n])
                 if -n <= size:
                     raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
                 size = -n
 
+    def fragment(self, text: bytes) -> list[int]:
+        """Tokens of a piece from the middle of a text, without special tokens and without anything added in front.
+
+        Bytes that are not UTF-8, and characters without tokens, are left out. Raises PromptError as tokenize() does.
+        """
+        data = self._spellable(text)
+        if not self._adds_space:
+            return self._tokenize(data, add_bos=False, special=False)
+        # The space is then in front of another character, whose tokens are removed.
+        for before, tokens_before in self._before.items():
+            tokens = self._tokenize(before + data, add_bos=False, special=False)
+            if tokens[: len(tokens_before)] == tokens_before:
+                return tokens[len(tokens_before) :]
+        return []
+
+    def _spellable(self, text: bytes) -> bytes:
+        """The characters of `text` that have tokens."""
+        characters = text.decode("utf-8", "ignore")
+        if missing := self._missing_bytes:
+            known = self._characters
+            if self._adds_space and not (known >= {"▁"} or missing.isdisjoint("▁".encode())):
+                return b""
+            kept = (c for c in characters if c in known or missing.isdisjoint(c.replace(" ", "▁").encode()))
+            characters = "".join(kept)
+        return characters.encode()
+
+    @functools.cached_property
+    def _adds_space(self) -> bool:
+        """Whether the vocabulary puts a space in front of a text: SentencePiece may do so."""
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return False
+        return self.metadata("tokenizer.ggml.add_space_prefix") != "false"
+
+    @functools.cached_property
+    def _before(self) -> dict[bytes, list[int]]:
+        """Characters to put in front of a fragment, and their tokens at the start of a text."""
+        usable = [one for one in (b"\n", b"|", b"0") if self._spellable(one)]
+        return {one: self._tokenize(one, add_bos=False, special=False) for one in usable}
+
     def piece(self, token: int) -> bytes:
-        """The bytes of `token` in a text; empty for special tokens."""
+        """The bytes of `token` in a text; empty for special tokens. Raises PromptError if there is no such token."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._piece(token, special=False)
@@ -244,7 +284,34 @@ class Model(Handle):
         pieces = {token: self._piece(token, special=True) for token in set(tokens)}
         return b"".join(map(pieces.__getitem__, tokens))
 
+    def prompt_text(self, tokens: Sequence[int]) -> bytes:
+        """The text of a prompt with visible special tokens, without its BOS and the spaces that tokenize() adds."""
+        if tokens[:1] == [self.bos]:
+            tokens = tokens[1:]
+        special = {token: self._piece(token, special=True) for token in set(tokens) if self._is_special(token)}
+        text = bytearray()
+        begins = self._adds_space
+        for token in tokens:
+            piece = special.get(token)
+            text += self.piece(token).removeprefix(b" " if begins else b"") if piece is None else piece
+            begins = piece is not None and self._adds_space
+        return bytes(text)
+
+    def _is_special(self, token: int) -> bool:
+        """Whether the token is found in a text before anything else is tokenised. Raises PromptError: see _check."""
+        self._check(token)
+        kinds = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        with self.use():
+            attributes = llama_cpp.llama_vocab_get_attr(self._vocabulary, token)
+        return bool(attributes & (kinds | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN))
+
+    def _check(self, token: int) -> None:
+        """Raise PromptError for a token outside the vocabulary: llama.cpp would end the process."""
+        if not 0 <= token < self.n_vocab:
+            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
+
     def _piece(self, token: int, *, special: bool) -> bytes:
+        self._check(token)
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -281,6 +348,12 @@ class Model(Handle):
             eos_token=self.spelling([self.eos]).decode("utf-8", "replace") if self.eos >= 0 else "",
             bos_token=self.spelling([self.bos]).decode("utf-8", "replace") if self.bos >= 0 else "",
         )
+
+
+def _end_of_message(vocabulary: Any, eos: int) -> int:
+    """The token that ends a message, by default EOS; -1: none."""
+    eot = int(llama_cpp.llama_vocab_eot(vocabulary))
+    return eot if eot >= 0 else eos
 
 
 def _description(pointer: Any) -> str:

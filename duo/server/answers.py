@@ -43,11 +43,13 @@ class Shape:
             yield self._chunk({"delta": {"role": "assistant", "content": ""}})
 
     def step(self, step: Step) -> dict[str, Any]:
-        """A chunk of a stream. `duo`: its number of tokens, and of characters that were candidates of the draft."""
+        """A chunk of a stream. `duo`: its number of tokens, of characters that were candidates, and their source."""
         text = step.text
         content: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
         accepted = len(_decode(step.pieces[: step.n_accepted]))
-        return self._chunk(content) | {"duo": {"tokens": len(step.tokens), "accepted": accepted}}
+        return self._chunk(content) | {
+            "duo": {"tokens": len(step.tokens), "accepted": accepted, "source": step.source.value}
+        }
 
     def last(self, request: TextRequest) -> dict[str, Any]:
         """The end of a stream."""
@@ -95,8 +97,11 @@ def _timings(request: TextRequest) -> dict[str, Any]:
         "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
         "predicted_per_second": text.tokens_per_s,
     }
-    if draft is not None:
-        timings |= {"draft_n": draft.verified, "draft_n_accepted": draft.accepted}
+    if sources := [source for source in (draft, statistics.lookup) if source is not None]:
+        timings |= {
+            "draft_n": sum(source.verified for source in sources),
+            "draft_n_accepted": sum(source.accepted for source in sources),
+        }
     return {"timings": timings}
 
 

@@ -112,6 +112,15 @@ class CostModel:
         """How many times a batch of `n` tokens was measured in this condition."""
         return self._target[n].n if n in self._target else 0
 
+    def n_affordable(self, credit_s: float) -> int:
+        """The largest batch that costs at most `credit_s` more than one token, even if T(n) is linear where unknown.
+
+        At least the largest that was measured.
+        """
+        most = max([*self._target, *(self._other._target if self._other else ())], default=1)
+        each_s = self.target_s(most) / most
+        return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most
+
     def reliable_ms(self, n: int) -> dict[str, float | None]:
         """T(n) in ms, from at least five measurements in this run, and from earlier runs; None if unknown."""
         kept_s = self._kept.get(("target_s", n))

@@ -8,7 +8,8 @@ tokens: the tokens it adds, minus what the time it takes yields at the rate λ, 
 keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch; λ and
 worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that rate.
 
-Both rules return a number of candidates; a number larger than `len(chances)` means: wait for the next one.
+The rules return a number of candidates, two of them with its value. A number larger than `len(chances)` means: wait for
+the next one.
 
     chances   acceptance probability a(c) of each pending candidate
     mean      acceptance probability of those not drafted yet
@@ -34,7 +35,7 @@ def best_batch(
     target_s: Sequence[float],
     draft_s: float,
     forecast: Forecast,
-) -> int:
+) -> tuple[int, float]:
     """The number of candidates with the highest value."""
     rate, n_ready = forecast.rate, len(chances)
     is_drafting = bool(draft_s) and next_s < math.inf
@@ -56,7 +57,19 @@ def best_batch(
         value = expected - rate * seconds + survival * forecast.worth_of(lead_then)
         if value > best_value:
             best, best_value = k, value
-    return best
+    return best, best_value
+
+
+def best_ready(chances: Sequence[float], target_s: Sequence[float], rate: float) -> tuple[int, float]:
+    """The number of candidates with the highest value if there will be no more."""
+    survival, expected = 1.0, 1.0
+    best, best_value = 0, 1.0 - rate * target_s[0]
+    for k, chance in enumerate(chances, 1):
+        survival *= chance
+        expected += survival
+        if (value := expected - rate * target_s[k]) > best_value:
+            best, best_value = k, value
+    return best, best_value
 
 
 def best_in_order(

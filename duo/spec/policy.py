@@ -7,18 +7,22 @@ sustainable rate (duo/spec/forecast.py), and λ determines the number of candida
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from duo.spec.budget import Budget
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel, between
-from duo.spec.decision import best_batch, best_in_order
+from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.forecast import Forecast
+from duo.spec.lookup import Lookup
 from duo.spec.pair import PairModel
 from duo.spec.schedule import ALL, Chooser, Schedule
+from duo.spec.types import Source
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
 _MOST_CREDIT_S = 1e5  # beyond, a profile is damaged
@@ -31,6 +35,7 @@ class StepCost:
     n_candidates: int
     decode_s: float
     total_s: float
+    source: Source = Source.DRAFT
 
 
 class Lookahead(NamedTuple):
@@ -56,6 +61,7 @@ class Decision:
 
     n_verify: int
     wait_s: float | None = None
+    source: Source = Source.DRAFT
 
 
 class Policy(PairModel):
@@ -88,6 +94,7 @@ class Policy(PairModel):
         self._may_gain = True  # whether drafting may pay, by what is known
         self._unscored = 0  # tokens since a candidate was last scored
         self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
+        self._lookup_budget = Budget(config)
         self._start_text()
 
     def _start_text(self) -> None:
@@ -100,6 +107,8 @@ class Policy(PairModel):
         self._has_news = True  # whether the draft was scored since the last review
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
+        self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
+        self._n_found = 0  # tokens of this text that the lookup found
 
     @property
     def schedule(self) -> Schedule:
@@ -127,6 +136,12 @@ class Policy(PairModel):
         return self._forecast.rate
 
     @property
+    def _value_of_time(self) -> float:
+        """λ for decisions, in tokens/s: forecasts know nothing of the lookup, which may make the text faster."""
+        tokens, seconds = self._recent
+        return max(self.rate, tokens / seconds) if self._n_found and seconds else self.rate
+
+    @property
     def n_draft_threads(self) -> int:
         """Threads for the draft in schedule sync."""
         return self.alone.draft_threads(self._draft_threads)
@@ -145,21 +160,48 @@ class Policy(PairModel):
         self._start_text()
         self._n_text = self._unread = self._n_prompt = n_prompt
         self.chooser.begin(self._schedules, n_room, is_first=not self.alone.target_s(1))
+        self._lookup_budget.begin()
         self._update_forecast()
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float) -> Decision:
-        """What to do with pending candidates of these `confidences`.
+    def decide(
+        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+    ) -> Decision:
+        """What to do with pending candidates of these `confidences`, or with those of `lookup` instead.
 
         The step may add at most `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
         """
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
-        if self.schedule is Schedule.OFF or not self.rate or n_max <= 0:
+        if not self.rate or n_max <= 0:
             return Decision(0)
-        rule = best_in_order if self.in_order else best_batch
-        chances = [self.calibration.probability(confidence) for confidence in confidences]
-        curve = self.costs.curve(self.n_max + 1)
-        n = rule(chances, self.calibration.mean, n_max, next_s, curve, self.costs.draft_s, self._forecast)
-        return Decision(n) if n <= len(chances) else Decision(0, next_s + self.costs.draft_s)
+        n, value = self._best_drafted(confidences, n_max, next_s)
+        if lookup is not None:
+            n_found, found_value = self._best_found(lookup, n_max)
+            if found_value > value:
+                return Decision(n_found, source=Source.LOOKUP)
+        return Decision(n) if n <= len(confidences) else Decision(0, next_s + self.costs.draft_s)
+
+    def _best_drafted(self, confidences: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
+        """How many of the draft's candidates to verify, and the value of that."""
+        curve, rate = self.costs.curve(self.n_max + 1), self._value_of_time
+        if self.schedule is Schedule.OFF:
+            return 0, 1 - rate * curve[0]
+        expected = self._forecast if rate == self.rate else replace(self._forecast, rate=rate)
+        chances, mean = [self.calibration.probability(confidence) for confidence in confidences], self.calibration.mean
+        if not self.in_order:
+            return best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
+        n = best_in_order(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
+        # A comparison with other candidates must not depend on those that were drawn.
+        typical = [mean] * len(chances)
+        return n, best_batch(typical, mean, n_max, next_s, curve, self.costs.draft_s, expected)[1]
+
+    def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
+        """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
+        credit_s = self._lookup_budget.credit_s
+        doubt = 1.0 if credit_s < 0 else 0.0
+        chances = lookup.chances(min(n_max, self.costs.n_affordable(credit_s) - 1), doubt)
+        if not chances:
+            return 0, -math.inf
+        return best_ready(chances, self.costs.curve(self.n_max + 1, doubt), self._value_of_time)
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         """Whether the draft should continue concurrently after pending candidates of these `confidences`."""
@@ -181,7 +223,7 @@ class Policy(PairModel):
             return False
         if not self.alone.target_s(1) or self._n_text - self._n_prompt < self.config.probe_tokens // 2:
             return False
-        return min(self._unread, self.config.probe_tokens) * self.read_s <= self.chooser.credit_s
+        return min(self._unread, self.config.probe_tokens) * self.read_s <= self.chooser.budget.credit_s
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target added `n_tokens` at this cost."""
@@ -190,9 +232,16 @@ class Policy(PairModel):
         self._unread += n_tokens
         self._unscored = 0 if self._scored else self._unscored + n_tokens
         self._scored = False
-        self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
+        alone_s = self.alone.target_s(1)
+        drafted = cost.source is Source.DRAFT
+        self._n_found += 0 if drafted else n_tokens - 1
+        kept = self.config.memory
+        self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
+        if drafted:
+            self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
+        self._lookup_budget.step(cost.total_s, 0.0 if drafted else n_tokens * alone_s - cost.total_s, alone_s)
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
-        if self.chooser.step(n_tokens, cost.total_s, self.alone.target_s(1)) and (
+        if self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=drafted) and (
             self._has_news or self.schedule is not Schedule.OFF
         ):
             self._review()
@@ -238,17 +287,17 @@ class Policy(PairModel):
         if n_tokens:
             self._unread = 0 if whole else self._n_text
         self._unscored = 0
-        self.chooser.spend(seconds)
+        self.chooser.budget.spend(seconds)
 
     def state(self) -> dict[str, Any]:
         """See PairModel."""
-        return {**super().state(), "credit_s": self.chooser.carried_s}
+        return {**super().state(), "credit_s": self.chooser.budget.carried_s}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See PairModel."""
         super().restore(state)
         if state["credit_s"] is not None:
-            self.chooser.carry(between(state["credit_s"], -_MOST_CREDIT_S, _MOST_CREDIT_S))
+            self.chooser.budget.carry(between(state["credit_s"], -_MOST_CREDIT_S, _MOST_CREDIT_S))
 
     def restore_kept(self, state: Any) -> None:
         """restore() from a file; does nothing if `state` is damaged."""
@@ -270,6 +319,7 @@ class Policy(PairModel):
         curves = {name: costs.curve(self.n_max + 1) for name, costs in conditions}
         return {
             "schedule": self.schedule.value,
+            "schedules": [schedule.value for schedule in self._schedules],  # that were possible
             "changes": [
                 {"tokens": change.n_tokens, "schedule": change.schedule.value, "reason": change.reason}
                 for change in self.chooser.changes
@@ -303,7 +353,9 @@ class Policy(PairModel):
             self._may_gain = self.chooser.may_gain(outlooks)
             if self.schedule is Schedule.OFF:
                 self._worth_asking = (self.most_gain() or 0.0) > 1 + self.config.least_gain
-            self.chooser.review(outlooks, self._entry_s())
+            # Entering must pay on those tokens alone that the lookup does not find.
+            n_text = max(1, self._n_text - self._n_prompt)
+            self.chooser.review(outlooks, self._entry_s() * n_text / max(1, n_text - self._n_found))
             self._forecast = found[self.schedule]
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:

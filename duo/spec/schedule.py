@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from duo.spec.budget import Budget
 from duo.spec.constants import PolicyConfig
 
 
@@ -42,20 +43,14 @@ class Change:
 
 
 class Chooser:
-    """Follows the schedule with the best forecast, and limits what finding out may cost.
-
-    The credit grows by a share of the time, and by a share of what drafting has gained compared with the target alone;
-    probes and whatever drafting loses are paid from it. It is carried from text to text, and from run to run in
-    the profile. T(1), the target's time for one token, is `alone_s`; 0 while unknown.
-    """
+    """Follows the schedule with the best forecast. Probes, and whatever drafting loses, are paid from its budget."""
 
     def __init__(self, allowed: Sequence[Schedule], config: PolicyConfig, first: Schedule = Schedule.OFF) -> None:
         """Each text starts with the schedule `first` or, if that is not allowed, the last of the allowed ones."""
         self.allowed = tuple(allowed)
         self._config = config
         self._first = first if first in self.allowed else self.allowed[-1]
-        self.alone_s = 0.0
-        self._carried_s: float | None = None  # credit from earlier texts; None: this is the first
+        self.budget = Budget(config)
         self._start()
 
     def _start(self) -> None:
@@ -65,9 +60,6 @@ class Chooser:
         self._n_steps = 0  # since the last change
         self._n_room: int | None = None
         self._first_review = self._config.first_review  # steps after a change
-        self._elapsed_s = 0.0
-        self._spent_s = 0.0  # on probes
-        self._gained_s = 0.0  # compared with the target alone
         self._invested_s = 0.0  # prefill that should pay later
 
     def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
@@ -76,45 +68,21 @@ class Chooser:
         `is_first`: nothing is known from earlier texts. Then T(1) is measured a few times before the first review,
         otherwise once: it tells whether what is known still holds.
         """
-        self._carried_s = self.carried_s
+        self.budget.begin()
         self.allowed = tuple(allowed)
         self._start()
         self._n_room = n_room
         self._first_review = self._config.first_review if is_first else 1
 
-    @property
-    def credit_s(self) -> float:
-        """Seconds that may be spent on finding out."""
-        config = self._config
-        advance_s = config.advance * self.alone_s
-        earned_s = config.time_share * self._elapsed_s
-        if self._carried_s is None:
-            earned_s = max(advance_s, earned_s)
-        else:
-            earned_s += max(-advance_s, min(self._carried_s, advance_s))
-        return earned_s - self._spent_s + self._gained_s * (config.gain_share if self._gained_s > 0 else 1.0)
+    def step(self, n_tokens: int, seconds: float, alone_s: float, *, drafted: bool = True) -> bool:
+        """A step added `n_tokens` in `seconds`. Returns whether review() is due.
 
-    @property
-    def carried_s(self) -> float | None:
-        """The credit that the next text starts with; None before the first one."""
-        return self.credit_s if self.n_tokens else self._carried_s
-
-    def carry(self, seconds: float) -> None:
-        """Start with the credit of an earlier run."""
-        self._carried_s = seconds
-
-    def spend(self, seconds: float) -> None:
-        """A probe took this long."""
-        self._spent_s += seconds
-
-    def step(self, n_tokens: int, seconds: float, alone_s: float) -> bool:
-        """A step added `n_tokens` in `seconds`. Returns whether review() is due."""
-        self.alone_s = alone_s
+        `alone_s` is T(1), 0 while unknown. `drafted`: what it gains or loses is due to the draft.
+        """
         self.n_tokens += n_tokens
         self._n_steps += 1
-        self._elapsed_s += seconds
-        if self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s:
-            self._gained_s += n_tokens * alone_s - seconds
+        compares = drafted and self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s
+        self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
         return self._n_steps == self._first_review or self._n_steps % self._config.review_steps == 0
 
     @property
@@ -150,7 +118,7 @@ class Chooser:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
         here, there = outlooks[self.now], outlooks[schedule]
         # Drafting is given up only beyond doubt, and without credit it is begun only beyond doubt.
-        begins = self.now is Schedule.OFF and self.credit_s < 0
+        begins = self.now is Schedule.OFF and self.budget.credit_s < 0
         least = here.high if schedule is Schedule.OFF else self._least(here.rate)
         if (there.low if begins else there.rate) <= least:
             return False
@@ -167,7 +135,7 @@ class Chooser:
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
 
     def _is_overdrawn(self, outlooks: Outlooks) -> bool:
-        if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or self.credit_s + self._invested_s >= 0:
+        if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or self.budget.credit_s + self._invested_s >= 0:
             return False
         return outlooks[self.now].low < outlooks[Schedule.OFF].rate
 

@@ -51,9 +51,11 @@ class Session:
         `n_known`: number of accepted tokens known to a remote draft when it made the token; None for a local draft,
         which knows all tokens of its epoch.
 
-        Dropped are tokens that are stale, duplicates, after a gap, outside the target's vocabulary, or for a position
-        that has already been accepted. After a gap a new epoch begins, so that the draft restarts. A late token that
-        equals the accepted one is dropped too, but the draft's chain is right: True.
+        Dropped are tokens that are stale, after a gap, outside the target's vocabulary, or for a position that has
+        already been accepted. A second token for a pending position is dropped from a remote draft; from a local one,
+        whose tokens may be translated, it replaces the first and what follows. After a gap a new epoch begins, so that
+        the draft restarts. A late token that equals the accepted one is dropped too, but the draft's chain is right:
+        True.
         """
         if not 0 <= guess.token < self._n_vocab or self._is_stale(epoch, position, n_known):
             return False
@@ -64,6 +66,10 @@ class Session:
             self.epoch += 1
             self._last = (0, -1)
             self._late.append((guess.confidence, False))  # otherwise a draft that only leaves gaps would keep its score
+        if gap < 0 and n_known is None:
+            while gap < 0:
+                self._pending.pop()
+                gap += 1
         if not gap:
             self._pending.append(guess)
         return not gap

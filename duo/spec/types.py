@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,18 @@ class Distribution(NamedTuple):
         return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
 
+class Source(str, Enum):
+    """Where candidates come from."""
+
+    DRAFT = "draft"  # a draft model
+    LOOKUP = "lookup"  # an earlier part of the text: see duo/spec/lookup.py
+
+
 class Guess(NamedTuple):
     """A drafted token: a candidate, once the session has taken it."""
 
     token: int
-    confidence: float  # gap between the two best scores, of which the token's is the best
+    confidence: float  # a draft's: gap between the two best scores, of which the token's is the best
     distribution: Distribution | None = None  # that it was drawn from, if verification needs it
 
 
@@ -39,6 +47,7 @@ class Candidates:
     """Consecutive drafted tokens that continue the accepted ones."""
 
     guesses: tuple[Guess, ...] = ()
+    source: Source = Source.DRAFT
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -73,6 +82,7 @@ class Step:
     n_accepted: int
     pieces: tuple[bytes, ...]  # bytes of each token; a character that spans tokens is in the piece of its last one
     rejected: tuple[int, ...] = ()  # candidates that were verified and rejected
+    source: Source = Source.DRAFT  # of the drafted tokens
 
     @property
     def text(self) -> str:

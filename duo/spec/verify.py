@@ -110,7 +110,7 @@ class Rejection:
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
     ) -> Acceptance:
-        """See Verifier. Every candidate has the distribution that it was drawn from."""
+        """See Verifier. A candidate without the distribution that it was drawn from was certain to its draft."""
         tokens = candidates.tokens
         guesses = (*candidates.guesses, None)
         return left_to_right(
@@ -133,11 +133,11 @@ class Rejection:
         return token
 
     def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
-        assert guess.distribution is not None
+        draft = guess.distribution or certain(guess.token)
         coin = uniform(self._seed, Purpose.COIN, position)
-        if coin * guess.distribution.of(guess.token) < target.of(guess.token):
+        if coin * draft.of(guess.token) < target.of(guess.token):
             return guess.token
-        return draw(residual(target, guess.distribution), self._seed, Purpose.RESIDUAL, position)
+        return draw(residual(target, draft), self._seed, Purpose.RESIDUAL, position)
 
 
 class Proposer:
@@ -160,6 +160,11 @@ class Proposer:
         ids, left = self._chain(logits, recent)
         sure = confidence(left, int(left.argmax()))
         return Guess(int(ids[(left + gumbel(self._seed, Purpose.OWN, position, ids)).argmax()]), sure)
+
+
+def certain(token: int) -> Distribution:
+    """The distribution in which `token` has all probability."""
+    return Distribution(np.array([token]), np.ones(1))
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:

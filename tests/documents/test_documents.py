@@ -49,8 +49,8 @@ NOT_RUN = {
     r"^PATH=.* duo bench": "needs what that has built: tests/process/cli/test_bench.py runs it where it is there",
 }
 
-MEASURES = ("tune", "check", "bench")  # they take minutes with models that write sense
-SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4"}
+MEASURES = ("tune", "suggest", "check", "bench")  # they take minutes with models that write sense
+SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4", "suggest": "-n 8"}
 MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
 
 PYTHON = ROOT / "docs" / "python.md"

@@ -128,6 +128,16 @@ def test_remote_drafts_connect_and_are_killed_midway(setup: Setup) -> None:
     assert all(run["tokens"] >= 8 for run in outcome.document["runs"])
 
 
+def test_every_source_is_measured(setup: Setup) -> None:
+    outcome = SCENARIOS["both"].run(setup)
+    options = {name: " ".join(command) for name, command in outcome.document["commands"].items()}
+    assert [("-md" in line, "--lookup off" in line) for line in options.values()] == [
+        (False, True), (True, True), (False, False), (True, False),
+    ]  # fmt: skip
+    assert outcome.document["baseline"] == "duo, lookup off"
+    assert [run["tokens"] for run in outcome.document["runs"]] == [setup.n_tokens] * 4
+
+
 def test_a_scenario_with_programs_needs_them(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "peers", "--peers", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import Ending, TextStream
 from duo.spec.filters import Tokens
+from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.sampling import Chain, Coupled, Guesser
 from duo.spec.schedule import Schedule
@@ -36,7 +37,7 @@ class Priced(Policy):
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         seconds = self.target_s(cost.n_candidates)
-        super().learn_step(n_tokens, StepCost(cost.n_candidates, seconds, seconds))
+        super().learn_step(n_tokens, replace(cost, decode_s=seconds, total_s=seconds))
 
     def learn_draft(self, n_tokens: int, seconds: float) -> None:
         super().learn_draft(n_tokens, 1e-6 * n_tokens)
@@ -68,11 +69,12 @@ class Case:
     verifier: Callable[[SamplingConfig], Verifier] | None = None  # instead of the right one
     guesser: Callable[[SamplingConfig], Guesser] | None = None
     policy: type[Policy] = Priced
+    lookup: bool = False  # candidates from the text itself, too
 
     def __str__(self) -> str:
         config = self.config
         changed = {key: value for key, value in config_changes(config).items() if key != "seed"}
-        ways = [way for way, there in (("eager", self.eager), ("threads", self.threads)) if there]
+        ways = [way for way in ("eager", "threads", "lookup") if getattr(self, way)]
         return " ".join([self.verify, self.draft, self.schedule, *ways, str(changed)])
 
 
@@ -143,7 +145,10 @@ def write(case: Case) -> tuple[list[int], int]:
     policy = make_policy(case)
     metrics = Metrics()
     session = Session(PROMPT, N_VOCAB, judges_all=not rejection)
-    request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify)
+    lookup = Lookup() if case.lookup else None
+    if lookup is not None:
+        lookup.begin(PROMPT)
+    request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify, lookup=lookup)
     local: LocalDraft | None = None
     if draft is not None:
         if case.threads:
@@ -157,10 +162,13 @@ def write(case: Case) -> tuple[list[int], int]:
 
             target.during = idle_then_busy(5, draft_one)
     tokens: list[int] = []
-    generation = Generation(target, request, verifier, THREADS, local)
+    alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
+    generation = Generation(target, request, verifier, THREADS, local, alone=alone)
     generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
     assert metrics.draft_error is None
     assert draft is None or policy.in_order == rejection
+    if case.lookup and draft is None:
+        assert metrics.statistics().lookup is not None
     return tokens, sum(step.n_candidates for step in metrics.steps)
 
 

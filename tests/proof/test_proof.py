@@ -52,6 +52,10 @@ CASES = [
     Case("coupled", "bad", "restless", PENALISED),
     Case("coupled", "good", "restless", ORDERED),
     Case("coupled", "absent", "sync", ALL),
+    Case("rejection", "absent", "sync", PLAIN, lookup=True),
+    Case("rejection", "bad", "sync", COLD, lookup=True),
+    Case("rejection", "bad", "async", TOP_K, lookup=True),
+    Case("coupled", "absent", "sync", TOP_P, lookup=True),
     Case("rejection", "good", "async", PLAIN, threads=True),
     Case("rejection", "bad", "async", TOP_K, threads=True),
     Case("rejection", "adversarial", "restless", HOT, threads=True),
@@ -103,3 +107,5 @@ def test_coupled_text_is_the_same_with_any_draft_and_schedule(config: SamplingCo
         for threads in (False, True):
             case = Case("coupled", draft, schedule, config, threads=threads, eager=draft == "good", n_sequences=100)
             assert write(case)[0] == alone, case
+    looked_up = Case("coupled", draft, "sync", config, n_sequences=100, lookup=True)
+    assert write(looked_up)[0] == alone

@@ -55,10 +55,19 @@ def test_a_missing_file(tmp_path: Path) -> None:
         duo.load(tmp_path / "missing.gguf")
 
 
-def test_a_draft_with_another_vocabulary(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_draft_with_another_vocabulary(
+    pair: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = tiny_llama(tmp_path / "other.gguf", words=tuple(f"▁word{i}" for i in range(16)))
-    with pytest.raises(duo.VocabularyError, match=r"other\.gguf cannot draft for target\.gguf"):
-        load(pair[0], other)
+    with load(pair[0]) as engine:
+        alone = engine.generate("the cat", max_tokens=24, ignore_eos=True).text
+    with caplog.at_level("INFO", "duo.loading"), load(pair[0], other, schedule="sync") as engine:
+        result = engine.generate("the cat", max_tokens=24, ignore_eos=True)
+    assert result.text == alone
+    assert result.statistics.draft is not None
+    assert result.statistics.draft.vocabulary == "translated"
+    assert result.statistics.draft.verified > 0
+    assert "other.gguf drafts for target.gguf through the text: token 259 is" in caplog.text
 
 
 def test_progress(pair: tuple[Path, Path]) -> None:

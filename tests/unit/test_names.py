@@ -16,6 +16,7 @@ WITH_OPTIONS = {
     "bench/process.py",
     "bench/server_peer.py",
     "diagnose/host.py",
+    "link/admission.py",
     "llama/child.py",
     "llama/convert_schema.py",
     "llama/grammar.py",

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "about", "back", "bench", "chat", "check", "devices", "doctor", "lead", "plan", "rpc_server", "run", "trace",
-    "tune",
+    "about", "back", "bench", "chat", "check", "devices", "doctor", "lead", "plan", "rpc_server", "run", "suggest",
+    "trace", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         plan,
         rpc_server,
         run,
+        suggest,
         trace,
         tune,
     )

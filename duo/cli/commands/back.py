@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -18,9 +19,10 @@ from duo.cli.terminal.log import send_log
 from duo.config import ALL_LAYERS, AUTO_DRAFT, HUB, ModelConfig
 from duo.engine.background import Background
 from duo.engine.threads import check_threads, plan_threads
+from duo.engine.translated import MORE_TOKENS
 from duo.errors import UsageError
 from duo.link.client import DraftClient, hello
-from duo.link.process import DRAFT_BATCH, draft_context, end_with_stdin
+from duo.link.process import DRAFT_BATCH, draft_context, end_with_stdin, speaking
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
@@ -41,12 +43,17 @@ def back(options: BackOptions) -> int:
     spare = replace(config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1), n_ubatch=DRAFT_BATCH)
 
     def context(n_ctx: int) -> Context:
-        return draft_context(model, spare, n_ctx, fixed=options.ctx_size, warmup=options.warmup)
+        n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
+        return draft_context(model, spare, n_draft, fixed=options.ctx_size, warmup=options.warmup)
 
-    with interruptible(lambda show: _load(model_config, show)) as loaded, closing(loaded) as model:
+    with (
+        interruptible(lambda show: _load(model_config, show)) as loaded,
+        closing(loaded) as model,
+        speaking(model, options.vocab and check_gguf(options.vocab)) as (vocabulary, translation),
+    ):
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
-        client = DraftClient(options.lead, hello(token, model), context)
+        client = DraftClient(options.lead, hello(token, model, vocabulary), context, translation)
         say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
         running = Background[None](lambda put, stop: client.run(), "duo-back")  # noqa: ARG005
         with on_interrupt(client.stop), running:

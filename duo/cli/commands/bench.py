@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from duo.bench import formats, peers
-from duo.bench.contestant import PLAIN, Interrupted, Job
+from duo.bench.contestant import ALONE, Interrupted, Job
 from duo.bench.facts import checksums, circumstances, model_facts
 from duo.bench.lineup import DEFAULT_N_MAX, other_programs, own_modes
 from duo.bench.modes import InProcess
@@ -63,6 +63,8 @@ def bench(options: BenchOptions) -> int:
         models = [model for model in (slot.target, slot.draft_model) if model is not None]
         if peers.SPECULATIVE in plan.peers and len(models) == 1:
             warn(f"{peers.SPECULATIVE} needs a draft: skipped")
+        if plan.peers and slot.translation is not None:
+            warn("llama.cpp's programs cannot use a draft with another vocabulary: they run without it or are skipped")
         prompts = [replace(p, text=_text(p, slot.target, raw=options.raw)) for p in plan.prompts]
         taken = rounds(prompts, options.repetitions)
         _reserve(engine, taken, options.predict)
@@ -119,11 +121,11 @@ def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
 
 def _possible(modes: Sequence[str], plan: Plan, slot: Slot) -> Sequence[str]:
     """The modes that these models support. Raises UsageError if another was requested."""
-    if slot.draft is not None or set(modes) == {PLAIN}:
+    if slot.draft is not None or set(modes) <= set(ALONE):
         return modes
     if plan.modes is not None:
-        raise UsageError("one of these models cannot roll back its cache and cannot draft: use --modes plain")
-    return (PLAIN,)  # loading has warned that drafting is unsupported
+        raise UsageError("one of these models cannot roll back its cache and cannot draft: use --modes plain,lookup")
+    return ALONE  # loading has warned that drafting is unsupported
 
 
 def _caution(busy: float) -> None:

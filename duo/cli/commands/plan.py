@@ -128,6 +128,8 @@ def _read_statistics(path: Path | None) -> tuple[Times, Times, float | None, flo
         return {}, {}, None, None, None
     try:
         policy: dict[str, Any] = json.loads(read_path(path, _MAX_STATISTICS))["policy"]
+        if policy.get("schedules") == ["off"]:
+            raise KeyError("there was no draft")
         curves, drafts = ([policy[name][key] for key in ("alone", "beside")] for name in ("curve_ms", "draft_ms"))
         if None in (*curves, *drafts):
             raise UsageError(f"--json {path}: too few measurements: use a longer run")

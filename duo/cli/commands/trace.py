@@ -74,6 +74,8 @@ def _totals(found: Shares) -> list[str]:
     if found.n_tokens is not None:
         schedules = ", ".join(f"{n} {schedule}" for schedule, n in found.tokens_by_schedule.items())
         lines.append(f"tokens    {found.n_tokens}, {found.n_tokens / found.seconds:.1f} tokens/s ({schedules or '-'})")
+    if found.n_found:
+        lines.append(f"lookup    {found.n_found} tokens from the text itself")
     if found.n_drafted:
         lines += [
             f"overlap   {_percent(found.overlap_s, found.seconds)} of the time, both models computed",

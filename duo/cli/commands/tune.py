@@ -170,7 +170,7 @@ def _measure(engine: Engine) -> Measurements | int:
             counts = sorted({max(1, cores // 2), cores})
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
             for text in texts:
-                found.scores += meter.accept(text, _N_TEXT, cores)
+                found.scores += meter.accept(text, _N_TEXT, cores, slot.translation)
             return found
 
         try:

@@ -33,7 +33,11 @@ class DraftOptions:
 
     model: Annotated[Path | None, option(
         "-m", "--model", "-md", "--model-draft", panel=MAIN, metavar="GGUF", env=DRAFT_FILE_VARIABLES,
-        help="Draft model: small, with the vocabulary of the lead's target. Default: that of the demo pair.")] = None
+        help="Draft model: small. Default: that of the demo pair.")] = None
+    vocab: Annotated[Path | None, option(
+        "--vocab", panel=MAIN, metavar="GGUF",
+        help="File with the vocabulary of the lead's target, if the draft has another one: the target itself, or a "
+        "file with the vocabulary only.")] = None
     lead: Annotated[str, option(
         "--lead", panel=MAIN, metavar="URL",
         help="Address of the lead: ws:// or wss://, host and port.")] = "ws://localhost:5555"

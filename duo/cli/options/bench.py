@@ -32,8 +32,9 @@ class MeasuredOptions:
 
     modes: Annotated[str | None, option(
         "--modes", metavar="LIST", show_default="plain,sync,async,auto",
-        help="Modes to measure. plain: the target alone; sync: sequential drafting; async: concurrent drafting; auto: "
-        "the schedule that duo chooses; remote: async, with the draft in a separate duo back process.")] = None
+        help="Modes to measure. plain: the target alone; lookup: with candidates from the text itself; sync: "
+        "sequential drafting; async: concurrent drafting; auto: the schedule that duo chooses, and lookup; remote: "
+        "async, with the draft in a separate duo back process.")] = None
     limits: Annotated[str, option(
         "--draft", "--draft-max", "--spec-draft-n-max", metavar="LIST",
         help="Maximum number of candidates per batch: numbers and auto, such as 2,4,8,auto. Each is measured.",

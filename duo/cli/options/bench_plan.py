@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from duo.bench.contestant import MODES, PLAIN
+from duo.bench.contestant import ALONE, MODES
 from duo.bench.peers import PROGRAMS, found_on_path
 from duo.bench.prompts import Prompt, built_in, chosen, parse_prompts
 from duo.cli.options.bench import BenchOptions
@@ -39,9 +39,9 @@ class Plan:
         """The modes to measure. Raises UsageError if a mode needs a draft and there is none."""
         if has_draft:
             return self.modes or _DEFAULT_MODES
-        if drafting := [mode for mode in self.modes or () if mode != PLAIN]:
+        if drafting := [mode for mode in self.modes or () if mode not in ALONE]:
             raise UsageError(f"--modes {drafting[0]} needs a draft: name one with -md or -hfd")
-        return (PLAIN,)
+        return self.modes or ALONE
 
 
 def read_plan(options: BenchOptions) -> Plan:

@@ -22,6 +22,7 @@ def parse_auto(value: str | int | None) -> int | None:
 
 
 ScheduleChoice = Literal["auto", "async", "sync", "off"]
+LookupChoice = Literal["auto", "off"]
 
 
 # fmt: off
@@ -43,6 +44,10 @@ class DraftingOptions:
         "--schedule", panel=DRAFTING,
         help="async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; "
         "off: the target alone; auto: the fastest, measured during the run.")] = "auto"
+    lookup: Annotated[LookupChoice, option(
+        "--lookup", panel=DRAFTING,
+        help="auto: verify what followed earlier occurrences of the last tokens in the prompt or text, where that is "
+        "faster; with and without a draft.")] = "auto"
 
 
 @dataclass(frozen=True)

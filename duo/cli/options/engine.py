@@ -70,6 +70,7 @@ class EngineOptions(
             schedule=self.schedule,
             n_predict=self.predict,
             warmup=self.warmup,
+            lookup=self.lookup,
         )
 
 

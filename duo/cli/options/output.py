@@ -23,7 +23,9 @@ class ColorOption:
     """Colours."""
 
     color: Annotated[Color, option(
-        "--color", panel=OUTPUT, help="Show accepted draft tokens in green and every other step in bold.")] = "auto"
+        "--color", panel=OUTPUT,
+        help="Show accepted tokens in green (of the draft) or cyan (of the lookup), and every other step in "
+        "bold.")] = "auto"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from duo.spec.schedule import Schedule
 from duo.spec.types import common_prefix
 
 _CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
+_LOOKUP = "lookup"
 _NAMES = {
+    _LOOKUP: _LOOKUP,
     Schedule.OFF.value: "the target alone",
     Schedule.SYNC.value: "sequential drafting",
     Schedule.ASYNC.value: "concurrent drafting",
@@ -36,19 +38,19 @@ def render_comparison(statistics: dict[str, Any], tokens: Sequence[int], alone: 
     generation, policy, sampling = statistics["generation"], statistics["policy"], statistics["sampling"]
     rate, alone_rate = generation["tokens_per_s"], alone.statistics.tokens_per_s
     assert alone_rate is not None
-    by_schedule = generation["tokens_by_schedule"]
+    by_schedule, lookup = generation["tokens_by_schedule"], statistics["lookup"]
     seed = f"; seed {sampling['seed']}" if sampling["temperature"] else ""
     text = _text(tokens, alone.tokens, sampling["mode"], exact=exact)
     draft = statistics["draft"]
     has_drafted = draft is not None and draft["drafted"]
     # The target's own decodes in the first text are another measurement of the target alone.
-    measured_ms = policy["alone_ms"]["this_run"] if has_drafted else 1000 / rate
+    measured_ms = policy["alone_ms"]["this_run"] if has_drafted or lookup else 1000 / rate
     verdict = _verdict(rate / alone_rate, rate * (measured_ms or 1000 / alone_rate) / 1000)
     lines = (
         f"duo           {len(tokens)} tokens, {rate:.1f} tokens/s: {verdict}{seed}",
         f"target alone  {len(alone.tokens)} tokens, {alone_rate:.1f} tokens/s; {text}",
-        f"duo chose     {_chosen(by_schedule)}",
-        f"because       {_reason(policy, draft, by_schedule)}",
+        f"duo chose     {_chosen(by_schedule, lookup)}",
+        f"because       {_reason(policy, draft, by_schedule, lookup)}",
     )
     return "\n".join([*lines, last_line(generation)])
 
@@ -72,18 +74,27 @@ def _text(tokens: Sequence[int], alone: Sequence[int], mode: str, *, exact: bool
     return differs if exact else f"{differs}: rounding; --exact avoids it"
 
 
-def _chosen(by_schedule: dict[str, int]) -> str:
-    (first, n), *others = sorted(by_schedule.items(), key=lambda item: -item[1])
+def _chosen(by_schedule: dict[str, int], lookup: dict[str, Any] | None) -> str:
+    found = lookup["accepted_by_schedule"] if lookup else {}
+    tokens = {schedule: n - found.get(schedule, 0) for schedule, n in by_schedule.items()} | {
+        _LOOKUP: sum(found.values())
+    }
+    (first, n), *others = sorted(((name, n) for name, n in tokens.items() if n > 0), key=lambda item: -item[1])
     if not others:
         return f"{_NAMES[first]} throughout"
     return ", ".join([f"{_NAMES[first]} for {n} tokens", *(f"{_NAMES[name]} for {m}" for name, m in others)])
 
 
-def _reason(policy: dict[str, Any], draft: dict[str, Any] | None, by_schedule: dict[str, int]) -> str:
+def _reason(
+    policy: dict[str, Any], draft: dict[str, Any] | None, by_schedule: dict[str, int], lookup: dict[str, Any] | None
+) -> str:
     """Why, from the latest forecasts."""
     rates = dict(policy["forecast_tokens_per_s"])
     if draft and draft["error"]:
         return f"the draft failed: {draft['error']}"
+    if lookup and lookup["accepted"] > (draft["accepted"] if draft else 0):
+        right, n = lookup["accepted"], lookup["verified"]
+        return f"the text repeats itself or the prompt: {right} of {n} such tokens were right"
     if not draft or not rates:
         return why_not_used(policy, has_scores=draft is not None)
     alone, drafted = rates.pop(Schedule.OFF.value), max(rates.values())

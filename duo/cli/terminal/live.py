@@ -131,7 +131,14 @@ def status(reading: Reading, *, ascii_only: bool = False) -> list[Text]:
     """The three lines of the status."""
     edge, between, full, empty = ("| ", " | ", "#", "-") if ascii_only else ("│ ", " · ", "█", "░")
     accepted = [f"{reading.accepted:.0%} accepted"] if reading.accepted is not None else []
-    rates = [f"{_rate(reading.rate)} tokens/s", f"{_rate(reading.mean)} mean", f"{reading.n_tokens} tokens", *accepted]
+    found = [f"{reading.found:.0%} by lookup"] if reading.found else []
+    rates = [
+        f"{_rate(reading.rate)} tokens/s",
+        f"{_rate(reading.mean)} mean",
+        f"{reading.n_tokens} tokens",
+        *accepted,
+        *found,
+    ]
     busy = Text(edge)
     for name, share, style in (("target", reading.target, "bold not dim"), ("draft", reading.draft, "green not dim")):
         n = round(share * _BAR)

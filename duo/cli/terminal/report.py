@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from duo.engine.metrics import TRANSLATED
 from duo.engine.slot import Slot
 from duo.llama import library
 from duo.llama.devices import Device, list_devices
@@ -69,28 +70,49 @@ def render(statistics: dict[str, Any], schedule: str = "auto") -> str:
         f"prompt: {prompt['tokens']} tokens in {prompt['seconds']:.2f} s, {_rate(prompt)} tokens/s; "
         f"stopped: {generation['stop']}{seed}"
     ]
-    policy = statistics.get("policy")
+    policy, lookup = statistics.get("policy"), _found(statistics["lookup"])
+    beside = f"; lookup: {lookup}" if lookup else ""
     if not_used := _not_used(draft, policy, schedule):
-        lines.append(f"draft   {not_used}")
+        lines.append(f"draft   {not_used}{beside}")
     elif draft:
         failure = f"; failed: {draft['error']}" if draft["error"] else ""
+        translated = f"; {_translated(draft)}" if draft["vocabulary"] == TRANSLATED else ""
         lines.append(
             f"draft   {draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted "
-            f"({_percent(draft['accept_rate'])}){failure}"
+            f"({_percent(draft['accept_rate'])}){translated}{failure}{beside}"
         )
-    if policy:
+    elif lookup:
+        lines.append(f"lookup  {lookup}")
+    if policy and (lookup or _has_draft(policy)):
         lines.append(f"gain    {_gain(generation, policy)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory  {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
 
 
+def _translated(draft: dict[str, Any]) -> str:
+    """That the draft has another vocabulary."""
+    return f"vocabulary translated, {draft['lost_to_translation']} guesses lost by it"
+
+
 def _not_used(draft: dict[str, Any] | None, policy: dict[str, Any] | None, schedule: str) -> str:
     """That there is a draft which has drafted nothing, and why; empty otherwise."""
-    if not policy or (draft and (draft["drafted"] or draft["error"])):
+    if not policy or not _has_draft(policy) or (draft and (draft["drafted"] or draft["error"])):
         return ""
     forced = f"--schedule {schedule}" if schedule == Schedule.OFF.value else ""
     return f"not used: {forced or why_not_used(policy, has_scores=draft is not None)}"
+
+
+def _has_draft(policy: dict[str, Any]) -> bool:
+    return bool(policy["schedules"] != [Schedule.OFF.value])
+
+
+def _found(lookup: dict[str, Any] | None) -> str:
+    """The candidates from the text itself; empty if there were none."""
+    if lookup is None:
+        return ""
+    share = _percent(lookup["accept_rate"])
+    return f"{lookup['verified']} tokens from the text itself verified, {lookup['accepted']} accepted ({share})"
 
 
 def why_not_used(policy: dict[str, Any], *, has_scores: bool) -> str:
@@ -124,15 +146,16 @@ def forecast(policy: dict[str, Any], *, has_scores: bool, brief: bool = False) -
 def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
     """The speed compared with that of the target alone."""
     shares = ", ".join(f"{n} {schedule}" for schedule, n in generation["tokens_by_schedule"].items())
-    used = f"tokens by schedule: {shares}" if shares else f"schedule: {policy['schedule']}"
+    used = f"; tokens by schedule: {shares}" if shares else f"; schedule: {policy['schedule']}"
+    used = used if _has_draft(policy) else ""
     rate = generation["tokens_per_s"]
     now_ms, earlier_ms = policy["alone_ms"]["this_run"], policy["alone_ms"]["earlier_runs"]
     if not rate or not (alone_ms := now_ms or earlier_ms):
         if rate and set(generation["tokens_by_schedule"]) == {Schedule.OFF.value}:  # with --schedule off
-            return f"none: this was the target alone; {used}"
-        return f"unknown: too few decodes of the target alone; {used}"
+            return f"none: this was the target alone{used}"
+        return f"unknown: too few decodes of the target alone{used}"
     alone, source = 1000 / alone_ms, "by its decodes" if now_ms else "in earlier runs"
-    return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s {source}); {used}"
+    return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s {source}){used}"
 
 
 def _memory(statistics: dict[str, Any]) -> str:
@@ -165,7 +188,9 @@ def render_verbose(statistics: dict[str, Any], schedule: str = "auto") -> str:
         lines.append(f"draft       {not_used}")
     elif draft:
         lines += _draft_lines(draft)
-    if policy:
+    if lookup := statistics["lookup"]:
+        lines.append(f"lookup      {_found(lookup)} in {lookup['decodes']} decodes")
+    if policy and (lookup or _has_draft(policy)):
         lines += _policy_lines(policy, generation["tokens_by_schedule"])
         lines.append(f"gain        {_gain(generation, policy)}")
     if statistics["memory"]["peak_bytes"]:
@@ -185,6 +210,8 @@ def _draft_lines(draft: dict[str, Any]) -> list[str]:
         lines.append(f"            accepted by position, %: {positions}")
         sizes = ", ".join(f"{n} × {k}" for k, n in enumerate(draft["decodes_by_candidates"]) if n)
         lines.append(f"            decodes × candidates verified: {sizes}")
+    if draft["vocabulary"] == TRANSLATED:
+        lines.append(f"            {_translated(draft)}")
     if draft["error"]:
         lines.append(f"            the draft failed: {draft['error']}")
     return lines
@@ -196,17 +223,20 @@ def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
     forecasts = ", ".join(f"{schedule} {rate:.1f}" for schedule, rate in policy["forecast_tokens_per_s"].items())
     changes = [f"{change['schedule']} at {change['tokens']} ({change['reason']})" for change in policy["changes"]]
     more = len(changes) - _CHANGES_SHOWN
-    lines = [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"]
+    has_draft = _has_draft(policy)
+    lines = (
+        [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"] if has_draft else []
+    )
     lines += [f"            {change}" for change in changes[:_CHANGES_SHOWN]]
     lines += [f"            and {more} more changes"] if more > 0 else []
     for name, words in (("alone", "alone or sequential"), ("beside", "concurrent")):
         times = policy["target_ms"][name]
         sizes, milliseconds = ", ".join(times), ", ".join(f"{ms:.1f}" for ms in times.values())
         if times:
-            draft = _value(policy["draft_ms"][name], ".1f", " ms")
-            lines.append(f"learned     {words}: T({sizes}) = {milliseconds} ms, draft {draft}")
-    lines.append(f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s")
-    return lines
+            draft = f", draft {_value(policy['draft_ms'][name], '.1f', ' ms')}" if has_draft else ""
+            lines.append(f"learned     {words}: T({sizes}) = {milliseconds} ms{draft}")
+    accepted = f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s"
+    return [*lines, accepted] if has_draft else lines
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

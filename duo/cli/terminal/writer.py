@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from duo.cli.options.output import Color
 from duo.cli.terminal.console import say
-from duo.spec.types import Step
+from duo.spec.types import Source, Step
 
 if TYPE_CHECKING:
     from duo.cli.terminal.live import Live
 
-_ACCEPTED = b"\x1b[32m"
+_ACCEPTED = {Source.DRAFT: b"\x1b[32m", Source.LOOKUP: b"\x1b[36m"}
 _BOLD = b"\x1b[1m"
 # Control characters, which could drive a terminal: C0 except tab and newline, DEL, and C1 in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -33,7 +33,8 @@ def marks_tokens(color: Color) -> bool:
 class TextWriter:
     """Writes steps to stdout, without control characters if it is a terminal.
 
-    With `marks`, accepted draft tokens are green and every other step is bold, so that steps can be distinguished.
+    With `marks`, accepted tokens are green (from a draft) or cyan (from the text itself), and every other step is bold,
+    so that steps can be distinguished.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class TextWriter:
         style = _BOLD if self._bold else b""
         self._bold = not self._bold
         tokens = [
-            style + (_ACCEPTED if i < step.n_accepted else b"") + text + _RESET for i, text in enumerate(texts) if text
+            style + (_ACCEPTED[step.source] if i < step.n_accepted else b"") + text + _RESET
+            for i, text in enumerate(texts)
+            if text
         ]
         if self._rejected is not None and step.rejected:
             wrong = self._harmless(b"".join(map(self._rejected, step.rejected))).replace(b"\n", b" ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import signal
@@ -16,7 +17,7 @@ from duo.errors import UsageError
 from duo.link.process import DraftProcess
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.library import supports_rpc
-from tests.command import ONE_EACH
+from tests.command import ONE_EACH, SLOW_TARGET, gated_target
 from tests.gguf_files import tiny_llama, tiny_mamba
 from tests.serving import RpcServer, Served, send_to_children, wait_until
 from tests.unit.cli import runner
@@ -124,3 +125,49 @@ def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path
     plain = runner.duo("-m", target, *prompt)
     assert plain.status == 0, plain.stderr
     assert plain.stdout.startswith(run.stdout.rstrip(b"\n"))
+
+
+OTHER_WORDS = tuple(
+    f"▁{word}" for word in ("th", "ca", "sa", "on", "ma", "an", "do", "ra", "t", "e", "s", "d", "g", "n")
+)
+
+
+def other_pair(folder: Path) -> tuple[Path, Path]:
+    """A target, and a draft with another vocabulary."""
+    return tiny_llama(folder / "target.gguf"), tiny_llama(folder / "draft.gguf", words=OTHER_WORDS, add_bos=True)
+
+
+TEXT = ("-p", "the cat sat on", "-n", "64", "--ignore-eos", "--exact", "--schedule", "async", *ONE_EACH)
+
+
+@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
+def test_a_process_drafts_in_another_vocabulary(tmp_path: Path) -> None:
+    target, draft = other_pair(tmp_path)
+    report = tmp_path / "report.json"
+    with RpcServer() as server:
+        options = ("-m", target, "-md", draft, *TEXT, "--rpc", server.name, "--json", report)
+        with Served(*options, before=SLOW_TARGET) as run:
+            assert run.finish() == 0
+    assert run.stdout == runner.duo("-m", target, *TEXT).stdout
+    found = json.loads(report.read_text())["draft"]
+    assert (found["vocabulary"], found["drafted"] > 0) == ("translated", True)
+
+
+def test_a_back_with_the_vocabulary_of_the_target(tmp_path: Path) -> None:
+    target, draft = other_pair(tmp_path)
+    report = tmp_path / "report.json"
+    options = ("-m", target, *TEXT, "--back-port", "0", "--json", report)
+    with Served(*options, before=gated_target(tmp_path / "gate")) as run:
+        port = run.wait_for(r"at ws://[\d.]+:(\d+)")[1]
+        back_options = ("back", "-m", draft, "--lead", f"ws://127.0.0.1:{port}", "-t", "1")
+        with Served(*back_options) as refused:
+            refused.wait_for("start it with --vocab and a GGUF file that has the target's vocabulary")
+            assert refused.finish() == 1
+        with Served(*back_options, "--vocab", target) as back:
+            back.wait_for("connected to the lead")
+            (tmp_path / "gate").touch()
+            run.wait_for("draft .* is in use")
+            assert run.finish() == 0
+    assert run.stdout == runner.duo("-m", target, *TEXT).stdout
+    found = json.loads(report.read_text())["draft"]
+    assert (found["vocabulary"], found["drafted"] > 0) == (None, True), "a back does not say"

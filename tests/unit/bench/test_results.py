@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from duo.bench.contestant import Run
+from duo.bench.formats import run_line
+from duo.bench.prompts import Prompt
 from duo.bench.results import Row
+from duo.bench.rounds import Sample
 from tests.unit.bench.samples import ASYNC, LOOP, PEER, PLAIN, collect, results, sample
 
 
@@ -46,6 +52,15 @@ def test_texts_that_loop_are_left_out() -> None:
     assert counted(found.row(ASYNC)) == (1, 1, 200, 2)
     assert found.row(PLAIN)["runs"] == 2
     assert collect([ASYNC], *alone).looping() == {0}, "without a baseline the first contestant decides"
+
+
+def test_a_text_that_only_repeats_its_prompt_counts() -> None:
+    looping = Sample(PLAIN, 0, Prompt("edit", "?"), Run(64, 100, LOOP))
+    asked = replace(looping, prompt=Prompt("edit", LOOP))
+    assert (looping.loops, asked.loops) == (True, False)
+    assert counted(collect([PLAIN], looping).row(PLAIN))[:2] == (0, 1)
+    assert counted(collect([PLAIN], asked).row(PLAIN))[:2] == (1, 0)
+    assert (run_line(asked)["loops"], run_line(asked)["copied_4grams"]) == (False, 1.0)
 
 
 def test_texts_are_compared_with_plain_decoding() -> None:

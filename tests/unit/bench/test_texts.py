@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duo.bench.texts import distinct_share, first_difference, loops
+from duo.bench.texts import copied_share, distinct_share, first_difference, loops
 
 
 def test_a_text_loops_below_thirty_per_cent_distinct_4_grams() -> None:
@@ -13,6 +13,34 @@ def test_a_text_loops_below_thirty_per_cent_distinct_4_grams() -> None:
     assert loops(" ".join(words * 4))
     assert distinct_share("a b c d " * 25) == pytest.approx(4 / 97)
     assert distinct_share("too short") == 1.0
+
+
+def words(start: int, n: int) -> str:
+    return " ".join(map(str, range(start, start + n)))
+
+
+def test_what_the_prompt_contains_is_not_counted() -> None:
+    prompt, loop = words(0, 100), " ".join(["on and on"] * 10)
+    assert not loops(prompt, prompt), "nothing is left"
+    assert not loops(f"{prompt} well", prompt), "almost nothing"
+    assert loops(f"{prompt} {loop}", prompt)
+    assert not loops(f"{prompt} {loop}"), "the copy hides the loop"
+    new = f"{prompt} {words(100, 20)}"
+    assert distinct_share(new, prompt) == 1.0
+    assert copied_share(new, prompt) == pytest.approx(97 / 117)
+
+
+def test_copying_the_prompt_again_and_again_is_a_loop() -> None:
+    prompt = words(0, 100)
+    assert not loops(f"{prompt} {prompt}", prompt)
+    assert loops(" ".join([prompt] * 6), prompt)
+    assert not loops(" ".join([prompt] * 6), " ".join([prompt] * 6)), "as often as in the prompt"
+    assert copied_share(" ".join([prompt] * 6), prompt) == pytest.approx(97 / 597)
+
+
+def test_without_a_prompt_everything_is_new() -> None:
+    assert (copied_share("a b c d e", ""), copied_share("", "a b c d e")) == (0.0, 0.0)
+    assert distinct_share("", "a b c d e") == 1.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.models import PAIRS
+from benchmarks.models import PAIRS, prompt_files
 from benchmarks.regret import FOLDER, LETTERS, N_MAX, N_TOKENS, Case, Regret, cases, curve, judge, late, texts, verdicts
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import Policy
@@ -115,8 +115,8 @@ def test_the_machines_are_complete() -> None:
             assert min(pair["draft_ms"], pair["beside_draft_ms"], pair["read_ms"]) > 0, path
 
 
-def test_there_are_traces_of_each_pair() -> None:
-    for pair in PAIRS:
-        assert len(texts(pair)) == len(list(PAIRS[pair][2].glob("*.txt")))
+def test_there_is_a_trace_of_each_prompt() -> None:
+    for path in (FOLDER / "traces").glob("*.json"):
+        assert len(texts(path.stem)) == len(prompt_files(PAIRS[path.stem][2]))
     document = json.loads((FOLDER / "traces" / "smollm2-f16.json").read_text(encoding="utf-8"))
     assert set("".join(document.values()).lower()) <= set(LETTERS)

@@ -98,7 +98,11 @@ def test_split_models(tiny: Path, tmp_path: Path) -> None:
 )
 def test_a_draft_with_another_vocabulary(tiny: Path, tmp_path: Path, draft: dict[str, Any], said: str) -> None:
     path = tiny_llama(tmp_path / "draft.gguf", **draft)
-    refused(tiny, "draft.gguf cannot draft for tiny.gguf", said, draft=path)
+    text = ("-p", "the cat", "-n", "16", "--exact", "--schedule", "sync", *ONE_EACH)
+    plain, drafted = duo("-m", tiny, *text), duo(*models(tiny, path), *text)
+    assert (drafted.status, drafted.stdout) == (0, plain.stdout)
+    assert f"draft.gguf drafts for tiny.gguf through the text: {said}" in drafted.stderr
+    assert "; vocabulary translated, " in drafted.stderr
 
 
 @pytest.mark.parametrize("order", [list, lambda pair: list(reversed(pair))], ids=["draft", "target"])

@@ -98,30 +98,30 @@ def json_lines(run: Run) -> dict[str, Any]:
 def test_formats_and_own_prompts(tiny: Path, tmp_path: Path, name: str, check: Callable[[Run], dict[str, Any]]) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Once upon a time\n", encoding="utf-8")
-    run = duo("bench", "-m", tiny, *SHORT, "--prompts", prompts, "--raw", "-o", name)
+    run = duo("bench", "-m", tiny, *SHORT, "--modes", "plain", "--prompts", prompts, "--raw", "-o", name)
     assert run.status == 0, run.stderr
     facts = check(run)
     assert (facts["complete"], facts["models"]["draft"]) == (True, None)
 
 
-def test_one_model_is_measured_plain(tiny: Path) -> None:
+def test_one_model_is_measured_plain_and_with_lookup(tiny: Path) -> None:
     run = duo("bench", "-m", tiny, *SHORT, "--peers", f"llama-speculative-simple={sys.executable}", "-o", "json")
     assert run.status == 0, run.stderr
     assert run.warnings == ["duo: warning: llama-speculative-simple needs a draft: skipped"]
-    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain"]
+    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain", "lookup"]
     refused = duo("bench", "-m", tiny, *SHORT, "--modes", "plain,async")
     assert_refused(refused, "--modes async needs a draft: name one with -md or -hfd", status=2)
 
 
-def test_models_that_cannot_roll_back_are_measured_plain(recurrent: Path) -> None:
+def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Path) -> None:
     pair = models(recurrent, recurrent)
     run = duo("bench", *pair, *SHORT, "-o", "json")
     assert run.status == 0, run.stderr
-    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain"]
+    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain", "lookup"]
     assert any("cannot roll back" in line for line in run.warnings)
     run = duo("bench", *pair, *SHORT, "--modes", "plain,auto")
     assert (run.status, run.stdout) == (2, b"")
-    assert run.stderr.splitlines()[-1].endswith("cannot roll back its cache and cannot draft: use --modes plain")
+    assert run.stderr.splitlines()[-1].endswith("cannot roll back its cache and cannot draft: use --modes plain,lookup")
     assert duo("bench", *pair, *SHORT, "--modes", "plain").status == 0
 
 
@@ -134,7 +134,7 @@ def test_a_text_that_does_not_fit_is_refused(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--modes", "plain,fast"], "unknown mode 'fast' (available: plain, sync, async, auto, remote)"),
+        (["--modes", "plain,fast"], "unknown mode 'fast' (available: plain, lookup, sync, async, auto, remote)"),
         (["--modes", ","], "--modes: the list is empty"),
         (["--draft", "4,x"], "--draft: 'x' is neither a number of at least 1 nor auto"),
         (["--draft", "0"], "--draft: '0' is neither a number of at least 1 nor auto"),

@@ -117,6 +117,20 @@ def test_the_reason_of_the_choice() -> None:
     assert chosen({"off": 15}, slow, draft | {"error": "out of memory"})[1] == "the draft failed: out of memory"
 
 
+LOOKUP = {"verified": 14, "accepted": 9, "accept_rate": 9 / 14, "decodes": 3, "accepted_by_schedule": {"off": 9}}
+
+
+def test_candidates_from_the_text_itself() -> None:
+    generation = DRAFTED["generation"] | {"tokens_by_schedule": {"off": 15}}
+    said = lines({"generation": generation, "draft": None, "lookup": LOOKUP})
+    assert said[0].endswith("1.50 times as fast as the target alone"), "its own decodes in this text are no comparison"
+    assert said[2:4] == [
+        "duo chose     lookup for 9 tokens, the target alone for 6",
+        "because       the text repeats itself or the prompt: 9 of 14 such tokens were right",
+    ]
+    assert lines({"lookup": LOOKUP | {"accepted": 7}})[3].startswith("because       forecast"), "the draft had as many"
+
+
 def test_no_line_is_longer_than_80_columns() -> None:
     rates = ({"off": 98.1, "sync": rate, "async": 60.2} for rate in (85.3, 99.3, 106.3))
     two = {"tokens": 256, "tokens_per_s": 98.1, "tokens_by_schedule": {"off": 240, "sync": 15}}

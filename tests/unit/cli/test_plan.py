@@ -115,13 +115,26 @@ def test_the_documents_show_what_the_command_prints() -> None:
 
 def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    options = ("-p", "the cat", "--ignore-eos", "--schedule", "sync", "--draft", "3", *ONE_EACH, "--json", path)
+    options = (
+        "-p",
+        "the cat",
+        "--ignore-eos",
+        "--schedule",
+        "sync",
+        "--lookup",
+        "off",
+        "--draft",
+        "3",
+        *ONE_EACH,
+        "--json",
+        path,
+    )
     assert duo("-m", tiny, "-md", tiny, *options, "-n", "60").status == 0
     curve = json.loads(path.read_text())["policy"]["curve_ms"]["alone"]
     assert predict("--json", path)[0]["plain"].rate == pytest.approx(1000 / curve[0], rel=0.01)
     duo("-m", tiny, "-md", tiny, *options, "-n", "1")
     assert_refused(duo("plan", "--json", path), "too few measurements", status=2)
-    duo("-m", tiny, *options, "-n", "4")
+    duo("-m", tiny, *options[:-2], "-n", "40", "--lookup", "auto", "--json", path)
     assert_refused(duo("plan", "--json", path), "not the statistics of a run with a draft", status=2)
 
 

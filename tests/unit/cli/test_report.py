@@ -17,6 +17,7 @@ PLAIN: dict[str, Any] = {
         "stop": "token limit",
     },
     "draft": None,
+    "lookup": None,
     "memory": {"peak_bytes": 1_234_500_000},
     "sampling": {"temperature": 0.0, "seed": 7, "mode": "greedy"},
 }  # fmt: skip
@@ -26,9 +27,11 @@ DRAFTED: dict[str, Any] = PLAIN | {
     "draft": {
         "drafted": 20, "verified": 12, "accepted": 7, "accept_rate": 7 / 12, "accept_rate_by_position": [0.75, 0.25],
         "decodes_by_candidates": [2, 0, 6], "ms_per_token": 20.0, "hidden": 0.8, "unused": 0.65, "error": None,
+        "vocabulary": "shared", "lost_to_translation": 0,
     },
     "policy": {
-        "schedule": "async", "changes": [], "rate": 14.0, "forecast_tokens_per_s": {"off": 10.0, "async": 16.0},
+        "schedule": "async", "schedules": ["async", "sync", "off"], "changes": [], "rate": 14.0,
+        "forecast_tokens_per_s": {"off": 10.0, "async": 16.0},
         "acceptance": 0.6, "most_gain": 1.8, "alone_ms": {"this_run": 100.0, "earlier_runs": 80.0},
         "target_ms": {"alone": {"1": 100.0}, "beside": {"1": 110.0, "3": 120.0}},
         "draft_ms": {"alone": 20.0, "beside": 25.0},
@@ -169,3 +172,10 @@ def test_the_first_five_changes_of_schedule_are_shown() -> None:
         shown = [f"            off at {10 * n} (reason {n})" for n in range(1, 1 + min(n_changes, 5))] + more
         assert lines[at : at + len(shown)] == shown
         assert lines[at + len(shown)].startswith("learned ")
+
+
+def test_a_draft_with_another_vocabulary() -> None:
+    draft = DRAFTED["draft"] | {"vocabulary": "translated", "lost_to_translation": 3}
+    found = DRAFTED | {"draft": draft}
+    assert "accepted (58.3 %); vocabulary translated, 3 guesses lost by it" in render(found)
+    assert "            vocabulary translated, 3 guesses lost by it\n" in render_verbose(found)

@@ -21,11 +21,11 @@ KEYS = {
     "generation": "tokens seconds tokens_per_s time_to_first_token_s decodes tokens_per_decode target_ms_per_decode "
     "waited_s tokens_by_schedule stop",
     "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token hidden "
-    "unused error",
+    "unused error vocabulary lost_to_translation",
     "memory": "peak_bytes",
     "sampling": "temperature seed mode",
-    "policy": "schedule changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance most_gain target_ms "
-    "draft_ms alone_ms curve_ms latency_ms",
+    "policy": "schedule schedules changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance most_gain "
+    "target_ms draft_ms alone_ms curve_ms latency_ms",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
     "threads": "target target_batch draft beside cores draft_cores apart",
@@ -38,7 +38,20 @@ def drafted(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, 
     """A run with a draft, its statistics and its trace."""
     folder = tmp_path_factory.mktemp("run")
     paths = folder / "run.json", folder / "run.trace"
-    options = ("--schedule", "sync", "--draft", "4", "-c", "300", "--json", paths[0], "--trace", paths[1])
+    options = (
+        "--schedule",
+        "sync",
+        "--lookup",
+        "off",
+        "--draft",
+        "4",
+        "-c",
+        "300",
+        "--json",
+        paths[0],
+        "--trace",
+        paths[1],
+    )
     run = duo(*models(tiny, tiny), *TEXT, *options)
     assert (run.status, run.n_tokens, run.warnings) == (0, 24, [])
 
@@ -106,7 +119,7 @@ def test_a_full_disk(tiny: Path) -> None:
 
 def test_json_has_stable_names(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
     _, report, _ = drafted
-    assert set(report) == {*KEYS, "system", "devices", "context", "options"}
+    assert set(report) == {*KEYS, "system", "devices", "context", "options", "lookup"}
     assert {name: set(report[name]) for name in KEYS} == {name: set(keys.split()) for name, keys in KEYS.items()}
     assert all(set(model) == set(MODEL_KEYS.split()) for model in report["models"].values())
     assert all(
@@ -153,7 +166,23 @@ def test_json_of_a_plain_run_has_no_draft(tiny: Path, tmp_path: Path) -> None:
     report = json.loads(path.read_text())
     assert report["draft"] is report["models"]["draft"] is None
     assert set(report["generation"]) == set(KEYS["generation"].split())
-    assert "policy" not in report
+    assert report["policy"]["schedules"] == ["off"]
+
+
+def test_json_of_a_run_with_a_lookup_and_without(tiny: Path, tmp_path: Path) -> None:
+    """What the tiny model writes repeats itself."""
+    reports = []
+    for lookup in ("auto", "off"):
+        path = tmp_path / f"{lookup}.json"
+        run = duo("-m", tiny, "-p", "the cat", "--ignore-eos", "-n", "200", "--lookup", lookup, "--json", path)
+        reports.append((run.stdout, run.stderr, json.loads(path.read_text())))
+    (found, said, with_it), (text, quiet, without) = reports
+    assert found == text
+    lookup = with_it["lookup"]
+    assert set(lookup) == {"verified", "accepted", "accept_rate", "decodes", "accepted_by_schedule"}
+    assert lookup["verified"] >= lookup["accepted"] >= 200 - 1 - with_it["generation"]["decodes"] > 0
+    assert f"lookup  {lookup['verified']} tokens from the text itself verified, " in said
+    assert (without["lookup"], "policy" in without, "lookup  " in quiet) == (None, False, False)
 
 
 def test_the_trace_has_a_lane_for_each_model(drafted: tuple[Run, Any, Any], tiny: Path) -> None:

@@ -6,12 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
+from typing import cast
 
 import pytest
 
 from duo.diagnose.measure import SIZES, Measurements, Meter, Stopped
+from duo.engine.translated import Translation
 from duo.errors import DecodeError
+from duo.spec.sampling import Greedy
+from duo.spec.translation import Translator
 from tests.fakes import FakeContext
+from tests.tokenizers import Words
 from tests.unit.engine.helpers import draft_threads
 
 N_VOCAB = 300
@@ -138,6 +143,62 @@ def test_acceptance_is_measured_along_the_targets_text(
     found = pair.meter.accept(TEXT, n, 3)
     assert [accepted for _, accepted in found] == right
     assert set(pair.target.teams[1:]) == set(pair.draft.teams) == {3}
+
+
+@pytest.mark.parametrize(("last", "n"), [(12, 3), (99, 10)])
+def test_a_text_ends_where_the_target_ends_it(pair: Pair, last: int, n: int) -> None:
+    assert pair.meter.write(TEXT, 10, 1, lambda token: token == last) == list(range(10, 10 + n))
+
+
+class Digits:
+    """Stands for a Translation: the target's tokens are letters, or two of them; the draft's are letters."""
+
+    target = Words(*"abcdefgh", "ab", "cd", "ef")
+    draft = Words(*"hgfedcba")
+
+    def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
+        prompt = self.draft.fragment(b"".join(map(self.target.piece, text)))
+        return prompt, Translator(self.target, self.draft, len(text), prompt)
+
+    def guesser(self, *, ends: bool) -> Greedy:
+        return Greedy()
+
+
+def test_a_draft_with_another_vocabulary_is_scored_on_the_targets_tokens(pair: Pair) -> None:
+    target, draft = Digits.target, Digits.draft
+    order = "abcdefgh"
+
+    def following(prefix: Sequence[int]) -> int:
+        last = draft.piece(prefix[-1]).decode()
+        return draft.of(order[(order.index(last) + 1) % len(order)])[0]
+
+    pair.draft.choose, pair.draft.n_vocab = following, draft.n_vocab
+    text = target.of("cd", "ef", "g", "h", "ab", "h", "ab", "cd")
+    translation = cast("Translation", Digits())
+    scores, ratio = pair.meter.score(target.of("ab"), text, 1, translation)
+    assert [right for _, right in scores] == [True, True, True, True, True, False, True, True]
+    assert ratio == pytest.approx(13 / 8), "letters for each token, of what the draft was told"
+
+
+def test_after_a_wrong_prediction_what_was_drafted_after_it_does_not_count(pair: Pair) -> None:
+    class Longer(Digits):
+        target, draft = Words(*"abcdefgh"), Words("abcd", "efgh", *"hgfedcba")
+
+    pair.draft.choose = lambda prefix: Longer.draft.of("efgh" if prefix[-1] == Longer.draft.of("abcd")[0] else "abcd")[
+        0
+    ]
+    pair.draft.n_vocab = Longer.draft.n_vocab
+    for text, expected in (("abcde", [True] * 5), ("abhd", [True, True, False, False])):
+        tokens = Longer.target.fragment(text.encode())
+        scores, _ = pair.meter.score(Longer.target.of("h"), tokens, 1, cast("Translation", Longer()))
+        assert [right for _, right in scores] == expected
+
+
+def test_a_draft_that_predicts_nothing_is_wrong(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.draft.choose, pair.draft.n_vocab = lambda _: 0, Digits.draft.n_vocab
+    monkeypatch.setattr(Translator, "offers", lambda *_, **__: [])
+    scores, _ = pair.meter.score(Digits.target.of("ab"), Digits.target.of("cd", "ef"), 1, cast("Translation", Digits()))
+    assert scores == [(0.0, False)] * 2
 
 
 # Ends

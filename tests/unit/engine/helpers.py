@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import pytest
@@ -19,6 +20,7 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.text import Ending, TextStream
+from duo.spec.lookup import Lookup
 from duo.spec.policy import Lookahead, Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
@@ -110,11 +112,17 @@ class Writing(Generation):
         prompt: Sequence[int] = PROMPT,
         on_prompt: Callable[[int], None] = lambda _: None,
         remote: RemoteSource | None = None,
+        alone: Policy | None = None,
     ) -> None:
+        """`alone`: the policy while there is no draft; then there is a lookup."""
         self.metrics = Metrics()
         self.local = local
         request = make_request(ending, prompt, self.metrics)
-        super().__init__(target, request, Matching(Greedy()), threads, local, remote, on_prompt)
+        if alone is not None:
+            lookup = Lookup()
+            lookup.begin(prompt)
+            request = replace(request, lookup=lookup)
+        super().__init__(target, request, Matching(Greedy()), threads, local, remote, on_prompt, alone)
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""

@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from duo.engine.drafter import Drafter, Probe
+from duo.engine.drafter import Accepted, Drafter, Probe
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
+from duo.spec.types import Guess, Logits
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, begun, make_queue
 
@@ -243,3 +244,53 @@ def test_tokens_beyond_the_targets_vocabulary_are_not_proposed() -> None:
     probed.draft_tokens(1)
     probed.draft.commit((), None)
     assert probed.draft.session.candidates(1).tokens < (N_VOCAB,)
+
+
+# A draft with another vocabulary
+
+
+class Telling:
+    """A target's side that says what it is told to say, and notes the guesses."""
+
+    def __init__(self, *said: Accepted) -> None:
+        self._said = iter(said)
+        self.guesses: list[tuple[int, int]] = []
+
+    def begin(self) -> Accepted:
+        return next(self._said)
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        self.guesses.append((position, guess.token))
+        return True
+
+
+def step(side: Telling, context: FakeContext, n: int) -> None:
+    drafter = Drafter(context, side, Greedy(), N_VOCAB, Metrics())
+    for _ in range(n):
+        drafter.step()
+        assert drafter.cached == context.tokens, "a later text relies on it"
+
+
+def test_tokens_told_earlier_are_replaced() -> None:
+    context = FakeContext(lambda _: 9)
+    side = Telling(Accepted(0, [1, 2, 3]), Accepted(1, [4, 5], 1), Accepted(1, [9]))
+    step(side, context, 3)
+    assert side.guesses == [(3, 9), (4, 9), (5, 9)]
+    assert context.tokens == [1, 2, 4, 5, 9]
+    assert context.batches == [3, 2, 1], "what was not replaced is not decoded again"
+
+
+def test_the_last_token_is_replaced_by_a_longer_one() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def longer(logits: Logits, token: int) -> Guess:
+        asked.append((int(logits.argmax()), token))
+        return Guess(7, 1.0)
+
+    context = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB)
+    side = Telling(Accepted(0, [1, 2, 3], 0, longer), Accepted(0, []), Accepted(0, [7]))
+    step(side, context, 3)
+    assert asked == [(7, 3)], "the logits after the token before it"
+    assert side.guesses[:2] == [(2, 7), (3, 12)]
+    assert context.tokens == [1, 2, 7, 12]
+    assert context.batches == [3, 1, 1]

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
 from duo.errors import DecodeError
-from duo.spec.policy import Policy, StepCost
+from duo.spec.lookup import Lookup
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
+from duo.spec.types import Source
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
-from tests.unit.engine.helpers import PROMPT, draft_threads, make_ending, make_generation, run
+from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_generation, run
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -228,3 +230,79 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
         others.remove(size)
     assert sorted(n + 1 for n in policy.learned) == sorted(others)
     assert policy.n_scores == sum(size - 1 for size in sizes)
+
+
+# Candidates from the text itself
+
+PERIOD = [5, 9, 2, 7, 11, 3]
+
+
+def periodic(prefix: Sequence[int]) -> int:
+    """A target that repeats PERIOD."""
+    return PERIOD[len(prefix) % len(PERIOD)]
+
+
+class Looking(Policy):
+    """Verifies all that the lookup finds, and drafts nothing."""
+
+    def decide(
+        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+    ) -> Decision:
+        assert lookup is not None
+        n = len(lookup.chances(min(self.n_max, n_room - 1)))
+        return Decision(n, source=Source.LOOKUP) if n else Decision(0)
+
+
+@pytest.mark.parametrize("n_rollback", [None, 2])
+def test_a_text_that_repeats_itself_needs_fewer_decodes_without_a_draft(n_rollback: int | None) -> None:
+    target = FakeContext(periodic, n_rollback=n_rollback)
+    generation = Writing(target, None, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
+    assert run(generation) == [PERIOD[i % len(PERIOD)] for i in range(len(PROMPT), len(PROMPT) + N)]
+    found = generation.metrics.statistics().lookup
+    assert found is not None
+    assert found.verified >= found.accepted > N / 2
+    assert len(target.batches) < N / 2
+    assert max(target.batches) == 1 + min(4, n_rollback or 4)
+    assert generation.metrics.statistics().draft is None
+    assert {step.source for step in generation.metrics.steps if step.n_candidates} == {Source.LOOKUP}
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("salt", [0, 1], ids=["right", "wrong"])
+def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int) -> None:
+    dice = random.Random(salt)
+
+    class Either(Eager):
+        def decide(
+            self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+        ) -> Decision:
+            assert lookup is not None
+            n = len(lookup.chances(min(self.n_max, n_room - 1)))
+            if n and dice.random() < 0.5:
+                return Decision(n, source=Source.LOOKUP)
+            return super().decide(confidences, n_room, next_s)
+
+    def chosen(prefix: Sequence[int]) -> int:
+        """The target's: repeats itself, and now and then does not."""
+        return next_token(prefix) if len(prefix) % 11 == 0 else periodic(prefix)
+
+    target = FakeContext(chosen, n_batch=32)
+    draft = FakeContext(lambda prefix: (chosen(prefix) + salt) % N_VOCAB, n_batch=32)
+    made = make_generation(target, draft, make_ending(N), Either(4, 6, schedule))
+    generation = Writing(target, made.local, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
+    text = list(PROMPT)
+    while len(text) < len(PROMPT) + N:
+        text.append(chosen(text))
+    assert run(generation) == text[len(PROMPT) :]
+    sources = {step.source for step in generation.metrics.steps if step.n_candidates}
+    accepted = sum(step.n_accepted for step in generation.metrics.steps if step.source is Source.DRAFT)
+    if schedule is not Schedule.ASYNC:  # where it depends on time
+        assert sources == ({Source.LOOKUP} if schedule is Schedule.OFF else set(Source))
+        assert bool(accepted) == (not salt and schedule is not Schedule.OFF)
+
+
+def test_steps_say_where_their_candidates_came_from() -> None:
+    generation = Writing(FakeContext(periodic), None, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
+    steps = list(generation.steps())
+    assert {step.source for step in steps if step.n_accepted} == {Source.LOOKUP}
+    assert {step.source for step in steps if not step.n_accepted and not step.rejected} == {Source.DRAFT}

@@ -133,7 +133,7 @@ def test_candidates_of_one_schedule_are_verified_in_the_next() -> None:
     target.during = lambda: until(lambda: len(target.batches) != 2 or len(draft.batches) >= 6)
     generation = write(target, draft, scripted(ASYNC, SYNC))
     # Of at least six candidates the target has written one itself.
-    assert generation.metrics.steps[2][2:] == (4, 4, 5, SYNC)
+    assert generation.metrics.steps[2][2:6] == (4, 4, 5, SYNC)
     assert all(size == 1 for size in draft.batches[1:7])
 
 

@@ -136,4 +136,6 @@ def test_characters_without_tokens(head: Head, tmp_path: Path) -> None:
     assert model.tokenize("the cat")
     with pytest.raises(PromptError, match="no tokens for these characters of the prompt: 'é'"):
         model.tokenize("the caté")
+    assert model.fragment("aéb c".encode()) == model.fragment(b"ab c"), "in a fragment they are left out"
+    assert model.fragment("é the".encode()) == model.fragment(b" the")
     model.close()

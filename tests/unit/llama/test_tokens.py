@@ -37,9 +37,9 @@ def test_a_long_text_is_tokenised_on_a_stack_of_its_own(bpe: Model, monkeypatch:
     threads = []
     here = Model._tokenize_here
 
-    def tokenize_here(self: Model, data: bytes, *, add_bos: bool) -> list[int]:
+    def tokenize_here(self: Model, data: bytes, *, add_bos: bool, special: bool = True) -> list[int]:
         threads.append(threading.current_thread())
-        return here(self, data, add_bos=add_bos)
+        return here(self, data, add_bos=add_bos, special=special)
 
     monkeypatch.setattr(Model, "_tokenize_here", tokenize_here)
     assert bpe.tokenize(LONG) == [ord("a")] * 5000 == 5000 * bpe.tokenize("a")
@@ -111,3 +111,57 @@ def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
     ):
         with pytest.raises(ClosedError, match="Model is closed"):
             use()
+
+
+# Fragments
+
+SPELT = [
+    "the cat sat",
+    " the cat",
+    "  the",
+    "",
+    " ",
+    "\n",
+    "\n the\n\n",
+    "the</s>cat",
+    "<s>",
+    "日本 the",
+    "🙂",
+    "é\x00a",
+]
+
+
+@pytest.mark.parametrize("text", SPELT)
+@pytest.mark.parametrize("name", ["bpe", "words"])
+def test_a_fragment_spells_the_text_and_nothing_else(name: str, text: str, request: pytest.FixtureRequest) -> None:
+    """A SentencePiece vocabulary puts a space in front of a text; special tokens are text here."""
+    model: Model = request.getfixturevalue(name)
+    tokens = model.fragment(text.encode())
+    assert b"".join(map(model.piece, tokens)) == text.encode()
+    assert model.bos not in tokens
+    assert model.eos not in tokens
+
+
+def test_a_fragment_without_what_is_not_text(words: Model) -> None:
+    assert words.fragment(b"\xa9the\xff cat\xe6\x97") == words.fragment(b"the cat")
+
+
+@pytest.mark.parametrize(
+    "text", ["the cat", " the cat", "<s>the cat</s>the cat</s> the cat", "</s>the", "a</s>\n", "the cat\n"]
+)
+@pytest.mark.parametrize("name", ["bpe", "words"])
+def test_the_text_of_a_prompt(name: str, text: str, request: pytest.FixtureRequest) -> None:
+    model: Model = request.getfixturevalue(name)
+    assert model.prompt_text(model.tokenize(text)).decode() == (text.removeprefix("<s>") if name == "words" else text)
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_a_token_that_is_not_in_the_vocabulary(words: Model, token: int) -> None:
+    """llama.cpp would end the process."""
+    for act in (words.piece, lambda one: words.spelling([one]), lambda one: words.prompt_text([one])):
+        with pytest.raises(PromptError, match=f"no token {token} in a vocabulary of"):
+            act(token)
+
+
+def test_the_end_of_a_message(bpe: Model, words: Model) -> None:
+    assert (bpe.end, words.end) == (bpe.eos, words.eos)

@@ -262,9 +262,9 @@ def test_a_remote_draft_is_not_probed() -> None:
 
 def test_probes_are_paid_from_the_credit() -> None:
     made = unsure()
-    credit_s = made.chooser.credit_s
+    credit_s = made.chooser.budget.credit_s
     made.learn_probe(scores(0.3, 12), 24, 0.24, whole=False)
-    assert made.chooser.credit_s == pytest.approx(credit_s - 0.24)
+    assert made.chooser.budget.credit_s == pytest.approx(credit_s - 0.24)
     assert made.read_s == 0.01
     continue_off(made, 20)
     assert not made.probe_due(), "the next one would cost as much"
@@ -275,7 +275,7 @@ def test_probes_are_paid_from_the_credit() -> None:
 @pytest.mark.parametrize(("target_s", "pays"), [(EASY, True), (TWICE, False)])
 def test_a_draft_is_not_asked_where_it_cannot_pay(target_s: dict[int, float], pays: bool) -> None:
     made = unsure(target_s)
-    made.chooser.spend(-99.0)
+    made.chooser.budget.spend(-99.0)
     asked = False
     for _ in range(200):
         asked = asked or made.probe_due()

@@ -251,13 +251,13 @@ def test_costs_that_were_four_times_too_high_when_they_were_kept_are_corrected_b
 def test_the_credit_is_kept() -> None:
     made = policy(FLAT, schedules=ALL)
     assert Policy(8, N_AHEAD).state()["credit_s"] is None, "the first text is still to come"
-    made.chooser.spend(0.005)
+    made.chooser.budget.spend(0.005)
     made.begin(10)
     again = another_run(made)
     assert again.state()["credit_s"] == made.state()["credit_s"] == pytest.approx(0.02)
     again.begin(10)
     again.learn_step(1, StepCost(0, 0.010, 0.010))
-    assert again.chooser.credit_s == pytest.approx(0.02 + 0.02 * 0.010)
+    assert again.chooser.budget.credit_s == pytest.approx(0.02 + 0.02 * 0.010)
 
 
 def test_another_run_soon_stops_using_a_useless_draft(learned: dict[str, Policy]) -> None:
@@ -325,9 +325,9 @@ def test_a_probe_tells_the_draft_s_time_if_no_warm_up_did() -> None:
 def test_a_probe_during_which_a_device_may_have_compiled_costs_nothing_and_tells_no_time() -> None:
     made = cold()
     made.learn_probe([], 24, 0.24, whole=False)
-    credit_s = made.chooser.credit_s
+    credit_s = made.chooser.budget.credit_s
     made.learn_probe(scores(0.9, 12), 24, 0.0, whole=False)
-    assert made.chooser.credit_s == credit_s
+    assert made.chooser.budget.credit_s == credit_s
     assert made.read_s == 0.01
     assert made.calibration.mean > 0.7
 
@@ -337,4 +337,4 @@ def test_a_forced_schedule_makes_no_debt() -> None:
     made.begin(10)
     for _ in range(20):
         made.learn_step(1, StepCost(0, 0.1, 0.3))
-    assert made.chooser.credit_s >= 0
+    assert made.chooser.budget.credit_s >= 0

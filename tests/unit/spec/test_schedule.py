@@ -24,11 +24,11 @@ def following(
 ) -> Chooser:
     """A chooser that has made one token in `schedule`, as fast as the target alone."""
     chooser = Chooser(allowed, DEFAULT, schedule)
-    chooser.carry(credit_s - DEFAULT.time_share * ALONE_S)
+    chooser.budget.carry(credit_s - DEFAULT.time_share * ALONE_S)
     chooser.begin(allowed, n_room, is_first=False)
     chooser.step(1, ALONE_S, ALONE_S)
     assert chooser.now is schedule
-    assert chooser.credit_s == pytest.approx(credit_s)
+    assert chooser.budget.credit_s == pytest.approx(credit_s)
     return chooser
 
 
@@ -80,29 +80,29 @@ def test_the_first_text_may_spend_in_advance_what_its_time_earns_later(n_steps: 
     chooser = Chooser(ALL, DEFAULT)
     chooser.begin(ALL, None, is_first=True)
     run(chooser, rates(), n_steps)
-    assert chooser.credit_s == pytest.approx(share * ALONE_S)
+    assert chooser.budget.credit_s == pytest.approx(share * ALONE_S)
 
 
 @pytest.mark.parametrize(("carried_s", "credit_s"), [(0.1, 0.1), (-0.1, -0.1), (9.0, ADVANCE_S), (-9.0, -ADVANCE_S)])
 def test_credit_is_carried_from_text_to_text_within_limits(carried_s: float, credit_s: float) -> None:
     chooser = Chooser(ALL, DEFAULT)
-    chooser.carry(carried_s)
+    chooser.budget.carry(carried_s)
     for n_earlier in (0, 0, 50):  # a text without a step changes nothing
         chooser.begin(ALL, None, is_first=False)
         run(chooser, rates(), n_earlier)
     credit_s += DEFAULT.time_share * 50 * ALONE_S
-    assert chooser.carried_s == chooser.credit_s == pytest.approx(credit_s)
+    assert chooser.budget.carried_s == chooser.budget.credit_s == pytest.approx(credit_s)
     chooser.begin(ALL, None, is_first=False)
-    assert chooser.credit_s == pytest.approx(min(credit_s, ADVANCE_S))
+    assert chooser.budget.credit_s == pytest.approx(min(credit_s, ADVANCE_S))
 
 
 def test_before_the_first_step_what_was_carried_is_kept() -> None:
     """Otherwise a run without a step would lose the advance, or forgive a debt."""
     chooser = Chooser(ALL, DEFAULT)
     chooser.begin(ALL, None, is_first=True)
-    assert chooser.carried_s is None
-    chooser.carry(-0.2)
-    assert chooser.carried_s == -0.2
+    assert chooser.budget.carried_s is None
+    chooser.budget.carry(-0.2)
+    assert chooser.budget.carried_s == -0.2
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,11 @@ def test_a_share_of_gains_is_earned_and_losses_are_paid(
 ) -> None:
     chooser = following(schedule)
     chooser.step(n_tokens, seconds, ALONE_S)
-    assert chooser.credit_s == pytest.approx(DEFAULT.time_share * seconds + earned_s)
-    chooser.spend(0.05)
-    assert chooser.credit_s == pytest.approx(DEFAULT.time_share * seconds + earned_s - 0.05), "probes are paid too"
+    assert chooser.budget.credit_s == pytest.approx(DEFAULT.time_share * seconds + earned_s)
+    chooser.budget.spend(0.05)
+    assert chooser.budget.credit_s == pytest.approx(DEFAULT.time_share * seconds + earned_s - 0.05), (
+        "probes are paid too"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss(
     chooser, outlooks = following(OFF), rates(sequential=12.0, concurrent=1.0, doubt=0.3)
     assert after_review(chooser, outlooks, entry_s=1.0) is SYNC
     chooser.step(1, ALONE_S + 1.0, ALONE_S)
-    assert chooser.credit_s < -0.9
+    assert chooser.budget.credit_s < -0.9
     assert after_review(chooser, outlooks) is SYNC
     chooser.step(1, ALONE_S + 0.2, ALONE_S)
     assert after_review(chooser, outlooks) is OFF

@@ -127,3 +127,24 @@ def test_the_text_is_what_was_committed_whatever_is_offered(data: st.DataObject)
             assert made.candidates(99).tokens == (pending[len(tokens) :] if agrees else ())
             assert made.epoch == epoch + (not agrees)
         assert made.accepted == text
+
+
+def test_a_local_draft_replaces_a_pending_candidate_and_what_follows() -> None:
+    """Of a draft with another vocabulary, the next token may change those before it."""
+    made = session(1)
+    for position, token in enumerate([5, 6, 7], 1):
+        made.offer(0, position, Guess(token, 0.5))
+    assert made.offer(0, 2, Guess(8, 0.25))
+    assert (made.candidates(9).tokens, made.confidences()) == ((5, 8), [0.5, 0.25])
+    assert made.offer(0, 3, Guess(9, 0.5))
+    assert made.epoch == 0
+    assert made.commit([5, 8]) == [(0.5, True), (0.25, True)], "what was replaced is not scored"
+    assert made.candidates(9).tokens == (9,)
+
+
+def test_a_remote_draft_replaces_nothing() -> None:
+    made = session(1)
+    for position, token in enumerate([5, 6], 1):
+        assert made.offer(0, position, Guess(token, 0.5), n_known=1)
+    assert not made.offer(0, 1, Guess(8, 0.5), n_known=1)
+    assert made.candidates(9).tokens == (5, 6)

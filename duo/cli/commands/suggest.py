@@ -1,0 +1,272 @@
+"""`duo suggest`: which draft makes a target fastest on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from duo.bench.prompts import built_in, rounds
+from duo.bench.texts import loops
+from duo.cli.load import check_usage, loaded
+from duo.cli.options.prompt import read_argument
+from duo.cli.options.suggest import SuggestOptions
+from duo.cli.terminal import report
+from duo.cli.terminal.console import progress_bar, say, with_options
+from duo.cli.terminal.files import blame, check_writable
+from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.log import send_log
+from duo.diagnose.measure import Stopped
+from duo.diagnose.suggest import DraftFigures, LookupFigures, Suggester, TargetFigures, replay_lookup
+from duo.engine.engine import Engine
+from duo.engine.metrics import SHARED, TRANSLATED
+from duo.errors import DuoError, PromptError
+from duo.loading import load
+from duo.models.candidates import check_draft, find_candidates
+from duo.models.demo import demo_pair
+from duo.models.paths import find_model
+from duo.spec.schedule import Schedule
+
+_N_TEXTS = 2
+_WIDTH = 100  # columns of the table
+
+Show = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table."""
+
+    name: str
+    rate: float  # forecast, tokens/s
+    schedule: Schedule = Schedule.OFF
+    path: Path | None = None  # of a draft
+    n_bytes: int | None = None
+    vocabulary: str | None = None
+    draft_ms: float | None = None  # for a token of the target's vocabulary
+    accepted: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)  # more figures, for JSON
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured so far."""
+
+    target: TargetFigures | None = None
+    lookup: LookupFigures | None = None
+    drafts: dict[Path, tuple[int, DraftFigures]] = field(default_factory=dict)  # with their bytes
+    skipped: dict[str, str] = field(default_factory=dict)  # why, by name
+
+    def skip(self, path: Path, error: DuoError) -> None:
+        """`path` is no draft for this target; says why."""
+        reason = with_options(str(error)).removeprefix(f"{path}: ")
+        self.skipped[str(path)] = reason
+        say(f"duo: {path} is left out: {reason}")
+
+
+def suggest(options: SuggestOptions) -> int:
+    """Measure and print a table. Returns the exit status. Raises DuoError."""
+    send_log(verbose=options.verbose, file=options.log_file)
+    check_writable(options.json, "--json")
+    options.model_names()
+    if options.is_demo:
+        with progress_bar() as bar:
+            options = replace(options, model=demo_pair(bar, offline=options.offline)[0])
+        say(f"duo: no model given (-m, -hf): using {options.model}")
+    check_usage(options)
+    own = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
+    texts = own or [prompt.text for prompt in rounds(built_in(), _N_TEXTS)]
+    found, stop = Found(), threading.Event()
+    with loaded(replace(options, model_draft=None, hf_repo_draft=None)) as engine:
+        prompts = [engine.tokenize(text if options.raw else _as_chat(engine, text)) for text in texts]
+        with progress_bar() as show, on_interrupt(stop.set) as interrupt, suppress(Stopped):
+            _measure(engine, options, prompts, found, show, stop)
+        if stop.is_set():
+            say("duo: interrupted" + ("" if found.target is None else ": the table has what was measured"))
+        facts = report.facts(engine.slot, _plain(options)) if options.json else {}
+    if found.target is not None:
+        rows = rank(found)
+        print("\n".join([*render(rows), "", advise(rows, _target_option(options))]))  # noqa: T201 - the output
+        if options.json:
+            with blame("--json", options.json):
+                report.write_json(options.json, facts | _figures(found, rows))
+    return interrupt.status
+
+
+def _as_chat(engine: Engine, text: str) -> str:
+    """`text` in the target's chat template, if it has one."""
+    try:
+        return engine.apply_chat_template([{"role": "user", "content": text}])
+    except PromptError:
+        return text
+
+
+def rank(found: Found) -> list[Row]:
+    """The rows, the fastest first; of equal ones those that need less."""
+    assert found.target is not None
+    alone = 1 / found.target.target_s[0]
+    rows = [Row("none", alone)]
+    if (lookup := found.lookup) is not None:
+        accepted = lookup.n_accepted / lookup.n_verified if lookup.n_verified else None
+        counts = {"verified": lookup.n_verified, "accepted": lookup.n_accepted}
+        rows.append(Row("lookup", lookup.rate, accepted=accepted, details=counts))
+    for path, (n_bytes, draft) in found.drafts.items():
+        vocabulary, draft_ms = TRANSLATED if draft.is_translated else SHARED, 1000 * draft.machine.draft_s
+        details: dict[str, Any] = {
+            "draft_ms_concurrent": 1000 * draft.machine.beside_draft_s,
+            "target_ms_concurrent": [1000 * seconds for seconds in draft.machine.beside_target_s],
+            "tokens_scored": len(draft.scores),
+            "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in draft.rates.items()},
+        }
+        rate = alone if draft.best is Schedule.OFF else draft.rates[draft.best]
+        rows.append(Row(path.name, rate, draft.best, path, n_bytes, vocabulary, draft_ms, draft.acceptance, details))
+    return sorted(rows, key=lambda row: -round(row.rate / alone, 3))
+
+
+def render(rows: Sequence[Row]) -> list[str]:
+    """The table, at most 100 columns wide."""
+    alone = next(row.rate for row in rows if row.name == "none")
+    heads = ("", "draft", "size", "vocabulary", "ms", "accepted", "schedule", "tokens/s", "gain")
+    table = [
+        (
+            str(number),
+            row.name,
+            "" if row.n_bytes is None else f"{row.n_bytes / 1e6:.0f} MB",
+            row.vocabulary or "",
+            "" if row.draft_ms is None else f"{row.draft_ms:.2f}",
+            "" if row.accepted is None else f"{100 * row.accepted:.0f} %",
+            row.schedule.value,
+            f"{row.rate:.2f}",
+            f"{row.rate / alone:.2f}×",
+        )
+        for number, row in enumerate(rows, 1)
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
+    widths[1] = min(widths[1], _WIDTH - sum(widths) + widths[1] - 2 * (len(widths) - 1))
+    return ["  ".join(_cells(line, widths)).rstrip() for line in (heads, *table)]
+
+
+def _cells(line: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    for i, (text, width) in enumerate(zip(line, widths, strict=True)):
+        half = width // 2
+        cell = text if len(text) <= width else f"{text[:half]}…{text[half + 1 - width :]}"
+        yield cell.ljust(width) if i in (1, 3, 6) else cell.rjust(width)
+
+
+def advise(rows: Sequence[Row], target: str) -> str:
+    """The command to use; `target` is the option with the target's name."""
+    best = rows[0]
+    if best.path is not None:
+        return f"Fastest: duo {target} -md {shlex.quote(str(best.path))}"
+    reason = "no draft pays" if any(row.path for row in rows) else "without a draft"
+    return f"Fastest: duo {target} ({reason}{', lookup is on by default' if best.name == 'lookup' else ''})"
+
+
+def _measure(
+    engine: Engine,
+    options: SuggestOptions,
+    prompts: Sequence[Sequence[int]],
+    found: Found,
+    show: Show,
+    stop: threading.Event,
+) -> None:
+    """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
+    target = engine.slot.target
+    make = partial(Suggester, target, options.engine_config(), prompts, options.predict)
+    with engine.call(lambda _: make()) as suggester:
+        figures = engine.call(lambda _: suggester.measure_target(show, stop))
+        found.lookup = replay_lookup(figures, suggester.n_max)
+        found.target = figures
+        n_loops = sum(loops(engine.detokenize(text), engine.detokenize(prompt)) for prompt, text in figures.texts)
+        if n_loops:
+            say(f"duo: {n_loops} of {len(prompts)} texts repeat themselves, which favours lookup and any draft: use -p")
+        paths = _candidates(options, target.path, found)
+        if not paths:
+            say("duo: there is no draft to compare: name GGUF files, or folders with some")
+        for i, path in enumerate(paths):
+            show_draft = partial(_show_one, show, f"draft {i + 1} of {len(paths)}: ")
+            try:
+                check_draft(path, target.path)
+                with _loaded_draft(path, options, show_draft, stop) as draft:
+                    model = draft.slot.target
+                    result = engine.call(lambda _: suggester.measure_draft(model, figures, show_draft, stop))  # noqa: B023
+                    found.drafts[path] = model.n_bytes, result
+            except DuoError as error:
+                if stop.is_set():
+                    raise Stopped from None
+                found.skip(path, error)
+
+
+def _show_one(show: Show, prefix: str, what: str, share: float) -> None:
+    show(prefix + what, share)
+
+
+def _candidates(options: SuggestOptions, target: Path, found: Found) -> list[Path]:
+    """The files to measure, or to say why they are left out."""
+    given = list(options.drafts or ())
+    _, draft = options.model_names()
+    if draft is not None:
+        try:
+            given.insert(0, find_model(draft, offline=options.offline))
+        except DuoError as error:
+            found.skip(Path(draft), error)
+    return find_candidates(given, target)
+
+
+def _loaded_draft(path: Path, options: SuggestOptions, show: Show, stop: threading.Event) -> Engine:
+    """A draft, placed as the options for the draft say. Raises DuoError, also once `stop` is set."""
+
+    def on_progress(what: str, done: float, total: float | None) -> bool:
+        show(what, done / total if total else 0.0)
+        return not stop.is_set()
+
+    return load(
+        path,
+        n_gpu_layers="auto" if options.gpu_layers_draft is None else options.gpu_layers_draft,
+        devices=options.device_draft,
+        split_mode=options.split_mode_draft,
+        tensor_split=options.tensor_split_draft or (),
+        main_gpu=options.main_gpu_draft,
+        progress=on_progress,
+    )
+
+
+def _target_option(options: SuggestOptions) -> str:
+    """The option that names the target."""
+    return f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"
+
+
+def _plain(options: SuggestOptions) -> dict[str, Any]:
+    """The options, with texts for paths in lists."""
+    return asdict(options) | {"drafts": [str(path) for path in options.drafts or ()]}
+
+
+def _figures(found: Found, rows: Sequence[Row]) -> dict[str, Any]:
+    """All figures, as JSON types."""
+    assert found.target is not None
+    alone = 1 / found.target.target_s[0]
+    return {
+        "target_ms": [1000 * seconds for seconds in found.target.target_s],
+        "texts": [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in found.target.texts],
+        "ranking": [
+            {
+                "name": row.name,
+                "path": None if row.path is None else str(row.path),
+                "bytes": row.n_bytes,
+                "vocabulary": row.vocabulary,
+                "draft_ms": row.draft_ms,
+                "acceptance": row.accepted,
+                "schedule": row.schedule.value,
+                "tokens_per_s": row.rate,
+                "gain": row.rate / alone,
+                **row.details,
+            }
+            for row in rows
+        ],
+        "skipped": [{"path": path, "reason": reason} for path, reason in found.skipped.items()],
+    }

@@ -1,0 +1,123 @@
+"""A draft with another vocabulary: see duo/spec/translation.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from duo.engine.drafter import Accepted, TargetSide
+from duo.engine.metrics import Metrics
+from duo.errors import PromptError
+from duo.llama.model import Model
+from duo.spec.chat_markers import convert, find_markers
+from duo.spec.sampling import Greedy
+from duo.spec.translation import SURE, Translator, whole
+from duo.spec.types import Distribution, Guess, Logits
+
+MORE_TOKENS = 1.5  # room in the draft's context for a token of the target's: more than most texts need
+
+_MOST_LIKELY = 16  # tokens among which a longer one is looked for
+
+
+class Translation:
+    """What is needed to translate any text of a target for a draft with another vocabulary."""
+
+    def __init__(self, target: Model, draft: Model) -> None:
+        self._target = target
+        self._draft = draft
+        # BOS is not part of Model.prompt_text(), and Model.tokenize() does not add it twice.
+        bos = target.spelling([target.bos]).decode("utf-8", "replace") if target.bos >= 0 else ""
+        ours = find_markers(target.apply_chat_template, bos)
+        theirs = find_markers(draft.apply_chat_template, "") if ours is not None else None
+        self._markers = (ours, theirs) if ours is not None and theirs is not None else None
+        self._end_tokens: list[int] | None = None
+
+    def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
+        """The target's prompt `text` in the draft's tokens, at least one, and the translator of what follows."""
+        data = self._target.prompt_text(text)
+        n_whole = whole(data)
+        prompt = data[:n_whole].decode("utf-8", "replace")
+        if self._markers is not None:
+            prompt = convert(prompt, *self._markers)
+        try:
+            tokens = self._draft.tokenize(prompt)
+        except PromptError:  # the draft's vocabulary lacks a character
+            tokens = self._draft.fragment(prompt.encode())
+        tokens = tokens or [max(self._draft.bos, self._draft.eos, 0)]
+        return tokens, Translator(self._target, self._draft, len(text), tokens, data[n_whole:])
+
+    def guesser(self, *, ends: bool) -> Greedy:
+        """The draft's sampler: greedy, whatever the target's is. `ends`: whether it may end a text.
+
+        The most likely token is accepted at least as often as a sampled one, if draft and target agree.
+        """
+        if self._end_tokens is None:
+            self._end_tokens = self._draft.end_tokens()
+        return Greedy(() if ends else self._end_tokens)
+
+
+class TranslatedTarget:
+    """Stands between a Drafter, which has tokens and positions of its own, and the side of its target.
+
+    Only what drives the drafter calls it.
+    """
+
+    def __init__(
+        self, target: TargetSide, translator: Translator, metrics: Metrics, *, certain: bool = False, local: bool = True
+    ) -> None:
+        """`certain`: guesses carry a distribution. `local`: a candidate may be replaced by a later one."""
+        self._target = target
+        self._translator = translator
+        self._metrics = metrics
+        self._certain = certain
+        self._local = local
+        self._epoch = 0
+        self._replaces = False  # whether the next guess replaces the last token told: see longer()
+        self.tentative = False  # whether to offer tokens that may change with the next drafted token
+
+    def begin(self) -> Accepted:
+        """See TargetSide. What is left of the drafted text after a rejection is offered again."""
+        while True:
+            accepted = self._target.begin()
+            self._translator.accept(accepted.tokens, is_new_chain=accepted.epoch != self._epoch)
+            self._epoch = accepted.epoch
+            if not self._offer(0, 0.0):
+                break
+        n_replaced, told, is_open = self._translator.tell()
+        self._replaces = False
+        return Accepted(self._translator.n_retold, told, n_replaced, self._longer if is_open else None)
+
+    def _longer(self, logits: Logits, token: int) -> Guess | None:
+        """See Accepted. Where the target's tokens split a word, the draft's may be longer."""
+        piece = self._translator.piece(token)
+        likely = (
+            logits.argpartition(-_MOST_LIKELY)[-_MOST_LIKELY:] if len(logits) > _MOST_LIKELY else range(len(logits))
+        )
+        found = [
+            (float(logits[one]), int(one))
+            for one in likely
+            if one != token and self._translator.piece(one).startswith(piece)
+        ]
+        best, second = sorted([*found, (float(logits[token]), token)], reverse=True)[:2] if found else (None, None)
+        if best is None or second is None or best[1] == token:
+            return None
+        self._replaces = True
+        return Guess(best[1], min(SURE, best[0] - second[0]))
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:  # noqa: ARG002
+        """See TargetSide. True: where the target contradicts the text, begin() says so."""
+        self._translator.draft(guess.token, guess.confidence, replaces=self._replaces)
+        self._replaces = False
+        self._offer(n_tokens, seconds * self._translator.ratio)
+        return True
+
+    def _offer(self, n_tokens: int, seconds: float) -> bool:
+        """Offer what can be offered now; `seconds` per token, for the first of which `n_tokens` were decoded."""
+        offers = self._translator.offers(tentative=self.tentative, replace=self._local)
+        self._metrics.lost_to_translation = self._translator.n_lost
+        for position, (_, token, confidence) in offers:
+            certain = Distribution(np.array([token]), np.ones(1)) if self._certain else None
+            self._target.publish(self._epoch, position, Guess(token, confidence, certain), n_tokens, seconds)
+            n_tokens = 0
+        return bool(offers)

@@ -1,0 +1,333 @@
+"""Translation between the tokens of a target and those of a draft with another vocabulary, through the text.
+
+Towards the draft, the accepted target tokens become bytes. As long as these are what the draft has drafted, the draft
+keeps its own tokens. Where they differ, a short suffix is tokenised with the draft's vocabulary.
+
+Towards the target, the drafted text is tokenised with the target's vocabulary after each drafted token. What follows
+may change the tokens before it, so a target token is *stable* once two successive tokenisations agree on it ("local
+agreement" in streaming speech recognition: Liu, Spanakis and Niehues 2020), and *tentative* until then.
+
+Offsets are in bytes from the end of the prompt. A *fragment* is a piece from the middle of a text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+SURE = 50.0  # the confidence of a target token in which no drafted token begins: the highest there is
+_SPAN = 64  # bytes before a difference that may be tokenised again
+_PATIENCE = 8  # drafted tokens without a stable target token, after which tentative ones are offered
+_SPACES = b" \t\r\n"
+
+
+class Tokenizer(Protocol):
+    """A vocabulary."""
+
+    @property
+    def end(self) -> int:
+        """The token that ends a message; -1: none."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token in a text; empty for special tokens."""
+
+    def fragment(self, text: bytes) -> list[int]:
+        """The tokens of a fragment. Characters that cannot be tokenised are left out."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a text."""
+
+
+class Offered(NamedTuple):
+    """A target token made from drafted text, which starts at offset `start`."""
+
+    start: int
+    token: int
+    confidence: float
+
+
+class Told(NamedTuple):
+    """What the draft must know: the last `n_replaced` tokens told to it are replaced, and `tokens` follow.
+
+    `is_open`: the last of these ends within a word, or may do so, where the target's tokens were another.
+    """
+
+    n_replaced: int
+    tokens: list[int]
+    is_open: bool
+
+
+class Translator:
+    """Translates one text. Mirrors the draft's tokens: what it was told, and what it has drafted since."""
+
+    def __init__(
+        self, target: Tokenizer, draft: Tokenizer, n_prompt: int, prompt: Sequence[int], rest: bytes = b""
+    ) -> None:
+        """`prompt`: the first `n_prompt` target tokens, in the draft's tokens except for their last bytes, `rest`."""
+        self._target = target
+        self._draft = draft
+        self._filler = max(target.end, 0)
+        self._prompt = list(prompt)
+        self._n_unread = n_prompt  # target tokens of the prompt, with which accept() will be called first
+        self._n_accepted = n_prompt
+        self._text = bytearray(rest)  # accepted
+        self._drafted = bytearray()  # the draft's text
+        self._n_common = 0  # bytes at the start of both
+        self._tokens: list[int] = []  # the draft's after the prompt: those it was told, then its own
+        self._ends: list[int] = []  # offset of the end of each
+        self._confidences: list[float] = []  # of each
+        self._end: int | None = None  # index of the first of its own that ends the text
+        self._n_told = 0  # of _tokens
+        self._n_kept = 0  # of those told, how many are unchanged
+        self._is_open = False  # see Told
+        self._has_prompt = False  # whether it was told the prompt
+        self._origin = 0  # from where the drafted text is tokenised for the target
+        self._latest: list[Offered] = []  # the target tokens of the drafted text that is not accepted
+        self._previous: list[Offered] = []  # the same, one drafted token earlier
+        self._offered: list[Offered] = []  # the same, as they were offered
+        self._n_stable = 0  # of these
+        self._n_silent = 0  # tokens drafted since the last one was offered
+        self.n_retold = 0  # how often the target's text was not the draft's
+        self.n_lost = 0  # stable tokens that changed, or that the target spelled in other tokens
+
+    @property
+    def ratio(self) -> float:
+        """Draft tokens per target token in the accepted text."""
+        return (len(self._prompt) + self._n_settled) / max(1, self._n_accepted)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one of the draft's tokens."""
+        return self._draft.piece(token)
+
+    def accept(self, tokens: Sequence[int], *, is_new_chain: bool = False) -> None:
+        """The target's text continues with `tokens`. `is_new_chain`: all that was offered before has been dropped."""
+        n = min(self._n_unread, len(tokens))
+        self._n_unread -= n
+        tokens = tokens[n:]
+        differs = False
+        for token in tokens:
+            self._text += self._target.piece(token)
+            if self._offered and not differs:
+                differs = self._offered.pop(0).token != token
+                self._n_stable = max(0, self._n_stable - 1)
+        self._n_accepted += len(tokens)
+        self._n_common = _common(self._text, self._drafted, self._n_common)
+        self.n_lost += differs and self._n_common == len(self._text)
+        if differs or is_new_chain:
+            self._offered, self._n_stable = [], 0
+        n_whole = whole(self._text)
+        if self._n_common < n_whole:
+            self._retell(n_whole)
+        if tokens:
+            self._latest = self._translate(len(self._tokens))
+            kept = [one for one in self._previous if one.start >= len(self._text)]
+            self._previous = self._translate(len(self._tokens) - 1) if differs else kept
+
+    def tell(self) -> Told:
+        """What the draft must know after accept()."""
+        n_replaced, n_settled = self._n_told - self._n_kept, self._n_settled
+        tokens = [*([] if self._has_prompt else self._prompt), *self._tokens[self._n_kept : n_settled]]
+        is_open = self._is_open and n_settled == len(self._tokens)
+        self._n_told = self._n_kept = n_settled
+        self._has_prompt, self._is_open = True, False
+        return Told(n_replaced, tokens, is_open)
+
+    def draft(self, token: int, confidence: float, *, replaces: bool = False) -> None:
+        """The draft continues its text with `token`, which may replace the last one told by one that begins alike."""
+        if replaces:
+            self._tokens.pop(), self._ends.pop(), self._confidences.pop()
+            self._n_told = self._n_kept = len(self._tokens)
+            self._n_common = self._ends[-1] if self._ends else 0
+            del self._drafted[self._n_common :]
+        piece = self._draft.piece(token)
+        if self._end is None and (not piece or self._draft.is_end(token)):
+            self._end = len(self._tokens)
+        if self._end is None:
+            self._drafted += piece
+            self._n_common = _common(self._text, self._drafted, self._n_common)
+        self._tokens.append(token)
+        self._ends.append(len(self._drafted))
+        self._confidences.append(confidence)
+        self._n_silent += 1
+        self._previous, self._latest = self._latest, self._translate(len(self._tokens))
+
+    def offers(self, *, tentative: bool, replace: bool) -> list[tuple[int, Offered]]:
+        """What to offer now: (position, token), in order.
+
+        The first may replace a token that was offered for its position, with all that follow. With `replace` false this
+        is not possible: nothing is offered until the target has contradicted the token.
+        """
+        n_stable = len(self._latest) if self._end is not None else _n_same(self._latest, self._previous)
+        is_late = self._n_silent >= _PATIENCE
+        wanted = self._latest if tentative or is_late else self._latest[:n_stable]
+        n = _n_same(wanted, self._offered)
+        if n == len(wanted):
+            return []
+        self.n_lost += max(0, self._n_stable - n)
+        self._n_stable = min(self._n_stable, n)
+        if n < len(self._offered) and not replace:
+            return []
+        self._offered[n:] = wanted[n:]
+        self._n_stable = max(self._n_stable, min(n_stable, len(self._offered)))
+        self._n_silent = 0
+        return list(enumerate(wanted[n:], self._n_accepted + n))
+
+    # Towards the draft
+
+    @property
+    def _n_settled(self) -> int:
+        """Number of the draft's tokens whose text is accepted."""
+        n = bisect_right(self._ends, whole(self._text))
+        return n if self._end is None else min(n, self._end)
+
+    def _retell(self, n_whole: int) -> None:
+        """Tokenise the end of the accepted text, up to offset `n_whole`, because it is not what the draft has."""
+        i = self._boundary(self._n_common)
+        start = self._ends[i - 1] if i else 0
+        text = bytes(self._text[start:n_whole])
+        tokens = self._draft.fragment(text)
+        self._tokens[i:] = tokens
+        self._ends[i:] = [start + end for end in _ends(text, [self._draft.piece(token) for token in tokens])]
+        self._confidences[i:] = [SURE] * len(tokens)
+        self._drafted[start:] = text
+        self._n_common = n_whole
+        self._n_kept = min(self._n_kept, i)
+        self._end = None
+        self._is_open = bool(tokens) and _in_word(text) and text.endswith(self._draft.piece(tokens[-1]))
+        self.n_retold += 1
+        self._origin = n_whole
+        self._offered, self._previous, self._n_stable = [], [], 0
+
+    def _boundary(self, n_common: int) -> int:
+        """How many of the draft's tokens to keep where the accepted text leaves the draft's after `n_common` bytes.
+
+        As many as there are before the last word, or without a word at most _SPAN bytes fewer than agree.
+        """
+        n = bisect_right(self._ends, n_common)
+        if self._end is not None:
+            n = min(n, self._end)
+        found = None
+        for i in range(n, -1, -1):
+            at = self._ends[i - 1] if i else 0
+            if found is not None and at < n_common - _SPAN:
+                break
+            if _begins_character(self._text, at):
+                found = i
+                if _begins_word(self._text, at):
+                    break
+        return found or 0
+
+    # Towards the target
+
+    def _translate(self, n: int) -> list[Offered]:
+        """The target tokens of what the draft's first `n` tokens add to the accepted text, as far as they spell it.
+
+        Those of a text that ends there, or that the target cannot spell, are followed by its end token.
+        """
+        start, end = len(self._text), whole(self._drafted, self._ends[n - 1]) if n > 0 else 0
+        if self._n_common < start or start > end or (start == end and not self._has_end(n)):
+            return []
+        if start - self._origin > _SPAN:
+            space = self._text.rfind(b" ", start - _SPAN, start)
+            self._origin = space if space >= 0 else whole(self._text)
+        found = self._spell(start, end, n)
+        if found is None and self._origin < (n_whole := whole(self._text)):
+            self._origin = n_whole
+            found = self._spell(start, end, n)
+        return found or []
+
+    def _spell(self, start: int, end: int, n: int) -> list[Offered] | None:
+        """The tokens of the text from `start` to `end`, of which the draft has `n`, if one begins at `start`."""
+        at = self._origin
+        found: list[Offered] | None = [] if at == start else None
+        for token in self._target.fragment(bytes(self._drafted[at:end])):
+            piece = self._target.piece(token)
+            if not piece or not self._drafted.startswith(piece, at, end):
+                break
+            if found is not None:
+                found.append(Offered(at, token, self._confidence(at, at + len(piece))))
+            at += len(piece)
+            if at == start:
+                found = []
+        return found if found is None else found + self._fillers(at, end, n)
+
+    def _confidence(self, start: int, end: int) -> float:
+        """The lowest confidence of the drafted tokens that begin from `start` on and before `end`."""
+        first, last = (bisect_left(self._ends, at) + 1 if at else 0 for at in (start, end))
+        return min(self._confidences[first:last], default=SURE)
+
+    def _fillers(self, at: int, end: int, n: int) -> list[Offered]:
+        """End tokens for those of the draft's first `n` tokens that come after offset `at`, if they cannot be spelled.
+
+        The draft would otherwise continue without limit, because it pauses for candidates that are unlikely.
+        """
+        if at == end and not self._has_end(n):
+            return []
+        first = bisect_left(self._ends, at) + 1 if at else 0
+        if self._end is not None and at == len(self._drafted):
+            first = self._end
+            sure = self._confidences[first]
+        else:
+            sure = 0.0
+        return [Offered(at + i, self._filler, 0.0 if i else sure) for i in range(n - first)]
+
+    def _has_end(self, n: int) -> bool:
+        """Whether one of the draft's first `n` tokens ends the text."""
+        return self._end is not None and self._end < n
+
+
+def whole(text: bytes | bytearray, end: int | None = None) -> int:
+    """Length of `text[:end]` without an incomplete UTF-8 character at its end."""
+    end = len(text) if end is None else end
+    for n in range(1, min(3, end) + 1):
+        byte = text[end - n]
+        if byte >= 0xC0:
+            return end - n if n < _length(byte) else end
+        if byte < 0x80:
+            break
+    return end
+
+
+def _length(first: int) -> int:
+    """Bytes of a character with this first byte; 1 if it is not UTF-8."""
+    return 2 if first < 0xE0 else 3 if first < 0xF0 else 4 if first < 0xF8 else 1
+
+
+def _begins_character(text: bytearray, at: int) -> bool:
+    return at >= len(text) or text[at] & 0xC0 != 0x80
+
+
+def _begins_word(text: bytearray, at: int) -> bool:
+    """Whether a space, or a line, begins at offset `at` of a text."""
+    if not 0 < at < len(text):
+        return at == 0
+    return (text[at] in _SPACES) != (text[at - 1] in _SPACES) and (text[at] in _SPACES or text[at - 1] == ord("\n"))
+
+
+def _in_word(text: bytes) -> bool:
+    """Whether a text ends with a letter, a digit or a byte that is not ASCII."""
+    return bool(text) and (text[-1:].isalnum() or text[-1] >= 0x80)
+
+
+def _common(a: bytearray, b: bytearray, start: int) -> int:
+    """Length of the common prefix of two texts, of which `start` bytes are known to agree."""
+    end = min(len(a), len(b))
+    if a[start:end] == b[start:end]:
+        return end
+    return next(i for i in range(start, end) if a[i] != b[i])
+
+
+def _n_same(a: Sequence[Offered], b: Sequence[Offered]) -> int:
+    """How many tokens at the start of both are the same, in the same places."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x[:2] != y[:2]), min(len(a), len(b)))
+
+
+def _ends(text: bytes, pieces: Sequence[bytes]) -> list[int]:
+    """Where each piece of a text ends. Where they do not spell it: at its end."""
+    ends, at = [], 0
+    for piece in pieces:
+        at = at + len(piece) if text.startswith(piece, at) and piece else len(text)
+        ends.append(at)
+    return [*ends[:-1], len(text)] if ends else []

@@ -1,0 +1,66 @@
+"""With --exact the text is the target's own, token for token, whatever a draft with another vocabulary does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from duo.config import EngineConfig, ModelConfig
+from duo.engine.engine import Engine
+from duo.engine.options import generation_config
+from duo.engine.slot import Drafts, Slot
+from duo.engine.translated import Translation
+from duo.llama.model import Model
+from duo.spec.schedule import Schedule
+from tests.fakes import Eager, restless
+from tests.gguf_files import tiny_llama
+from tests.translation_prompts import PROMPTS
+
+N = 8  # tokens of each text
+TEMPERATURES = (0.0, 0.7, 1.2)  # one for each prompt
+CONFIG = EngineConfig(n_ctx=128, n_threads=1, draft_n_threads=1, exact=True, lookup="off", warmup=False)
+
+
+@pytest.fixture(scope="module")
+def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
+    with closing(Model(ModelConfig(demo_pair[0]))) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def texts(target: Model) -> list[list[int]]:
+    """What the target writes alone."""
+    with Engine(Slot(target, None, CONFIG)) as engine:
+        return [write(engine, i, Drafts())[0] for i in range(len(PROMPTS))]
+
+
+def write(engine: Engine, i: int, drafts: Drafts) -> tuple[list[int], int]:
+    """The tokens of a text, and how many candidates were accepted."""
+    config = generation_config(max_tokens=N, temperature=TEMPERATURES[i % 3], seed=i)
+    with engine.start(engine.tokenize(PROMPTS[i]), config, drafts=drafts) as stream:
+        tokens = [token for step in stream for token in step.tokens]
+    assert stream.request.metrics.draft_error is None
+    return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
+
+
+@pytest.mark.parametrize("kind", ["good", "useless"])
+def test_the_text_is_the_same_in_every_schedule(
+    kind: str, target: Model, texts: list[list[int]], demo_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The good draft has the same vocabulary, but is translated all the same; the other is random."""
+    path = demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf")
+    n_accepted = 0
+    with (
+        closing(Model(ModelConfig(path))) as draft,
+        Engine(Slot(target, draft, CONFIG, translation=Translation(target, draft))) as engine,
+    ):
+        engine.call(lambda slot: slot.reserve(1, -1))
+        for i, text in enumerate(texts):
+            policy = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
+            found, n = write(engine, i, Drafts(engine.slot.new_draft(policy)))
+            assert found == text, (PROMPTS[i], policy.schedule)
+            n_accepted += n
+    assert kind != "good" or n_accepted > sum(map(len, texts)) / 10

@@ -1,0 +1,240 @@
+"""`duo suggest`: which drafts it finds and leaves out, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from duo.cli.commands import suggest as command
+from duo.cli.commands.suggest import Row, advise, render
+from duo.diagnose import suggest
+from duo.diagnose.measure import SIZES, Meter, TargetMeter
+from duo.errors import ModelError
+from duo.models import candidates
+from duo.spec.schedule import Schedule
+from tests.command import Argument, Run, assert_refused
+from tests.gguf_files import tiny_llama
+from tests.unit.cli.runner import duo
+
+TARGET_S = 0.1
+
+
+@pytest.fixture(autouse=True)
+def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], tmp_path: Path) -> dict[str, float]:
+    """Measures only what is predicted; a decode of the target takes 100 ms, those of drafts what is in the result."""
+    times = {"draft": 0.005}
+    set_cores(1)
+
+    def both(_: Meter, split: tuple[int, int], sizes: Sequence[int] = SIZES) -> tuple[dict[int, float], float]:
+        return dict.fromkeys(sizes, 2 * TARGET_S), 2 * times["draft"]
+
+    monkeypatch.setattr(TargetMeter, "target_times", lambda *_: [TARGET_S] * len(SIZES))
+    monkeypatch.setattr(Meter, "draft_time", lambda *_: times["draft"])
+    monkeypatch.setattr(Meter, "both", both)
+    monkeypatch.setattr(suggest, "_N_FORECAST", 300)
+    # huggingface_hub reads its variables when it is imported, which may have been long ago.
+    monkeypatch.setattr(candidates, "import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub"))
+    return times
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A tiny model in a large file."""
+    path = tiny_llama(tmp_path / "large target.gguf", seed=2)
+    path.write_bytes(path.read_bytes() + bytes(4 * path.stat().st_size))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, large: Path) -> Callable[..., Run]:
+    """Runs the command with empty caches."""
+
+    def run(*arguments: Argument, model: Path = large) -> Run:
+        env = {"DUO_CACHE": str(tmp_path / "cache")}
+        return duo("suggest", "-m", model, "-n", "8", "-p", "the cat sat", *arguments, env=env)
+
+    return run
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """The cells of each row of the table, by the name of the draft."""
+    rows = [line.split() for line in text.partition("\n\n")[0].splitlines()[1:]]
+    assert [row[0] for row in rows] == [str(i + 1) for i in range(len(rows))]
+    return {row[1]: row[2:] for row in rows}
+
+
+def test_a_table_of_drafts_and_the_command_to_use(run: Callable[..., Run], tmp_path: Path, large: Path) -> None:
+    (tmp_path / "drafts").mkdir()
+    zebra = tiny_llama(tmp_path / "drafts" / "zebra.gguf", seed=2)
+    tiny_llama(tmp_path / "drafts" / "other.gguf", words=("▁cat", "▁the", "▁", "a", "b", "c"))
+    report = tmp_path / "figures.json"
+    found = run(tmp_path / "drafts", "--json", report)
+    assert (found.status, found.stderr) == (0, "")
+    rows = table(found.text)
+    assert rows.keys() == {"zebra.gguf", "other.gguf", "lookup", "none"}
+    assert next(iter(rows)) == "zebra.gguf"
+    assert rows["zebra.gguf"][2:4] == ["shared", "5.00"]
+    assert rows["zebra.gguf"][-3] == "sync"
+    assert "translated" in rows["other.gguf"]
+    assert rows["none"] == ["off", "10.00", "1.00×"]
+    assert found.text.endswith(f"Fastest: duo -m {shlex.quote(str(large))} -md {zebra}\n")
+
+    figures = json.loads(report.read_text())
+    assert figures["target_ms"] == pytest.approx([100.0] * len(SIZES))
+    assert figures["texts"][0]["tokens"] <= 8
+    assert figures["skipped"] == []
+    ranking: list[dict[str, Any]] = figures["ranking"]
+    assert [row["name"] for row in ranking] == list(rows)
+    assert [row["gain"] for row in ranking] == sorted((row["gain"] for row in ranking), reverse=True)
+    assert (ranking[0]["path"], ranking[0]["vocabulary"]) == (str(zebra), "shared")
+    assert ranking[0]["acceptance"] == 1.0
+    assert ranking[0]["forecast_tokens_per_s"]["off"] == pytest.approx(10)
+    assert figures["options"]["drafts"] == [str(tmp_path / "drafts")]
+
+
+def test_a_slow_draft_does_not_pay_and_none_is_better(
+    run: Callable[..., Run], instant: dict[str, float], tiny: Path, large: Path
+) -> None:
+    instant["draft"] = 0.2
+    found = run("-md", tiny)
+    assert list(table(found.text))[:2] != ["tiny.gguf"]
+    rows = table(found.text)
+    assert list(rows).index("none") < list(rows).index("tiny.gguf")
+    assert rows["tiny.gguf"][-3:] == ["off", "10.00", "1.00×"]
+    assert f"Fastest: duo -m {shlex.quote(str(large))} (no draft pays" in found.text
+
+
+def test_what_is_no_draft_is_left_out_with_the_reason(
+    run: Callable[..., Run], tmp_path: Path, tiny: Path, recurrent: Path, large: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "empty").mkdir()
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(tiny.read_bytes()[:-1000])
+    missing, big = tmp_path / "missing.gguf", tiny_llama(tmp_path / "big.gguf", padding=2000)
+    report = tmp_path / "figures.json"
+    found = run(tmp_path / "notes.txt", tmp_path / "empty", missing, damaged, big, recurrent, tiny, "--json", report)
+    assert found.status == 0
+    assert table(found.text).keys() == {"tiny.gguf", "lookup", "none"}
+    lines = found.stderr.splitlines()
+    expected = {
+        tmp_path / "notes.txt": "not a GGUF file",
+        tmp_path / "empty": "a folder without a GGUF file",
+        missing: "no such file",
+        damaged: "truncated",
+        big: "more than half of the target's",
+        recurrent: "cannot roll back",
+    }
+    assert len(lines) == len(expected)
+    for line, (path, reason) in zip(lines, expected.items(), strict=True):
+        assert line.startswith(f"duo: {path} is left out: ")
+        assert reason in line
+        assert line.count(path.name) == 1
+    skipped = json.loads(report.read_text())["skipped"]
+    assert [one["path"] for one in skipped] == [str(path) for path in expected]
+
+
+def test_drafts_in_the_caches_are_found(run: Callable[..., Run], tmp_path: Path) -> None:
+    for name in ("cache/demo", "hub/models--a--b/snapshots/1"):
+        (tmp_path / name).mkdir(parents=True)
+    tiny_llama(tmp_path / "cache/demo/first.gguf")
+    tiny_llama(tmp_path / "hub/models--a--b/snapshots/1/second.gguf")
+    assert table(run().text).keys() == {"first.gguf", "second.gguf", "lookup", "none"}
+
+
+def test_without_a_draft_the_text_itself_is_compared(run: Callable[..., Run], large: Path) -> None:
+    found = run()
+    assert found.status == 0
+    assert found.stderr == "duo: there is no draft to compare: name GGUF files, or folders with some\n"
+    assert table(found.text).keys() == {"lookup", "none"}
+    assert f"Fastest: duo -m {shlex.quote(str(large))} (" in found.text
+
+
+def test_a_text_that_repeats_itself_is_said(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> list[int]:
+        return [262, 263] * 32
+
+    monkeypatch.setattr(TargetMeter, "write", write)
+    found = run("-p", "a dog")
+    assert "duo: 2 of 2 texts repeat themselves" in found.stderr
+    rows = table(found.text)
+    assert float(rows["lookup"][-2]) > 20
+
+
+def test_ctrl_c_leaves_what_was_measured(
+    run: Callable[..., Run], tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    draft_time = Meter.draft_time
+
+    def interrupted(self: Meter, n_threads: int) -> float:
+        measured.append(n_threads)
+        if len(measured) > 1:
+            self._stop.set()
+            self._check()
+        return draft_time(self, n_threads)
+
+    monkeypatch.setattr(Meter, "draft_time", interrupted)
+    second = tiny_llama(tmp_path / "second.gguf")
+    found = run(tiny, second)
+    assert found.stderr == "duo: interrupted: the table has what was measured\n"
+    assert table(found.text).keys() == {"tiny.gguf", "lookup", "none"}
+
+
+def test_ctrl_c_while_a_draft_is_loaded(run: Callable[..., Run], tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: Path, options: object, show: object, stop: threading.Event) -> None:
+        stop.set()
+        raise ModelError("loading tiny.gguf: stopped")
+
+    monkeypatch.setattr(command, "_loaded_draft", load)
+    found = run(tiny)
+    assert found.stderr == "duo: interrupted: the table has what was measured\n"
+    assert table(found.text).keys() == {"lookup", "none"}
+
+
+def test_usage(run: Callable[..., Run], tmp_path: Path, recurrent: Path) -> None:
+    assert_refused(run(model=tmp_path / "missing.gguf"), "missing.gguf: no such file")
+    assert_refused(run(model=recurrent), "cannot roll back its cache, so nothing can be drafted for it")
+    assert_refused(run("--json", tmp_path / "no" / "figures.json"), "--json", status=2)
+    assert_refused(run("-n", "600"), "exceed")
+    assert_refused(duo("suggest", "-md", "a.gguf"), "a draft without a target", status=2)
+
+
+# The table
+
+
+def row(name: str, rate: float, schedule: Schedule = Schedule.SYNC) -> Row:
+    return Row(name, rate, schedule, Path("/models") / name, 10**11, "translated", 1234.5, 0.5)
+
+
+NONE = Row("none", 10.0)
+
+
+def test_the_table_fits_100_columns() -> None:
+    name = f"{'long' * 20}-Q4_K_M.gguf"
+    lines = render([row(name, 12345.678), row("short.gguf", 11.0), NONE])
+    assert max(map(len, lines)) <= 100
+    assert name[:10] in lines[1]
+    assert "…" in lines[1]
+    assert "Q4_K_M.gguf" in lines[1]
+    assert len({line.index("MB") for line in lines[1:3]}) == 1, "in columns"
+    assert max(map(len, render([row("short.gguf", 11.0), NONE]))) < 90
+
+
+def test_the_command_is_for_the_first_row() -> None:
+    lookup = Row("lookup", 11.0)
+    assert advise([row("a b.gguf", 20.0), lookup, NONE], "-m t.gguf") == (
+        "Fastest: duo -m t.gguf -md '/models/a b.gguf'"
+    )
+    assert advise([lookup, NONE, row("a", 10.0, Schedule.OFF)], "-hf u/r") == (
+        "Fastest: duo -hf u/r (no draft pays, lookup is on by default)"
+    )
+    assert advise([NONE, row("a", 10.0, Schedule.OFF)], "-m t") == "Fastest: duo -m t (no draft pays)"
+    assert advise([NONE], "-m t") == "Fastest: duo -m t (without a draft)"

@@ -1,0 +1,283 @@
+"""A draft with another vocabulary: whatever it does, the text is the target's own; a good one saves decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.engine.cache import Cache
+from duo.engine.drafter import Accepted
+from duo.engine.metrics import Metrics
+from duo.engine.translated import TranslatedTarget, Translation
+from duo.errors import DecodeAborted
+from duo.spec.policy import Policy
+from duo.spec.sampling import Greedy
+from duo.spec.schedule import Schedule
+from duo.spec.translation import Translator
+from duo.spec.types import Guess, Step
+from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, text_after
+from tests.tokenizers import Words
+from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
+
+TARGET = Words("a", "b", "ab", " a", " b", " ", "é", b"\xc3", b"\xa9", "aba", "\n", "bb", " ab", "é a", "b a")
+assert TARGET.n_vocab == N_VOCAB
+DRAFT = Words(" aba", "bab", "a b", "abab", " bé", "éa", "b\n", " ", all_bytes=True)
+DRAFT_PROMPT = [7, 7]
+
+N = 30
+TEXT = text_after(PROMPT, N)
+BYTES = b"".join(map(TARGET.piece, TEXT))
+
+
+class ToyTranslation(Translation):
+    def __init__(self, target: Words = TARGET, draft: Words = DRAFT) -> None:
+        self.tokenizers = target, draft
+
+    def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
+        rest = b"".join(map(TARGET.piece, text[len(PROMPT) :]))
+        assert text[: len(PROMPT)] == PROMPT
+        assert not rest, "not used by these tests"
+        return list(DRAFT_PROMPT), Translator(*self.tokenizers, len(text), DRAFT_PROMPT)
+
+    def guesser(self, *, ends: bool) -> Greedy:
+        return Greedy(() if ends else (DRAFT.end,))
+
+
+def right(prefix: Sequence[int]) -> int:
+    """What the target writes next, in the draft's tokens."""
+    text = b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :]))
+    rest = BYTES[len(text) :] if BYTES.startswith(text) else b"a"
+    return (DRAFT.fragment(rest) or [DRAFT.end])[0]
+
+
+def mostly_right(prefix: Sequence[int]) -> int:
+    return right(prefix) if sum(prefix) % 4 else sum(prefix) % DRAFT.n_vocab
+
+
+CHOICES = {"right": right, "mostly right": mostly_right, "random": lambda prefix: sum(prefix) * 31 % DRAFT.n_vocab}
+CHOICES |= {"the end": lambda _: DRAFT.end}
+NAMES = st.sampled_from(list(CHOICES))
+
+
+def writing(draft: FakeContext, policy: Policy, target: FakeContext | None = None) -> tuple[Writing, Unthreaded]:
+    local = Unthreaded(Cache(draft), policy, THREADS, ToyTranslation())
+    return Writing(target or FakeContext(), local, make_ending(N)), local
+
+
+def draft_context(name: str = "right", n_ctx: int = 1000) -> FakeContext:
+    return FakeContext(CHOICES[name], n_ctx=n_ctx, n_vocab=DRAFT.n_vocab)
+
+
+@given(
+    name=NAMES,
+    moves=st.lists(st.integers(0, 4), max_size=30),
+    script=st.lists(st.sampled_from(Schedule), min_size=1, max_size=30),
+    probes=st.lists(st.booleans(), max_size=30),
+    n_ctx=st.sampled_from([8, 1000]),
+)
+def test_the_schedule_changes_at_any_step(
+    name: str, moves: list[int], script: list[Schedule], probes: list[bool], n_ctx: int
+) -> None:
+    numbers = iter(moves)
+
+    def move() -> None:
+        for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
+            draft.drafter.step()
+
+    context = draft_context(name, n_ctx=n_ctx)
+    generation, draft = writing(context, Scripted(4, 6, iter(script), iter(probes)), FakeContext(during=move))
+    assert run(generation, lambda _: move()) == TEXT
+    assert generation.metrics.draft_error is None
+
+
+@given(name=NAMES, moves=st.lists(st.integers(0, 3), max_size=60))
+def test_the_target_moves_during_draft_decodes(name: str, moves: list[int]) -> None:
+    numbers, tokens = iter(moves), list[int]()
+
+    def move() -> None:
+        for _ in range(next(numbers, 1)):
+            if (step := next(steps, None)) is not None:
+                tokens.extend(step.tokens)
+
+    context = draft_context(name)
+    context.during = move
+    generation, draft = writing(context, Eager(4, 6))
+    steps: Iterator[Step] = generation.steps()
+    tokens.extend(next(steps).tokens)
+    while len(tokens) < N:
+        with suppress(DecodeAborted):
+            draft.drafter.step()
+        move()
+    assert tokens == TEXT
+
+
+def written(text: str) -> FakeContext:
+    """A target that writes this text in its usual tokens."""
+    tokens = [*PROMPT, *TARGET.fragment(text.encode()), TARGET.end]
+    return FakeContext(lambda prefix: tokens[len(prefix)] if len(prefix) < len(tokens) else TARGET.end)
+
+
+def drafted(text: str) -> FakeContext:
+    """A draft that drafts this text, in its usual tokens from wherever it is."""
+
+    def choose(prefix: Sequence[int]) -> int:
+        n = len(b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :])))
+        return (DRAFT.fragment(text.encode()[n:]) or [DRAFT.end])[0]
+
+    return FakeContext(choose, n_vocab=DRAFT.n_vocab)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SYNC, Schedule.ASYNC])
+def test_a_good_draft_saves_decodes(schedule: Schedule) -> None:
+    text = "abab a bébb\nb éa aba bab\nabb aéé b ab ababa\n"
+    target = written(text)
+    generation, draft = writing(drafted(text), Eager(4, 6, schedule), target)
+
+    def move() -> None:
+        for _ in range(6 if schedule is Schedule.ASYNC else 0):
+            draft.drafter.step()
+
+    target.during = move
+    tokens = run(generation)
+    assert b"".join(map(TARGET.piece, tokens)) == text.encode()[: len(b"".join(map(TARGET.piece, tokens)))]
+    statistics = generation.metrics.statistics().draft
+    assert statistics is not None
+    assert statistics.vocabulary == "translated"
+    assert statistics.accepted > len(tokens) / 2
+
+
+def test_in_the_sequential_schedule_a_drafted_token_is_a_candidate_at_once() -> None:
+    """Though the next one may change it."""
+    draft = draft_context()
+    generation, _ = writing(draft, Eager(1, 2, Schedule.SYNC))
+    steps = generation.steps()
+    next(steps)
+    for _ in range(5):
+        n = len(draft.batches)
+        next(steps)
+        assert generation.metrics.steps[-1].n_candidates == 1
+        assert len(draft.batches) - n <= 3
+
+
+def test_in_the_sequential_schedule_a_character_may_take_several_drafted_tokens() -> None:
+    text = "éééééé"
+    halves = DRAFT.of(b"\xc3", b"\xa9")
+
+    def choose(prefix: Sequence[int]) -> int:
+        return halves[len(b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :]))) % 2]
+
+    draft = FakeContext(choose, n_vocab=DRAFT.n_vocab)
+    generation, _ = writing(draft, Eager(1, 2, Schedule.SYNC), written(text))
+    steps = generation.steps()
+    next(steps)
+    for _ in range(2):
+        next(steps)
+        assert generation.metrics.steps[-1][2:4] == (1, 1), "verified and accepted"
+
+
+def test_an_ending_draft_pauses() -> None:
+    """Otherwise it would draft for ever after its end, of which nothing is offered."""
+    draft = draft_context("the end")
+    policy = Eager(4, 6)
+    generation, local = writing(draft, policy)
+    next(generation.steps())
+    local.start()
+    for _ in range(20):
+        local.drafter.step()
+        if not local.queue.may_draft:
+            break
+    assert len(local.queue.collect()) == policy.n_ahead
+
+
+class OneSide:
+    """A target's side that has accepted these tokens after the prompt, and notes what is offered."""
+
+    def __init__(self, *pieces: str) -> None:
+        self.fresh = [*PROMPT, *TARGET.of(*pieces)]
+        self.epoch = 0
+        self.offers: list[tuple[int, Guess, int, float]] = []
+
+    def begin(self) -> Accepted:
+        tokens, self.fresh = self.fresh, []
+        return Accepted(self.epoch, tokens)
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        assert epoch == self.epoch
+        self.offers.append((position, guess, n_tokens, seconds))
+        return True
+
+
+def translated(side: OneSide, **options: bool) -> TranslatedTarget:
+    return TranslatedTarget(side, ToyTranslation().begin(PROMPT)[1], Metrics(), **options)
+
+
+def test_the_time_of_a_candidate_is_that_of_the_drafted_tokens_for_it() -> None:
+    """In the text so far, 2 + 4 draft tokens were 3 + 2 of the target's."""
+    side = OneSide("ab", "bb")
+    made = translated(side)
+    made.tentative = True
+    made.begin()
+    made.publish(0, 6, Guess(DRAFT.of("bab")[0], 1.0), 1, 0.5)
+    assert [(position, TARGET.piece(guess.token)) for position, guess, *_ in side.offers] == [(5, b"b"), (6, b"ab")]
+    assert [(n, seconds) for *_, n, seconds in side.offers] == [(1, 0.5 * 6 / 5), (0, 0.5 * 6 / 5)]
+
+
+def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -> None:
+    side = OneSide()
+    made = translated(side)
+    made.tentative = True
+    made.begin()
+    made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
+    assert [TARGET.piece(guess.token) for _, guess, *_ in side.offers] == [b"aba", b"b"]
+    side.fresh, side.epoch = TARGET.of("ab"), 1
+    side.offers.clear()
+    assert made.begin() == (0, [], 0, None)
+    assert [(position, TARGET.piece(one.token), n) for position, one, n, _ in side.offers] == [(4, b"ab", 0)]
+
+
+def test_after_a_gap_all_is_offered_again() -> None:
+    """The target begins an epoch without a token of its own."""
+    side = OneSide()
+    made = translated(side)
+    made.tentative = True
+    made.begin()
+    made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
+    offers, side.offers, side.epoch = list(side.offers), [], 1
+    made.begin()
+    assert [offer[:2] for offer in side.offers] == [offer[:2] for offer in offers]
+    made.begin()
+    assert len(side.offers) == len(offers), "once"
+
+
+def test_with_rejection_sampling_a_guess_is_certain() -> None:
+    side = OneSide()
+    made = translated(side, certain=True)
+    made.tentative = True
+    made.begin()
+    made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
+    for _, guess, *_ in side.offers:
+        assert guess.distribution is not None
+        assert guess.distribution.of(guess.token) == 1.0
+
+
+def test_a_token_that_the_target_split_becomes_a_longer_one() -> None:
+    side = OneSide("ab")
+    made = translated(side)
+    made.tentative = True
+    found = made.begin()
+    assert found.tokens == [*DRAFT_PROMPT, *DRAFT.of("a", "b")]
+    assert found.longer is not None
+    logits = np.full(DRAFT.n_vocab, -9.0, np.float32)
+    b, longer = DRAFT.of("b", "b\n")
+    logits[b], logits[longer], logits[DRAFT.of("a")] = 2.0, 1.0, 7.0
+    assert found.longer(logits, b) is None, "it is less likely"
+    logits[longer] = 3.5
+    guess = found.longer(logits, b)
+    assert guess == Guess(longer, 1.5)
+    made.publish(0, 3, guess, 1, 0.5)
+    assert [TARGET.piece(one.token) for _, one, *_ in side.offers] == [b"\n"]

@@ -1,0 +1,148 @@
+"""Which files may be drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import pytest
+
+from duo.errors import ModelError
+from duo.models import candidates
+from duo.models.candidates import check_draft, find_candidates
+from tests.gguf_files import tiny_llama
+
+TARGET_BYTES = 1000
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Path]:
+    """Makes a file of so many bytes. The cache of duo is cache/, that of Hugging Face hub/."""
+    monkeypatch.setenv("DUO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        candidates, "import_module", lambda _: type("Constants", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
+    )
+
+    def put(name: str, n_bytes: int = 100) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF".ljust(n_bytes, b"\0"))
+        return path
+
+    put("target.gguf", TARGET_BYTES)
+    return put
+
+
+def found(tmp_path: Path, *given: str) -> list[str]:
+    paths = find_candidates([tmp_path / name for name in given], tmp_path / "target.gguf")
+    return [path.relative_to(tmp_path).as_posix() for path in paths]
+
+
+def test_what_is_given_comes_first_and_in_folders_the_smallest(tmp_path: Path, put: Callable[..., Path]) -> None:
+    put("b.gguf", 900)
+    put("more/large.gguf", 400)
+    put("more/below/small.gguf", 50)
+    put("more/notes.txt")
+    put("cache/demo/demo.gguf", 70)
+    put("hub/models--a--b/snapshots/1/x.gguf", 60)
+    assert found(tmp_path, "more", "b.gguf", "missing.gguf") == [
+        "more/below/small.gguf",
+        "more/large.gguf",
+        "b.gguf",
+        "missing.gguf",
+        "hub/models--a--b/snapshots/1/x.gguf",
+        "cache/demo/demo.gguf",
+    ]
+    assert found(tmp_path) == ["hub/models--a--b/snapshots/1/x.gguf", "cache/demo/demo.gguf"]
+
+
+def test_in_a_folder_what_is_more_than_half_the_target_does_not_count(tmp_path: Path, put: Callable[..., Path]) -> None:
+    put("some/half.gguf", TARGET_BYTES // 2)
+    put("some/more.gguf", TARGET_BYTES // 2 + 1)
+    put("large/more.gguf", TARGET_BYTES)
+    assert found(tmp_path, "some") == ["some/half.gguf"]
+    assert found(tmp_path, "large") == ["large"], "so that it is said"
+
+
+def test_a_split_model_is_its_first_part_and_as_large_as_all(tmp_path: Path, put: Callable[..., Path]) -> None:
+    for i in (1, 2, 3):
+        put(f"some/small-{i:05d}-of-00003.gguf", 100)
+        put(f"some/large-{i:05d}-of-00003.gguf", 200)
+    assert found(tmp_path, "some") == ["some/small-00001-of-00003.gguf"]
+
+
+def test_a_file_with_several_links_counts_once_and_the_target_never(tmp_path: Path, put: Callable[..., Path]) -> None:
+    put("blobs/1")
+    for name in ("hub/a.gguf", "hub/b.gguf"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(tmp_path / "blobs" / "1")
+    (tmp_path / "alias.gguf").symlink_to(tmp_path / "target.gguf")
+    (tmp_path / "loop.gguf").symlink_to(tmp_path / "loop.gguf")
+    assert found(tmp_path, "hub/b.gguf", "hub", "target.gguf", "alias.gguf", "loop.gguf") == ["hub/b.gguf", "loop.gguf"]
+
+
+def test_without_a_home_and_without_huggingface_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(candidates, "import_module", missing)
+    monkeypatch.setenv("DUO_CACHE", "relative")
+    (tmp_path / "target.gguf").write_bytes(bytes(TARGET_BYTES))
+    assert find_candidates([], tmp_path / "target.gguf") == []
+
+
+# What is in the files
+
+
+def _headed(path: Path, **keys: object) -> Path:
+    """A small header with a vocabulary, unless told otherwise."""
+    writer = gguf.GGUFWriter(path, "bert")
+    if keys.pop("vocabulary", True):
+        writer.add_token_list(["a", "b"])
+    for key, value in keys.items():
+        if isinstance(value, str):
+            writer.add_string(key.replace("_", ".", 1), value)
+        else:
+            writer.add_uint32(f"bert.{key}", 1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_a_text_model_is_suitable(tmp_path: Path) -> None:
+    check_draft(tiny_llama(tmp_path / "draft.gguf"), tiny_llama(tmp_path / "target.gguf", padding=1000))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"general_type": "adapter"}, "not a text model"),
+        ({"general_type": "mmproj", "vocabulary": False}, "not a text model"),
+        ({"vocabulary": False}, "not a text model"),
+        ({"pooling_type": 1}, "continues no text"),
+        ({"decoder_start_token_id": 1}, "continues no text"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, keys: dict[str, object], said: str) -> None:
+    target = tiny_llama(tmp_path / "target.gguf")
+    path = _headed(tmp_path / "other.gguf", **keys)
+    with pytest.raises(ModelError, match=said) as raised:
+        check_draft(path, target)
+    assert str(raised.value).startswith(f"{path}: ")
+
+
+def test_what_is_no_small_gguf_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("notes")
+    target = tiny_llama(tmp_path / "target.gguf")
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(100))
+    for name, said in (
+        ("notes.txt", "not a GGUF file"),
+        ("missing.gguf", "no such file"),
+        ("damaged.gguf", "damaged"),
+        (".", "a folder without"),
+        ("target.gguf", "more than half of the target's"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            check_draft(tmp_path / name, target)

@@ -1,0 +1,138 @@
+"""Lookup: what it proposes, how sure it is, and that its index follows the text."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.spec.lookup import Lookup
+from duo.spec.types import Source
+
+A, B, C, D, E, X, Y = range(1, 8)
+
+
+def made(*text: int) -> Lookup:
+    lookup = Lookup()
+    lookup.begin(text)
+    return lookup
+
+
+def test_it_proposes_what_followed_the_last_tokens_before() -> None:
+    candidates = made(A, B, C, D, E, X, A, B).candidates(3)
+    assert candidates.tokens == (C, D, E)
+    assert candidates.source is Source.LOOKUP
+    assert made(A, B, C, D, E, X, A, B).candidates(99).tokens == (C, D, E, X, A, B), "up to the end of the text"
+
+
+@pytest.mark.parametrize("text", [(), (A,), (A, B), (A, B, C, D, E), (B, A, X, C)], ids=str)
+def test_without_an_earlier_occurrence_there_is_nothing(text: tuple[int, ...]) -> None:
+    lookup = made(*text)
+    assert len(lookup.candidates(9)) == 0
+    assert lookup.chances(9) == []
+
+
+def test_the_longest_match_wins() -> None:
+    assert made(C, A, B, X, D, A, B, Y, C, A, B).candidates(1).tokens == (X,)
+    assert made(B, X, A, B, Y, A, B).candidates(1).tokens == (Y,)
+    assert made(A, X, B, A).candidates(1).tokens == (X,), "of a single token"
+
+
+def test_of_equal_matches_that_nearest_to_the_last_one_wins() -> None:
+    """The text follows an earlier part, leaves it, and comes back to it."""
+    lookup = made(A, B, C, D, E, *range(20, 30), D, E, X, A, B)
+    lookup.extend([C, Y])
+    lookup.extend([D])
+    assert lookup.candidates(1).tokens == (E,)
+    lookup.extend([E])
+    assert lookup.candidates(1).tokens == (20,), "not the later X"
+
+
+def test_longer_matches_are_surer_and_undisputed_ones() -> None:
+    (two,), (three,) = made(A, B, C, X, A, B).chances(1), made(D, A, B, C, X, D, A, B).chances(1)
+    (unanimous,) = made(A, B, C, X, A, B, C, Y, A, B).chances(1)
+    (disputed,) = made(A, B, C, X, A, B, D, Y, A, B).chances(1)
+    (one,) = made(A, B, X, A).chances(1)
+    assert max(disputed, one) < two < three
+    assert two < unanimous
+
+
+def test_each_candidate_counts_those_before_it_as_matching() -> None:
+    chances = made(*range(20), *range(2)).chances(9)
+    assert len(chances) == 9
+    assert chances == sorted(chances)
+    assert chances[0] < chances[-1]
+
+
+def test_doubt_lowers_the_chances() -> None:
+    lookup = made(A, B, C, X, A, B)
+    assert 0 <= lookup.chances(1, doubt=9.0)[0] < lookup.chances(1, doubt=1.0)[0] < lookup.chances(1)[0]
+
+
+def test_a_match_is_followed_as_long_as_it_holds() -> None:
+    lookup = made(A, B, C, D, E, X, A, B)
+    lookup.extend([C])
+    assert lookup.candidates(2).tokens == (D, E)
+    lookup.extend([D, Y])
+    assert len(lookup.candidates(2)) == 0
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_it_learns_how_often_it_is_right_in_this_text_only(right: bool) -> None:
+    block = list(range(10, 20))
+    lookup = made(*block, *block[:2])
+    before = lookup.chances(1)
+    for i in range(30):
+        lookup.extend([block[2] if right else 100 + i, 200 + i, *block[:2]])
+    (now,) = lookup.chances(1)
+    assert now > 0.9 if right else now < 0.2
+    lookup.begin([*block, *block[:2]])
+    assert lookup.chances(1) == before
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=8), st.randoms(use_true_random=False))
+def test_an_index_that_followed_other_texts_is_that_of_a_fresh_one(parts: list[list[int]], dice: random.Random) -> None:
+    lookup, text = Lookup(), list[int]()
+    for part in parts:
+        if dice.random() < 0.5:
+            text = text[: dice.randrange(len(text) + 1)] + part
+            lookup.begin(text)
+        else:
+            text = text + part
+            lookup.extend(part)
+        assert lookup._ends == made(*text)._ends
+        assert lookup._earlier == made(*text)._earlier
+    lookup.begin(text)
+    assert lookup.candidates(99) == made(*text).candidates(99), "what was learned about another text is forgotten"
+
+
+@given(st.lists(st.integers(0, 2), max_size=200))
+def test_what_it_proposes_follows_an_occurrence_of_the_last_two_tokens_or_one(text: list[int]) -> None:
+    found = list(made(*text).candidates(5).tokens)
+    ends = [[i for i in range(n, len(text)) if text[i - n : i] == text[-n:]] for n in (2, 1)]
+    assert not found or any(text[i : i + 5] == found for i in ends[0] or ends[1])
+    assert bool(found) == bool(ends[1])
+
+
+def test_a_token_takes_constant_time_however_long_the_text_is() -> None:
+    def n_lines(n_text: int) -> int:
+        """Lines of Python executed for 20 more tokens after a text in which everything occurs often."""
+        dice, count = random.Random(1), 0
+        lookup = made(*(dice.randrange(4) for _ in range(n_text)))
+        more = [dice.randrange(4) for _ in range(20)]
+
+        def trace(*_: object) -> object:
+            nonlocal count
+            count += 1
+            return trace
+
+        sys.settrace(trace)  # type: ignore[arg-type]
+        lookup.extend(more)
+        lookup.chances(16)
+        sys.settrace(None)
+        return count
+
+    assert n_lines(50_000) < 1.5 * n_lines(2_000)

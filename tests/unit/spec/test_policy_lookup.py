@@ -1,0 +1,119 @@
+"""What a policy decides about candidates from the text itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from duo.spec.lookup import Lookup
+from duo.spec.policy import REJECTION, Decision, Policy, StepCost
+from duo.spec.schedule import Schedule
+from duo.spec.types import Source
+from tests.unit.spec.policies import FLAT, STEEP, policy
+
+SURE, DOUBTFUL = 9.0, 0.0
+ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
+
+
+def found(*chances: float, low: Sequence[float] = ()) -> Lookup:
+    """A lookup with candidates of these chances; with doubt, of `low`."""
+
+    class Fixed(Lookup):
+        def chances(self, n: int, doubt: float = 0.0) -> list[float]:
+            return [*(low if doubt else chances)][:n]
+
+    return Fixed()
+
+
+def alone(target_s: dict[int, float], n_max: int = 8) -> Policy:
+    return policy(target_s, n_max=n_max, schedules=(OFF,))
+
+
+def test_candidates_that_pay_are_verified_without_a_draft() -> None:
+    assert alone(FLAT).decide((), 100, math.inf, found(*[0.95] * 8)) == Decision(8, source=Source.LOOKUP)
+    assert alone(FLAT).decide((), 100, math.inf, found(0.9, 0.9, 0.1, 0.9)).n_verify == 2
+    assert alone(FLAT).decide((), 100, math.inf, found(0.1)) == Decision(0)
+    assert alone(STEEP).decide((), 100, math.inf, found(*[0.95] * 8)) == Decision(0)
+    assert alone(FLAT).decide((), 100, math.inf, found()) == Decision(0)
+
+
+@pytest.mark.parametrize("n_room", [1, 2, 5])
+def test_there_are_never_more_than_the_step_may_add(n_room: int) -> None:
+    assert alone(FLAT).decide((), n_room, math.inf, found(*[0.99] * 8)).n_verify == n_room - 1
+    assert alone(FLAT, n_max=3).decide((), 100, math.inf, found(*[0.99] * 8)).n_verify == 3
+
+
+def test_before_anything_is_measured_nothing_is_verified() -> None:
+    assert Policy(8, 16, (OFF,)).decide((), 100, math.inf, found(*[0.99] * 8)) == Decision(0)
+
+
+@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
+def test_the_source_of_the_greater_value_is_verified(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(schedule,))
+    assert made.decide([SURE] * 8, 100, math.inf, found(0.5, 0.5)).source is Source.DRAFT
+    assert made.decide([DOUBTFUL] * 2, 100, math.inf, found(*[0.97] * 8)) == Decision(8, source=Source.LOOKUP)
+    assert made.decide([], 100, 0.002, found(*[0.99] * 8)).source is Source.LOOKUP, "instead of a wait for the draft"
+    assert made.decide([], 100, 0.002, found(0.05)) == made.decide([], 100, 0.002)
+
+
+def test_with_rejection_sampling_the_choice_does_not_depend_on_what_was_drawn() -> None:
+    made = policy(FLAT, 0.002, 0.6, schedules=(SYNC,), mode=REJECTION)
+    for chances in ([0.9] * 8, [0.6] * 4, [0.3]):
+        sources = {made.decide([sure] * 3, 100, math.inf, found(*chances)).source for sure in (SURE, 1.0, DOUBTFUL)}
+        assert len(sources) == 1
+
+
+def test_a_text_that_misleads_uses_up_its_credit_and_then_only_what_is_beyond_doubt_is_verified() -> None:
+    made = alone(FLAT)
+    lookup, n = found(*[0.9] * 8, low=[0.1] * 8), 0
+    while (decision := made.decide((), 100, math.inf, lookup)).n_verify:
+        cost = made.costs.target_s(decision.n_verify + 1)
+        made.learn_step(1, StepCost(decision.n_verify, cost, cost, Source.LOOKUP))
+        n += 1
+        assert n < 20
+    assert made.decide((), 100, math.inf, found(*[0.9] * 8, low=[0.8] * 8)).n_verify >= 4
+    for _ in range(2000):  # a share of the time is credit
+        made.learn_step(1, StepCost(0, 0.01, 0.01))
+    assert made.decide((), 100, math.inf, lookup).n_verify == 8
+
+
+def test_what_the_lookup_gains_or_loses_is_not_the_drafts() -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
+    made.chooser.now = SYNC
+    credit_s, rates = made.chooser.budget.credit_s, made.rates()
+    for _ in range(100):
+        made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Source.LOOKUP))
+    assert credit_s <= made.chooser.budget.credit_s <= made.config.time_share * 101 * FLAT[9]
+    assert made.rates() == pytest.approx(rates), "a forecast is not compared with it"
+
+
+def test_its_decodes_are_measurements_like_all_others() -> None:
+    made = alone({1: 0.010})
+    made.learn_step(3, StepCost(4, 0.033, 0.034, Source.LOOKUP))
+    assert made.costs.target_s(5) == 0.033
+
+
+def test_time_is_worth_what_the_lookup_makes_of_it() -> None:
+    """Where it finds much, drafting through what it would find next does not pay."""
+    made = policy(FLAT, 0.004, 0.9, schedules=(SYNC,))
+    before = made.decide([], 100, 0.004)
+    assert before.wait_s is not None
+    for _ in range(50):
+        made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Source.LOOKUP))
+    assert made.decide([], 100, 0.004).wait_s is None
+    made.begin(10)
+    assert made.decide([], 100, 0.004) == before, "in the next text it may find nothing"
+
+
+@pytest.mark.parametrize("n_found", [0, 8])
+def test_a_draft_is_not_prepared_for_the_tokens_that_the_lookup_finds(n_found: int) -> None:
+    made = policy({1: 0.1, 2: 0.11, 5: 0.12, 9: 0.13}, 0.002, 0.9, schedules=(SYNC, OFF))
+    made.begin(8000, 300)
+    made.learn_draft(100, 0.2)  # 2 ms per token: 16 s for the prompt
+    made._unread = 8000
+    for _ in range(4):
+        source = Source.LOOKUP if n_found else Source.DRAFT
+        made.learn_step(1 + n_found, StepCost(n_found, 0.1, 0.1, source))
+    assert made.schedule is (OFF if n_found else SYNC)

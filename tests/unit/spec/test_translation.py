@@ -1,0 +1,301 @@
+"""Translator: what the draft is told, and what the target is offered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.spec.translation import SURE
+from tests.tokenizers import Words
+from tests.translating import Translating
+
+TARGET = Words(
+    " the", " cat", " sat", " c", " mat", "at", ".", " in", " inter", " national", "national", all_bytes=True
+)
+DRAFT = Words(
+    " the", " ca", "t", " s", "at", " cats", " dog", " international", " inter", "nation", "al", all_bytes=True
+)
+
+
+class Bench(Translating):
+    """With toy vocabularies."""
+
+    target: Words
+    draft: Words
+
+    def __init__(
+        self, target: Words = TARGET, draft: Words = DRAFT, rest: bytes = b"", *, replace: bool = True
+    ) -> None:
+        super().__init__(target, draft, rest, replace=replace)
+
+    def write(self, *pieces: str | bytes, confidence: float = 1.0, tentative: bool = False) -> None:
+        """The draft drafts these pieces."""
+        self.guess(*self.draft.of(*pieces), confidence=confidence, tentative=tentative)
+
+    def say(self, *pieces: str | bytes) -> None:
+        """The target adds these pieces."""
+        self.accept(*self.target.of(*pieces))
+
+
+# Towards the target
+
+
+def test_a_target_token_is_offered_once_the_next_drafted_token_has_not_changed_it() -> None:
+    bench = Bench()
+    bench.write(" ca")
+    assert bench.offered == []
+    bench.write("t")
+    assert bench.offered == [], "' ca' was ' c' and 'a'"
+    bench.write(" s")
+    assert bench.offered == [b" cat"]
+    bench.write("at", " dog")
+    assert bench.offered == [b" cat", b" sat"]
+
+
+def test_tentative_tokens_are_offered_at_once_and_replaced() -> None:
+    bench = Bench()
+    bench.write(" ca", tentative=True)
+    assert bench.offered == [b" c", b"a"]
+    bench.write("t", tentative=True)
+    assert bench.offered == [b" cat"]
+    assert bench.translator.n_lost == 0
+
+
+def test_a_token_that_changes_after_all_is_replaced_and_counted() -> None:
+    target = Words(" inter", " international", all_bytes=True)
+    for replace in (True, False):
+        bench = Bench(target, replace=replace)
+        bench.write(" inter", "nation")
+        assert bench.offered == [b" inter"]
+        bench.write("al", " dog")
+        assert bench.offered == [b" international" if replace else b" inter"]
+        assert bench.translator.n_lost == 1
+
+
+def test_a_remote_draft_offers_again_after_the_contradiction() -> None:
+    bench = Bench(Words(" inter", " international", " dog", all_bytes=True), replace=False)
+    bench.write(" inter", "nation", "al", " dog")
+    bench.say(" international")
+    bench.write(" dog")
+    assert bench.offered == [b" dog"]
+
+
+def test_an_accepted_token_in_other_pieces_keeps_the_drafted_text() -> None:
+    bench = Bench()
+    bench.write(" ca", "t", " s", "at", " dog", " dog")
+    bench.say(" c")
+    assert bench.offered[:2] == [b"at", b" sat"], "the rest of the text, as a fragment of its own"
+    assert bench.translator.n_lost == 1
+    assert bench.tokens == DRAFT.of(" ca", "t", " s", "at", " dog", " dog"), "the draft goes on"
+
+
+def test_the_confidence_is_the_lowest_of_the_drafted_tokens_that_begin_within() -> None:
+    bench = Bench(Words(" international", " c", "at", all_bytes=True))
+    for piece, confidence in ((" inter", 3.0), ("nation", 2.0), ("al", 4.0), (" ca", 7.0), ("t", 5.0)):
+        bench.write(piece, confidence=confidence, tentative=True)
+    assert bench.pending == [(0, 2.0), (1, 7.0), (2, 5.0)]
+
+
+def test_a_target_token_in_which_no_drafted_token_begins_is_sure() -> None:
+    bench = Bench(Words(" inter", "national"))
+    bench.write(" international", confidence=3.0, tentative=True)
+    assert bench.pending == [(0, 3.0), (1, SURE)]
+
+
+@pytest.mark.parametrize("token", [DRAFT.end, DRAFT.special])
+def test_the_end_of_the_draft_is_that_of_the_target(token: int) -> None:
+    bench = Bench()
+    bench.write(" ca", "t")
+    bench.guess(token, confidence=6.0)
+    assert bench.pending == [(TARGET.of(" cat")[0], 1.0), (TARGET.end, 6.0)]
+    bench.write(" dog")
+    assert bench.pending[2:] == [(TARGET.end, 0.0)], "so that the draft pauses"
+
+
+def test_a_text_that_goes_on_after_the_drafts_end() -> None:
+    bench = Bench()
+    bench.write(" ca", "t")
+    bench.guess(DRAFT.end, DRAFT.of(" dog")[0])
+    bench.say(" cat", " sat")
+    assert bench.told == [b" ca", b"t", b" s", b"at"]
+    bench.write(" dog", " dog")
+    assert bench.offered == [b" ", b"d", b"o", b"g"]
+
+
+def test_a_character_is_offered_when_it_is_complete() -> None:
+    bench = Bench(Words("é", "a"))
+    bench.write(b"\xc3", tentative=True)
+    assert bench.offered == []
+    bench.write(b"\xa9", tentative=True)
+    assert bench.offered == ["é".encode()]
+
+
+def test_the_rest_of_a_character_is_offered_in_bytes() -> None:
+    bench = Bench(draft=Words("é", "日本", all_bytes=True))
+    bench.write("日本", tentative=True)
+    assert bench.offered == [bytes([byte]) for byte in "日本".encode()]
+    bench.say(b"\xe6")
+    assert bench.offered == [bytes([byte]) for byte in "日本".encode()[1:]]
+    bench.say(b"\x97")
+    bench.write("é", tentative=True)
+    assert b"".join(bench.offered) == "日本é".encode()[2:]
+
+
+def test_what_the_target_cannot_spell_ends_the_chain() -> None:
+    bench = Bench(Words("a", "b"))
+    bench.write("a", "b", b"\xc3", b"\xa9", "a", "a", tentative=True)
+    assert bench.offered[:2] == [b"a", b"b"]
+    assert set(bench.pending[2:]) == {(2, 0.0)}
+
+
+def test_a_long_word_is_offered_before_it_ends() -> None:
+    bench = Bench(Words(*("x" * n for n in range(1, 60))))
+    for _ in range(8):
+        bench.guess(*DRAFT.of("x"))
+    assert bench.offered == [b"x" * 8]
+
+
+# Towards the draft
+
+
+def test_drafted_tokens_are_kept_while_the_text_agrees() -> None:
+    bench = Bench()
+    bench.write(" ca", "t", " s", "at")
+    bench.say(" c")
+    assert bench.told == []
+    bench.say("at")
+    assert bench.told == [b" ca", b"t"]
+    bench.say(" sat")
+    assert bench.told == [b" ca", b"t", b" s", b"at"]
+    assert bench.translator.n_retold == 0
+
+
+def test_after_a_contradiction_the_last_word_is_tokenised_again() -> None:
+    bench = Bench()
+    bench.write(" the", " ca", "t", " s")
+    bench.say(" the", " c", "a", "t", "s")
+    assert bench.told == [b" the", b" cats"]
+    assert bench.tokens == DRAFT.of(" the", " cats")
+
+
+def test_text_that_arrives_in_parts_is_tokenised_as_a_whole() -> None:
+    bench = Bench()
+    bench.say(" inter")
+    assert bench.told == [b" inter"]
+    bench.say("national")
+    assert bench.told == [b" international"]
+
+
+def test_text_far_back_is_not_tokenised_again() -> None:
+    asked: list[bytes] = []
+
+    class Noting(Words):
+        def fragment(self, text: bytes) -> list[int]:
+            asked.append(text)
+            return super().fragment(text)
+
+    bench = Bench(draft=Noting(" the", all_bytes=True))
+    for _ in range(200):
+        bench.say("x")
+    assert max(map(len, asked)) <= 66
+    assert bench.tokens == bench.draft.of(*"x" * 200)
+
+
+def test_a_character_is_not_split_where_the_text_is_tokenised_again() -> None:
+    bench = Bench()
+    for _ in range(40):
+        bench.say(*[bytes([byte]) for byte in "日".encode()])
+        assert b"".join(bench.told) == bytes(bench.text)
+    assert bench.tokens == DRAFT.fragment("日".encode() * 40)
+
+
+def test_an_incomplete_character_is_held_back() -> None:
+    bench = Bench()
+    bench.say(" the", b"\xe6", b"\x97")
+    assert bench.told == [b" the"]
+    bench.say(b"\xa5")
+    assert b"".join(bench.told) == " the日".encode()
+
+
+def test_a_prompt_that_ends_within_a_character() -> None:
+    bench = Bench(rest=b"\xe6\x97")
+    assert bench.tokens == []
+    bench.say(b"\xa5")
+    assert b"".join(bench.told) == "日".encode()
+
+
+def test_characters_that_the_draft_lacks_are_left_out() -> None:
+    bench = Bench(draft=Words(" the", " ", "t", "h", "e", "c", "a"))
+    bench.say(" the", *[bytes([byte]) for byte in "日".encode()], " the")
+    assert bench.told == [b" the", b" the"]
+    bench.say(" c")
+    assert bench.told == [b" the", b" the", b" ", b"c"]
+    bench.write(" the", tentative=True)
+    assert bench.offered == [b" the"]
+
+
+def test_a_word_that_the_target_splits_may_be_one_token_of_the_draft() -> None:
+    bench = Bench()
+    bench.say(" inter")
+    assert (bench.told, bench.is_open) == ([b" inter"], True)
+    bench.lengthen(DRAFT.of(" international")[0], 2.0, tentative=True)
+    assert bench.offered == [b"national"]
+    bench.write(" dog", tentative=True)
+    bench.say("national")
+    assert bench.told == [b" international"]
+    assert bench.tokens == DRAFT.of(" international", " dog")
+    assert bench.translator.n_retold == 1
+
+
+@pytest.mark.parametrize(("piece", "is_open"), [("a", True), ("9", True), (" ", False), (".", False)])
+def test_only_a_word_may_continue(piece: str, is_open: bool) -> None:
+    bench = Bench()
+    bench.say(piece)
+    assert bench.is_open is is_open
+    bench.begin()
+    assert not bench.is_open, "said once"
+
+
+# Any vocabularies
+
+ALPHABET = st.sampled_from(["a", "b", " ", "\n", "é", "日", "\U0001f642"])
+PIECES = st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=12)
+
+
+class Case(NamedTuple):
+    """Two vocabularies, and what happens."""
+
+    target: Words
+    draft: Words
+    events: list[tuple[str, int]]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    target, draft = (Words("a", *draw(PIECES), all_bytes=draw(st.booleans())) for _ in range(2))
+    kinds = st.sampled_from(["accept", "right", "right", "guess", "guess", "guess", "end"])
+    events = st.lists(st.tuples(kinds, st.integers(0, 10_000)), max_size=40)
+    return Case(target, draft, draw(events))
+
+
+@given(cases(), st.booleans(), st.booleans())
+def test_both_sides_are_told_the_same_text(case: Case, replace: bool, tentative: bool) -> None:
+    """What the draft has spells the accepted text; what is offered spells what was drafted."""
+    bench = Bench(case.target, case.draft, replace=replace)
+    for kind, number in case.events:
+        if kind == "guess" and bench.is_open and number % 2:
+            longer = [one for one in case.draft.pieces if one.startswith(bench.told[-1]) and one != bench.told[-1]]
+            if longer:
+                bench.lengthen(case.draft.of(longer[number % len(longer)])[0], tentative=tentative)
+        elif kind == "guess":
+            bench.guess(number % case.draft.n_vocab, tentative=tentative)
+        elif kind == "end":
+            bench.guess(case.draft.end, tentative=tentative)
+        elif kind == "right" and bench.pending:
+            bench.accept(bench.pending[0][0])
+        else:
+            bench.accept(number % case.target.n_vocab)
+        bench.check()
