@@ -29,7 +29,7 @@ _MODULES = {
     "duo.engine.metrics": "DraftStatistics GenerationStatistics LookupStatistics PromptStatistics Statistics",
     "duo.engine.stream": "Completion Stream",
     "duo.errors": "BusyError ClosedError DecodeError DeviceError DownloadError DuoError MemoryLimitError ModelError "
-    "PromptError UsageError VocabularyError",
+    "PromptError UsageError",
     "duo.loading": "load",
     "duo.server.lead": "Lead",
     "duo.spec.types": "Source Step",

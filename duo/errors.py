@@ -3,7 +3,6 @@
 DuoError                  exit status 1
 ├── UsageError            exit status 2: contradictory or out-of-range options
 ├── ModelError            a model file is missing, damaged or of the wrong kind
-│   ├── VocabularyError   target and draft do not share a vocabulary
 │   └── MemoryLimitError  KV cache and buffers do not fit the available memory
 ├── PromptError           the prompt is empty, not text or too long
 ├── DownloadError         a model could not be downloaded
@@ -40,10 +39,6 @@ class UsageError(DuoError):
 
 class ModelError(DuoError):
     """A model file is missing, damaged or of the wrong kind."""
-
-
-class VocabularyError(ModelError):
-    """Target and draft do not share a vocabulary."""
 
 
 class MemoryLimitError(ModelError):

@@ -114,7 +114,7 @@ def load(
     remote_drafts: those of a lead that is already listening.
     progress: called on a background thread with a description, the amount done and the total; False cancels.
 
-    Raises ModelError, VocabularyError, MemoryLimitError, DownloadError, DeviceError or UsageError.
+    Raises ModelError, MemoryLimitError, DownloadError, DeviceError or UsageError.
     """
     config = EngineConfig(
         n_ctx, n_batch, n_ubatch, flash_attn, type_k, type_v, exact, n_threads, n_threads_batch, draft_n_threads,
@@ -295,11 +295,11 @@ class _Loader:
         )
 
     def _profile(self, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
-        """The profile of the pair, unless it is disabled or has no config directory."""
-        if draft is None or not self.wants_profile:
+        """The profile of the pair, or of the target alone, unless it is disabled or has no config directory."""
+        if not self.wants_profile or (draft is None and self.config.lookup == "off"):
             return None
         try:
-            return find_profile(self.config, (target, draft))
+            return find_profile(self.config, (target, draft) if draft is not None else (target,))
         except UsageError as error:
             log.warning("%s: the profile of this pair is not stored", error)
             return None

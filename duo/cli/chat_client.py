@@ -16,9 +16,11 @@ from httpx_sse import EventSource, SSEError
 
 from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
+from duo.spec.types import Source
 
 Message = dict[str, str]
-Show = Callable[[str, int], None]  # shows a piece of text, and the number of its characters that a draft made
+# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup.
+Show = Callable[[str, int, Source], None]
 
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -48,7 +50,8 @@ class Answer:
             self._first_s = self._first_s or self._last_s
             text = _without_surrogates(content)
             self.text += text
-            show(text, int(_number(document, "duo", "accepted")))
+            found = _within(document, "duo", "source") == Source.LOOKUP.value
+            show(text, int(_number(document, "duo", "accepted")), Source.LOOKUP if found else Source.DRAFT)
         timings = _within(document, "timings")
         if n_tokens := int(_number(timings, "predicted_n")):
             rate = _number(timings, "predicted_per_second")

@@ -38,6 +38,11 @@ class Measurements:
     beside: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
 
+    def scale_draft(self, factor: float) -> None:
+        """Multiply the draft's times by its tokens for one of the target's."""
+        self.draft = {n: factor * seconds for n, seconds in self.draft.items()}
+        self.beside = {split: (times, factor * seconds) for split, (times, seconds) in self.beside.items()}
+
 
 class TargetMeter:
     """Measures one target, on the calling thread. Raises Stopped soon after `stop` is set."""
@@ -139,11 +144,11 @@ class Meter(TargetMeter):
 
     def accept(
         self, prompt: Sequence[int], n_tokens: int, n_threads: int, translation: Translation | None = None
-    ) -> list[tuple[float, bool]]:
-        """Generate `n_tokens` after `prompt` with the target, and score the draft's prediction of each."""
+    ) -> tuple[list[tuple[float, bool]], float]:
+        """Generate `n_tokens` after `prompt` with the target, and score() the draft on them."""
         self._begin("the draft's acceptance rate")
         text = self.write(prompt, n_tokens, n_threads)
-        return self._score(prompt, text, n_threads, translation)[0]
+        return self._score(prompt, text, n_threads, translation)
 
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None

@@ -12,12 +12,12 @@ from duo.engine.decoder import Decoder
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
-from duo.engine.metrics import TRANSLATED
+from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.queue import Offer
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
-from duo.spec.policy import REJECTION, Policy
+from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates
 
@@ -63,8 +63,14 @@ class LocalDraft(QueuedDraft):
         self._asked, self._n_asked = (0, ()), 0
         self._context.resume()  # interrupt() may have been called just after the end of the last text
         text = self._session.accepted
+        self._metrics.vocabulary = SHARED if self._translation is None else TRANSLATED
+        self._metrics.lost_to_translation = 0
         if self._translation is not None:
-            self._drafter = self._translating(self._translation, request)
+            try:
+                self._drafter = self._translating(self._translation, request)
+            except Exception as error:  # whatever it is, the generation continues
+                self._fail(error)
+                return
         else:
             self._n_prompt = request.session.n_prompt
             self._cache.begin(text)
@@ -74,10 +80,8 @@ class LocalDraft(QueuedDraft):
 
     def _translating(self, translation: Translation, request: DraftRequest) -> Drafter:
         text, translator = translation.begin(self._session.accepted)
-        certain = request.mode == REJECTION
-        self._translated = TranslatedTarget(self._queue, translator, self._metrics, certain=certain)
+        self._translated = TranslatedTarget(self._queue, translator, self._metrics)
         self._n_prompt = len(text)
-        self._metrics.vocabulary = TRANSLATED
         self._cache.begin(text)
         guesser = translation.guesser(ends=not request.banned)
         return Drafter(self._context, self._translated, guesser, self._context.n_vocab, self._metrics, text)

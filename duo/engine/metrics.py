@@ -75,10 +75,10 @@ class DraftStatistics:
     decodes_by_candidates: list[int]  # target decodes that verified 0, 1, … candidates
     ms_per_token: float | None
     hidden: float | None  # share of the draft's time in which the target computed concurrently
-    unused: float | None  # share of the drafted tokens that were not accepted
+    unused: float | None  # share of the drafted tokens that were not accepted; None if those are tokens of another kind
     error: str | None  # why it failed
     vocabulary: str | None  # shared; translated: the draft has another one; None: a remote draft does not say
-    lost_to_translation: int  # of a draft in this process: guesses that were right, but in other tokens, or changed
+    lost_to_translation: int | None  # guesses that were right, but in other tokens, or changed; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Metrics:
 
     # The draft's, on whichever thread it computes
     vocabulary: str | None = SHARED
-    lost_to_translation: int = 0
+    lost_to_translation: int | None = 0
     draft_events: list[Event] = field(default_factory=list)
 
     # Both threads'
@@ -230,7 +230,7 @@ class Metrics:
             decodes_by_candidates=self._decodes_by_candidates(),
             ms_per_token=_mean_ms([event for event in self.draft_events if event.name == "draft"]),
             hidden=_rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
-            unused=_rate(n_drafted - n_accepted, n_drafted),
+            unused=_rate(n_drafted - n_accepted, n_drafted) if self.vocabulary != TRANSLATED else None,
             error=self.draft_error,
             vocabulary=self.vocabulary,
             lost_to_translation=self.lost_to_translation,

@@ -98,11 +98,12 @@ class Slot:
         )
         self.threads: ThreadConfig = tuned_threads(threads, config, kept)
         check_threads(self.threads, beside=self.can_speculate and Schedule.ASYNC in schedules_of(self.drafting))
-        self.policy = self.new_policy(self.drafting)
+        # Without a draft, only the lookup has candidates.
+        self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
+        self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
         self.policy.restore_kept(kept.get("policy"))
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self._lookup = Lookup() if looks_up else None
-        self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))  # while there is no draft
         self.draft: LocalDraft | None = None
         self.n_ctx = 0  # of the contexts; 0: not made yet
         self._is_largest = False  # whether they were made for a text of unknown length
@@ -115,6 +116,11 @@ class Slot:
         self._running: Generation | None = None
         self._request: TextRequest | None = None
         self._warming: list[Context] = []  # contexts that are being warmed up
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether the text itself is a draft, too, if a request wants it."""
+        return self._lookup is not None
 
     def close(self) -> None:
         """Free the contexts."""

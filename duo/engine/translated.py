@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from duo.engine.drafter import Accepted, TargetSide
 from duo.engine.metrics import Metrics
 from duo.errors import PromptError
@@ -13,7 +11,7 @@ from duo.llama.model import Model
 from duo.spec.chat_markers import convert, find_markers
 from duo.spec.sampling import Greedy
 from duo.spec.translation import SURE, Translator, whole
-from duo.spec.types import Distribution, Guess, Logits
+from duo.spec.types import Guess, Logits
 
 MORE_TOKENS = 1.5  # room in the draft's context for a token of the target's: more than most texts need
 
@@ -63,14 +61,11 @@ class TranslatedTarget:
     Only what drives the drafter calls it.
     """
 
-    def __init__(
-        self, target: TargetSide, translator: Translator, metrics: Metrics, *, certain: bool = False, local: bool = True
-    ) -> None:
-        """`certain`: guesses carry a distribution. `local`: a candidate may be replaced by a later one."""
+    def __init__(self, target: TargetSide, translator: Translator, metrics: Metrics, *, local: bool = True) -> None:
+        """`local`: a candidate may be replaced by a later one."""
         self._target = target
         self._translator = translator
         self._metrics = metrics
-        self._certain = certain
         self._local = local
         self._epoch = 0
         self._replaces = False  # whether the next guess replaces the last token told: see longer()
@@ -117,7 +112,6 @@ class TranslatedTarget:
         offers = self._translator.offers(tentative=self.tentative, replace=self._local)
         self._metrics.lost_to_translation = self._translator.n_lost
         for position, (_, token, confidence) in offers:
-            certain = Distribution(np.array([token]), np.ones(1)) if self._certain else None
-            self._target.publish(self._epoch, position, Guess(token, confidence, certain), n_tokens, seconds)
+            self._target.publish(self._epoch, position, Guess(token, confidence), n_tokens, seconds)
             n_tokens = 0
         return bool(offers)

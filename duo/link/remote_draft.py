@@ -89,7 +89,7 @@ class RemoteDraft(QueuedDraft):
     def begin(self, request: DraftRequest) -> None:
         """See Draft."""
         super().begin(request)
-        request.metrics.vocabulary = self._drafts.vocabulary
+        request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
         self._queue.open()
         self._current = request, self._queue
         self._notify()

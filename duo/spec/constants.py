@@ -42,7 +42,8 @@ class PolicyConfig:
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,
     kept_scores: int = 16  # and in candidates, of an acceptance rate from other texts
     prior_weight: float = 4.0  # of what is assumed about acceptance, in candidates per bin of confidence
-    memory: float = 0.98  # factor by which earlier candidates, or steps of a text, count less with each new one
+    memory: float = 0.98  # factor by which earlier candidates count less with each new one,
+    rate_memory: float = 0.9  # and earlier steps of a text in its measured rate
     lookup_prior: float = 16.0  # the same for candidates from the text itself
 
 

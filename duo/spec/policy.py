@@ -176,7 +176,7 @@ class Policy(PairModel):
         n, value = self._best_drafted(confidences, n_max, next_s)
         if lookup is not None:
             n_found, found_value = self._best_found(lookup, n_max)
-            if found_value > value:
+            if n_found and found_value > value:
                 return Decision(n_found, source=Source.LOOKUP)
         return Decision(n) if n <= len(confidences) else Decision(0, next_s + self.costs.draft_s)
 
@@ -190,17 +190,16 @@ class Policy(PairModel):
         if not self.in_order:
             return best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
         n = best_in_order(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
-        # A comparison with other candidates must not depend on those that were drawn.
-        typical = [mean] * len(chances)
-        return n, best_batch(typical, mean, n_max, next_s, curve, self.costs.draft_s, expected)[1]
+        # A comparison with other candidates must not depend on those that were drawn, nor on how many there are.
+        return n, best_batch([mean] * n_max, mean, n_max, math.inf, curve, self.costs.draft_s, expected)[1]
 
     def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
         """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
         credit_s = self._lookup_budget.credit_s
         doubt = 1.0 if credit_s < 0 else 0.0
-        chances = lookup.chances(min(n_max, self.costs.n_affordable(credit_s) - 1), doubt)
-        if not chances:
+        if not (chances := lookup.chances(n_max, doubt)):
             return 0, -math.inf
+        chances = chances[: self.costs.n_affordable(credit_s) - 1]
         return best_ready(chances, self.costs.curve(self.n_max + 1, doubt), self._value_of_time)
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
@@ -235,7 +234,7 @@ class Policy(PairModel):
         alone_s = self.alone.target_s(1)
         drafted = cost.source is Source.DRAFT
         self._n_found += 0 if drafted else n_tokens - 1
-        kept = self.config.memory
+        kept = self.config.rate_memory
         self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
         if drafted:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 SURE = 50.0  # the confidence of a target token in which no drafted token begins: the highest there is
 _SPAN = 64  # bytes before a difference that may be tokenised again
 _PATIENCE = 8  # drafted tokens without a stable target token, after which tentative ones are offered
+_PRIOR = 16  # tokens of the text for which as many of the draft's are assumed
 _SPACES = b" \t\r\n"
 
 
@@ -70,7 +71,7 @@ class Translator:
         self._filler = max(target.end, 0)
         self._prompt = list(prompt)
         self._n_unread = n_prompt  # target tokens of the prompt, with which accept() will be called first
-        self._n_accepted = n_prompt
+        self._n_prompt = self._n_accepted = n_prompt
         self._text = bytearray(rest)  # accepted
         self._drafted = bytearray()  # the draft's text
         self._n_common = 0  # bytes at the start of both
@@ -93,8 +94,8 @@ class Translator:
 
     @property
     def ratio(self) -> float:
-        """Draft tokens per target token in the accepted text."""
-        return (len(self._prompt) + self._n_settled) / max(1, self._n_accepted)
+        """Draft tokens per target token in the accepted text after the prompt; 1 at its start."""
+        return (_PRIOR + self._n_settled) / (_PRIOR + self._n_accepted - self._n_prompt)
 
     def piece(self, token: int) -> bytes:
         """The bytes of one of the draft's tokens."""

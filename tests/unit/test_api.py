@@ -37,7 +37,7 @@ def test_the_public_names() -> None:
     names = (
         "BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics DuoError Engine "
         "GenerationStatistics Lead LookupStatistics MemoryLimitError ModelError PromptError PromptStatistics Source "
-        "Statistics Step Stream UsageError VocabularyError load"
+        "Statistics Step Stream UsageError load"
     )
     assert duo.__all__ == names.split()
     assert {name: getattr(duo, name).__name__ for name in duo.__all__} == {name: name for name in duo.__all__}

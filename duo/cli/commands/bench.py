@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from duo.bench import formats, peers
-from duo.bench.contestant import ALONE, Interrupted, Job
+from duo.bench.contestant import ALONE, LOOKUP, PLAIN, Interrupted, Job
 from duo.bench.facts import checksums, circumstances, model_facts
 from duo.bench.lineup import DEFAULT_N_MAX, other_programs, own_modes
 from duo.bench.modes import InProcess
@@ -122,10 +122,10 @@ def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
 def _possible(modes: Sequence[str], plan: Plan, slot: Slot) -> Sequence[str]:
     """The modes that these models support. Raises UsageError if another was requested."""
     if slot.draft is not None or set(modes) <= set(ALONE):
-        return modes
+        return modes if slot.looks_up else [mode for mode in modes if mode != LOOKUP] or [PLAIN]
     if plan.modes is not None:
-        raise UsageError("one of these models cannot roll back its cache and cannot draft: use --modes plain,lookup")
-    return ALONE  # loading has warned that drafting is unsupported
+        raise UsageError("one of these models cannot roll back its cache and cannot draft: use --modes plain")
+    return [PLAIN]  # loading has warned that drafting is unsupported
 
 
 def _caution(busy: float) -> None:

@@ -13,9 +13,10 @@ from duo.cli.options.chat import ChatOptions
 from duo.cli.options.prompt import read_argument, read_prompt
 from duo.cli.options.secrets import api_keys
 from duo.cli.terminal.console import say, stderr
-from duo.cli.terminal.writer import TextWriter, marks_tokens
+from duo.cli.terminal.writer import TextWriter, coloured, marks_tokens
 from duo.config import SamplingConfig, StopConfig
 from duo.errors import UsageError
+from duo.spec.types import Source
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COMMANDS = ("new", "system", "stats", "help", "quit", "q")
@@ -63,13 +64,13 @@ def _beginning(system: str | None) -> list[Message]:
 
 
 class Printer(TextWriter):
-    """Writes answers to stdout; with `marks`, accepted draft tokens in green."""
+    """Writes answers to stdout; with `marks`, accepted candidates in colour."""
 
-    def show(self, text: str, n_accepted: int) -> None:
-        """Write a piece, of which the draft made `n_accepted` characters. Raises BrokenPipeError."""
+    def show(self, text: str, n_accepted: int, source: Source) -> None:
+        """Write a piece, of which `n_accepted` characters were candidates of `source`. Raises BrokenPipeError."""
         drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
         self._last = (drafted + own or self._last)[-1:]
-        self._write((b"\x1b[32m%s\x1b[0m" % drafted if drafted and self._marks else drafted) + own)
+        self._write((coloured(drafted, source) if drafted and self._marks else drafted) + own)
 
     def end(self) -> None:
         """Begin a new line, unless at the start of one."""

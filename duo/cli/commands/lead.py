@@ -91,6 +91,7 @@ def _summary(request: TextRequest) -> str:
     prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
     n_read = len(request.prompt) - request.n_cached
     lines = f"prompt: {n_read} tokens in {prompt.seconds:.2f} s, {request.n_cached} cached; stopped: {text.stop}"
-    if draft is not None and draft.verified:
-        lines += f"; {draft.accepted} of {draft.verified} candidates accepted"
+    for name, source in (("draft's", draft), ("lookup's", statistics.lookup)):
+        if source is not None and source.verified:
+            lines += f"; {source.accepted} of {source.verified} of the {name} candidates accepted"
     return f"{lines}\ntokens: {text.tokens} tps: {text.tokens_per_s or 0:.3f}"

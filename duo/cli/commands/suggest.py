@@ -33,6 +33,7 @@ from duo.models.paths import find_model
 from duo.spec.schedule import Schedule
 
 _N_TEXTS = 2
+_LEAST = 0.98  # of the fastest rate: two measurements differ by as much
 _WIDTH = 100  # columns of the table
 
 Show = Callable[[str, float], None]
@@ -164,7 +165,10 @@ def advise(rows: Sequence[Row], target: str) -> str:
     if best.path is not None:
         return f"Fastest: duo {target} -md {shlex.quote(str(best.path))}"
     reason = "no draft pays" if any(row.path for row in rows) else "without a draft"
-    return f"Fastest: duo {target} ({reason}{', lookup is on by default' if best.name == 'lookup' else ''})"
+    if best.name == "lookup":
+        return f"Fastest: duo {target} ({reason}, lookup is on by default)"
+    costs = any(row.name == "lookup" and row.rate < _LEAST * best.rate for row in rows)
+    return f"Fastest: duo {target}{' --lookup off' if costs else ''} ({reason})"
 
 
 def _measure(

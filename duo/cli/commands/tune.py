@@ -169,8 +169,12 @@ def _measure(engine: Engine) -> Measurements | int:
             splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
             counts = sorted({max(1, cores // 2), cores})
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
+            ratios = []
             for text in texts:
-                found.scores += meter.accept(text, _N_TEXT, cores, slot.translation)
+                scores, ratio = meter.accept(text, _N_TEXT, cores, slot.translation)
+                found.scores += scores
+                ratios.append(ratio)
+            found.scale_draft(sum(ratios) / len(ratios))
             return found
 
         try:

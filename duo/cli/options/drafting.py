@@ -47,7 +47,7 @@ class DraftingOptions:
     lookup: Annotated[LookupChoice, option(
         "--lookup", panel=DRAFTING,
         help="auto: verify what followed earlier occurrences of the last tokens in the prompt or text, where that is "
-        "faster; with and without a draft.")] = "auto"
+        "faster; with and without a draft. --schedule off and --draft 0 turn it off, too.")] = "auto"
 
 
 @dataclass(frozen=True)

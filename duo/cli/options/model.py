@@ -26,7 +26,8 @@ class ModelOptions:
     model_draft: Annotated[Path | None, option(
         "-md", "--model-draft", "--spec-draft-model", panel=MAIN, metavar="GGUF",
         env=DRAFT_FILE_VARIABLES,
-        help="Draft model: small, with the vocabulary of the target. Without one: plain decoding.")] = None
+        help="Draft model: small, best with the vocabulary of the target. Without one, candidates come from the text "
+        "itself only (--lookup).")] = None
 
 
 @dataclass(frozen=True)

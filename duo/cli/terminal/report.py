@@ -92,7 +92,8 @@ def render(statistics: dict[str, Any], schedule: str = "auto") -> str:
 
 def _translated(draft: dict[str, Any]) -> str:
     """That the draft has another vocabulary."""
-    return f"vocabulary translated, {draft['lost_to_translation']} guesses lost by it"
+    lost = draft["lost_to_translation"]
+    return "vocabulary translated" + (f", {lost} guesses lost by it" if lost is not None else "")
 
 
 def _not_used(draft: dict[str, Any] | None, policy: dict[str, Any] | None, schedule: str) -> str:

@@ -30,6 +30,11 @@ def marks_tokens(color: Color) -> bool:
     return color == "always"
 
 
+def coloured(text: bytes, source: Source) -> bytes:
+    """Text that consists of accepted candidates."""
+    return _ACCEPTED[source] + text + _RESET
+
+
 class TextWriter:
     """Writes steps to stdout, without control characters if it is a terminal.
 
@@ -72,7 +77,7 @@ class TextWriter:
         style = _BOLD if self._bold else b""
         self._bold = not self._bold
         tokens = [
-            style + (_ACCEPTED[step.source] if i < step.n_accepted else b"") + text + _RESET
+            style + (coloured(text, step.source) if i < step.n_accepted else text + _RESET)
             for i, text in enumerate(texts)
             if text
         ]

@@ -117,11 +117,11 @@ def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Pa
     pair = models(recurrent, recurrent)
     run = duo("bench", *pair, *SHORT, "-o", "json")
     assert run.status == 0, run.stderr
-    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain", "lookup"]
+    assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain"]
     assert any("cannot roll back" in line for line in run.warnings)
     run = duo("bench", *pair, *SHORT, "--modes", "plain,auto")
     assert (run.status, run.stdout) == (2, b"")
-    assert run.stderr.splitlines()[-1].endswith("cannot roll back its cache and cannot draft: use --modes plain,lookup")
+    assert run.stderr.splitlines()[-1].endswith("cannot roll back its cache and cannot draft: use --modes plain")
     assert duo("bench", *pair, *SHORT, "--modes", "plain").status == 0
 
 

@@ -140,7 +140,8 @@ def test_acceptance_is_measured_along_the_targets_text(
 ) -> None:
     pair.draft.choose, pair.draft.n_vocab = choose, n_vocab
     pair.target.decode([1, 2, 3])
-    found = pair.meter.accept(TEXT, n, 3)
+    found, ratio = pair.meter.accept(TEXT, n, 3)
+    assert ratio == 1
     assert [accepted for _, accepted in found] == right
     assert set(pair.target.teams[1:]) == set(pair.draft.teams) == {3}
 

@@ -254,17 +254,6 @@ def test_after_a_gap_all_is_offered_again() -> None:
     assert len(side.offers) == len(offers), "once"
 
 
-def test_with_rejection_sampling_a_guess_is_certain() -> None:
-    side = OneSide()
-    made = translated(side, certain=True)
-    made.tentative = True
-    made.begin()
-    made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
-    for _, guess, *_ in side.offers:
-        assert guess.distribution is not None
-        assert guess.distribution.of(guess.token) == 1.0
-
-
 def test_a_token_that_the_target_split_becomes_a_longer_one() -> None:
     side = OneSide("ab")
     made = translated(side)

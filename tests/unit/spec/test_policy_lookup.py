@@ -58,11 +58,24 @@ def test_the_source_of_the_greater_value_is_verified(schedule: Schedule) -> None
     assert made.decide([], 100, 0.002, found(0.05)) == made.decide([], 100, 0.002)
 
 
-def test_with_rejection_sampling_the_choice_does_not_depend_on_what_was_drawn() -> None:
-    made = policy(FLAT, 0.002, 0.6, schedules=(SYNC,), mode=REJECTION)
+@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
+def test_with_rejection_sampling_the_choice_does_not_depend_on_what_was_drawn(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.6, schedules=(schedule,), mode=REJECTION)
     for chances in ([0.9] * 8, [0.6] * 4, [0.3]):
-        sources = {made.decide([sure] * 3, 100, math.inf, found(*chances)).source for sure in (SURE, 1.0, DOUBTFUL)}
+        sources = {
+            made.decide([sure] * n, 100, next_s, found(*chances)).source
+            for sure in (SURE, 1.0, DOUBTFUL)
+            for n in range(8)  # how many there are depends on what was drawn before
+            for next_s in (0.001, math.inf)  # and so does whether the draft has paused
+        }
         assert len(sources) == 1
+
+
+@pytest.mark.parametrize("next_s", [0.001, math.inf])
+def test_a_step_without_candidates_is_not_the_lookups(next_s: float) -> None:
+    made = policy(FLAT, 0.008, 0.6)
+    for n in range(4):
+        assert made.decide([DOUBTFUL] * n, 100, next_s, found(0.05)).source is Source.DRAFT
 
 
 def test_a_text_that_misleads_uses_up_its_credit_and_then_only_what_is_beyond_doubt_is_verified() -> None:
