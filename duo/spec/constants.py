@@ -38,6 +38,7 @@ class PolicyConfig:
     # What was measured.
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
     most_slower: float = 1.5  # limit of a measurement, as a multiple of the mean
+    noticeable: float = 0.005  # relative change of T(n) from which what follows from it is computed again
     few: int = 5  # measurements after which a mean is reported
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,
     kept_scores: int = 16  # and in candidates, of an acceptance rate from other texts

@@ -17,6 +17,7 @@ from duo.spec.types import Candidates, Guess, Source, common_prefix
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
 _EARLIER = 8  # occurrences that are compared: the longest match wins, of equal ones that nearest to the last match
 _LONGEST = 32  # tokens of a match beyond which it is not compared
+_HOPELESS = 0.1  # survival after which no candidate is worth a decode
 # Factors of the confidence, where several occurrences were compared: all had the same next token, or not.
 _UNANIMOUS, _DISPUTED = 2.0, 0.5
 
@@ -73,16 +74,19 @@ class Lookup:
         return Candidates(tuple(map(Guess, found, self._confidences(n))), Source.LOOKUP)
 
     def chances(self, n: int, doubt: float = 0.0) -> list[float]:
-        """The probability of each of the next `n` candidates or fewer, if those before it are right.
+        """The probability of each of the next `n` candidates, if those before it are right; none after a hopeless one.
 
         `doubt`: standard deviations to subtract.
         """
         n = min(n, len(self._tokens) - self._next) if self._next else 0
-        found = []
-        for confidence in self._confidences(n):
+        found: list[float] = []
+        confidence, survival = self._length * self._factor, 1.0
+        while len(found) < n and survival > _HOPELESS:
             i = bisect_right(self.EDGES, confidence)
             share, seen = self._right[i] / self._seen[i], self._seen[i]
             found.append(max(0.0, share - doubt * math.sqrt(share * (1 - share) / seen)) if doubt else share)
+            survival *= found[-1]
+            confidence = self._length + len(found)
         return found
 
     def _confidences(self, n: int) -> list[float]:
