@@ -179,7 +179,9 @@ class Slot:
             self._warming = list(self._contexts)
         try:
             if stop is None or not stop.is_set():  # once it is set, all decodes are aborted
-                warm_up(target, self.target, n_max + 1, n_max + 1)
+                # Without a draft, only a text that repeats itself uses more sizes than these.
+                n_most = n_max if draft is not None or self.remote is not None else 1
+                warm_up(target, self.target, n_most + 1, n_most + 1)
                 if draft is not None and self.draft_model is not None:
                     warm_up(draft, self.draft_model, 2)
                     time_draft(draft, self.draft_model, self.threads.draft, self.policy)

@@ -122,7 +122,7 @@ def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert gpu.main() == 0
     doctor, *commands = capsys.readouterr().out.splitlines()
     assert doctor == "duo doctor --json"
-    common = "duo -m TARGET -f PROMPT -n 8 -c 2048 --ignore-eos -md DRAFT "
+    common = "duo -m TARGET -f PROMPT -n 8 -c 2048 --ignore-eos -md DRAFT --lookup off "
     assert [command.removeprefix(common).removesuffix(" --json report.json") for command in commands] == [
         "-ngl 0 --draft 0", "-ngl N --draft 0", "-ngl 0 -ngld all --schedule sync", "-ngl 0 -ngld all --schedule async",
         "-ngl M -ngld all --schedule async",

@@ -41,7 +41,7 @@ class ChatOptions:
         "-s", "--seed", panel=SAMPLING, metavar="N", min=RANDOM_SEED, show_default="the server's",
         help="Random seed; -1: a new one for each answer.")] = None
     color: Annotated[Color, option(
-        "--color", panel=OUTPUT, help="Show accepted tokens in green (of the draft) or cyan (of the lookup), if the server reports "
-        "them.",
+        "--color", panel=OUTPUT,
+        help="Show accepted tokens in green (of the draft) or cyan (of the lookup), if the server reports them.",
     )] = "auto"
     help: HelpOpt = False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import ONE_EACH, Argument, assert_refused, models
+from tests.command import ONE_EACH, Argument, models
 from tests.unit.cli.runner import duo
 
 TEMPLATE = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -65,7 +65,10 @@ def test_json_of_a_schema_parses(demo_pair: tuple[Path, Path], tmp_path: Path) -
 
 
 def test_a_draft_with_another_kind_of_vocabulary(tiny: Path, demo_pair: tuple[Path, Path]) -> None:
-    assert_refused(duo("-m", demo_pair[0], "-md", tiny, "-p", "x"), "vocabulary is of type")
+    options = ("-m", demo_pair[0], "-p", "The sky is", "-n", "8", "--exact", *ONE_EACH, "--lookup", "off")
+    run = duo(*options, "-md", tiny, "--schedule", "sync")
+    assert (run.status, run.stdout) == (0, duo(*options).stdout)
+    assert "vocabulary translated" in run.stderr
 
 
 @pytest.mark.usefixtures("demo_pair")

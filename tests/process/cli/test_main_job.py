@@ -31,7 +31,21 @@ class Job(NamedTuple):
 def job(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     report, trace = folder / "run.json", folder / "run.trace"
-    options = ("-n", str(N), "--exact", "--draft", "4", "--schedule", "async", "-Cr", "0-0", "-v", *ONE_EACH)
+    options = (
+        "-n",
+        str(N),
+        "--exact",
+        "--draft",
+        "4",
+        "--schedule",
+        "async",
+        "--lookup",
+        "off",
+        "-Cr",
+        "0-0",
+        "-v",
+        *ONE_EACH,
+    )
     arguments = (*models(*demo_pair), "-p", PROMPT, *options, "--json", report, "--trace", trace)
     with Served(*arguments, before=SLOW_TARGET) as run:
         assert run.finish() == 0, run.lines

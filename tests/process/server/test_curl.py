@@ -31,7 +31,9 @@ _VARYING = {
 
 def converse(target: Path, commands: list[str]) -> str:
     """Run the commands one after the other. They and what they say, as in the record."""
-    with LeadProcess(target, "--exact", "--ctx-size", "512", "--alias", "demo", "--api-key", "sk-demo") as lead:
+    with LeadProcess(
+        target, "--exact", "--lookup", "off", "--ctx-size", "512", "--alias", "demo", "--api-key", "sk-demo"
+    ) as lead:
         return "\n".join(f"{PROMPT}{command}\n{_answer(lead, command)}" for command in commands)
 
 

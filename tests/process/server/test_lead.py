@@ -147,13 +147,13 @@ def test_prompts_and_texts_are_shown_only_where_asked_for(
 
 def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
-    side = ("-md", draft, "-td", "1", "--schedule", "sync", "--exact")
+    side = ("-md", draft, "-td", "1", "--schedule", "sync", "--exact", "--lookup", "off")
     with LeadProcess(target, *side, *CONTEXT, "--print", "all", "--color", "always") as lead:
         text = lead.write("The capital of France is", 32)
         lead.send(signal.SIGTERM)
         assert lead.finish() == 0
     shown = lead.stdout.decode()
-    found = re.search(r"(\d+) of (\d+) candidates", "\n".join(lead.lines))
+    found = re.search(r"(\d+) of (\d+) of the draft's candidates", "\n".join(lead.lines))
     assert found is not None
     struck = r"\x1b\[9;2m.*?\x1b\[0m"
     assert bool(re.findall(struck, shown)) == (found[1] != found[2])

@@ -13,6 +13,7 @@ from duo.cli.chat_client import Answer, Server, ServerError, describe
 from duo.cli.commands.chat import chat
 from duo.cli.options.chat import ChatOptions
 from duo.errors import UsageError
+from duo.spec.types import Source
 from tests.command import Argument, assert_refused
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says
 from tests.unit.cli.runner import duo
@@ -20,9 +21,9 @@ from tests.unit.cli.runner import duo
 NO_KEYS = {"LLAMA_API_KEY": "", "OPENAI_API_KEY": ""}
 
 
-def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int]]:
+def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int, Source]]:
     """The pieces of an answer as they are shown."""
-    shown: list[tuple[str, int]] = []
+    shown: list[tuple[str, int, Source]] = []
     client = Server(server.url, key=None, model=None, settings={})
     client.answer([], answer or Answer(), lambda *piece: shown.append(piece))
     return shown
@@ -180,7 +181,7 @@ def test_events_in_every_form_of_the_standard() -> None:
     ).encode() + end()
     answer = Answer()
     with FakeServer(Reply(stream, kind="text/event-stream; charset=latin-1")) as server:
-        assert ask(server, answer) == [("a\u2028é", 0)]
+        assert ask(server, answer) == [("a\u2028é", 0, Source.DRAFT)]
     assert answer.text == "a\u2028é"
 
 

@@ -178,7 +178,7 @@ def test_a_draft_with_another_vocabulary_is_scored_on_the_targets_tokens(pair: P
     translation = cast("Translation", Digits())
     scores, ratio = pair.meter.score(target.of("ab"), text, 1, translation)
     assert [right for _, right in scores] == [True, True, True, True, True, False, True, True]
-    assert ratio == pytest.approx(13 / 8), "letters for each token, of what the draft was told"
+    assert ratio == pytest.approx((16 + 11) / (16 + 7)), "letters for each token that the draft was told, and a prior"
 
 
 def test_after_a_wrong_prediction_what_was_drafted_after_it_does_not_count(pair: Pair) -> None:
