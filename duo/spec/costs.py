@@ -73,7 +73,7 @@ class CostModel:
         self._draft: dict[int, Time] = {}  # by threads
         self._kept: dict[tuple[str, int], float] = {}  # restored times
         self._curves: dict[float, list[float]] = {}  # by doubt
-        self._drawn: dict[int, float] = {}  # T(n) of which they were made, with doubt
+        self._drawn: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
         if other is not None:
             other._other = self
 
@@ -107,9 +107,9 @@ class CostModel:
         if is_check and DEFAULT.most_slower * seconds < self.target_s(1):
             self._scale(seconds / self.target_s(1))  # the machine was busy when the restored times were measured
         time.add(seconds)
-        high = time.doubted(1.0)
-        if abs(high - self._drawn.get(n, 0.0)) > DEFAULT.noticeable * high:
-            self._drawn[n] = high
+        now = time.value, time.doubted(1.0)
+        if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._drawn.get(n, (0.0, 0.0)), strict=True)):
+            self._drawn[n] = now
             self._forget_curves()
 
     def n_measured(self, n: int) -> int:

@@ -190,8 +190,10 @@ class Policy(PairModel):
         if not self.in_order:
             return best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
         n = best_in_order(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
-        # A comparison with other candidates must not depend on those that were drawn, nor on how many there are.
-        return n, best_batch([mean] * n_max, mean, n_max, math.inf, curve, self.costs.draft_s, expected)[1]
+        # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so it
+        # is made as if none had been drafted yet.
+        draft_s = self.costs.draft_s
+        return n, best_batch((), mean, n_max, draft_s or math.inf, curve, draft_s, expected)[1]
 
     def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
         """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""

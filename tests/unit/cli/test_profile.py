@@ -183,3 +183,17 @@ def test_a_config_directory_that_cannot_be_written(tiny: Path, tmp_path: Path, p
     (warning,) = run.warnings
     assert "profile" in warning
     assert duo(*arguments, "--no-profile", env=env).warnings == []
+
+
+def test_what_was_learned_without_a_draft_is_kept_too(tiny: Path, tmp_path: Path) -> None:
+    env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
+    options = ("-m", tiny, *SHORT, "-n", "24", *ONE_EACH, "--json", report)
+    assert duo(*options, "--lookup", "off", env=env).status == 0
+    assert not list(tmp_path.rglob("profiles/*")), "there was nothing to learn"
+    earlier = []
+    for _ in range(2):
+        assert duo(*options, env=env).status == 0
+        earlier.append(json.loads(report.read_text())["policy"]["alone_ms"]["earlier_runs"])
+    assert earlier[0] is None
+    assert earlier[1] > 0
+    assert len(list(tmp_path.rglob("profiles/*"))) == 1

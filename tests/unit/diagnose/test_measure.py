@@ -233,3 +233,9 @@ def test_a_failure_of_either_concurrent_model_is_raised(pair: Pair, which: str) 
     pair.also = also
     with pytest.raises(DecodeError, match=f"the {which} is dead"):
         pair.measure()
+
+
+def test_the_drafts_times_become_those_of_the_targets_tokens() -> None:
+    found = Measurements({(1, 1): 0.1}, {1: 0.01, 2: 0.02}, {(1, 1): ({1: 0.2}, 0.03)})
+    found.scale_draft(2)
+    assert found == Measurements({(1, 1): 0.1}, {1: 0.02, 2: 0.04}, {(1, 1): ({1: 0.2}, 0.06)})

@@ -319,3 +319,25 @@ def test_reliable_times_are_of_five_measurements_in_this_run_or_of_earlier_runs(
         assert later.reliable_ms(1) == {"this_run": None, "earlier_runs": pytest.approx(100)}
     later.add_target(1, 0.1)
     assert later.reliable_ms(1)["this_run"] == pytest.approx(100, rel=0.05)
+
+
+# What is computed from T(n)
+
+
+def test_a_larger_batch_is_affordable_if_the_credit_covers_a_linear_cost() -> None:
+    costs = CostModel()
+    assert costs.n_affordable(1.0) == 1, "nothing is known"
+    costs.add_target(1, 0.1)
+    assert [costs.n_affordable(credit_s) for credit_s in (-1.0, 0.0, 0.25, 0.35)] == [1, 1, 3, 4]
+    costs.add_target(4, 0.2)
+    assert [costs.n_affordable(credit_s) for credit_s in (-1.0, 0.26)] == [4, 7]
+    assert CostModel(costs).n_affordable(-1.0) == 4, "measured in the other condition"
+
+
+def test_small_changes_of_a_time_add_up() -> None:
+    """The curve is not computed again for each of them, but is never further off than that."""
+    costs = CostModel()
+    for i in range(400):
+        seconds = 0.1 * 1.001**i
+        costs.add_target(1, seconds)
+        assert costs.target_s(1) == pytest.approx(costs._target[1].value, rel=0.006)
