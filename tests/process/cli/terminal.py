@@ -36,7 +36,7 @@ class Terminal:
         """`size` in columns and lines; 0: it is not known."""
         self._master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", size[1], size[0], 0, 0))
-        _keep_newlines(terminal)
+        _keep_all_output(terminal)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the terminal
         self.process = subprocess.Popen(
             command(*arguments, before=_TAKE_TERMINAL + before),
@@ -94,8 +94,9 @@ class Terminal:
         return bool(data)
 
 
-def _keep_newlines(terminal: int) -> None:
+def _keep_all_output(terminal: int) -> None:
+    """Newlines as written, nothing echoed, and output that nobody has read yet survives a Ctrl-C."""
     attributes = termios.tcgetattr(terminal)
     attributes[1] &= ~termios.OPOST
-    attributes[3] &= ~termios.ECHO
+    attributes[3] = (attributes[3] & ~termios.ECHO) | termios.NOFLSH
     termios.tcsetattr(terminal, termios.TCSANOW, attributes)

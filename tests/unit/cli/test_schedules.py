@@ -19,7 +19,7 @@ from tests.unit.cli.runner import duo
 
 pytestmark = pytest.mark.usefixtures("no_prediction")
 
-TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", *ONE_EACH)
+TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "--lookup", "off", *ONE_EACH)
 OFF = "cannot roll back its cache: speculation is off"
 
 
@@ -162,11 +162,9 @@ def test_exact_on_a_model_that_cannot_roll_back(tiny: Path, recurrent: Path) -> 
 # A draft that fails
 
 
-@pytest.fixture
-def dying_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The draft publishes a candidate and fails."""
-    step = Drafter.step
-    left = iter(range(1))
+def dying(monkeypatch: pytest.MonkeyPatch, n_steps: int) -> None:
+    """The draft offers `n_steps` candidates and fails."""
+    step, left = Drafter.step, iter(range(n_steps))
 
     def fail(self: Drafter) -> bool:
         if next(left, None) is None:
@@ -176,20 +174,28 @@ def dying_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Drafter, "step", fail)
 
 
-@pytest.mark.usefixtures("dying_draft")
-@pytest.mark.parametrize("schedule", ["async", "sync"])
-def test_a_draft_that_fails(kin: dict[str, Path], schedule: str, request: pytest.FixtureRequest) -> None:
-    if schedule == "async":
-        request.getfixturevalue("slow_target")
-    run = duo(*models(kin["llama"], kin["llama"]), *TEXT, "--schedule", schedule)
+def assert_the_target_continues(kin: dict[str, Path], *options: Argument) -> None:
+    run = duo(*models(kin["llama"], kin["llama"]), *TEXT, *options)
     assert run.warnings == ["duo: warning: the draft failed (out of ink): the target continues alone"]
     assert (run.status, run.n_tokens, run.stdout) == (0, 32, plain(kin["llama"]))
     assert "; failed: " in run.stderr
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.usefixtures("dying_draft", "slow_target")
-def test_with_v_the_traceback_of_a_failed_draft_is_shown(tiny: Path) -> None:
+@pytest.mark.usefixtures("slow_target")
+def test_an_async_draft_that_fails(kin: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    dying(monkeypatch, n_steps=1)
+    assert_the_target_continues(kin, "--schedule", "async")
+
+
+def test_a_sync_draft_that_fails(kin: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    dying(monkeypatch, n_steps=0)  # a draft as slow as the target is asked only until its time is known
+    assert_the_target_continues(kin, "--schedule", "sync", "--no-warmup")
+
+
+@pytest.mark.usefixtures("slow_target")
+def test_with_v_the_traceback_of_a_failed_draft_is_shown(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying(monkeypatch, n_steps=1)
     run = duo(*models(tiny, tiny), *TEXT, "-v", "--schedule", "async")
     warning, _, traceback = run.stderr.partition("duo: warning: the draft failed (out of ink)")[2].partition("\n")
     assert warning == ": the target continues alone"
