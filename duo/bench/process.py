@@ -25,7 +25,7 @@ _GRACE_S = 10.0  # for a process to exit after SIGTERM
 _NEVER = threading.Event()
 
 # Kills the process group at EOF on standard input, a pipe that closes when this process exits.
-_GUARD = "import os, sys; os.read(0, 1); os.killpg(int(sys.argv[1]), 9)"
+_GUARD = 'read -r _; kill -s KILL -- "-$0"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Child:
             raise
         self.pid = self._process.pid
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid)],
+            ["/bin/sh", "-c", _GUARD, str(self.pid)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._ended = threading.Event()

@@ -7,7 +7,6 @@ import platform
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from duo.diagnose.bandwidth import Bandwidth, measure_bandwidth
 from duo.diagnose.host import Host, read_host
 from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
 from duo.errors import UsageError
+from duo.llama import child
 from duo.models.cache import cache_dir
 from duo.models.profiles import config_dir
 
@@ -122,8 +122,7 @@ def _read_build() -> Build:
 
 def _load_failure() -> str | None:
     """Why llama.cpp cannot be loaded, tried in a child process: an unsupported instruction ends the process."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from duo.llama import library; library.start()"
-    command = [sys.executable, "-c", code]
+    command = child.call("duo.llama.library", function="start")
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LOAD_S)
     except subprocess.TimeoutExpired:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import duo
 from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Host
+from duo.llama.child import is_frozen
 
 LLAMA = "llama-cpp-python"
 NATIVE = "native"  # all instruction sets of this CPU
@@ -29,7 +30,8 @@ _BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
 def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     """The command that builds llama-cpp-python with `features` in addition to `backends` (None: those of this build).
 
-    `features` are RPC, NATIVE or GPU_BACKENDS. In the environment that the Makefile of a checkout made, it uses make.
+    `features` are RPC, NATIVE or GPU_BACKENDS. In the environment that the Makefile of a checkout made, it uses make;
+    in an archive, the command is for a clone.
     """
     if backends is None:
         from duo.llama.devices import list_backends  # noqa: PLC0415 - llama.cpp may not be loadable
@@ -38,8 +40,10 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     checkout = _checkout()
     wanted = dict.fromkeys([*(name for name in backends if name in _FLAGS), *features])
     # The Makefile adds RPC.
-    flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not (checkout and name == RPC))
+    flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not ((checkout or is_frozen()) and name == RPC))
     build = f'CMAKE_ARGS="{flags}" ' if flags else ""
+    if is_frozen():  # nothing in an archive can be rebuilt
+        return f"in a clone of duo: make {build}demo"
     if checkout:
         make = f"make -C {shlex.quote(str(checkout))}"
         return f"{make} clean && {make} {build}demo"

@@ -19,8 +19,9 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
 
-def main(converter: str, most_s: str, most_memory: str, most_output: str) -> None:
-    """Convert; exits with a reason if the schema cannot be converted."""
+def main() -> None:
+    """Convert, as the arguments say; exits with a reason if the schema cannot be converted."""
+    converter, most_s, most_memory, most_output = sys.argv[1:]
     with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (int(most_memory),) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -53,4 +54,4 @@ def refuse(reason: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -106,8 +106,7 @@ def schema_grammar(schema: str, name: str) -> str:
 def _converted(schema: bytes) -> str:
     """The grammar of a schema. Raises ValueError with the reason."""
     limits = map(str, (_CONVERT_S, _CONVERT_MEMORY, MAX_GRAMMAR))
-    # Without the user's packages, Python starts in a fraction of the time.
-    command = child.python("-I", "-S", convert_schema.__file__, llama_cpp.llama_grammar.__file__, *limits)
+    command = child.script(convert_schema, llama_cpp.llama_grammar.__file__, *limits)
     try:
         done = subprocess.run(
             command, input=schema, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_HUNG_S, check=False

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -60,7 +61,21 @@ def start() -> None:
     """Start llama.cpp's back ends and route its log to the logger `duo.llama`. A second call does nothing."""
     llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
     catch_aborts()
+    _load_backends()
     llama_cpp.llama_backend_init()
+
+
+def _load_backends() -> None:
+    """Load the back ends that are libraries of their own (GGML_BACKEND_DL): those beside llama.cpp.
+
+    llama.cpp itself would look beside the program, which is Python, and in the current directory. A wheel has no links,
+    so that libggml.so and the libggml.so.0 of libllama.so may be two libraries, each with its own list of back ends.
+    """
+    for lib in (llama_cpp.llama_cpp._lib, libggml):
+        count, load = lib["ggml_backend_reg_count"], lib["ggml_backend_load_all_from_path"]
+        count.restype, load.restype = ctypes.c_size_t, None
+        if not count():
+            load(bytes(Path(libggml._name).parent))
 
 
 def bind(prefix: str, functions: Iterable[tuple[Any, ...]]) -> ctypes.CDLL:
@@ -89,6 +104,7 @@ def collect_errors() -> Iterator[list[str]]:
 
 def supports_rpc() -> bool:
     """Whether this build has the RPC back end."""
+    start()
     return bool(llama_cpp.llama_supports_rpc())
 
 

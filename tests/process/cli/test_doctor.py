@@ -81,7 +81,7 @@ def test_a_llama_cpp_that_cannot_be_loaded(
     """It is loaded in another process, which the failure may end."""
     (tmp_path / "llama_cpp").mkdir()
     (tmp_path / "llama_cpp" / "__init__.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run = runner.duo("doctor", "--json")
     assert (run.status, run.stderr) == (1, "")
     document = json.loads(run.text)

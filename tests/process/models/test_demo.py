@@ -91,7 +91,7 @@ def test_an_unexpected_wheel_is_not_kept(folder: Path, shelf: Path) -> None:
 
 
 def test_programs_named_pip(shelf: Path, programs: Path) -> None:
-    with pytest.raises(DownloadError, match=r"duo-fake-pair==1.0.*: install it \(.* -m ensurepip\)"):
+    with pytest.raises(DownloadError, match=r"pip, or PIP_INDEX_URL, .* duo-fake-pair==1\.0: .* -m ensurepip\)"):
         demo_pair(recipe=RECIPE)
     put(programs / "pip", "exit 7")
     with pytest.raises(DownloadError, match=r"status 7$"):
@@ -104,6 +104,17 @@ def test_programs_named_pip(shelf: Path, programs: Path) -> None:
         f"""case "$*" in *"--progress-bar raw"*) echo "{complaint}" >&2; exit 2;; esac
         exec "{sys.executable}" -m pip "$@\"""",
     )
+    assert_whole(demo_pair(recipe=RECIPE))
+
+
+def test_without_pip_the_index_is_asked(index: SlowIndex, programs: Path) -> None:
+    def interrupt(description: str, done: int, total: int | None) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    index.release.set()
+    with pytest.raises(KeyboardInterrupt):
+        demo_pair(interrupt, recipe=RECIPE)
     assert_whole(demo_pair(recipe=RECIPE))
 
 

@@ -184,3 +184,9 @@ def test_commands_name_the_python_that_runs_duo(monkeypatch: pytest.MonkeyPatch,
         assert remedies.python() == "python"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert remedies.python() == shlex.quote(sys.executable)
+
+
+def test_in_an_archive_nothing_can_be_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    built = remedies.build_with("CUDA", "RPC", backends=[])
+    assert built == 'in a clone of duo: make CMAKE_ARGS="-DGGML_CUDA=on" demo'
