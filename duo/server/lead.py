@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
 from duo.errors import BusyError, ClosedError, PromptError, UsageError
 from duo.link.admission import Admission
-from duo.link.guard import ApiError, Guard, Rules, allowed_hosts, error_response, in_url, is_loopback
+from duo.link.guard import ApiError, Guard, Rules, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
@@ -29,12 +28,11 @@ from duo.server.answers import Shape
 from duo.server.api import ChatRequest, CompletionRequest, Defaults, DetokenizeRequest, TokenizeRequest
 from duo.server.bodies import received
 from duo.server.openapi import document
-from duo.server.streams import as_api_error, json_response
-from duo.server.texts import STOPPING, Texts
+from duo.server.responses import WARNING_HEADER, Warned, on_error, on_fault
+from duo.server.streams import json_response
+from duo.server.texts import Texts
 from duo.server.tokens import TokenWork, check_text, checked_tokens, tokens_json
 from duo.spec.types import Step
-
-log = logging.getLogger("duo.server")
 
 
 class Lead:
@@ -140,16 +138,16 @@ class Lead:
         expected = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect
         app: ASGIApp = Starlette(
             routes=[*routes, draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)],
-            exception_handlers={**dict.fromkeys(expected, _error), Exception: _internal_error},
+            exception_handlers={**dict.fromkeys(expected, on_error), Exception: on_fault},
         )
-        app = Guard(app, rules)
+        app = Guard(Warned(app), rules)
         if rules.origins:
             app = CORSMiddleware(
                 app,
                 sorted(rules.origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
-                expose_headers=["Retry-After"],
+                expose_headers=["Retry-After", WARNING_HEADER],
             )
         return app
 
@@ -185,14 +183,16 @@ class Lead:
             "n_params": model.n_params,
             "size": model.n_bytes,
         }
-        return {"id": self._name(), "object": "model", "created": self._created, "owned_by": "duo", "meta": meta}
+        return {"id": self.model_name, "object": "model", "created": self._created, "owned_by": "duo", "meta": meta}
 
-    def _name(self) -> str:
+    @property
+    def model_name(self) -> str:
+        """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._alias or self._texts.engine.slot.target.path.stem
 
     def _check_model(self, name: str | None) -> None:
-        if name not in (None, "", "default", self._name()):
-            message = f"unknown model {str(name)[:100]!r}: this server has {self._name()!r}"
+        if name not in (None, "", "default", self.model_name):
+            message = f"unknown model {str(name)[:100]!r}: this server has {self.model_name!r}"
             raise ApiError(404, message, code="model_not_found")
 
     async def _tokenize(self, request: Request) -> Response:
@@ -235,7 +235,7 @@ class Lead:
 
         n_bytes = sum(message.size for message in body.messages)
         prompt = await self._work.run(n_bytes, work)
-        return await self._texts.write(request, prompt, body, Shape(self._name(), chat=True))
+        return await self._texts.write(request, prompt, body, Shape(self.model_name, chat=True))
 
     async def _complete(self, request: Request) -> Response:
         engine = self._texts.engine
@@ -253,7 +253,7 @@ class Lead:
             return engine.tokenize(prompt)
 
         tokens = await self._work.run(len(prompt), work)
-        return await self._texts.write(request, tokens, body, Shape(self._name(), chat=False))
+        return await self._texts.write(request, tokens, body, Shape(self.model_name, chat=False))
 
 
 def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> list[Route]:
@@ -263,21 +263,3 @@ def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method
 
 async def _upgrade_required(_: Request) -> Response:
     raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")
-
-
-async def _error(_: Request, error: Exception) -> Response:
-    """The response for a request that could not be served."""
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)  # never sent
-    if isinstance(error, HTTPException):
-        return error_response(ApiError(error.status_code, str(error.detail)), error.headers)
-    if isinstance(error, ClosedError):
-        error = BusyError(STOPPING)
-    if isinstance(error, PromptError):
-        return error_response(ApiError(400, str(error)))
-    return error_response(error if isinstance(error, ApiError) else as_api_error(error))
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
-    return error_response(ApiError(500, f"internal error: {type(error).__name__}", "server_error"))

@@ -42,8 +42,8 @@ def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True) -
     if n_bytes > most:
         raise ApiError(400, f"the text has {n_bytes} bytes: at most {most} can be tokenised in one request")
     if n_bytes > _LARGE and (n_unknown := model.n_unknown(text)) * n_bytes > _MOST_COPIES:
-        message = f"{n_unknown} of the text's characters are not in the vocabulary: in {n_bytes} bytes, at most"
-        raise ApiError(400, f"{message} {_MOST_COPIES // n_bytes} may be")
+        message = f"{n_unknown} characters of the text are not in the vocabulary: a text of {n_bytes} bytes may have"
+        raise ApiError(400, f"{message} at most {_MOST_COPIES // n_bytes} of them")
 
 
 def checked_tokens(tokens: Sequence[Any], model: Model) -> list[int]:

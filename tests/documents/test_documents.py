@@ -51,6 +51,7 @@ NOT_RUN = {
 
 MEASURES = ("tune", "suggest", "check", "bench")  # they take minutes with models that write sense
 SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4", "suggest": "-n 8"}
+BUSY = "try again when"  # the machine is idle
 MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
 
 PYTHON = ROOT / "docs" / "python.md"
@@ -114,8 +115,9 @@ def _shell(text: str, folder: Path) -> None:
         timeout=300,
         check=False,
     )
-    # duo doctor says with 1 that something is wrong with this machine.
-    assert done.returncode in ((0, 1) if text.startswith("duo doctor") else (0,)), f"{text}\n{done.stderr}"
+    # duo doctor says with 1 that something is wrong with this machine; tune and suggest, that it is busy.
+    may_fail = text.startswith("duo doctor") or BUSY in done.stderr
+    assert done.returncode in ((0, 1) if may_fail else (0,)), f"{text}\n{done.stderr}"
 
 
 @pytest.fixture(scope="module")

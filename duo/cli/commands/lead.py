@@ -13,6 +13,7 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.engine.background import Items
+from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
 from duo.errors import UsageError
 from duo.link.guard import is_loopback
@@ -34,7 +35,7 @@ def lead(options: LeadOptions) -> int:
             "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
         )
     marks = marks_tokens(options.color)
-    shows = options.print != "none" and (marks or options.print != "auto")
+    shows = options.print != "none"
     shown: Items[Step | TextRequest] = Items()
 
     def show(event: Step | TextRequest) -> None:
@@ -67,11 +68,24 @@ def lead(options: LeadOptions) -> int:
             if not server.takes_drafts:
                 say("duo: remote drafts are disabled: to accept them, add --back-token")
             finish_notices()
+            say(_introduction(server, engine, temp=options.temp, needs_key=bool(keys)))
             say(f"duo: listening on {server.url} (Ctrl-C to stop)")
             rejected = engine.slot.target.piece if options.print == "all" else None
             _show(shown, TextWriter(marks=marks, rejected=rejected))
         server.close()  # before the models are freed: requests may use them
     return 0
+
+
+def _introduction(server: Lead, engine: Engine, *, temp: float, needs_key: bool) -> str:
+    """Two lines: what is served, and what clients have to be told."""
+    slot = engine.slot
+    draft = f", draft {slot.draft_model.path.stem}" if slot.draft_model is not None else ""
+    address = "" if server.url == "http://127.0.0.1:5555" else f" {server.url}"
+    key, chat_key = ("API key required", " --api-key KEY") if needs_key else ("no API key needed", "")
+    return (
+        f"duo: model {server.model_name}{draft}; context {slot.n_ctx} tokens; temperature {temp:g} by default\n"
+        f"duo: OpenAI base URL {server.url}/v1, {key}; to chat: duo chat{address}{chat_key}"
+    )
 
 
 def _show(shown: Items[Step | TextRequest], writer: TextWriter) -> None:

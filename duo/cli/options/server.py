@@ -15,7 +15,7 @@ _MAX_QUEUE = 10_000
 option = partial(declare.option, panel=SERVER)
 
 
-PrintChoice = Literal["accepted", "all", "none", "auto"]
+PrintChoice = Literal["none", "accepted", "all"]
 
 
 # fmt: off
@@ -41,12 +41,12 @@ class ServerOptions:
         help="Name of the model in the API.")] = None
     print: Annotated[PrintChoice, option(
         "--print",
-        help="Print the texts: accepted: with accepted candidates marked; all: with rejected ones too; none: do not "
-        "print; auto: accepted if stdout is a terminal.",
-    )] = "auto"
+        help="Print clients' texts on stdout. accepted: the texts, with accepted candidates coloured in a terminal; "
+        "all: also the rejected candidates.",
+    )] = "none"
     allowed_host: Annotated[list[str] | None, option(
         "--allowed-host", metavar="NAME",
-        help="Host name of this server behind a proxy, to allow in requests; may be repeated.")] = None
+        help="Further host name that clients use for this server, such as that of a proxy; may be repeated.")] = None
     cors_origin: Annotated[list[str] | None, option(
         "--cors-origin", metavar="ORIGIN",
         help="Web site whose pages may send requests, such as https://chat.example; may be repeated.")] = None

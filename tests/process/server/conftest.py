@@ -18,4 +18,4 @@ def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
         assert lead.process.poll() is None, lead.lines[-5:]
         odd = [line for line in lead.lines if not line.startswith(("duo: ", "prompt: ", "tokens: "))]
         assert not odd, odd[:5]
-        assert lead.stdout == b"", "texts are shown on a terminal alone"
+        assert lead.stdout == b"", "texts are shown only where asked for"

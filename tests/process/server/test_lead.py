@@ -89,17 +89,31 @@ def test_a_signal_while_a_text_is_tokenised(tmp_path: Path) -> None:
             time.sleep(0.3)  # until it has begun
             lead.send(signal.SIGTERM)
             assert lead.finish() == 0
-        assert lead.lines[1:] == []
+        assert lead.lines[-1].startswith("duo: listening on ")
 
 
 def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
     names = ("--cors-origin", "https://chat.example", "--allowed-host", "lead.example", "--alias", "demo")
     with LeadProcess(demo_pair[1], *CONTEXT, *names, "-n", "3", env={"LLAMA_API_KEY": "sk-one,sk-two"}) as lead:
+        assert lead.lines[-3:] == [
+            "duo: model demo; context 512 tokens; temperature 0 by default",
+            f"duo: OpenAI base URL {lead.url}/v1, API key required; to chat: duo chat {lead.url} --api-key KEY",
+            f"duo: listening on {lead.url} (Ctrl-C to stop)",
+        ]
         assert get(lead, "/v1/models", Authorization="Bearer sk-none").status_code == 401
         asked = {"x-api-key": "sk-two", "Host": "lead.example", "Origin": "https://chat.example"}
         answer = lead.post("/v1/completions", asked, prompt="The cat", ignore_eos=True)
         assert answer.headers["access-control-allow-origin"] == "https://chat.example"
         assert (answer.json()["model"], answer.json()["usage"]["completion_tokens"]) == ("demo", 3)
+
+
+def test_at_its_start_a_lead_says_what_clients_need(demo_pair: tuple[Path, Path]) -> None:
+    target, draft = demo_pair
+    with LeadProcess(target, "-md", draft, *CONTEXT, "--temp", "0.5") as lead:
+        assert lead.lines[-3:-1] == [
+            f"duo: model {target.stem}, draft {draft.stem}; context 512 tokens; temperature 0.5 by default",
+            f"duo: OpenAI base URL {lead.url}/v1, no API key needed; to chat: duo chat {lead.url}",
+        ]
 
 
 # What it shows
@@ -127,13 +141,13 @@ def _ask_everything(lead: LeadProcess) -> None:
     get(lead, f"/{_PROMPT}".replace(" ", "%20"))
 
 
-@pytest.mark.parametrize("choice", ["none", "accepted"])
+@pytest.mark.parametrize("choice", [None, "accepted"])
 def test_prompts_and_texts_are_shown_only_where_asked_for(
-    demo_pair: tuple[Path, Path], choice: str, tmp_path: Path
+    demo_pair: tuple[Path, Path], choice: str | None, tmp_path: Path
 ) -> None:
     log = tmp_path / "duo.log"
-    options = ("--print", choice, "-v", "--log-file", log, "--color", "always" if choice == "none" else "auto")
-    with LeadProcess(demo_pair[1], *CONTEXT, *options) as lead:
+    asked = ("--print", choice) if choice else ("--color", "always")
+    with LeadProcess(demo_pair[1], *CONTEXT, *asked, "-v", "--log-file", log) as lead:
         _ask_everything(lead)
         lead.send(signal.SIGTERM)
         assert lead.finish() == 0
@@ -141,8 +155,8 @@ def test_prompts_and_texts_are_shown_only_where_asked_for(
     assert "tokens: " in said
     assert not any(word in said for word in (*_PROMPT.split(), *_TEXT.split()))
     assert _PROMPT not in lead.stdout.decode()
-    assert lead.stdout.decode().startswith(_TEXT * 2) == (choice == "accepted")
-    assert bool(lead.stdout) == (choice == "accepted")
+    assert lead.stdout.decode().startswith(_TEXT * 2) == (choice is not None)
+    assert bool(lead.stdout) == (choice is not None)
 
 
 def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
