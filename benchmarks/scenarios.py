@@ -6,7 +6,20 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from benchmarks import attacks, engine, faults, first_run, floor, sampling, servers, soak, sources, stopwatch, tracing
+from benchmarks import (
+    attacks,
+    engine,
+    faults,
+    first_run,
+    floor,
+    sampling,
+    servers,
+    soak,
+    sources,
+    stopwatch,
+    tracing,
+    tune_busy,
+)
 from benchmarks.contestants import ALONE, N_CTX, Setup, duo, ngrams, patched, plain_program, speculative
 from benchmarks.measure import Bar, BenchTable, Call, Comparison, Scenario
 from benchmarks.servers import Client, StreamedRun
@@ -285,6 +298,10 @@ SCENARIOS: dict[str, Scenario] = {
     "faults": faults.Faults("Pauses and failures after an RPC server is killed or stopped", n_tokens=600),
     "soak": soak.Soak("A lead under load; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
                       n_rounds=200),
+    "tune-busy": tune_busy.TuneBusy(
+        "`duo tune` and runs of `duo`, alternately on an idle machine and beside four busy loops for each core",
+        ("smollm2-f16", "smollm2-f32", "tinyllama-f16"), n_rounds=20, n_tokens=16,
+    ),
     "attacks": attacks.Attacks("The longest /health of a lead while one client does its worst", n_rounds=1,
                                n_tokens=2000),
 }  # fmt: skip

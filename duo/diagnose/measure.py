@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from statistics import median
 
-from duo.engine.decoder import Decoder, decode_all, return_to
+from duo.diagnose.target_meter import SIZES, Progress, Stopped, TargetMeter
+from duo.diagnose.timing import ROUNDS, Group, Series, draft_group, group_of_both, target_group
+from duo.engine.decoder import Decoder
 from duo.engine.drafter import Accepted, Drafter
 from duo.engine.metrics import Metrics
 from duo.engine.translated import TranslatedTarget, Translation
@@ -16,16 +17,8 @@ from duo.errors import DuoError
 from duo.spec.sampling import Greedy
 from duo.spec.types import Guess
 
-SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the token before them
 _DRAFT_TOKENS = 24
 _MOST_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
-_PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
-
-Progress = Callable[[str, float], None]  # called with what is measured, and the share that is done
-
-
-class Stopped(Exception):
-    """Measuring was cancelled."""
 
 
 @dataclass(slots=True)
@@ -44,78 +37,20 @@ class Measurements:
         self.beside = {split: (times, factor * seconds) for split, (times, seconds) in self.beside.items()}
 
 
-class TargetMeter:
-    """Measures one target, on the calling thread. Raises Stopped soon after `stop` is set."""
-
-    def __init__(self, target: Decoder, progress: Progress, stop: threading.Event, n_jobs: int = 1) -> None:
-        """The context must have room for 64 tokens and 32 rows of logits. `n_jobs`: how many times will be measured."""
-        self._target = target
-        self._progress = progress
-        self._stop = stop
-        self._n_jobs = n_jobs
-        self._n_done = 0
-
-    def target_times(self, n_threads: int) -> list[float]:
-        """The time of a batch of each of SIZES."""
-        self._prepare(self._target, n_threads)
-        times = []
-        for n in SIZES:
-            self._begin(f"the target on {n_threads} threads, {n} tokens at once")
-            times.append(self._time_of(self._target, n))
-        return times
-
-    def write(
-        self, prompt: Sequence[int], n_tokens: int, n_threads: int, is_end: Callable[[int], bool] = lambda _: False
-    ) -> list[int]:
-        """The tokens that the target writes after `prompt`: `n_tokens`, or fewer if it ends the text before."""
-        self._target.set_threads(n_threads, n_threads)
-        self._target.rollback(0)
-        sampler, text = Greedy(), list[int]()
-        logits = decode_all(self._target, prompt)
-        while True:
-            self._check()
-            text.append(sampler.sample(logits[0], len(prompt) + len(text)))
-            if len(text) == n_tokens or is_end(text[-1]):
-                return text
-            logits = self._target.decode(text[-1:])
-
-    def _prepare(self, decoder: Decoder, n_threads: int) -> None:
-        """Let `decoder` hold the tokens after which decodes are timed."""
-        decoder.set_threads(n_threads, n_threads)
-        decoder.rollback(0)
-        decode_all(decoder, _PROMPT)
-
-    def _time_of(self, decoder: Decoder, n: int, least: int = 3) -> float:
-        """The median time of a batch of `n` tokens after the same prompt, of at least `least` runs."""
-        tokens = list(range(200, 200 + n))
-        times: list[float] = []
-        end = time.perf_counter() + 0.1
-        while len(times) < least or (least > 1 and time.perf_counter() < end):
-            self._check()
-            start = time.perf_counter()
-            decoder.decode(tokens, n)
-            times.append(time.perf_counter() - start)
-            return_to(decoder, _PROMPT)
-        return median(times)
-
-    def _begin(self, what: str) -> None:
-        self._check()
-        self._progress(what, self._n_done / self._n_jobs)
-        self._n_done += 1
-
-    def _check(self) -> None:
-        if self._stop.is_set():
-            raise Stopped
-
-
 class Meter(TargetMeter):
     """Measures one pair of contexts, on the calling thread. Raises Stopped soon after `stop` is set."""
 
     def __init__(
-        self, target: Decoder, draft: Decoder, progress: Progress, stop: threading.Event, n_jobs: int = 1
+        self,
+        target: Decoder,
+        draft: Decoder,
+        progress: Progress,
+        stop: threading.Event,
+        n_jobs: int = 1,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """See TargetMeter."""
-        super().__init__(target, progress, stop, n_jobs)
+        super().__init__(target, progress, stop, n_jobs, note)
         self._draft = draft
 
     def measure(
@@ -126,21 +61,25 @@ class Meter(TargetMeter):
         n_text: int,
     ) -> Measurements:
         """Measure all times for these numbers of threads. `n_text`: how often accept() will be called."""
-        self._n_jobs = (len(target_threads) + len(splits)) * len(SIZES) + len(draft_threads) + n_text
+        alone = [target_group(n_threads, self._sizes) for n_threads in target_threads]
+        drafts = [draft_group(n_threads) for n_threads in draft_threads]
+        both = [group_of_both(split, self._sizes) for split in splits]
+        self._n_jobs = (len(alone) + len(both)) * len(self._sizes) + len(drafts) + n_text
+        self._settle([*alone, *drafts, *both])
         found = Measurements()
-        found.draft = {n_threads: self.draft_time(n_threads) for n_threads in draft_threads}
-        for n_threads in target_threads:
-            times = self.target_times(n_threads)
-            found.target |= {(n_threads, n): seconds for n, seconds in zip(SIZES, times, strict=True)}
-        for split in splits:
-            found.beside[split] = self.both(split)
+        for group in alone:
+            found.target |= {(group.threads[0], n): s for n, s in zip(SIZES, group.curve(SIZES), strict=True)}
+        for group in drafts:
+            found.draft[group.threads[1]] = _draft_s(group)
+        for group in both:
+            found.beside[group.threads] = dict(zip(SIZES, group.curve(SIZES), strict=True)), _draft_s(group)
         return found
 
     def draft_time(self, n_threads: int) -> float:
         """The draft's time for one token."""
-        self._begin(f"the draft on {n_threads} threads")
-        self._prepare(self._draft, n_threads)
-        return self._time_of(self._draft, 1, _DRAFT_TOKENS)
+        group = draft_group(n_threads)
+        self._settle([group])
+        return _draft_s(group)
 
     def accept(
         self, prompt: Sequence[int], n_tokens: int, n_threads: int, translation: Translation | None = None
@@ -190,32 +129,51 @@ class Meter(TargetMeter):
 
         `split`: threads of target and draft.
         """
-        for decoder, n_threads in zip((self._target, self._draft), split, strict=True):
-            self._prepare(decoder, n_threads)
-        draft_times: list[float] = []
+        group = group_of_both(split, sizes)
+        self._settle([group])
+        return {n: series.seconds for n, series in group.target.items()}, _draft_s(group)
+
+    def _run(self, group: Group, *, again: bool) -> None:
+        """See TargetMeter."""
+        if group.draft is None:
+            super()._run(group, again=again)
+            return
+        self._prepare(self._draft, group.threads[1])
+        if not group.target:
+            self._begin(group.draft.what, 0.0 if again else 1 / ROUNDS)
+            for _ in range(_DRAFT_TOKENS // ROUNDS):
+                self._repeat(self._draft, 1, group.draft, 0.0)
+            return
+        with self._drafting(group.draft):
+            super()._run(group, again=again)
+
+    @contextmanager
+    def _drafting(self, series: Series) -> Iterator[None]:
+        """Time the draft concurrently, on a thread of its own. Raises at the end what that has raised."""
         failures: list[Exception] = []
         done = threading.Event()
 
         def draft() -> None:
             try:
                 while not done.is_set():
-                    draft_times.append(self._time_of(self._draft, 1, 1))
+                    self._time(self._draft, 1, series)
             except (Stopped, DuoError) as error:
                 failures.append(error)
 
         drafting = threading.Thread(target=draft, name="duo-draft")
         drafting.start()
         try:
-            times = {}
-            for n in sizes:
-                self._begin(f"both on {split[0]} + {split[1]} threads, {n} tokens at once")
-                times[n] = self._time_of(self._target, n)
+            yield
         finally:
             done.set()
             drafting.join()
         if failures:
             raise failures[0]
-        return times, median(draft_times)
+
+
+def _draft_s(group: Group) -> float:
+    assert group.draft is not None
+    return group.draft.seconds
 
 
 class _Reader:

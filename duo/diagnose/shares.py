@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+from statistics import median
+from typing import TypeVar
 
 from duo.diagnose.trace import LANES, Recording
 from duo.engine.metrics import Event, Interval, overlap
@@ -15,6 +17,10 @@ from duo.spec.types import Source
 COMPUTING = ("prompt", "decode", "draft", "catch up", "probe", "cancelled")  # events in which a model computes
 DRAFTING = ("draft", "catch up")
 IDLE = "idle"
+_APART = 0.1  # share of a decode that may overlap, or not, by chance
+_FEW = 3  # decodes of a size: fewer may be outliers
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,9 @@ class Shares:
     n_found: int = 0  # accepted candidates from the text itself
     n_tokens: int | None = None  # None: not in the trace
     tokens_by_schedule: Counter[str] = field(default_factory=Counter)
+    slowdown: float | None = None  # of the target's decodes while a draft computes; None: not known
+    apart: bool | None = None  # whether the draft has hardware of its own; None: not known
+    cores: int | None = None  # that the models share if not
 
     @property
     def seconds(self) -> float:
@@ -82,6 +91,8 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
     target = united(event for event in events if event.lane == "target" and event.name in COMPUTING)
     draft = united(event for event in events if event.lane != "target" and event.name in COMPUTING)
     found.target_s, found.draft_s, found.overlap_s = _length(target), _length(draft), overlap(target, draft)
+    found.slowdown = _slowdown(events, draft)
+    found.apart, found.cores = _fact(recording, "apart", bool), _fact(recording, "cores", int)
     found.n_drafted = sum(event.lane != "target" and event.name in DRAFTING for event in events)
     if recording.steps:
         steps = [step for step in recording.steps if start < step.end <= end]
@@ -94,6 +105,31 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
         for step in steps:
             found.tokens_by_schedule[step.schedule.value] += step.n_tokens
     return found
+
+
+def _slowdown(events: Iterable[Event], draft: Sequence[Interval]) -> float | None:
+    """How much longer the target's decodes of a number of tokens take while a draft computes, at the median.
+
+    None unless there are a few of both kinds: those that overlap with the draft for most of their time, and those that
+    hardly do.
+    """
+    beside, alone = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
+    for event in events:
+        if event.lane == "target" and event.name == "decode" and (length := event.end - event.start) > 0:
+            share = overlap([(event.start, event.end)], draft) / length
+            if share <= _APART or share >= 1 - _APART:
+                (alone if share <= _APART else beside)[event.n].append(length)
+    sizes = [n for n in alone if min(len(alone[n]), len(beside[n])) >= _FEW]
+    if not sizes:
+        return None
+    ratios = [(median(beside[n]) / median(alone[n]), min(len(alone[n]), len(beside[n]))) for n in sizes]
+    return sum(ratio * weight for ratio, weight in ratios) / sum(weight for _, weight in ratios)
+
+
+def _fact(recording: Recording, name: str, kind: type[T]) -> T | None:
+    """A fact about the run; None if the trace does not have it."""
+    value = recording.about.get(name)
+    return value if isinstance(value, kind) else None
 
 
 def united(events: Iterable[Event]) -> list[Interval]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,14 +12,16 @@ from itertools import accumulate
 import numpy as np
 
 from duo.config import EngineConfig
-from duo.diagnose.measure import SIZES, Meter, Progress, TargetMeter
+from duo.diagnose.measure import Meter
+from duo.diagnose.target_meter import SIZES, Progress, TargetMeter
 from duo.engine.contexts import draft_context, target_context
-from duo.engine.threads import plan_threads
+from duo.engine.threads import ON_CPU, plan_threads
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import warm_up
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
 from duo.llama.vocabulary import vocabulary_difference
+from duo.spec import forecast
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
@@ -74,14 +76,22 @@ class DraftFigures:
 class Suggester:
     """Measures one target once, then any number of drafts. One thread calls it. A context manager."""
 
-    def __init__(self, target: Model, config: EngineConfig, prompts: Sequence[Sequence[int]], n_text: int) -> None:
-        """`n_text`: tokens to generate after each of `prompts`.
+    def __init__(
+        self,
+        target: Model,
+        config: EngineConfig,
+        prompts: Sequence[Sequence[int]],
+        n_text: int,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`n_text`: tokens to generate after each of `prompts`. `note` gets lines for people.
 
         Raises ModelError if the target cannot verify candidates, PromptError for a prompt that is empty or too long,
         MemoryLimitError or UsageError.
         """
         self._target, self._config = target, config
-        self._prompts, self._n_text = prompts, n_text
+        self._prompts, self._n_text, self._note = prompts, n_text, note
+        self._has_announced = False
         self._n_ctx = _context_size(target, prompts, n_text)
         self._threads = plan_threads(config, drafting=False, target_on=target.places)
         self._context = target_context(target, config, self._threads, self._n_ctx, N_MAX)
@@ -110,9 +120,13 @@ class Suggester:
         return min(N_MAX, N_MAX if self._context.n_rollback is None else self._context.n_rollback)
 
     def measure_target(self, show: Progress, stop: threading.Event) -> TargetFigures:
-        """Time the target, and let it write the texts. Raises Stopped once `stop` is set, DecodeError."""
+        """Time the target, and let it write the texts.
+
+        Raises Stopped once `stop` is set, DecodeError, MeasurementError.
+        """
         n_threads = self._threads.target
-        meter = TargetMeter(self._context, show, stop, len(SIZES) + len(self._prompts))
+        meter = TargetMeter(self._context, show, stop, len(SIZES) + len(self._prompts), self._note)
+        self._announce(meter, n_threads, 1)
         times = _increasing(meter.target_times(n_threads))
         texts = [
             (prompt, meter.write(prompt, self._n_text, n_threads, self._target.is_end)) for prompt in self._prompts
@@ -122,8 +136,8 @@ class Suggester:
     def measure_draft(self, draft: Model, target: TargetFigures, show: Progress, stop: threading.Event) -> DraftFigures:
         """Time a draft, alone and concurrently, and let it predict the texts.
 
-        Raises Stopped once `stop` is set, ModelError if it cannot roll back, DecodeError, MemoryLimitError, PromptError
-        or UsageError.
+        Raises Stopped once `stop` is set, ModelError if it cannot roll back, DecodeError, MeasurementError,
+        MemoryLimitError, PromptError or UsageError.
         """
         if not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
@@ -133,7 +147,9 @@ class Suggester:
         context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx))
         assert context is not None
         with closing(context):
-            meter = Meter(self._context, context, show, stop, len(threads.draft) + len(_BESIDE) + len(target.texts))
+            n_jobs = len(threads.draft) + len(_BESIDE) + len(target.texts)
+            meter = Meter(self._context, context, show, stop, n_jobs, self._note)
+            self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BESIDE) / len(SIZES))
             draft_s, n_threads = min((meter.draft_time(n), n) for n in threads.draft)
             found, beside_draft_s = meter.both(threads.beside, _BESIDE)
             scores: list[tuple[float, bool]] = []
@@ -149,6 +165,18 @@ class Suggester:
         machine = Machine(target.target_s, ratio * draft_s, beside_s, ratio * max(draft_s, beside_draft_s))
         return DraftFigures(differs, machine, scores, forecast_rates(machine, scores, self.n_max))
 
+    def _announce(self, meter: TargetMeter, n_threads: int, n_groups: float) -> None:
+        """Set the limit of the time to measure; a line says it once, since all take about as long."""
+        on_cpu = self._target.places == ON_CPU
+        times = meter.announce(n_threads, n_groups, self._n_text * len(self._prompts), on_cpu=on_cpu)
+        expected_s, limit_s = map(math.ceil, times)
+        if not self._has_announced:
+            self._note(
+                f"measuring takes about {expected_s} s for the target and as much for each draft, and ends after "
+                f"{limit_s} s each"
+            )
+        self._has_announced = True
+
 
 def _increasing(times: Sequence[float]) -> list[float]:
     """The `times` by batch size, without those that a disturbance made longer than that of a larger batch."""
@@ -156,13 +184,17 @@ def _increasing(times: Sequence[float]) -> list[float]:
 
 
 def forecast_rates(machine: Machine, scores: Sequence[tuple[float, bool]], n_max: int) -> dict[Schedule, float]:
-    """The rate of each schedule in tokens/s, by a simulation of the policy with candidates of these `scores`."""
+    """The rate of each schedule in tokens/s, by a simulation of the policy with candidates of these `scores`.
+
+    Never above what a draft that is always right would reach.
+    """
     if not any(right for _, right in scores):
         return dict.fromkeys(Schedule, 1 / machine.target_s[0])
+    most = forecast.limit(machine.target_s[: n_max + 1], machine.draft_s, 1.0)
     rates = {}
     for schedule in Schedule:
         policy = Policy(n_max, 2 * n_max, (schedule,), apart=True)
-        rates[schedule] = replay(policy, machine, drawn(scores), _N_FORECAST).rate
+        rates[schedule] = min(most, replay(policy, machine, drawn(scores), _N_FORECAST).rate)
     return rates
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from duo.engine.options import TextOptions
 
 log = logging.getLogger("duo.engine")
+
+_WAIT_S = 0.5  # for the engine's thread
 
 CLOSING = "the engine is closing"
 T = TypeVar("T")
@@ -213,6 +215,9 @@ class Engine:
                 future.set_exception(error)
 
         self._worker.submit(job)
+        # A signal that arrives just before a wait is handled only after it, so the wait has an end.
+        while not wait((future,), _WAIT_S).done:
+            pass
         return future.result()
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:

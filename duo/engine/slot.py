@@ -15,6 +15,7 @@ from duo.engine.contexts import can_verify, context_size, draft_context, target_
 from duo.engine.cores import pin
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, RemoteSource
+from duo.engine.keeper import Keeper
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
@@ -23,6 +24,7 @@ from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_draft, warm_up
 from duo.errors import UsageError
 from duo.llama.context import Context
+from duo.llama.devices import CPU
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from duo.models.profiles import Profile
@@ -102,6 +104,7 @@ class Slot:
         self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
         self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
         self.policy.restore_kept(kept.get("policy"))
+        self.keeper = Keeper(self.policy, self._n_busiest())
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self._lookup = Lookup() if looks_up else None
         self.draft: LocalDraft | None = None
@@ -128,6 +131,12 @@ class Slot:
             context.close()
         self._contexts.clear()
         self.n_ctx = 0
+
+    def _n_busiest(self) -> int:
+        """The most threads that compute at once on the CPU."""
+        target = self.threads.target if CPU in self.target.places else 1
+        has_draft = self.can_speculate and self.draft_model is not None and CPU in self.draft_model.places
+        return max(target, sum(self.threads.beside)) if has_draft else target
 
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
@@ -164,6 +173,7 @@ class Slot:
             self._contexts.append(draft)
         if self.config.warmup:
             self._warm_up(target, draft, n_max, stop)
+            self.keeper.check()
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.ready(self.target, target, stop)
@@ -215,7 +225,8 @@ class Slot:
             is_loading = not self._contexts  # the first contexts are part of loading
             seconds = self.reserve(len(request.prompt), n_predict, request.cancelled)
             request.metrics.started += seconds if is_loading else 0.0
-            self._generate(request, drafts)
+            with self.keeper.watching():
+                self._generate(request, drafts)
         finally:
             with self._lock:
                 self._request = None

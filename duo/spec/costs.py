@@ -193,10 +193,17 @@ class CostModel:
         return {str(n): 1000 * time.value for n, time in sorted(fresh.items())}
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as JSON types: for each size or number of threads [seconds, relative spread]."""
+        """What was learned, as JSON types: for each size or number of threads [seconds, relative spread].
+
+        Of the target, only what is plausible: never less for a larger batch, and without batches that were measured
+        once and took longer than their tokens one by one.
+        """
+        first_s = self._target[1].value if 1 in self._target else math.inf
+        target = {n: time for n, time in self._target.items() if time.n > 1 or time.value <= n * first_s}
+        seconds = self._increasing({n: time.value for n, time in target.items()})
         return {
-            name: {str(n): [time.value, time.spread] for n, time in sorted(times.items())}
-            for name, times in self._times()
+            "target_s": {str(n): [seconds[n], time.spread] for n, time in sorted(target.items())},
+            "draft_s": {str(n): [time.value, time.spread] for n, time in sorted(self._draft.items())},
         }
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def taking_turns(target_s: Sequence[float], draft_s: float, acceptance: float) -
 
 
 def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float:
-    """An upper bound for all schedules: min(1/t_d, E(k)/T(k+1)) at the best k, or the target alone."""
+    """An upper bound for all schedules at these costs: min(1/t_d, E(k)/T(k+1)) at the best k, or the target alone."""
     expected = accumulate(acceptance**k for k in range(len(target_s)))
     rates = [tokens / seconds for tokens, seconds in zip(expected, target_s, strict=True)]
     return max(rates[0], min(1 / draft_s, max(rates)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,6 +86,12 @@ class PairModel:
     def rates(self) -> dict[Schedule, float]:
         """The rates of the outlooks."""
         return {schedule: outlook.rate for schedule, outlook in self.outlooks().items()}
+
+    def most_rate(self) -> float:
+        """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
+        n, models = self.n_max + 1, (self.alone, self.beside)
+        known = [(costs.curve(n), costs.draft_s) for costs in models if costs.target_s(1)]
+        return max((forecast.limit(curve, s or math.inf, 1.0) for curve, s in known), default=math.inf)
 
     def learn_latency(self, seconds: float) -> None:
         """A remote draft answered a new epoch after `seconds`, not counting the time it took to draft the token."""

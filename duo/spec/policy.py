@@ -318,6 +318,7 @@ class Policy(PairModel):
         """What was learned and decided, as JSON types; times in ms."""
         conditions = (("alone", self.alone), ("beside", self.beside))
         curves = {name: costs.curve(self.n_max + 1) for name, costs in conditions}
+        most_rate = self.most_rate()
         return {
             "schedule": self.schedule.value,
             "schedules": [schedule.value for schedule in self._schedules],  # that were possible
@@ -326,7 +327,7 @@ class Policy(PairModel):
                 for change in self.chooser.changes
             ],
             "rate": self.rate,
-            "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in self.rates().items()},
+            "forecast_tokens_per_s": {s.value: min(rate, most_rate) for s, rate in self.rates().items()},
             "acceptance": self.calibration.mean,
             "most_gain": self.most_gain(),
             "alone_ms": self.alone.reliable_ms(1),

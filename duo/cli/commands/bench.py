@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -33,11 +34,11 @@ from duo.cli.terminal.report import plain_options
 from duo.engine.background import Background
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
+from duo.engine.load import is_busy, moment, others
 from duo.engine.slot import Slot
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 
-_BUSY = 0.25  # load per core
 _ROOM = 32  # extra context tokens that the programs may need
 
 _FORMATS = {
@@ -52,7 +53,7 @@ def bench(options: BenchOptions) -> int:
     """Run the benchmark and print the results. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file, hidden=("duo.link", "duo.process"))
     plan = read_plan(options)
-    busy = round(os.getloadavg()[0], 2)  # before this process adds load
+    load_before, since = round(os.getloadavg()[0], 2), moment()
     _check_plot(options.plot)
     options = replace(options, draft=plan.largest)
     check_usage(options)
@@ -75,9 +76,9 @@ def bench(options: BenchOptions) -> int:
         n_max = list(dict.fromkeys(n or DEFAULT_N_MAX for n in plan.limits.values()))
         contestants += other_programs(plan.peers, n_max, job, engine, stack, may_fail=plan.peers_were_found)
         results = Results(contestants)
-        facts = circumstances() | {"load_before": busy, "complete": False}
+        facts = circumstances() | {"load_before": load_before, "complete": False}
         facts |= {"peers": versions, "options": plain_options(asdict(options)) | {"draft": options.limits}}
-        _caution(busy)
+        _caution(others(since))
         sums: list[dict[str, str]] = []
         try:
             status = _measure(results, taken, job, models, sums, options)
@@ -128,10 +129,11 @@ def _possible(modes: Sequence[str], plan: Plan, slot: Slot) -> Sequence[str]:
     return [PLAIN]  # loading has warned that drafting is unsupported
 
 
-def _caution(busy: float) -> None:
-    """Warn about conditions that distort the figures."""
-    if busy > _BUSY * usable_cores():
-        say(f"duo: the machine is busy (load {busy} on {usable_cores()} cores): the figures will vary")
+def _caution(n_others: float) -> None:
+    """Warn about conditions that distort the figures: other programs that use `n_others` cores, and variables."""
+    cores = usable_cores()
+    if is_busy(n_others, cores):
+        say(f"duo: other programs use {n_others:.1f} of {cores} cores: the figures will vary; stop them and try again")
     for name in filter(os.environ.__contains__, SLOWING):
         say(f"duo: {name} is set: it can make decodes of all programs several times slower")
 
@@ -165,9 +167,13 @@ def _measure(
                 contestant.writer.interrupt()
 
     with on_interrupt(stop) as interrupt, measuring:
+        start = time.monotonic()
         for sample in measuring:
             results.add(sample)
             say(formats.progress(sample, results, len(prompts)))
+            if len(results.samples) == len(results.contestants) < n_texts:
+                left_s = (time.monotonic() - start) * (len(prompts) - 1)
+                say(f"duo: about {left_s:.0f} s more, after one of {len(prompts)} rounds")
             if options.output == "jsonl":
                 print(formats.json_line("run", formats.run_line(sample)), flush=True)  # noqa: T201
     if interrupt.signal:

@@ -21,14 +21,15 @@ from duo.cli.terminal.console import progress_bar, say, with_options
 from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.diagnose.measure import Stopped
 from duo.diagnose.suggest import DraftFigures, LookupFigures, Suggester, TargetFigures, replay_lookup
+from duo.diagnose.target_meter import Stopped
 from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.errors import DuoError, PromptError
 from duo.loading import load
 from duo.models.candidates import check_draft, find_candidates
 from duo.models.demo import demo_pair
+from duo.models.families import family_of
 from duo.models.paths import find_model
 from duo.spec.schedule import Schedule
 
@@ -90,9 +91,15 @@ def suggest(options: SuggestOptions) -> int:
         if stop.is_set():
             say("duo: interrupted" + ("" if found.target is None else ": the table has what was measured"))
         facts = report.facts(engine.slot, _plain(options)) if options.json else {}
+        target = engine.slot.target
+        family = family_of((target.path.name, options.hf_repo or "", target.metadata("general.name") or ""))
     if found.target is not None:
         rows = rank(found)
-        print("\n".join([*render(rows), "", advise(rows, _target_option(options))]))  # noqa: T201 - the output
+        said = [*render(rows), "", advise(rows, _target_option(options))]
+        if rows[0].path is None and family is not None:  # there is no draft, or none pays
+            compare = f" To compare it: duo suggest {_target_option(options)} -hfd {family.draft}"
+            said.append(family.advice + (compare if family.draft else ""))
+        print("\n".join(said))  # noqa: T201 - the output
         if options.json:
             with blame("--json", options.json):
                 report.write_json(options.json, facts | _figures(found, rows))
@@ -181,7 +188,7 @@ def _measure(
 ) -> None:
     """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
     target = engine.slot.target
-    make = partial(Suggester, target, options.engine_config(), prompts, options.predict)
+    make = partial(Suggester, target, options.engine_config(), prompts, options.predict, _note)
     with engine.call(lambda _: make()) as suggester:
         figures = engine.call(lambda _: suggester.measure_target(show, stop))
         found.lookup = replay_lookup(figures, suggester.n_max)
@@ -204,6 +211,10 @@ def _measure(
                 if stop.is_set():
                     raise Stopped from None
                 found.skip(path, error)
+
+
+def _note(text: str) -> None:
+    say(f"duo: {text}")
 
 
 def _show_one(show: Show, prefix: str, what: str, share: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 
-from duo.cli.commands.plan import predict, render, sufficient
+from duo.cli.commands.plan import fastest, predict, render, sufficient
 from duo.cli.load import loaded
 from duo.cli.options.tune import TuneOptions
 from duo.cli.prompts import PROMPTS
@@ -14,10 +15,13 @@ from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
-from duo.diagnose.measure import Measurements, Meter, Stopped
+from duo.diagnose.measure import Measurements, Meter
+from duo.diagnose.target_meter import Stopped
+from duo.diagnose.timing import MeasurementError
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
+from duo.engine.threads import ON_CPU
 from duo.errors import UsageError
 from duo.spec import forecast
 from duo.spec.policy import Policy
@@ -26,6 +30,7 @@ from duo.spec.simulate import Machine
 
 _N_TEXTS = 3
 _N_TEXT = 48  # tokens generated after each of them
+_REPLAY_S = 3  # seconds of the forecasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ def learned(measured: Measurements, tuned: Tuned) -> Policy:
 def advise(tuned: Tuned, acceptance: float, rates: dict[Schedule, float]) -> list[str]:
     """Whether a draft pays, and the options to use."""
     machine = tuned.machine
-    best = max(rates, key=rates.__getitem__)
+    best = fastest(rates)
     gain = rates[best] / rates[Schedule.OFF]
     share = 100 * machine.draft_s / machine.target_s[0]
     if gain < 1.02:
@@ -165,9 +170,13 @@ def _measure(engine: Engine) -> Measurements | int:
         def work(slot: Slot) -> Measurements:
             assert slot.target_cache is not None
             assert slot.draft_cache is not None
-            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop)
+            meter = Meter(slot.target_cache.context, slot.draft_cache.context, show, stop, note=_note)
             splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
             counts = sorted({max(1, cores // 2), cores})
+            on_cpu = slot.target.places == ON_CPU
+            times = meter.announce(cores, len(counts) + len(splits), len(texts) * _N_TEXT, on_cpu=on_cpu)
+            expected_s, limit_s = (math.ceil(_REPLAY_S + seconds) for seconds in times)
+            _note(f"measuring takes about {expected_s} s, and ends after {limit_s} s")
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
             ratios = []
             for text in texts:
@@ -181,3 +190,9 @@ def _measure(engine: Engine) -> Measurements | int:
             return engine.call(work)
         except Stopped:
             return interrupt.status
+        except MeasurementError as error:
+            raise MeasurementError(f"{error}; nothing was saved") from error
+
+
+def _note(text: str) -> None:
+    say(f"duo: {text}")

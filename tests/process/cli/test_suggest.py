@@ -11,14 +11,19 @@ from tests.command import duo
 from tests.gguf_files import tiny_llama
 from tests.process.cli.terminal import CTRL_C, Terminal
 
-SLOW = "from tests.child import slow_target; slow_target(0.01)\n"
+SLOW = (
+    "from tests.child import slow_target; slow_target(0.01)\n"
+    "from duo.diagnose import target_meter; target_meter.others = lambda _: 0.0\n"  # no other program computes
+)
 
 
 def test_the_draft_of_the_demo_pair_is_found_and_measured(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     target, draft = demo_pair
     report, env = tmp_path / "figures.json", {"DUO_CACHE": str(draft.parents[1]), "HF_HUB_CACHE": str(tmp_path)}
     run = duo("suggest", "-m", target, "-n", "32", "--json", report, env=env)
-    assert (run.status, run.stderr) == (0, "")
+    if "the machine cannot be measured now: other programs" in run.stderr:
+        pytest.skip("other programs compute")
+    assert (run.status, run.stderr.count("duo: ")) in ((0, 1), (0, 2)), "the duration, and that it has waited"
     assert max(map(len, run.text.split("\n\n")[0].splitlines())) <= 100
     assert f"duo -m {target}" in run.text.splitlines()[-1]
     figures = json.loads(report.read_text())

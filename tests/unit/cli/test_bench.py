@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_the_progress_is_shown(measured: Run) -> None:
     lines = measured.stderr.splitlines()
     assert sum(line.startswith("duo: warming up ") for line in lines) == 7
     assert [line.split()[1] for line in lines if line.startswith(("1/2 ", "2/2 "))] == ["code"] * 7 + ["JSON"] * 7
+
+
+@pytest.mark.parametrize(("n_others", "is_said"), [(0.0, False), (50.0, True)])
+def test_it_says_how_long_it_takes_and_that_the_machine_is_busy(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, n_others: float, is_said: bool
+) -> None:
+    monkeypatch.setattr("duo.cli.commands.bench.others", lambda _: n_others)
+    run = duo("bench", "-m", tiny, *SHORT, "--modes", "plain,lookup", "--categories", "code", "-r", "3")
+    assert run.status == 0, run.stderr
+    assert ("duo: other programs use 50.0 of " in run.stderr) == is_said
+    assert len(re.findall(r"^duo: about \d+ s more, after one of 3 rounds$", run.stderr, re.MULTILINE)) == 1
 
 
 def markdown(run: Run) -> dict[str, Any]:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from duo.cli.commands import plan as command
 from duo.cli.commands.plan import plan, read_table
 from duo.cli.options.plan import PlanOptions
 from duo.errors import UsageError
+from duo.spec import forecast
+from duo.spec.simulate import Machine
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
 from tests.unit.cli.runner import duo
 from tests.unit.cli.table import Row, table
@@ -108,6 +115,34 @@ def test_the_documents_show_what_the_command_prints() -> None:
         for name, row in rows.items():
             assert row.words == expected[name].words
             assert row.rate == pytest.approx(expected[name].rate, rel=0.1), "of a shorter simulation"
+
+
+RATE = st.floats(0.0001, 10)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # of `short`, which is the same for all
+@given(
+    growth=st.lists(st.sampled_from([0.0, 0.01, 0.1, 1.0]), min_size=16, max_size=16),
+    draft_s=RATE,
+    slower=st.floats(1.0, 4.0),
+    acceptance=st.floats(0.0, 1.0),
+    n_max=st.integers(1, 16),
+)
+def test_no_forecast_exceeds_the_limit(
+    growth: list[float], draft_s: float, slower: float, acceptance: float, n_max: int
+) -> None:
+    target_s = list(accumulate([1.0, *growth]))
+    machine = Machine(target_s, draft_s, [slower * s for s in target_s], slower * draft_s)
+    with (
+        mock.patch.object(command, "_N_TOKENS", 50),
+        mock.patch.object(command, "constant", return_value=lambda _: (0.0, True)),  # a draft with more luck than usual
+    ):
+        rates = command.predict(machine, acceptance, n_max)
+    rows, _ = table("\n".join(command.render(machine, acceptance, rates, n_max)))
+    *others, limit = rows.values()
+    assert max(row.rate for row in others) <= limit.rate
+    assert forecast.taking_turns(target_s[: n_max + 1], draft_s, acceptance).rate <= limit.rate + 0.01
+    assert forecast.overlapped(target_s[: n_max + 1], draft_s, acceptance, 2 * n_max).rate <= limit.rate + 0.01
 
 
 # The statistics of a run

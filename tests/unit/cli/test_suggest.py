@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,8 @@ import pytest
 from duo.cli.commands import suggest as command
 from duo.cli.commands.suggest import Row, advise, render
 from duo.diagnose import suggest
-from duo.diagnose.measure import SIZES, Meter, TargetMeter
+from duo.diagnose.measure import Meter
+from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError
 from duo.models import candidates
 from duo.spec.schedule import Schedule
@@ -24,6 +27,7 @@ from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
 TARGET_S = 0.1
+ANNOUNCED = r"duo: measuring takes about \d+ s for the target and as much for each draft, and ends after \d+ s each"
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +43,7 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], t
     monkeypatch.setattr(Meter, "draft_time", lambda *_: times["draft"])
     monkeypatch.setattr(Meter, "both", both)
     monkeypatch.setattr(suggest, "_N_FORECAST", 300)
+    monkeypatch.setattr("duo.diagnose.target_meter.others", lambda _: 0.0)
     # huggingface_hub reads its variables when it is imported, which may have been long ago.
     monkeypatch.setattr(candidates, "import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub"))
     return times
@@ -58,7 +63,11 @@ def run(tmp_path: Path, large: Path) -> Callable[..., Run]:
 
     def run(*arguments: Argument, model: Path = large) -> Run:
         env = {"DUO_CACHE": str(tmp_path / "cache")}
-        return duo("suggest", "-m", model, "-n", "8", "-p", "the cat sat", *arguments, env=env)
+        found = duo("suggest", "-m", model, "-n", "8", "-p", "the cat sat", *arguments, env=env)
+        said, _, rest = found.stderr.partition("\n")
+        if re.fullmatch(ANNOUNCED, said):
+            found = replace(found, stderr=rest)
+        return found
 
     return run
 
@@ -238,3 +247,13 @@ def test_the_command_is_for_the_first_row() -> None:
     )
     assert advise([NONE, row("a", 10.0, Schedule.OFF)], "-m t") == "Fastest: duo -m t (no draft pays)"
     assert advise([NONE], "-m t") == "Fastest: duo -m t (without a draft)"
+
+
+def test_a_draft_of_the_family_is_named_where_none_pays(run: Callable[..., Run], large: Path) -> None:
+    target = large.rename(large.with_name("Qwen3-8B-Q4_K_M.gguf"))
+    said = run(model=target).text.splitlines()[-1]
+    assert said.startswith("For Qwen3, a draft with the same vocabulary is Qwen/Qwen3-0.6B-GGUF:Q8_0 on Hugging Face.")
+    assert said.endswith(f" To compare it: duo suggest -m {target} -hfd Qwen/Qwen3-0.6B-GGUF:Q8_0")
+    oss = target.rename(target.with_name("gpt-oss-20b.gguf"))
+    assert run(model=oss).text.splitlines()[-1].endswith("no small model has its vocabulary.")
+    assert run(model=oss.rename(oss.with_name("main.gguf"))).text.splitlines()[-1].startswith("Fastest: ")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from duo.diagnose.shares import Share, end_of, first_token, united, where_it_went
+from duo.diagnose.shares import Share, Shares, end_of, first_token, united, where_it_went
 from duo.diagnose.trace import Recording
 from duo.engine.metrics import Event, StepRecord
 from duo.spec.schedule import Schedule
@@ -80,3 +80,37 @@ def test_overlapping_events_are_united() -> None:
     events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
     assert united(events) == [(0, 4), (5, 9)]
     assert united([]) == []
+
+
+def decodes(times: list[float], n: int, *, beside: bool, start: float) -> list[Event]:
+    """Decodes of `n` tokens that take `times`, one after the other, with or without a concurrent draft."""
+    found = []
+    for seconds in times:
+        found.append(Event("target", "decode", start, start + seconds, n))
+        found += [Event("draft", "draft", start, start + seconds, 1)] * beside
+        start += seconds + 0.5
+    return found
+
+
+def slowdown(*groups: list[Event], about: dict[str, object] | None = None) -> Shares:
+    events = sorted((event for group in groups for event in group), key=lambda event: event.start)
+    return where_it_went(Recording(events, about=about or {}), 0.0, 1000.0)
+
+
+def test_the_slowdown_by_a_concurrent_draft() -> None:
+    alone, beside = decodes([1.0, 1.0, 9.0], 1, beside=False, start=0.0), [1.5, 1.5, 8.0]
+    assert slowdown(alone, decodes(beside, 1, beside=True, start=100.0)).slowdown == 1.5
+    assert slowdown(alone, decodes(beside, 2, beside=True, start=100.0)).slowdown is None, "of other sizes"
+    assert slowdown(alone, decodes(beside[:2], 1, beside=True, start=100.0)).slowdown is None, "too few"
+    two = decodes([2.0] * 6, 2, beside=False, start=200.0), decodes([5.0] * 6, 2, beside=True, start=300.0)
+    assert slowdown(alone, decodes(beside, 1, beside=True, start=100.0), *two).slowdown == (3 * 1.5 + 6 * 2.5) / 9
+    halves = decodes([9.0] * 4, 1, beside=False, start=500.0)
+    drafts = [event._replace(lane="draft", name="draft", end=event.end - 4.5) for event in halves]
+    found = slowdown(alone, decodes(beside, 1, beside=True, start=100.0), halves, drafts)
+    assert found.slowdown == 1.5, "what overlaps in part says nothing"
+
+
+def test_what_a_trace_says_about_the_hardware() -> None:
+    assert (slowdown(about={"apart": False, "cores": 4}).apart, slowdown(about={"cores": 4}).cores) == (False, 4)
+    damaged = slowdown(about={"apart": "no", "cores": [4]})
+    assert (damaged.apart, damaged.cores) == (None, None)

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from duo.config import EngineConfig, ModelConfig
-from duo.diagnose import measure as measuring
-from duo.diagnose.measure import SIZES, Meter, TargetMeter
+from duo.diagnose import target_meter
+from duo.diagnose.measure import Meter
 from duo.diagnose.suggest import _BESIDE, DraftFigures, Suggester, TargetFigures, forecast_rates, replay_lookup
+from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
 from duo.spec.schedule import Schedule
@@ -65,6 +66,12 @@ def test_acceptance_is_the_share_that_is_right() -> None:
     assert DraftFigures(False, Machine(FLAT, 0.1, FLAT, 0.1), [], {}).acceptance == 0.0
 
 
+def test_no_forecast_exceeds_that_of_a_draft_which_is_always_right() -> None:
+    luck = [(3.0, True)] * 100
+    machine = Machine(FLAT, 0.04, [0.9 * s for s in FLAT], 0.02)  # concurrent decodes that seem to be faster
+    assert max(forecast_rates(machine, luck, 16).values()) <= 1 / 0.04
+
+
 # Lookup
 
 
@@ -99,7 +106,12 @@ def test_lookup_never_counts_more_tokens_than_there_are() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock is 20 ms later, so that few decodes are timed."""
     looks = count()
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: 0.02 * next(looks)))
+    clock = SimpleNamespace(perf_counter=lambda: 0.02 * next(looks), process_time=lambda: 0.0)
+    monkeypatch.setattr(target_meter, "time", clock)
+    monkeypatch.setattr(target_meter, "doubt", lambda _: False)  # the times make no sense
+    monkeypatch.setattr(target_meter, "_PATIENCE_S", 1e6)
+    monkeypatch.setattr("duo.diagnose.timing._ERROR", 100.0)
+    monkeypatch.setattr(target_meter, "others", lambda _: 0.0)
 
 
 class Pair:

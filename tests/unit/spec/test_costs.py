@@ -177,6 +177,17 @@ def test_another_run_begins_with_the_learned_costs() -> None:
     assert restored.knows_draft(2)
 
 
+def test_only_plausible_costs_are_kept() -> None:
+    """Less for a larger batch, or more than its tokens one by one: one of them was disturbed."""
+    costs = measured({1: 10.0, 2: 12.0, 4: 6.0}, n_times=5)
+    costs.add_target(8, 500.0)
+    kept = {int(n): seconds for n, (seconds, _) in costs.state()["target_s"].items()}
+    assert kept.keys() == {1, 2, 4}
+    assert kept[1] <= kept[2] <= kept[4]
+    costs.add_target(8, 500.0)
+    assert "8" in costs.state()["target_s"], "it was not a disturbance"
+
+
 @pytest.mark.parametrize(("now", "curve"), [(10.0, [10, 13, 16]), (35.0, [35, 52, 64]), (60.0, [40, 52, 64])])
 def test_the_first_measurement_corrects_what_was_kept(now: float, curve: list[float]) -> None:
     """If it is much faster the machine was busy in the earlier run. If it is slower, it may be disturbed itself."""

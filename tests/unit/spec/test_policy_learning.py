@@ -338,3 +338,12 @@ def test_a_forced_schedule_makes_no_debt() -> None:
     for _ in range(20):
         made.learn_step(1, StepCost(0, 0.1, 0.3))
     assert made.chooser.budget.credit_s >= 0
+
+
+def test_no_reported_forecast_exceeds_the_limit() -> None:
+    """What was faster than expected may have been luck."""
+    made = policy(FLAT, 0.009, 0.9, schedules=ALL)
+    made.restore(made.state() | {"bias": {"off": 2.0, "sync": 2.0, "async": 2.0}})
+    shown = made.statistics()["forecast_tokens_per_s"]
+    assert max(made.rates().values()) > made.most_rate() >= max(shown.values()) > 0
+    assert Policy(8, N_AHEAD).most_rate() == math.inf

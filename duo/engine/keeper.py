@@ -1,0 +1,67 @@
+"""What a profile keeps of a policy: only times that were measured while no other program shared the cores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from duo.engine.cores import usable_cores
+from duo.engine.load import is_busy, moment, others
+from duo.spec.policy import Policy
+
+_TIMES = ("alone", "beside", "read_s", "latency_s", "bias")  # in a policy's state
+
+log = logging.getLogger("duo.engine")
+
+
+class Keeper:
+    """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before."""
+
+    def __init__(self, policy: Policy, n_threads: int) -> None:
+        """`n_threads`: the most that compute at once on the cores of this machine."""
+        self._policy = policy
+        self._n_threads = n_threads
+        self._is_disturbed = False
+        self._n_others = 0.0
+        self.begin()
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs have slowed down what was measured since then."""
+        return self._is_disturbed
+
+    def begin(self) -> None:
+        """Something will be measured now."""
+        self._since = moment()
+        if not self._is_disturbed:
+            state = self._policy.state()
+            self._before = {name: state[name] for name in _TIMES}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Something is measured within."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.check()
+
+    def check(self) -> None:
+        """Something has been measured since begin() or the last check()."""
+        n_others = others(self._since)
+        self._since = moment()
+        if not self._is_disturbed and is_busy(n_others, self._n_threads):
+            self._is_disturbed, self._n_others = True, n_others
+
+    def state(self) -> dict[str, Any]:
+        """What to keep, as JSON types; empty if nothing was learned. The log file says what is not kept."""
+        if not self._policy.rate:
+            return {}
+        if not self._is_disturbed:
+            return self._policy.state()
+        log.debug(
+            "other programs used %.1f of %d cores: the times of this run are not kept", self._n_others, usable_cores()
+        )
+        return self._policy.state() | self._before

@@ -1,0 +1,65 @@
+"""Load: the processor time that other programs use. Decodes that share the cores with them take longer."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from duo.engine.cores import allowed_cores, usable_cores
+
+_STAT = Path("/proc/stat")
+_TICK_S = 0.01  # resolution of the times in it
+_IDLE = (3, 4)  # idle, iowait
+_N_FIELDS = 8  # up to steal; those of virtual machines are counted in the first two already
+_TOLERATED = 0.25  # cores that other programs may use without any to spare; an idle system uses less
+_SPARED = 0.25  # and for each processor that the decodes do not use: it may be half of a core that they do use
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Seconds of processor time so far, on the processors that this process may use."""
+
+    now: float
+    total_s: float | None  # None: the system does not count them
+    own_s: float  # of this process, and of its children that have ended
+
+
+def moment() -> Moment:
+    """The times until now."""
+    spent = os.times()
+    own_s = time.process_time() + spent.children_user + spent.children_system
+    return Moment(time.monotonic(), _busy_s(), own_s)
+
+
+def others(since: Moment) -> float:
+    """Processors that other programs have used since then, on average. What the resolution hides is not counted.
+
+    Where the system counts no processor time, the load average of the last minute above the number of cores.
+    """
+    until = moment()
+    if since.total_s is None or until.total_s is None:
+        return max(0.0, os.getloadavg()[0] - usable_cores()) if hasattr(os, "getloadavg") else 0.0
+    hidden_s = _TICK_S * math.sqrt(2 * len(allowed_cores()))
+    used_s = until.total_s - since.total_s - (until.own_s - since.own_s)
+    return max(0.0, used_s - hidden_s) / max(until.now - since.now, _TICK_S)
+
+
+def is_busy(n_others: float, n_threads: int) -> bool:
+    """Whether other programs that use `n_others` processors slow down decodes on `n_threads`."""
+    return n_others > _TOLERATED + _SPARED * max(0, len(allowed_cores()) - n_threads)
+
+
+def _busy_s() -> float | None:
+    """Seconds that the processors which this process may use were busy; None if the system does not tell."""
+    names = {f"cpu{cpu}" for cpu in allowed_cores()}
+    try:
+        lines = [line.split() for line in _STAT.read_text(encoding="ascii").splitlines()]
+        ticks = [list(map(int, line[1 : 1 + _N_FIELDS])) for line in lines if line and line[0] in names]
+    except (OSError, ValueError):
+        return None
+    if len(ticks) < len(names):
+        return None
+    return _TICK_S * sum(n for line in ticks for i, n in enumerate(line) if i not in _IDLE)

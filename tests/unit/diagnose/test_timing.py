@@ -1,0 +1,91 @@
+"""When repeated times are reliable."""
+
+from __future__ import annotations
+
+import pytest
+
+from duo.diagnose.timing import Group, MeasurementError, Series, contradictions, doubt
+
+ALONE, DRAFT, BOTH = (1, 0), (0, 1), (1, 1)
+
+
+def series(*seconds: float) -> Series:
+    return Series("", times=list(seconds))
+
+
+def group(threads: tuple[int, int], target_s: dict[int, float], draft_s: float | None = None) -> Group:
+    target = {n: series(*3 * [seconds]) for n, seconds in target_s.items()}
+    return Group(threads, target, None if draft_s is None else series(*3 * [draft_s]))
+
+
+@pytest.mark.parametrize(
+    ("times", "is_settled"),
+    [
+        ([1.0, 1.0], False),
+        ([1.0, 1.02, 1.01], True),
+        ([1.0, 1.0, 9.0], True),  # what disturbs makes a decode longer
+        ([1.0, 2.0, 2.0], False),  # the fast one may be the right one
+        ([1.0, 2.0, 2.0, *[2.0] * 9], True),
+    ],
+)
+def test_times_are_settled_if_their_median_is_certain(times: list[float], is_settled: bool) -> None:
+    assert series(*times).is_settled == is_settled
+
+
+def test_disturbed_times_are_dropped() -> None:
+    found = Series("", pending=[1.0, 2.0])
+    found.judge(disturbed=True)
+    found.pending += [3.0]
+    found.judge(disturbed=False)
+    assert (found.times, found.pending) == ([3.0], [])
+
+
+def test_a_curve_is_linear_between_what_was_measured() -> None:
+    assert group(ALONE, {1: 1.0, 3: 2.0, 4: 4.0}).curve((1, 2, 3, 4)) == [1.0, 1.5, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [group(ALONE, {1: 10.0, 4: 8.0})],  # four tokens in less than one takes
+        [group(BOTH, {1: 10.0, 4: 8.0}, 1.0)],
+        [group(ALONE, {1: 1.0, 2: 10.0, 4: 8.0})],
+        [group(ALONE, {1: 10.0}), group(BOTH, {1: 8.0}, 1.0)],  # faster beside the other model
+        [group(DRAFT, {}, 10.0), group(BOTH, {1: 8.0}, 8.0)],
+    ],
+)
+def test_both_of_two_times_that_contradict_each_other_are_measured_again(groups: list[Group]) -> None:
+    assert len(contradictions(groups)) == 1
+    assert doubt(groups)
+    assert len([each for found in groups for each in found.series if not each.times]) == 2
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [group(ALONE, {1: 10.0, 4: 9.0})],  # noise
+        [group(ALONE, {1: 10.0, 2: 20.0}), group((2, 0), {1: 6.0, 2: 11.0}), group(DRAFT, {}, 5.0)],
+        [group((2, 0), {1: 10.0}), group(BOTH, {1: 8.0}, 1.0)],  # other numbers of threads
+    ],
+)
+def test_what_is_plausible(groups: list[Group]) -> None:
+    assert not doubt(groups)
+
+
+def test_a_contradiction_that_remains_is_refused() -> None:
+    found = group(ALONE, {1: 10.0, 4: 8.0})
+    for _ in range(3):
+        assert doubt([found])
+        for each, seconds in zip(found.series, (10.0, 8.0), strict=True):
+            each.times = 3 * [seconds]
+    with pytest.raises(MeasurementError, match="contradict each other"):
+        doubt([found])
+
+
+def test_a_larger_batch_may_be_faster_than_a_smaller_one_of_several() -> None:
+    """Kernels for four tokens exist; it is measured twice, though."""
+    found = group(ALONE, {1: 1.0, 3: 10.0, 4: 8.0})
+    assert doubt([found])
+    for each, seconds in zip(found.series, (1.0, 10.0, 8.0), strict=True):
+        each.times = 3 * [seconds]
+    assert not doubt([found])

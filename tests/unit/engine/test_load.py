@@ -1,0 +1,97 @@
+"""The processor time of other programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from duo.engine import load
+from duo.engine.load import is_busy, moment, others
+
+
+class System:
+    """Processors 0 and 1 of three, whose times move only here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.now = 100.0
+        self.own_s = 0.0
+        self._ticks = [[1000] * 8 for _ in range(3)]
+        self.spend(0.0, 0.0)
+
+    def spend(self, seconds: float, others: float, own: float = 0.0, field: int = 0) -> None:
+        """`others` and `own` processors compute for a while; the others are counted in `field`."""
+        self.now += seconds
+        self.own_s += own * seconds
+        self._ticks[0][field] += round(100 * others * seconds)
+        self._ticks[1][2] += round(100 * own * seconds)
+        self._ticks[2][0] += round(100 * seconds)
+        lines = [f"cpu{i} {' '.join(map(str, ticks))} 900 900" for i, ticks in enumerate(self._ticks)]
+        self._path.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 7 8", "ctxt 9", ""]))
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> System:
+    made = System(tmp_path / "stat")
+    monkeypatch.setattr(load, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(load, "allowed_cores", lambda: frozenset((0, 1)))
+    clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
+    monkeypatch.setattr(load, "time", clock)
+    return made
+
+
+@pytest.mark.parametrize("field", [0, 1, 2, 5, 6, 7])
+def test_what_other_programs_use_on_the_processors_of_this_one(system: System, field: int) -> None:
+    since = moment()
+    system.spend(2.0, 0.5, own=1.5, field=field)
+    assert others(since) == pytest.approx(0.5, abs=0.02)
+    since = moment()
+    system.spend(2.0, 0.0, own=2.0)
+    assert others(since) == 0
+
+
+@pytest.mark.parametrize("field", [3, 4])
+def test_idle_time_is_not_used(system: System, field: int) -> None:
+    since = moment()
+    system.spend(2.0, 1.0, field=field)
+    assert others(since) == 0
+
+
+def test_what_the_resolution_may_hide_is_not_counted(system: System) -> None:
+    since = moment()
+    system.spend(0.05, 0.4)
+    assert others(since) == 0
+
+
+@pytest.mark.parametrize("content", [None, "", "cpu0 1 2 3", "cpu0 1 x\ncpu1 1 2\n", "cpu 1 2 3 4 5 6 7 8\n"])
+def test_without_these_figures_the_load_average_counts(
+    system: System, tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (5.0, 0.0, 0.0))
+    (tmp_path / "stat").unlink() if content is None else (tmp_path / "stat").write_text(content)
+    since = moment()
+    system.now += 1
+    assert others(since) == 3.0
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0.0, 0.0))
+    assert others(since) == 0.0
+    monkeypatch.delattr(os, "getloadavg")
+    assert others(since) == 0.0
+
+
+def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "allowed_cores", lambda: frozenset(range(16)))
+    assert not is_busy(0.2, 16)
+    assert is_busy(0.3, 16)
+    assert not is_busy(1.5, 8)
+    assert is_busy(3.0, 8), "hardware threads share cores"
+    assert is_busy(0.3, 20)
+
+
+def test_the_figures_of_this_system() -> None:
+    since = moment()
+    assert since.own_s > 0
+    assert others(since) >= 0
