@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,70 +14,82 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, SSEError
 
+from duo.cli.speaker import Answer, Message, Show
 from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
 from duo.spec.types import Source
 
-Message = dict[str, str]
-# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup.
-Show = Callable[[str, int, Source], None]
-
+_PROBE_S = 1.0  # for a server on this machine
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_FULL = "the server's limit of tokens or of the context is reached: /clear begins a new conversation"
 
 
 class ServerError(DuoError):
     """A server cannot be reached, or its response is an error or invalid."""
 
+    def __init__(self, message: str, status: int = 0) -> None:
+        """`status`: that of the HTTP response; 0: there was none, or it was a success."""
+        super().__init__(message)
+        self.status = status
+
 
 @dataclass(slots=True)
-class Answer:
-    """An answer so far."""
+class _Reading:
+    """Reads the chunks of a stream into an answer."""
 
-    text: str = ""
-    figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, verified, accepted; 0: unknown
+    answer: Answer
+    show: Show
     finished: bool = False
+    _reason: Any = None  # OpenAI's finish_reason
     _first_s: float = 0.0
     _last_s: float = 0.0
 
-    def take(self, document: Any, show: Show) -> None:
-        """Add a chunk of the stream, and show its text."""
-        choice = _within(document, "choices", 0)
-        self.finished |= _within(choice, "finish_reason") is not None
+    def take(self, document: Any) -> None:
+        """Add a chunk, and show its text."""
+        answer, choice = self.answer, _within(document, "choices", 0)
+        if (reason := _within(choice, "finish_reason")) is not None:
+            self.finished = True
+            self._reason = reason
         content = _within(choice, "delta", "content")
         if isinstance(content, str) and content:
             self._last_s = time.monotonic()
             self._first_s = self._first_s or self._last_s
             text = _without_surrogates(content)
-            self.text += text
+            answer.text += text
             found = _within(document, "duo", "source") == Source.LOOKUP.value
-            show(text, int(_number(document, "duo", "accepted")), Source.LOOKUP if found else Source.DRAFT)
-        timings = _within(document, "timings")
+            self.show(text, int(_number(document, "duo", "accepted")), Source.LOOKUP if found else Source.DRAFT)
+        self._take_figures(document)
+
+    def end(self) -> None:
+        """Say why the answer is empty or incomplete."""
+        if self._reason == "length":
+            self.answer.remark = _FULL
+        elif not self.answer.text:
+            known = isinstance(self._reason, str) and self._reason not in ("", "stop")
+            self.answer.remark = "the answer is empty: " + (
+                _one_line(str(self._reason)) if known else "the model ended the text at once"
+            )
+
+    def _take_figures(self, document: Any) -> None:
+        answer, timings = self.answer, _within(document, "timings")
+        if n_prompt := int(_number(document, "usage", "prompt_tokens")):
+            n_cached = int(_number(document, "usage", "prompt_tokens_details", "cached_tokens"))
+            answer.prompt = (n_prompt, min(n_prompt, n_cached))
         if n_tokens := int(_number(timings, "predicted_n")):
             rate = _number(timings, "predicted_per_second")
             n_verified, n_accepted = int(_number(timings, "draft_n")), int(_number(timings, "draft_n_accepted"))
-            self.figures = (n_tokens, n_tokens / rate if rate else 0.0, n_verified, n_accepted)
-        elif not self.figures[0] and (n_tokens := int(_number(document, "usage", "completion_tokens"))):
+            answer.figures = (n_tokens, n_tokens / rate if rate else 0.0, n_verified, n_accepted)
+        elif not answer.figures[0] and (n_tokens := int(_number(document, "usage", "completion_tokens"))):
             # The time before the first token is that of the prompt.
             per_token = (self._last_s - self._first_s) / (n_tokens - 1) if n_tokens > 1 else 0.0
-            self.figures = (n_tokens, n_tokens * per_token, 0, 0)
-
-
-def describe(*answers: Answer) -> str:
-    """The statistics of answers, added up; empty if unknown."""
-    n_tokens, seconds, n_verified, n_accepted = map(sum, zip(*(answer.figures for answer in answers), strict=True))
-    words = [
-        f"{n_tokens} token{'s' if n_tokens > 1 else ''}" if n_tokens else "",
-        f"{n_tokens / seconds:.1f} tokens/s" if n_tokens and seconds else "",
-        f"{n_accepted} of {n_verified} candidates accepted" if n_verified else "",
-    ]
-    return ", ".join(filter(None, words))
+            answer.figures = (n_tokens, n_tokens * per_token, 0, 0)
 
 
 class Server:
     """A server; `model` defaults to its first, and `settings` are sent with every request."""
 
-    def __init__(self, url: str, *, key: str | None, model: str | None, settings: dict[str, float]) -> None:
+    def __init__(self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any]) -> None:
         """Raises UsageError for an invalid URL or key."""
         self._url = _parse_url(url)
         self.name = str(self._url.copy_with(userinfo=b"")).rstrip("/")
@@ -96,36 +108,58 @@ class Server:
             self._model = _without_surrogates(found) if isinstance(found, str) and found else "default"
         return self._model
 
-    def answer(self, messages: list[Message], answer: Answer, show: Show) -> None:
-        """Request an answer, and add it to `answer`, showing each piece. Raises ServerError.
+    def greeting(self) -> str:
+        """The model and the address. Raises ServerError."""
+        return f"{self.model()} at {self.name}"
+
+    def is_there(self) -> bool:
+        """Whether a server with this API answers at once."""
+        try:
+            with self._send("GET", "/v1/models", timeout_s=_PROBE_S) as response:
+                return isinstance(_within(_parse_body(response), "data"), list)
+        except ServerError as error:
+            # It is a server that wants a key, or still loads its model.
+            return error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.SERVICE_UNAVAILABLE)
+
+    def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
+        """Request an answer, and add it to `answer`, showing each piece: see Speaker. Raises ServerError.
 
         The connection is closed in any case, also by Ctrl-C, so that the server stops.
         """
         model = self.model()
         self._model = self._named  # looked up again after a failure: it may be another server then
         options = {"stream": True, "stream_options": {"include_usage": True}, **self._settings}
+        if attempt and options.get("seed", -1) >= 0:
+            options["seed"] += attempt
+        reading = _Reading(answer, show)
         with self._send("POST", "/v1/chat/completions", {"model": model, "messages": messages, **options}) as response:
             response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
                 if event.data == "[DONE]":
-                    answer.finished = True
+                    reading.finished = True
                     break
                 document = _parse(event.data or "{}")
                 if event.event == "error" or _within(document, "error"):
                     raise ServerError(f"the server reports an error: {_error_message(document)}")
-                answer.take(document, show)
-        if not answer.finished:
+                reading.take(document)
+        if not reading.finished:
             raise ServerError(f"the answer of {self.name} is incomplete")
+        reading.end()
         self._model = model
 
     @contextmanager
-    def _send(self, method: str, path: str, content: Any = None, *, may_lack: bool = False) -> Iterator[httpx.Response]:
+    def _send(
+        self, method: str, path: str, content: Any = None, *, may_lack: bool = False, timeout_s: float | None = None
+    ) -> Iterator[httpx.Response]:
         """Raises ServerError, also for an error status, except for 404 if the server `may_lack` the path."""
         url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
         try:
-            with _client(url) as client, client.stream(method, url, headers=self._headers, json=content) as response:
+            with (
+                _client(url, timeout_s or _SILENCE_S) as client,
+                client.stream(method, url, headers=self._headers, json=content) as response,
+            ):
                 if not response.is_success and not (may_lack and response.status_code == httpx.codes.NOT_FOUND):
-                    raise ServerError(_refusal(response))
+                    raise ServerError(_refusal(response), response.status_code)
                 yield response
         except httpx.HTTPError as error:
             raise ServerError(self._explain(error)) from error
@@ -141,12 +175,12 @@ class Server:
         return f"the answer of {self.name} is incomplete: {words}"
 
 
-def _client(url: httpx.URL) -> httpx.Client:
+def _client(url: httpx.URL, timeout_s: float) -> httpx.Client:
     """Raises ServerError if the environment names a proxy or certificates that cannot be used."""
     try:
         # Proxies cannot reach loopback addresses; loading certificates takes time.
         return httpx.Client(
-            timeout=httpx.Timeout(_SILENCE_S, connect=5), verify=url.scheme == "https",
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5)), verify=url.scheme == "https",
             trust_env=url.host not in LOOPBACK_NAMES,
         )  # fmt: skip
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
@@ -178,7 +212,7 @@ def _parse_url(url: str) -> httpx.URL:
     except (httpx.InvalidURL, UnicodeError) as error:
         raise UsageError(f"{_one_line(url)!r} is not a URL: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 80) < 1 << 16:
-        raise UsageError(f"{url!r} is not a URL such as http://127.0.0.1:5555")
+        raise UsageError(f"{url!r} is not a URL such as http://127.0.0.1:5555; a model file is named with -m")
     return parsed.copy_with(path=parsed.path.rstrip("/").removesuffix("/v1"))
 
 

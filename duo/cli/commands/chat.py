@@ -1,175 +1,118 @@
-"""`duo chat`: a client of OpenAI-compatible servers, on a terminal or in a pipe."""
+"""`duo chat`, and `duo -cnv`: a chat with a model in this process or on a server, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
-import re
-import signal
 import sys
-from collections.abc import Callable
-from types import FrameType
 
-from duo.cli.chat_client import Answer, Message, Server, ServerError, describe
 from duo.cli.options.chat import ChatOptions
 from duo.cli.options.prompt import read_argument, read_prompt
+from duo.cli.options.run import RunOptions
 from duo.cli.options.secrets import api_keys
-from duo.cli.terminal.console import say, stderr
-from duo.cli.terminal.writer import TextWriter, coloured, marks_tokens
-from duo.config import SamplingConfig, StopConfig
+from duo.cli.speaker import Answer, Speaker
+from duo.cli.terminal.console import say
+from duo.cli.terminal.log import send_log
+from duo.cli.terminal.talk import Printer, Talk, beginning
+from duo.cli.terminal.writer import marks_tokens
 from duo.errors import UsageError
-from duo.spec.types import Source
+from duo.llama import spin_briefly
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_COMMANDS = ("new", "system", "stats", "help", "quit", "q")
-_HELP = """\
-Enter         send the message
-Alt-Enter     begin a new line (also Ctrl-J)
-Ctrl-C        stop the answer, or clear the line
-Up            recall an earlier message
-:new          start a new conversation
-:system TEXT  set the system prompt and start a new conversation; without TEXT, show it
-:stats        show statistics of the last answer, and of all answers
-:quit         exit (also :q and Ctrl-D)
-::            at the start of a message: a single :"""
+_LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
 
 
 def chat(options: ChatOptions) -> int:
-    """Chat until the user quits, or answer standard input. Returns the exit status.
+    """Chat with a model in this process or on a server. Returns the exit status.
 
     Raises DuoError, and BrokenPipeError if stdout is closed.
     """
-    model = options.model and read_argument(options.model, "--model", escape=False)
-    system = options.system_prompt and read_argument(options.system_prompt, "--system-prompt", escape=False)
-    SamplingConfig(temp=options.temp or 0.0, seed=max(0, options.seed or 0))  # these check themselves
-    StopConfig(options.predict or 0)
-    file, key = options.api_key_file, options.api_key
-    if file is not None and not (key := next(iter(api_keys(None, file)), None)):
-        raise UsageError(f"--api-key-file {file}: no key in this file")
-    settings = {"max_tokens": options.predict, "temperature": options.temp, "seed": options.seed}
-    given = {name: value for name, value in settings.items() if value is not None}
-    server = Server(options.url, key=key, model=model or None, settings=given)
+    url = options.url or (None if options.has_engine_options else _lead(options))
+    if url is None:
+        options.check_engine()
+        return converse(options)
+    from duo.cli.chat_client import Server  # noqa: PLC0415 - a chat in this process needs no network
+
+    options.check_server()
+    model = read_argument(str(options.model), "-m", escape=False) if "model" in options.given else None
+    server = Server(url, key=_key(options), model=model, settings=options.settings())
+    options.generation_config(escape=options.escape)  # checks its values
+    return _talk(server, options, _first(options))
+
+
+def converse(options: RunOptions | ChatOptions) -> int:
+    """Chat with a model in this process. Returns the exit status. Raises DuoError."""
+    if isinstance(options, RunOptions):
+        _check_run(options)
+    if options.back_port is not None and not options.has_draft:
+        spin_briefly()  # a remote draft may run on this machine, too
+    send_log(
+        verbose=options.verbose, file=options.log_file, hidden=() if options.back_port is not None else ("duo.link",)
+    )
+    from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
+    from duo.cli.devices import rpc_servers  # noqa: PLC0415
+    from duo.cli.load import check_usage, loaded  # noqa: PLC0415
+
+    check_usage(options)
+    config = options.generation_config(escape=options.escape)
+    if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
+        raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
+    first = _first(options)
+    with loaded(options) as engine:
+        return _talk(LocalModel(engine, config), options, first)
+
+
+def _check_run(options: RunOptions) -> None:
+    """Raises UsageError without a model, and for options of a single text."""
+    if not options.names_target:
+        options.model_names()  # which may know better what is missing
+        raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo chat`")
+    given = (options.live, options.json, options.trace, options.display_prompt)
+    names = ("--live", "--json", "--trace", "--display-prompt")
+    for name in (name for name, value in zip(names, given, strict=True) if value):
+        raise UsageError(f"{name} is for a single text, -cnv for a conversation: use only one")
+
+
+def _talk(speaker: Speaker, options: RunOptions | ChatOptions, first: str | None) -> int:
+    """Chat on a terminal, or print the answer to `first`. Returns the exit status."""
+    system = options.system_prompt and read_argument(options.system_prompt, "-sys", escape=options.escape)
     printer = Printer(marks=marks_tokens(options.color))
-    if sys.stdin is not None and sys.stdin.isatty():
-        return Talk(server, system, printer).run()
-    text = read_prompt(None, "-", escape=False) or ""
+    if _is_interactive():
+        return Talk(speaker, system, printer).run(first)
+    answer = Answer()
     try:
-        server.answer([*_beginning(system), {"role": "user", "content": text}], Answer(), printer.show)
+        speaker.answer([*beginning(system), {"role": "user", "content": first or ""}], answer, printer.show)
     finally:
         if sys.stdout.isatty():
             printer.end()
+    if answer.remark:
+        say(f"duo: {answer.remark}")
     return 0
 
 
-def _beginning(system: str | None) -> list[Message]:
-    return [{"role": "system", "content": system}] if system else []
+def _is_interactive() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
-class Printer(TextWriter):
-    """Writes answers to stdout; with `marks`, accepted candidates in colour."""
-
-    def show(self, text: str, n_accepted: int, source: Source) -> None:
-        """Write a piece, of which `n_accepted` characters were candidates of `source`. Raises BrokenPipeError."""
-        drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
-        self._last = (drafted + own or self._last)[-1:]
-        self._write((coloured(drafted, source) if drafted and self._marks else drafted) + own)
-
-    def end(self) -> None:
-        """Begin a new line, unless at the start of one."""
-        if self._last not in (b"", b"\n"):
-            self._last = b""
-            self._write(b"\n")
-
-    def note(self, text: str) -> None:
-        """Print a message that is not part of an answer."""
-        stderr().print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
+def _first(options: RunOptions | ChatOptions) -> str | None:
+    """The first message: -p or -f, otherwise standard input, unless it is a terminal. Raises PromptError."""
+    if options.prompt is None and options.file is None and not _is_interactive():
+        return read_prompt(None, "-", escape=False)
+    return read_prompt(options.prompt, options.file, escape=options.escape)
 
 
-class Talk:
-    """A conversation on a terminal."""
+def _lead(options: ChatOptions) -> str | None:
+    """The address of a lead on this machine, unless the options name a model or none answers."""
+    if options.names_target:
+        return None
+    from duo.cli.chat_client import Server  # noqa: PLC0415
 
-    def __init__(self, server: Server, system: str | None, printer: Printer) -> None:
-        """From now on, Ctrl-C interrupts requests only."""
-        from duo.cli.terminal.chat_input import input_line  # noqa: PLC0415 - slow to import
+    if not Server(_LEAD, key=_key(options), model=None, settings={}).is_there():
+        return None
+    say(f"duo: no model given (-m, -hf): using the server at {_LEAD}")
+    return _LEAD
 
-        self._server = server
-        self._printer = printer
-        self._note = printer.note
-        self._line = input_line()
-        self._system = system
-        self._messages = _beginning(system)
-        self._answers = [Answer()]
-        self._stoppable = False
-        signal.signal(signal.SIGINT, self._interrupt)
 
-    def run(self) -> int:
-        """Chat until the user quits. Returns the exit status. Raises BrokenPipeError if stdout is closed."""
-        self._try(lambda: self._note(f"{self._server.model()} at {self._server.name}; :help lists the commands"))
-        while True:
-            try:
-                # Bytes that are not UTF-8 are read as surrogates, which cannot be sent.
-                text = self._line.prompt().encode("utf-8", "replace").decode()
-            except EOFError:
-                return 0
-            except KeyboardInterrupt:
-                self._note("to exit, use Ctrl-D or :quit")
-                continue
-            command = re.match(r":(?!:)(\S*)\s*(.*)", text, re.DOTALL)
-            if command is None:
-                self._ask(text[1:] if text.startswith("::") else text)
-            elif command[1] in ("q", "quit") and not command[2]:
-                return 0
-            else:
-                self._run_command(command[1], command[2].strip())
-
-    def _ask(self, text: str) -> None:
-        """Send a message and print the answer. Without one, the message is not kept."""
-        if not text.strip():
-            return
-        question, answer = {"role": "user", "content": text}, Answer()
-        finished = self._try(lambda: self._server.answer([*self._messages, question], answer, self._printer.show))
-        if finished or answer.text:
-            self._messages += [question, {"role": "assistant", "content": answer.text}]
-        self._answers.append(answer)
-        if finished and not answer.text:
-            self._note("the answer is empty")
-        if figures := describe(answer):
-            self._note(figures)
-
-    def _try(self, request: Callable[[], None]) -> bool:
-        """Run a request and report errors. Returns whether it succeeded."""
-        try:
-            try:
-                self._stoppable = True
-                request()
-            finally:
-                self._stoppable = False
-                self._printer.end()
-        except KeyboardInterrupt:
-            self._note("\nstopped")  # the terminal has shown ^C
-        except ServerError as error:
-            say(f"duo: error: {error}")
-        else:
-            return True
-        return False
-
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        if self._stoppable:
-            self._stoppable = False  # a second Ctrl-C must not interrupt the cleanup
-            raise KeyboardInterrupt
-
-    def _run_command(self, name: str, text: str) -> None:
-        """Run `:name text`."""
-        if name not in _COMMANDS:
-            self._note(f":{name} is not a command; :help lists them")
-        elif text and name != "system":
-            self._note(f":{name} takes no text; to send this, begin with ::")
-        elif name == "help":
-            self._note(_HELP)
-        elif name == "stats":
-            known = [describe(*answers) or "unknown" for answers in (self._answers[-1:], self._answers)]
-            self._note(f"last answer: {known[0]}\nall answers: {known[1]}")
-        elif name == "system" and not text:
-            self._note(self._system or "no system prompt")
-        else:
-            self._system = text or self._system
-            self._messages = _beginning(self._system)
-            self._note("new conversation")
+def _key(options: ChatOptions) -> str | None:
+    """The API key. Raises UsageError."""
+    file, key = options.api_key_file, options.api_key
+    if file is not None and not (key := next(iter(api_keys(None, file)), None)):
+        raise UsageError(f"--api-key-file {file}: no key in this file")
+    return key

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from contextlib import suppress
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
 
 from duo.errors import UsageError
@@ -17,6 +22,7 @@ from duo.models.files import MIB
 from duo.models.profiles import config_dir
 
 _MAX_HISTORY = 64 * MIB  # all of it is read
+_ENTERS = (Keys.ControlM, Keys.ControlJ)
 
 
 def input_line() -> PromptSession[str]:
@@ -67,3 +73,44 @@ def _clear(event: KeyPressEvent) -> None:
         event.current_buffer.reset()
     else:
         event.app.exit(exception=KeyboardInterrupt)
+
+
+def typed_ahead(line: PromptSession[str]) -> None:
+    """Put what was typed since the last message into the next input line, without sending it.
+
+    An Enter at the end is dropped, and one in between begins a new line.
+    """
+    source = line.app.input
+    keys = get_typeahead(source)  # read together with the Enter of the last message
+    while more := source.read_keys():
+        keys += more
+    keys = [key for key in keys if key.key != Keys.CPRResponse]  # the terminal's own, about the last input line
+    while keys and keys[-1].key in _ENTERS:
+        keys.pop()
+    store_typeahead(source, [KeyPress(Keys.ControlJ) if key.key in _ENTERS else key for key in keys])
+
+
+@contextmanager
+def no_echo() -> Iterator[None]:
+    """Outside an input line, what is typed is neither shown nor changed, and waits for the next one.
+
+    Ctrl-C still sends a signal, without discarding input or output. For the main thread.
+    """
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    quiet = termios.tcgetattr(terminal)
+    quiet[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
+    quiet[3] = (quiet[3] & ~(termios.ECHO | termios.ICANON | termios.IEXTEN)) | termios.NOFLSH
+    quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
+
+    def apply(*_: object) -> None:
+        termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+
+    apply()
+    handler = signal.signal(signal.SIGCONT, apply)  # after Ctrl-Z and fg, the modes are the shell's
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCONT, handler)
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, before)

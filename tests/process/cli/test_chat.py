@@ -1,27 +1,45 @@
-"""`duo chat` on a terminal, with a scripted server on a real socket."""
+"""`duo chat` on a terminal, with a scripted server on a real socket, and with models in its own process."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
+import signal
+import struct
+import termios
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
-from tests.command import Argument
+import pytest
+
+from tests.command import ONE_EACH, SLOW_TARGET, Argument, models
 from tests.process.cli.terminal import CTRL_C, Terminal
 from tests.unit.cli.fake_openai import BROKEN, HELD, FakeServer, Reply, end, piece, refuses, says
 
 PROMPT = b"\x1b[?2004h"  # the input line is ready: bracketed paste is on
+NO_PROMPT = b"\x1b[?2004l"  # it has ended
 ENTER = b"\r"
 UP = b"\x1b[A"
 CTRL_D = b"\x04"
+# A terminal as a shell leaves it: what is typed is shown, and Ctrl-C discards it.
+AS_A_SHELL = """import termios
+modes = termios.tcgetattr(0)
+modes[3] = (modes[3] | termios.ECHO) & ~termios.NOFLSH
+termios.tcsetattr(0, termios.TCSANOW, modes)
+"""
 
 
 class Talk(Terminal):
     """`duo chat` on a terminal."""
 
-    def __init__(self, url: str, *arguments: Argument, before: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(self, *arguments: Argument, before: str = "", env: dict[str, str] | None = None) -> None:
         # prompt_toolkit warns about a terminal that does not report its cursor's position.
         env = {"PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}
-        super().__init__("chat", url, *arguments, before=before, stderr_too=True, env=env)
+        super().__init__("chat", *arguments, before=before, stderr_too=True, env=env)
 
     def __enter__(self) -> Talk:
         return self
@@ -37,10 +55,30 @@ class Talk(Terminal):
         self.type(text + ENTER)
         return self.wait_for(PROMPT)
 
+    def type_ahead(self, keys: bytes) -> None:
+        """Type, and wait until the terminal has it."""
+        with Path(f"/proc/{self.process.pid}/fd/0").open("rb", buffering=0) as terminal:
+            n = _n_typed(terminal.fileno())
+            self.type(keys)
+            while _n_typed(terminal.fileno()) < n + len(keys):
+                assert self.process.poll() is None
+                time.sleep(0.01)
+
+    @property
+    def modes(self) -> list[Any]:
+        """The terminal's attributes."""
+        return termios.tcgetattr(self._master)
+
     def leave(self) -> None:
-        self.type(b":quit" + ENTER)
+        self.type(b"/exit" + ENTER)
         assert self.finish() == 0
         assert b"Traceback" not in self.shown
+
+
+def _n_typed(terminal: int) -> int:
+    """Number of bytes that can be read."""
+    n: int = struct.unpack("i", fcntl.ioctl(terminal, termios.FIONREAD, bytes(4)))[0]
+    return n
 
 
 def test_a_conversation_is_sent_in_full() -> None:
@@ -48,24 +86,27 @@ def test_a_conversation_is_sent_in_full() -> None:
         assert b"first at " + server.url.encode() in talk.wait_for(PROMPT)
         assert b"answer 0\n" in talk.say(b"a\nb" + b"\x1b\r" + b"c")
         assert b"answer 1\n" in talk.say(b"\x1b[200~d\r\ne\x1b[201~")
-        talk.say(b":new")
-        assert b"answer 2\n" in talk.say(b"::new")
-        assert b"One." in talk.say(b":system")
-        talk.say(b":system Two\nlines.")
+        talk.say(b"/clear")
+        assert b"answer 2\n" in talk.say(b"//new")
+        assert b"One." in talk.say(b"/system")
+        talk.say(b"/system Two\nlines.")
         assert b"answer 3\n" in talk.say(b"f")
-        assert b":what" in talk.say(b":what now?")
-        assert b":new takes no " in talk.say(b":new idea")
+        shown = talk.say(b"/what now?")
+        assert b"/what is not a command; the commands are /help, /exit, /clear, /regen, /system TEXT, /stats" in shown
+        assert b"/clear takes no " in talk.say(b"/clear idea")
+        shown = talk.say(b"/help")
+        assert all(name in shown for name in (b"/exit", b"/clear", b"/regen", b"/system TEXT", b"/stats", b"Ctrl-C"))
         talk.say(b"   ")
-        assert b"answer 4\n" in talk.say(b":: g")
+        assert b"answer 4\n" in talk.say(b"// g")
         talk.leave()
     one, two = ("system", "One."), ("system", "Two\nlines.")
     first = [one, ("user", "a\nb\nc")]
     assert server.conversations == [
         first,
         [*first, ("assistant", "answer 0"), ("user", "d\ne")],
-        [one, ("user", ":new")],
+        [one, ("user", "/new")],
         [two, ("user", "f")],
-        [two, ("user", "f"), ("assistant", "answer 3"), ("user", ": g")],
+        [two, ("user", "f"), ("assistant", "answer 3"), ("user", "/ g")],
     ]
 
 
@@ -87,7 +128,7 @@ def test_ctrl_c_stops_an_answer_or_clears_the_line_and_ctrl_d_exits() -> None:
         talk.type(b"draft" + CTRL_C)
         assert b"ok\n" in talk.say(b"c")
         talk.type(CTRL_C)
-        assert b"Ctrl-D or :quit" in talk.wait_for(PROMPT)
+        assert b"Ctrl-D or /exit" in talk.wait_for(PROMPT)
         talk.type(CTRL_D)
         assert talk.finish() == 0
     so_far = [("user", "a"), ("assistant", "so far")]
@@ -105,7 +146,7 @@ def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
             shown = talk.say(b"b")
             assert b"half\n" in shown
             assert b"duo: error: the answer of" in shown
-            assert b"the answer is empty" in talk.say(b"c")
+            assert b"the answer is empty: the model ended the text at once" in talk.say(b"c")
             assert b"ok\n" in talk.say(b"d")
         assert b"cannot connect to " in talk.say(b"still there?")
         talk.leave()
@@ -133,7 +174,7 @@ def test_control_sequences_of_a_server_and_figures() -> None:
         shown = talk.say(b"hi")
         assert b"\x1b[2m128 tokens, 21.2 tokens/s, 61 of 80 " in shown
         assert b"\x1b[2m1 token\x1b" in talk.say(b"hi")
-        shown = talk.say(b":stats")
+        shown = talk.say(b"/stats")
         assert b"last answer: 1 token" in shown
         assert b"all answers: 129 tokens, " in shown
         assert b"token" not in talk.say(b"hi")
@@ -164,3 +205,121 @@ def test_a_redirected_text_is_plain_and_a_history_that_cannot_be_kept_is_ignored
         talk.say(b"hi")
         talk.leave()
     assert file.read_bytes() == b"a\x1b[1mb\nc\n"
+
+
+def test_an_answer_is_generated_again() -> None:
+    replies = (says("one"), says("two"), refuses(503, "busy"), Reply(piece("thr"), ending=BROKEN), says("four"))
+    with FakeServer(*replies) as server, Talk(server.url, "-s", "5") as talk:
+        talk.wait_for(PROMPT)
+        assert b"there is no answer yet" in talk.say(b"/regen")
+        for keys in (b"a", b"/regen", b"/regen", b"/regen", b"b"):
+            assert b"same answer" not in talk.say(keys)
+        assert b"there is no answer yet" in talk.say(b"/new") + talk.say(b"/regen")
+        talk.leave()
+    again = [[("user", "a")]] * 4
+    # A failure without any text keeps the answer that there was.
+    assert server.conversations == [*again, [("user", "a"), ("assistant", "thr"), ("user", "b")]]
+    assert [body["seed"] for body in server.questions] == [5, 6, 7, 8, 5]
+
+
+def test_what_is_typed_during_an_answer_is_in_the_next_input_line_and_not_sent() -> None:
+    gate = threading.Event()
+    reply = Reply(piece("so far, "), rest=(gate, piece("so good") + end()))
+    with FakeServer(reply, says("ok")) as server, Talk(server.url, before=AS_A_SHELL) as talk:
+        talk.wait_for(PROMPT)
+        talk.type(b"a" + ENTER)
+        talk.wait_for(b"so far, ")
+        talk.type_ahead(b"nexx\x7ft" + ENTER + b"line" + ENTER * 2)
+        gate.set()
+        assert talk.wait_for(PROMPT).startswith(b"so good\n")
+        talk.wait_for(b"line")
+        talk.say(b"!")
+        talk.leave()
+    assert server.conversations[1][-1] == ("user", "next\nline!")
+
+
+def test_what_was_typed_stays_if_the_answer_is_stopped_and_ctrl_d_ends_the_chat_after_it() -> None:
+    gate = threading.Event()
+    replies = (Reply(piece("so far"), ending=HELD), Reply(piece("well"), rest=(gate, end())))
+    with FakeServer(*replies) as server, Talk(server.url, before=AS_A_SHELL) as talk:
+        talk.wait_for(PROMPT)
+        talk.type(b"a" + ENTER)
+        talk.wait_for(b"so far")
+        talk.type_ahead(b"b")
+        talk.type(CTRL_C)
+        assert b"stopped" in talk.wait_for(PROMPT)
+        talk.type(ENTER)
+        talk.wait_for(b"well")
+        talk.type_ahead(CTRL_D)
+        gate.set()
+        assert talk.finish() == 0
+    assert server.conversations[1][-1] == ("user", "b")
+
+
+@pytest.mark.parametrize("during", ["input", "answer"])
+def test_the_terminal_is_as_before_when_the_chat_has_ended(during: str) -> None:
+    with FakeServer(Reply(piece("so far"), ending=HELD)) as server, Talk(server.url, before=AS_A_SHELL) as talk:
+        before = talk.modes
+        before[3] = (before[3] | termios.ECHO) & ~termios.NOFLSH
+        talk.wait_for(PROMPT)
+        assert not talk.modes[3] & (termios.ECHO | termios.ICANON)
+        if during == "answer":
+            talk.type(b"a" + ENTER)
+            talk.wait_for(b"so far")
+            assert not talk.modes[3] & (termios.ECHO | termios.ICANON)
+        with Path(f"/proc/{talk.process.pid}/fd/0").open("rb", buffering=0):  # the last user of a terminal resets it
+            os.kill(talk.process.pid, signal.SIGTERM)
+            assert talk.process.wait(60) == 128 + signal.SIGTERM
+            assert talk.modes == before
+
+
+def test_a_chat_that_was_stopped_by_the_shell_sets_the_terminal_again() -> None:
+    gate = threading.Event()
+    reply = Reply(piece("so far"), rest=(gate, piece("so good")), ending=HELD)
+    with FakeServer(reply) as server, Talk(server.url, before=AS_A_SHELL) as talk:
+        talk.wait_for(PROMPT)
+        talk.type(b"a" + ENTER)
+        talk.wait_for(b"so far")
+        quiet, shells = talk.modes, talk.modes
+        os.kill(talk.process.pid, signal.SIGSTOP)
+        shells[3] |= termios.ECHO | termios.ICANON
+        termios.tcsetattr(talk._master, termios.TCSANOW, shells)
+        os.kill(talk.process.pid, signal.SIGCONT)
+        gate.set()  # another thread may get the signal, and the main one handles it when it wakes up
+        while talk.modes != quiet:
+            assert talk.process.poll() is None
+            time.sleep(0.01)
+        talk.type(CTRL_C)
+        talk.wait_for(PROMPT)
+        talk.leave()
+
+
+def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
+    with Talk(*models(*demo_pair), *ONE_EACH, "-c", "256", "-n", "12", "-p", "Say one word.") as talk:
+        greeting = talk.wait_for(PROMPT)
+        assert demo_pair[0].name.encode() + b", draft " + demo_pair[1].name.encode() in greeting
+        assert b"> Say one word." in greeting
+        assert b" tokens, " in greeting
+        assert b" tokens/s" in talk.say(b"Another one?")
+        shown = talk.say(b"/stats")
+        found = re.search(rb"(\d+) tokens of conversation, (\d+) of them new", shown)
+        assert found is not None
+        assert 0 < int(found[2]) < int(found[1]) - 12
+        assert b"this is the same answer: others need a temperature above 0 (--temp)" in talk.say(b"/regen")
+        long = b" ".join([b"word"] * 300)
+        assert b"the context 256 (-c): /clear begins a new conversation" in talk.say(long)
+        assert b"Traceback" not in talk.say(b"/clear")
+        assert b" tokens/s" in talk.say(b"Once more.")
+        talk.leave()
+
+
+def test_ctrl_c_stops_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
+    with Talk(*models(demo_pair[0]), *ONE_EACH, "-c", "512", "--ignore-eos", before=SLOW_TARGET) as talk:
+        talk.wait_for(PROMPT)
+        for question in (b"Tell me a story.", b"Another."):
+            talk.type(question + ENTER)
+            talk.wait_for(NO_PROMPT)
+            talk.wait_for(b" ")
+            talk.type(CTRL_C * 2)
+            assert b"stopped" in talk.wait_for(PROMPT)
+        talk.leave()

@@ -24,6 +24,7 @@ class Reply:
     kind: str = "text/event-stream"
     headers: dict[str, str] = field(default_factory=dict)
     ending: str = WHOLE
+    rest: tuple[threading.Event, bytes] | None = None  # more of the body, to be sent after an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,20 @@ class FakeServer:
                 for name, value in names.items():
                     self.send_header(name, value)
                 self.end_headers()
-                if reply.body:
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(reply.body), reply.body))
+                self._write(reply.body)
+                if reply.rest is not None:
+                    reply.rest[0].wait(60)
+                    self._write(reply.rest[1])
                 if reply.ending == WHOLE:
                     self.wfile.write(b"0\r\n\r\n")
                 elif reply.ending == HELD:
                     with suppress(ConnectionError):
                         self.rfile.read(1)
                     fake.left.set()
+
+            def _write(self, data: bytes) -> None:
+                if data:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from duo.cli import chat_client
-from duo.cli.chat_client import Answer, Server, ServerError, describe
-from duo.cli.commands.chat import chat
+from duo.cli.chat_client import Server, ServerError, _Reading
+from duo.cli.commands import chat as chat_command
 from duo.cli.options.chat import ChatOptions
-from duo.errors import UsageError
+from duo.cli.speaker import Answer, describe
 from duo.spec.types import Source
 from tests.command import Argument, assert_refused
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says
@@ -158,20 +156,139 @@ def test_standard_input_without_a_question() -> None:
     assert_refused(duo("chat", stdin=b"\xff"), "standard input is not valid UTF-8")
 
 
+SERVER = "http://127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("arguments", "words"),
     [
-        *({"url": url} for url in ("localhost:5555", "http://", "http://a:x", "http://a:99999", "http://a..b")),
-        {"temp": -0.1},
-        {"temp": math.nan},
-        {"api_key": "ü"},
-        {"api_key_file": Path("/no/such/file")},
+        *(((url,), "is not a URL") for url in ("localhost:5555", "http://", "http://a:x", "http://a:99999")),
+        (("http://a..b",), "is not a URL"),
+        (("main.gguf",), "a model file is named with -m"),
+        ((SERVER, "--temp", "nan"), "--temp"),
+        ((SERVER, "--api-key", "ü"), "not allowed in HTTP headers"),
+        ((SERVER, "--api-key-file", "/no/such/file"), "/no/such/file"),
+        ((SERVER, "-md", "draft.gguf"), "-md is for a model in this process"),
+        ((SERVER, "-c", "512"), "-c is for a model in this process"),
+        (("-m", "main.gguf", "--api-key", "x"), "--api-key is for a server"),
+        (("-m", "main.gguf", "-hf", "a/b"), "use only one"),
+        (("-m", "main.gguf", "-p", "x", "-f", "y"), "use only one"),
     ],
-    ids=str,
 )
-def test_options_out_of_range(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        chat(ChatOptions(**options))
+def test_options_that_are_refused(arguments: tuple[str, ...], words: str) -> None:
+    assert_refused(duo("chat", *arguments, stdin=b"hi", env=NO_KEYS), words, status=2)
+
+
+@pytest.mark.parametrize("option", ["--live", "--json=x", "--trace=x", "--display-prompt"])
+def test_options_of_a_single_text_are_refused_in_a_conversation(option: str) -> None:
+    assert_refused(duo("-m", "main.gguf", "-cnv", option), "is for a single text", status=2)
+
+
+def test_a_conversation_of_a_run_needs_a_model() -> None:
+    assert_refused(duo("-cnv", "-n", "5"), "no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo chat`", status=2)
+
+
+def test_variables_of_the_environment_are_for_a_model_in_this_process() -> None:
+    env = NO_KEYS | {"LLAMA_ARG_MODEL": "/a/file.gguf", "LLAMA_ARG_TEMPERATURE": "0.7", "LLAMA_ARG_CTX_SIZE": "64"}
+    with FakeServer(says("ok")) as server:
+        assert duo("chat", server.url, "-p", "a\\nb", env=env).text == "ok"
+    (body,) = server.questions
+    assert set(body) == {"model", "messages", "stream", "stream_options"}
+    assert body["model"] == "first"
+    assert server.conversations == [[("user", "a\nb")]]
+
+
+def test_a_server_gets_every_sampling_option_that_is_given() -> None:
+    options = [
+        "--top-k",
+        "5",
+        "--top-p",
+        "0.5",
+        "--min-p",
+        "0.1",
+        "--typical",
+        "0.9",
+        "--repeat-penalty",
+        "1.1",
+        "--repeat-last-n",
+        "8",
+    ]
+    options += ["--presence-penalty", "0.1", "--frequency-penalty", "0.2", "-r", "one", "-r", "two", "-m", "other"]
+    with FakeServer(says("ok")) as server:
+        duo("chat", server.url, *options, stdin=b"hi", env=NO_KEYS)
+    (body,) = server.questions
+    assert body | {"messages": None, "stream": None, "stream_options": None} == {
+        "messages": None, "stream": None, "stream_options": None, "model": "other", "top_k": 5, "top_p": 0.5,
+        "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.1, "repeat_last_n": 8, "presence_penalty": 0.1,
+        "frequency_penalty": 0.2, "stop": ["one", "two"],
+    }  # fmt: skip
+
+
+def test_a_lead_on_this_machine_is_used_without_a_url_and_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(says("ok")) as server:
+        monkeypatch.setattr(chat_command, "_LEAD", server.url)
+        run = duo("chat", stdin=b"hi", env=NO_KEYS)
+    assert (run.text, run.stderr) == ("ok", f"duo: no model given (-m, -hf): using the server at {server.url}\n")
+
+
+@pytest.mark.parametrize(
+    ("models", "is_there"),
+    [
+        (MODELS, True),
+        (refuses(401, "a key, please"), True),
+        (refuses(503, "Loading model"), True),
+        (refuses(404, "not here"), False),
+        (Reply(b"<html>", kind="text/html"), False),
+        (Reply(b"", ending=BROKEN), False),
+        (Reply(b"", ending=HELD), False),
+    ],
+)
+def test_what_counts_as_a_lead(models: Reply, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_client, "_PROBE_S", 0.3)
+    with FakeServer(models=models) as server:
+        assert Server(server.url, key=None, model=None, settings={}).is_there() is is_there
+    assert not Server(server.url, key=None, model=None, settings={}).is_there()
+
+
+def test_options_of_an_engine_ask_for_the_demo_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ChatOptions] = []
+
+    def record(options: ChatOptions) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(chat_command, "converse", record)
+    with FakeServer() as server:
+        monkeypatch.setattr(chat_command, "_LEAD", server.url)
+        assert duo("chat", "-c", "64", env=NO_KEYS).status == 0
+    monkeypatch.setattr(chat_command, "_LEAD", server.url)
+    assert duo("chat", env=NO_KEYS).status == 0
+    assert [options.is_demo for options in asked] == [True, True]
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "remark"),
+    [
+        (says(), "the answer is empty: the model ended the text at once"),
+        (Reply(end("content_filter")), "the answer is empty: content_filter"),
+        (Reply(piece("a") + end("length")), "the server's limit of tokens or of the context is reached: /clear"),
+        (Reply(piece("a") + end("content_filter")), ""),
+    ],
+)
+def test_an_answer_that_is_empty_or_incomplete_says_why(reply: Reply, remark: str) -> None:
+    with FakeServer(reply) as server:
+        run = duo("chat", server.url, stdin=b"hi", env=NO_KEYS)
+    assert run.status == 0
+    assert run.stderr.startswith(f"duo: {remark}") if remark else not run.stderr
+
+
+def test_another_attempt_has_another_seed_if_one_is_given() -> None:
+    with FakeServer(*[says("a")] * 4) as server:
+        for settings in ({"seed": 7}, {"seed": -1}, {}):
+            client = Server(server.url, key=None, model=None, settings=settings)
+            client.answer([], Answer(), lambda *_: None, attempt=2)
+    assert [body.get("seed") for body in server.questions] == [9, -1, None]
 
 
 def test_events_in_every_form_of_the_standard() -> None:
@@ -187,9 +304,10 @@ def test_events_in_every_form_of_the_standard() -> None:
 
 def test_the_rate_without_timings_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answer()
+    reading = _Reading(answer, lambda *_: None)
     for now in (10.0, 10.5, 11.0):
         monkeypatch.setattr("time.monotonic", lambda now=now: now)
-        answer.take({"choices": [{"delta": {"content": "x"}}]}, lambda *_: None)
-    answer.take({"choices": [], "usage": {"completion_tokens": 5}}, lambda *_: None)
+        reading.take({"choices": [{"delta": {"content": "x"}}]})
+    reading.take({"choices": [], "usage": {"completion_tokens": 5}})
     assert answer.figures == (5, 1.25, 0, 0)
     assert describe(answer) == "5 tokens, 4.0 tokens/s"

@@ -1,0 +1,113 @@
+"""A chat with a model in this process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from duo.cli.hints import empty_hint
+from duo.cli.speaker import Answer, Message, Show
+from duo.cli.terminal.console import progress_bar
+from duo.config import MAX_SEED, GenerationConfig
+from duo.engine.engine import Engine
+from duo.engine.stream import Stream
+from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.errors import PromptError
+from duo.spec.types import common_prefix
+
+_MOST_SPACES = 16  # that SentencePiece adds after special tokens: more than between two turns
+
+
+class LocalModel:
+    """An engine that answers. Its KV cache keeps the conversation, so each turn processes only what is new."""
+
+    def __init__(self, engine: Engine, config: GenerationConfig) -> None:
+        """Makes the contexts, as large as the memory and the model allow. Raises DuoError, also without a template."""
+        target = engine.slot.target
+        if target.metadata("tokenizer.chat_template") is None:
+            raise PromptError(
+                f"{target.path.name} has no chat template, which a chat needs: `duo -m FILE -p TEXT` continues a text"
+            )
+        self._engine = engine
+        self._config = config
+        self._text, self._tokens = "", list[int]()  # of the conversation, up to the end of the last answer
+        # Contexts for a text of known length would be replaced, and their KV cache lost, at every turn.
+        engine.call(lambda slot: slot.reserve(0, -1))
+
+    def greeting(self) -> str:
+        """The models' files."""
+        slot = self._engine.slot
+        draft = f", draft {slot.draft_model.path.name}" if slot.draft_model is not None else ""
+        return f"{slot.target.path.name}{draft}, context of {slot.n_ctx} tokens"
+
+    def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
+        """Generate an answer: see Speaker. Raises DuoError."""
+        text = self._engine.apply_chat_template(messages)
+        prompt, written = self._tokenize(text), list[int]()
+        sampling = self._config.sampling
+        config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
+        n_new, total = len(prompt) - common_prefix(prompt, self._tokens), len(prompt)
+        with ExitStack() as bar:
+            tell = bar.enter_context(progress_bar()) if n_new > self._engine.slot.config.n_ubatch else None
+
+            def on_prompt(n: int) -> None:
+                if tell is not None:
+                    tell("processing the prompt", n, total)
+
+            with self._engine.start(prompt, config, on_prompt=on_prompt) as stream:
+                try:
+                    for step in stream:
+                        bar.close()
+                        n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
+                        answer.text += step.text
+                        written += step.tokens
+                        show(step.text, n_accepted, step.source)
+                except PromptError as error:
+                    raise PromptError(f"{error}: /clear begins a new conversation") from None
+                finally:
+                    self._take_figures(stream, answer)
+                    self._remember(text, answer.text, [*prompt, *written], len(written))
+
+    def _tokenize(self, text: str) -> list[int]:
+        """The tokens of a conversation, which begin with those of the last turn if it continues that.
+
+        A model may write a text in other tokens than those that the tokenizer finds, so the KV cache would not match.
+        """
+        tokens, target = self._engine.tokenize(text), self._engine.slot.target
+        if not self._text or not text.startswith(self._text):
+            return tokens
+        rest = text[len(self._text) :].encode()
+        n_bytes, first = 0, len(tokens)
+        while first and n_bytes <= len(rest) + _MOST_SPACES:
+            first -= 1
+            n_bytes += len(target.spelling(tokens[first : first + 1]))
+            if n_bytes >= len(rest) and rest in (target.spelling(tokens[first:]), target.prompt_text(tokens[first:])):
+                return [*self._tokens, *tokens[first:]]
+        return tokens
+
+    def _remember(self, text: str, answer: str, tokens: list[int], n_written: int) -> None:
+        """Keep the tokens of an answer to `text`, unless they have more text than it, such as a stop string."""
+        target = self._engine.slot.target
+        if n_written and target.is_end(tokens[-1]):
+            tokens, n_written = tokens[:-1], n_written - 1
+        written = target.spelling(tokens[len(tokens) - n_written :]).decode("utf-8", "replace")
+        self._text, self._tokens = (text + answer, tokens) if written == answer else ("", [])
+
+    def _take_figures(self, stream: Stream, answer: Answer) -> None:
+        statistics = stream.statistics
+        text, prompt = statistics.generation, stream.request
+        sources = [source for source in (statistics.draft, statistics.lookup) if source is not None]
+        seconds = text.tokens / text.tokens_per_s if text.tokens_per_s else 0.0
+        verified, accepted = sum(source.verified for source in sources), sum(source.accepted for source in sources)
+        answer.figures = (text.tokens, seconds, verified, accepted)
+        answer.prompt = (len(prompt.prompt), prompt.n_cached)
+        answer.remark = self._remark(text.stop, text.tokens, answer.text)
+
+    def _remark(self, stop: str, n_tokens: int, text: str) -> str:
+        """Why an answer is empty or incomplete; empty if it is neither."""
+        n_ctx, n_predict = self._engine.slot.n_ctx, self._config.stop.n_predict
+        if stop == CONTEXT_FULL:
+            return f"the context of {n_ctx} tokens (-c) is full: /clear begins a new conversation"
+        if not text:
+            return empty_hint(stop, n_tokens, n_predict)
+        return f"the answer is not complete: -n allows {n_predict} tokens" if stop == LIMIT else ""

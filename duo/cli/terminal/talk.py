@@ -1,0 +1,197 @@
+"""A conversation on a terminal."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from duo.cli.speaker import Answer, Message, Speaker, describe, describe_prompt
+from duo.cli.terminal.console import say, stderr, with_options
+from duo.cli.terminal.writer import TextWriter, coloured
+from duo.errors import DeviceError, DuoError
+from duo.spec.types import Source
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ALIASES = {"new": "clear", "quit": "exit", "q": "exit", "?": "help"}
+_COMMANDS = ("help", "exit", "clear", "regen", "system", "stats")
+_LIST = "/help, /exit, /clear, /regen, /system TEXT, /stats"
+_HELP = """\
+/help         show this list
+/exit         end the chat (also Ctrl-D)
+/clear        begin a new conversation
+/regen        generate the last answer again
+/system TEXT  set the system prompt and begin a new conversation; without TEXT, show it
+/stats        show statistics of the last answer, and of all answers
+//            at the start of a message: a single /
+
+Enter         send the message
+Alt-Enter     begin a new line (also Ctrl-J)
+Ctrl-C        end the answer, or clear the line
+Up            recall an earlier message"""
+
+
+def beginning(system: str | None) -> list[Message]:
+    """The messages before the first question."""
+    return [{"role": "system", "content": system}] if system else []
+
+
+class Printer(TextWriter):
+    """Writes answers to stdout; with `marks`, accepted candidates in colour."""
+
+    def show(self, text: str, n_accepted: int, source: Source) -> None:
+        """Write a piece, of which `n_accepted` characters were candidates of `source`. Raises BrokenPipeError."""
+        drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
+        self._last = (drafted + own or self._last)[-1:]
+        self._write((coloured(drafted, source) if drafted and self._marks else drafted) + own)
+
+    def end(self) -> None:
+        """Begin a new line, unless at the start of one."""
+        if self._last not in (b"", b"\n"):
+            self._last = b""
+            self._write(b"\n")
+
+    def note(self, text: str) -> None:
+        """Print a message that is not part of an answer."""
+        stderr().print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
+
+
+class Talk:
+    """A conversation on a terminal."""
+
+    def __init__(self, speaker: Speaker, system: str | None, printer: Printer) -> None:
+        from duo.cli.terminal import chat_input  # noqa: PLC0415 - slow to import
+
+        self._speaker = speaker
+        self._printer = printer
+        self._note = printer.note
+        self._input = chat_input
+        self._line = chat_input.input_line()
+        self._system = system
+        self._messages = beginning(system)
+        self._attempt = 0  # how often the last question was answered before
+        self._answers = [Answer()]
+        self._stoppable = False
+
+    def run(self, first: str | None = None) -> int:
+        """Send the `first` message, then chat until the user ends it. Returns the exit status.
+
+        Meanwhile, Ctrl-C interrupts answers only. Raises DeviceError, and BrokenPipeError if stdout is closed.
+        """
+        with self._signals(), self._input.no_echo():
+            self._try(lambda: self._note(f"{self._speaker.greeting()}; /help lists the commands"))
+            if first is not None:
+                self._note(f"> {first}")
+                self._ask(first)
+            while True:
+                try:
+                    self._input.typed_ahead(self._line)
+                    # Bytes that are not UTF-8 are read as surrogates, which cannot be sent.
+                    text = self._line.prompt().encode("utf-8", "replace").decode()
+                except EOFError:
+                    return 0
+                except KeyboardInterrupt:
+                    self._note("to end the chat, use Ctrl-D or /exit")
+                    continue
+                command = re.match(r"/(?!/)(\S*)\s*(.*)", text, re.DOTALL)
+                if command is None:
+                    self._ask(text[1:] if text.startswith("//") else text)
+                elif self._run_command(_ALIASES.get(command[1], command[1]), command[2].strip()):
+                    return 0
+
+    def _ask(self, text: str) -> None:
+        if text.strip():
+            self._attempt = 0
+            self._answer([*self._messages, {"role": "user", "content": text}])
+
+    def _answer(self, messages: list[Message]) -> None:
+        """Print the answer to `messages`. Without one, they are not kept."""
+        answer = Answer()
+        finished = self._try(lambda: self._speaker.answer(messages, answer, self._printer.show, self._attempt))
+        if finished or answer.text:
+            self._messages = [*messages, {"role": "assistant", "content": answer.text}]
+        self._answers.append(answer)
+        if answer.remark:
+            self._note(answer.remark)
+        if figures := describe(answer):
+            self._note(figures)
+
+    def _try(self, request: Callable[[], None]) -> bool:
+        """Run a request and report errors. Returns whether it succeeded."""
+        try:
+            try:
+                self._stoppable = True
+                request()
+            finally:
+                self._stoppable = False
+                self._printer.end()
+        except KeyboardInterrupt:
+            self._note("stopped")
+        except DeviceError:  # the model cannot be used any more
+            raise
+        except DuoError as error:
+            say(f"duo: error: {with_options(str(error))}")
+        else:
+            return True
+        return False
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C interrupts requests only; SIGTERM ends the chat, and the terminal is as before."""
+
+        def interrupt(_number: int, _frame: FrameType | None) -> None:
+            if self._stoppable:
+                self._stoppable = False  # a second Ctrl-C must not interrupt the cleanup
+                raise KeyboardInterrupt
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            signal.signal(number, signal.SIG_DFL)
+            sys.exit(128 + number)
+
+        before = {signal.SIGINT: signal.signal(signal.SIGINT, interrupt)}
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _run_command(self, name: str, text: str) -> bool:
+        """Run `/name text`. Returns whether the chat ends."""
+        if name not in _COMMANDS:
+            self._note(f"/{name} is not a command; the commands are {_LIST}; to send this as a message, begin with //")
+        elif text and name != "system":
+            self._note(f"/{name} takes no text; to send this as a message, begin with //")
+        elif name == "exit":
+            return True
+        elif name == "help":
+            self._note(_HELP)
+        elif name == "regen":
+            self._regenerate()
+        elif name == "stats":
+            self._show_statistics()
+        elif name == "system" and not text:
+            self._note(self._system or "no system prompt")
+        else:
+            self._system = text or self._system
+            self._messages = beginning(self._system)
+            self._note("new conversation")
+        return False
+
+    def _regenerate(self) -> None:
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._note("there is no answer yet")
+            return
+        self._attempt += 1
+        before = self._messages
+        self._answer(before[:-1])
+        if self._messages is not before and self._messages == before:
+            self._note("this is the same answer: others need a temperature above 0 (--temp)")
+
+    def _show_statistics(self) -> None:
+        last, every = self._answers[-1], self._answers
+        known = ", ".join(filter(None, (describe(last), describe_prompt(last)))) or "unknown"
+        self._note(f"last answer: {known}\nall answers: {describe(*every) or 'unknown'}")

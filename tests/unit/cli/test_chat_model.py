@@ -1,0 +1,145 @@
+"""A chat with a model in this process, a tiny one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import duo
+from duo.cli.chat_model import LocalModel
+from duo.cli.speaker import Answer, Message, describe, describe_prompt
+from duo.config import GenerationConfig, SamplingConfig, StopConfig
+from duo.engine.engine import Engine
+from duo.errors import PromptError
+from duo.spec.types import Source
+from tests.command import assert_refused
+from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.unit.cli.runner import duo as run
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'assistant' %}{{ message.content }}"
+    "{% else %} b {{ message.content }} a{% endif %}{% endfor %}"
+)
+LONG = "the cat sat on the mat and " * 8
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It never ends a text by itself."""
+    path = tmp_path_factory.mktemp("models") / "chatty.gguf"
+    return tiny_llama(path, seed=2, chat_template=TEMPLATE)
+
+
+@pytest.fixture
+def engine(chatty: Path) -> Iterator[Engine]:
+    with duo.load(chatty, n_ctx=128, n_threads=1, profile=False) as engine:
+        yield engine
+
+
+def limited(n_predict: int, **sampling: float) -> GenerationConfig:
+    return GenerationConfig(SamplingConfig(**sampling), StopConfig(n_predict, (), ignore_eos=True))  # type: ignore[arg-type]
+
+
+def asked(model: LocalModel, messages: list[Message], attempt: int = 0) -> tuple[Answer, str]:
+    """The answer, and what was shown of it."""
+    answer, shown = Answer(), list[str]()
+
+    def show(text: str, n_accepted: int, _source: Source) -> None:
+        assert 0 <= n_accepted <= len(text)
+        shown.append(text)
+
+    model.answer(messages, answer, show, attempt)
+    return answer, "".join(shown)
+
+
+def turn(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def test_each_turn_processes_only_what_is_new(engine: Engine) -> None:
+    model = LocalModel(engine, limited(16))
+    messages = [turn("user", "the cat sat on the mat")]
+    answer, shown = asked(model, messages)
+    assert answer.text == shown
+    assert (answer.figures[0], answer.prompt[1]) == (16, 0)
+    for question in ("the dog", "and"):
+        n_known = sum((answer.prompt[0], answer.figures[0]))
+        messages += [turn("assistant", answer.text), turn("user", question)]
+        # The tokenizer does not find the tokens that the model wrote: this one writes bytes that are not UTF-8.
+        assert engine.tokenize(engine.apply_chat_template(messages))[n_known - 16 : n_known] != model._tokens[-16:]
+        answer, _ = asked(model, messages)
+        n_prompt, n_cached = answer.prompt
+        assert n_prompt > n_known
+        assert n_cached == n_known - 1  # the last token was not decoded
+        assert describe_prompt(answer) == f"{n_prompt} tokens of conversation, {n_prompt - n_cached} of them new"
+        assert describe(answer).startswith("16 tokens, ")
+
+
+def test_another_conversation_and_an_answer_without_its_stop_string_are_tokenized_as_a_whole(engine: Engine) -> None:
+    messages = [turn("user", "the cat sat on the mat and the dog ran")]
+    text = asked(LocalModel(engine, limited(16)), messages)[0].text
+    stop = next(letter for letter in text[2:] if letter.isascii() and letter.isprintable())
+    model = LocalModel(engine, GenerationConfig(stop=StopConfig(30, (stop,), ignore_eos=True)))
+    answer, _ = asked(model, messages)
+    assert answer.text == text[: text.index(stop)]
+    for more in ([*messages, turn("assistant", answer.text), turn("user", "and")], [turn("user", "the mat")]):
+        again, _ = asked(model, more)
+        assert again.prompt[0] == len(engine.tokenize(engine.apply_chat_template(more)))
+
+
+def test_the_contexts_are_made_once_and_as_large_as_the_model_allows(chatty: Path) -> None:
+    with duo.load(chatty, n_threads=1, profile=False) as engine:
+        model = LocalModel(engine, limited(4))
+        assert model.greeting() == f"chatty.gguf, context of {N_CTX_TRAIN} tokens"
+        context = engine.slot.target_context
+        assert context is not None
+        for content in ("the", "the cat " * 8):
+            asked(model, [turn("user", content)])
+            assert engine.slot.target_context is context
+
+
+def test_a_full_context_is_said_and_another_conversation_fits(engine: Engine) -> None:
+    model = LocalModel(engine, limited(-1))
+    answer, _ = asked(model, [turn("user", "the cat")])
+    assert answer.remark == "the context of 128 tokens (-c) is full: /clear begins a new conversation"
+    with pytest.raises(PromptError, match=r"^the prompt has \d+ tokens, the context 128 .*: /clear begins a new"):
+        asked(model, [turn("user", "the cat"), turn("assistant", answer.text), turn("user", LONG)])
+    assert asked(LocalModel(engine, limited(3)), [turn("user", "the dog")])[0].figures[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("n_predict", "remark"),
+    [(5, "the answer is not complete: -n allows 5 tokens"), (0, "the answer is empty: -n 0 only processes the prompt")],
+)
+def test_a_limit_is_said(engine: Engine, n_predict: int, remark: str) -> None:
+    assert asked(LocalModel(engine, limited(n_predict)), [turn("user", "the cat")])[0].remark == remark
+
+
+def test_another_attempt_is_another_answer_above_temperature_0(engine: Engine) -> None:
+    messages = [turn("user", "the cat")]
+    model = LocalModel(engine, limited(24, temp=1.5, seed=3))
+    texts = [asked(model, messages, attempt)[1] for attempt in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_model_without_a_template_is_refused_in_one_line(tiny: Path) -> None:
+    for command in (("chat",), ("-cnv",)):
+        said = run(*command, "-m", tiny, "-t", "1", stdin=b"hi")
+        assert_refused(said, f"{tiny.name} has no chat template, which a chat needs: `duo -m FILE -p TEXT`")
+
+
+@pytest.mark.parametrize("command", [("chat",), ("-cnv",), ("-i",), ("--conversation",)])
+def test_a_pipe_gets_one_answer(chatty: Path, command: tuple[str, ...]) -> None:
+    def text(*arguments: str, stdin: bytes = b"") -> str:
+        said = run(
+            *command, "-m", chatty, "-t", "1", "-n", "6", "--ignore-eos", "--no-profile", *arguments, stdin=stdin
+        )
+        assert said.status == 0, said.stderr
+        assert "duo: the answer is not complete: -n allows 6 tokens\n" in said.stderr
+        return said.text
+
+    piped = text(stdin=b"the cat\n")
+    assert piped == text("-p", "the cat", stdin=b"the dog") == text("-p", r"\x74he cat")
+    assert piped != text("-p", "the cat", "-sys", "sat on the mat")
