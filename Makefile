@@ -9,6 +9,7 @@
 # make fuzz    property tests and random input, with thousands of cases each
 # make soak    a lead under load for ten minutes, with remote drafts that are killed
 # make dist    builds sdist and wheel, and installs the wheel in an empty environment
+# make archive builds duo for machines without Python and without a compiler, and tries it (half an hour the first time)
 # make docs    writes the texts that are generated from the code
 # make clean   removes what was installed; models, programs and results in build/ stay
 
@@ -22,11 +23,11 @@ FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow fuzz soak dist check bench link pairs tables docs clean
+.PHONY: demo test test-slow fuzz soak dist archive check bench link pairs tables docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
-	$(BIN)/duo --chat -f docs/demo.txt -n 256
+	$(BIN)/duo demo
 
 # Most tests wait for processes, so that three at a time keep two cores busy.
 test: $(VENV)/ready-dev
@@ -47,6 +48,26 @@ dist: $(VENV)/ready-dev
 	$(PYTHON) -m venv build/installed
 	build/installed/bin/python -m pip install --quiet dist/*.whl
 	cd build && installed/bin/duo --version -v
+
+# The libraries that are loaded by name are installed as programs are, and must be beside the others.
+PORTABLE := -DGGML_NATIVE=off -DGGML_BACKEND_DL=on -DGGML_CPU_ALL_VARIANTS=on -DLLAVA_BUILD=off \
+    -DCMAKE_INSTALL_BINDIR=llama_cpp/lib
+ARCHIVE := build/archive
+
+archive: $(ARCHIVE)/ready
+	$(ARCHIVE)/venv/bin/python -m pip install --quiet --no-deps --force-reinstall .
+	rm -rf $(ARCHIVE)/out
+	$(ARCHIVE)/venv/bin/pyinstaller --log-level WARN --distpath $(ARCHIVE)/out --workpath $(ARCHIVE)/work archive/duo.spec
+	mkdir -p dist
+	name=$$(ls $(ARCHIVE)/out) && tar -C $(ARCHIVE)/out -czf dist/$$name.tar.gz $$name \
+	&& $(ARCHIVE)/venv/bin/python archive/try.py dist/$$name.tar.gz
+
+$(ARCHIVE)/ready: pyproject.toml
+	test -x $(ARCHIVE)/venv/bin/python || $(PYTHON) -m venv $(ARCHIVE)/venv
+	@echo "Installing; the first time llama.cpp is compiled for every kind of CPU, which takes a quarter of an hour."
+	CMAKE_ARGS="$(CMAKE_ARGS) $(PORTABLE)" $(ARCHIVE)/venv/bin/python -m pip install --quiet \
+	    --no-cache-dir --no-binary llama-cpp-python '.[archive]'
+	touch $@
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff format --check .

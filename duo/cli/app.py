@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import typer
-from typer.core import TyperGroup
 
 from duo.cli import commands, options
+from duo.cli.arguments import Command, Commands, help_command
 from duo.cli.options.declare import comes_from, takes
 from duo.cli.options.run import RunOptions
+from duo.cli.start import show_start
 from duo.cli.terminal.console import say, with_options
 from duo.cli.terminal.interrupts import interrupts_raise
 from duo.errors import DeviceError, DuoError, UsageError
@@ -30,15 +32,26 @@ _new_app = partial(
 _DECLARE: dict[str, Callable[[], Any]] = {}  # functions that return a command with its options, by name
 
 
-class _Group(TyperGroup):
+class _Group(Commands):
     """A group whose commands have no options until one is used: declaring those of all takes a third of start-up."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that `args` name; for Typer."""
+        """The command that `args` name; for Typer. Raises UsageError."""
         name = args[0]
         if name in _DECLARE and not self.commands[name].params:
             self.commands[name] = _DECLARE[name]()
+        elif name not in self.commands and not ctx.resilient_parsing:
+            from duo.cli.other_words import unknown_command  # noqa: PLC0415 - only here
+
+            raise UsageError(unknown_command(name, args[1:], list(self.commands)))
         return super().resolve_command(ctx, args)
+
+    def owners(self, name: str) -> list[str]:
+        """The commands that have an option of this name: only `duo` if it has it."""
+        if any(name in option.opts for option in self.params):
+            return ["duo"]
+        declared = ((one, _DECLARE[one]()) for one in _DECLARE)
+        return [f"duo {one}" for one, command in declared if any(name in option.opts for option in command.params)]
 
 
 app = _new_app(cls=_Group)
@@ -52,7 +65,8 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     The text is the target's own, token for token; the draft changes only the speed.
     """
     if context.invoked_subcommand is None:
-        raise typer.Exit(_finish(_chosen(options), options))
+        is_bare = not options.names_target and len(sys.argv) < 2
+        raise typer.Exit(_finish((lambda _: show_start()) if is_bare else _chosen(options), options))
     if any(comes_from(context, name, "COMMANDLINE") for name in context.params):
         command = context.invoked_subcommand
         raise UsageError(f"options of `duo {command}` must follow `{command}`")
@@ -63,9 +77,15 @@ def _chosen(options: RunOptions) -> Callable[[RunOptions], int]:
         return lambda options: commands.about.show_versions(verbose=options.verbose)
     if options.list_devices:
         return commands.devices.show_devices
+    if options.conversation and not options.single_turn:
+        return commands.chat.converse
+    return _run
+
+
+def _run(options: RunOptions) -> int:
     if options.back_port is not None:
         _share_cores(options)
-    return commands.run.run
+    return commands.run.run(options)
 
 
 def _finish(command: Callable[[T], int], options: T, *, closable: bool = True) -> int:
@@ -92,12 +112,15 @@ def _command(
 ) -> None:
     """Register the command whose options and function these return; `text` is its help, `closable` as for _finish()."""
 
-    def call(_: typer.Context, given: T) -> None:
+    def call(context: typer.Context, given: T) -> None:
+        if name == "chat":  # a server decides what the command line does not
+            typed = frozenset(field for field in context.params if comes_from(context, field, "COMMANDLINE"))
+            given = replace(given, given=typed)  # type: ignore[type-var]
         raise typer.Exit(_finish(find(), given, closable=closable))
 
     def declare() -> Any:
         one = _new_app()
-        one.command(name, help=text, add_help_option=False)(takes(options())(call))
+        one.command(name, cls=Command, help=text, add_help_option=False)(takes(options())(call))
         return typer.main.get_command(one)
 
     _DECLARE[name] = declare
@@ -121,8 +144,14 @@ def _back(options: Any) -> int:
 
 
 # fmt: off
+_command("demo", lambda: options.demo.DemoOptions, lambda: _run,
+         "Run two small models, fetched on first use (360 MB), and compare the speed with and without the draft.")
 _command("plan", lambda: options.plan.PlanOptions, lambda: commands.plan.plan,
          "Predict the speed with a draft from decode times, for any hardware.")
+_command("list", lambda: options.list_models.ListOptions, lambda: commands.list_models.list_models,
+         "List the models in the caches of duo and Hugging Face, and which can draft for which.")
+_command("profile", lambda: options.profile.ProfileOptions, lambda: commands.profile.profile,
+         "List, show or reset what was learned about pairs of models on this machine.")
 _command("tune", lambda: options.tune.TuneOptions, lambda: commands.tune.tune,
          "Measure two models on this machine, report whether a draft pays, and save the result for later runs.",
          closable=False)
@@ -139,7 +168,7 @@ _command("doctor", lambda: options.doctor.DoctorOptions, lambda: commands.doctor
 _command("trace", lambda: options.trace.TraceOptions, lambda: commands.trace.trace,
          "Summarize where the time of a run went, from the file of `duo --trace`, and plot it.")
 _command("chat", lambda: options.chat.ChatOptions, lambda: commands.chat.chat,
-         "Chat with a model on an OpenAI-compatible server, such as `duo lead`.")
+         "Chat with a model in this process, or on an OpenAI-compatible server such as `duo lead`.")
 _command("lead", lambda: options.lead.LeadOptions, lambda: _lead,
          "Serve a target over an OpenAI-compatible HTTP API, with a local draft or remote ones.", closable=False)
 _command("back", lambda: options.back.BackOptions, lambda: _back,
@@ -172,7 +201,7 @@ def run() -> int:
                 os._exit(status)  # nothing is buffered
     except typer.TyperException as error:
         message = error.format_message().replace("Value error, ", "").removesuffix(".")
-        say(f"duo: error: {message} (see {_help(error)})")
+        say(f"duo: error: {message} (see {help_command(getattr(error, 'ctx', None))})")
         status = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         status = 130
@@ -181,12 +210,6 @@ def run() -> int:
         _discard_stdout()
         status = 1
     return status
-
-
-def _help(error: typer.TyperException) -> str:
-    """The command that lists the options of the command that was used wrongly."""
-    path = getattr(getattr(error, "ctx", None), "command_path", "duo")
-    return "duo --help-all" if path == "duo" else f"{path} --help"
 
 
 def _discard_stdout() -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.devices import check_gpu, rpc_servers
+from duo.cli.hints import draft_hint
 from duo.cli.options.engine import EngineOptions
 from duo.cli.options.secrets import back_token
 from duo.cli.terminal.console import progress_bar, say
@@ -71,7 +72,10 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
 
     with interruptible(assemble) as engine:
         if options.is_demo:
-            say("duo: no model given (-m, -hf): using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+            why = "" if options.names_target else "no model given (-m, -hf): "
+            say(f"duo: {why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+        if hint := draft_hint(engine.slot):
+            say(f"duo: {hint}")
         with engine:
             yield engine
 

@@ -17,18 +17,30 @@ def main() -> None:
     from duo.cli.terminal.streams import open_streams  # noqa: PLC0415 - only now
 
     open_streams()
-    if sys.argv[1:] == ["--version"]:  # quick: the options are neither declared nor parsed
-        from contextlib import suppress  # noqa: PLC0415
-
-        from duo.cli.commands.about import show_versions  # noqa: PLC0415
-
-        with suppress(OSError):  # which run() explains
-            show_versions(verbose=False)
-            sys.stdout.flush()
-            sys.exit(0)
+    if sys.argv[1:] in ([], ["--version"]):  # quick: the options are neither declared nor parsed
+        _show_quickly()
     from duo.cli.app import run  # noqa: PLC0415
 
     sys.exit(run())
+
+
+def _show_quickly() -> None:
+    """Exit after the versions, or the start page; return if the rest of duo is needed."""
+    from contextlib import suppress  # noqa: PLC0415
+
+    with suppress(OSError):  # which run() explains
+        if sys.argv[1:]:
+            from duo.cli.commands.about import show_versions  # noqa: PLC0415
+
+            show_versions(verbose=False)
+        else:
+            from duo.cli.start import is_needed, show_start  # noqa: PLC0415
+
+            if not is_needed():
+                return
+            show_start()
+        sys.stdout.flush()
+        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,22 @@ from pathlib import Path
 
 from tests.unit.cli.runner import duo
 
-_COMMANDS = ("plan", "tune", "suggest", "check", "trace", "lead", "back", "bench", "chat", "doctor", "rpc-server")
+_COMMANDS = (
+    "list",
+    "plan",
+    "profile",
+    "tune",
+    "suggest",
+    "check",
+    "demo",
+    "trace",
+    "lead",
+    "back",
+    "bench",
+    "chat",
+    "doctor",
+    "rpc-server",
+)
 
 HELP: dict[tuple[str, ...], Path] = {
     ("--help",): Path(__file__).with_name("help.txt"),

@@ -11,20 +11,51 @@ from typing import Any
 import typer
 
 from duo.cli.app import app
+from duo.cli.llama_flags import ACCEPTED, ALIASES, NO_EFFECT, NOT_HERE, parts
 from tests.command import ROOT
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 START, END = "<!-- options:start -->", "<!-- options:end -->"
+FLAGS_START, FLAGS_END = "<!-- flags:start -->", "<!-- flags:end -->"
 
 Option = Any  # typer's own classes have no public names
 Row = tuple[str, ...]
 
 
 def with_options(document: str) -> str:
-    """The document with the present options between its markers."""
-    before, _, rest = document.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{_all_commands()}{END}{after}"
+    """The document with the present options, and what becomes of llama.cpp's flags, between its markers."""
+    document = _between(document, FLAGS_START, FLAGS_END, _all_flags())
+    return _between(document, START, END, _all_commands())
+
+
+def _between(document: str, start: str, end: str, text: str) -> str:
+    before, _, rest = document.partition(start)
+    _, _, after = rest.partition(end)
+    return f"{before}{start}\n{text}{end}{after}"
+
+
+def _all_flags() -> str:
+    said = ["Accepted (the last five by `duo lead`):\n\n", _wrapped(_flags(parts(ACCEPTED)) + ".")]
+    said += [_wrapped(", ".join(f"{_code(alias)} as {_code(own)}" for alias, own in ALIASES.items()) + ".")]
+    said += ["\nNo effect here: these change only the speed, the log, or what duo does anyway.\n\n"]
+    accepted = set(ACCEPTED.split())
+    others = [part for part in parts(NO_EFFECT) if part.split()[0] not in accepted]
+    said += [_wrapped(_flags(others) + ".")]
+    said += ["\nNot here, and what to use instead; after `=` a value that is accepted:\n\n"]
+    for why, text in NOT_HERE.items():
+        others = [part for part in parts(text) if part.split()[0] not in accepted]
+        said += [_wrapped(f"{_flags(others)}: {why}.")] * bool(others)
+    return "".join(said)
+
+
+def _flags(some: Iterable[str]) -> str:
+    """The names of flags, without the words for their values."""
+    found = []
+    for part in some:
+        head, *harmless = part.split(" = ")
+        names = " ".join(_code(name) for name in head.split() if name.startswith("-"))
+        found.append(names + (f" (= {' or '.join(harmless)})" if harmless else ""))
+    return ", ".join(found)
 
 
 def whole_command() -> Any:

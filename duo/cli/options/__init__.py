@@ -5,10 +5,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["back", "bench", "chat", "check", "doctor", "lead", "plan", "rpc_server", "suggest", "trace", "tune"]
+__all__ = [
+    "back", "bench", "chat", "check", "demo", "doctor", "lead", "list_models", "plan", "profile", "rpc_server",
+    "suggest", "trace", "tune",
+]  # fmt: skip
 
 if TYPE_CHECKING:
-    from duo.cli.options import back, bench, chat, check, doctor, lead, plan, rpc_server, suggest, trace, tune
+    from duo.cli.options import (
+        back,
+        bench,
+        chat,
+        check,
+        demo,
+        doctor,
+        lead,
+        list_models,
+        plan,
+        profile,
+        rpc_server,
+        suggest,
+        trace,
+        tune,
+    )
 else:
 
     def __getattr__(name: str) -> object:

@@ -42,8 +42,7 @@ class MeasuredOptions:
     predict: Annotated[int, option("-n", "--predict", metavar="N", min=2, help="Number of tokens per text.")] = 256
     repetitions: Annotated[int, option(
         "-r", "--repetitions", metavar="N", min=1, max=_MAX_ROUNDS,
-        help="Number of rounds. Each measures every mode and program once, on a prompt of the next category. "
-        "All are kept in memory.")] = 5
+        help="Number of rounds. Each measures every mode and program once, on a prompt of the next category.")] = 5
     prompts: Annotated[str | None, option(
         "--prompts", metavar="FILE", show_default="built in",
         help=r"File with one prompt per line (\n: line break); a line \[name] starts a category.")] = None

@@ -40,7 +40,7 @@ class WarmupOption:
     warmup: Annotated[bool, option(
         "--warmup/--no-warmup", panel=CONTEXT, env="LLAMA_ARG_WARMUP",
         help="Decode a few tokens before the first text, which reads all weights into memory and lets devices compile. "
-        "No figure includes it.")] = True
+        "Not included in the statistics.")] = True
 
 
 @dataclass(frozen=True)

@@ -38,16 +38,16 @@ class DraftingOptions:
 
     draft_ahead: Annotated[int | None, option(
         "--draft-ahead", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
-        help=f"Maximum number of tokens that the draft may be ahead of the target, at most {MAX_AHEAD}: the time to "
-        "plan for them grows with their cube.")] = None
+        help=f"Maximum number of tokens that the draft may be ahead of the target, at most {MAX_AHEAD}; planning with "
+        "large numbers takes time.")] = None
     schedule: Annotated[ScheduleChoice, option(
         "--schedule", panel=DRAFTING,
         help="async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; "
         "off: the target alone; auto: the fastest, measured during the run.")] = "auto"
     lookup: Annotated[LookupChoice, option(
         "--lookup", panel=DRAFTING,
-        help="auto: verify what followed earlier occurrences of the last tokens in the prompt or text, where that is "
-        "faster; with and without a draft. --schedule off and --draft 0 turn it off, too.")] = "auto"
+        help="auto: where it is faster, propose the tokens that followed an earlier occurrence of the last ones in the "
+        "prompt or text, with or without a draft model. --schedule off and --draft 0 turn it off, too.")] = "auto"
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,5 @@ class ExactOption:
     exact: Annotated[bool, option(
         "--exact", panel=DRAFTING,
         help="Compute bit-identical logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0), so "
-        "that near-ties have the same result too. A decode of one token costs as much as one of two.")] = False
+        "that the text is the same even where two tokens are almost equally likely. To decode one token then takes as "
+        "long as to decode two.")] = False

@@ -29,8 +29,13 @@ class EngineOptions(
 
     @property
     def is_demo(self) -> bool:
-        """Whether no target is named, so that the demo pair is used."""
-        return not (self.model or self.hf_repo)
+        """Whether the demo pair is used: by its name, or because no target is named."""
+        return not self.names_target or self.model == Path(DEMO)
+
+    @property
+    def names_target(self) -> bool:
+        """Whether a target is named."""
+        return bool(self.model or self.hf_repo)
 
     def model_names(self) -> tuple[Path | str, Path | str | None]:
         """Target and draft, as duo.load() takes them. Raises UsageError."""
@@ -41,7 +46,8 @@ class EngineOptions(
         draft: Path | str | None = f"{HUB}{self.hf_repo_draft}" if self.hf_repo_draft else self.model_draft
         if self.is_demo:
             if draft is not None:
-                raise UsageError("a draft without a target: name the target with -m or -hf")
+                what = "the demo pair has its own draft" if self.names_target else "a draft without a target"
+                raise UsageError(f"{what}: name the target with -m or -hf")
             return DEMO, None
         return self.model or f"{HUB}{self.hf_repo}", draft
 

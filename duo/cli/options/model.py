@@ -22,7 +22,7 @@ class ModelOptions:
 
     model: Annotated[Path | None, option(
         "-m", "--model", panel=MAIN, metavar="GGUF", env="LLAMA_ARG_MODEL",
-        help="Target model, which decides every token of the text. Default: a small demo pair.")] = None
+        help="Target model, which decides every token of the text; demo: a small demo pair.")] = None
     model_draft: Annotated[Path | None, option(
         "-md", "--model-draft", "--spec-draft-model", panel=MAIN, metavar="GGUF",
         env=DRAFT_FILE_VARIABLES,

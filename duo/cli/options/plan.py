@@ -21,9 +21,9 @@ class PlanOptions:
 
     target_ms: Annotated[str | None, typer.Option(
         "--target-ms", metavar="MS|N:MS,…",
-        help="Decode time of the target: one for all batch sizes, or one for each of several.")] = None
+        help="Milliseconds per decode of the target: one number for all batch sizes, or a list of size:ms.")] = None
     draft_ms: Annotated[float | None, typer.Option(
-        "--draft-ms", metavar="MS", help="Time of the draft per token.")] = None
+        "--draft-ms", metavar="MS", help="Milliseconds per token of the draft.")] = None
     accept: Annotated[float | None, typer.Option(
         "--accept", metavar="SHARE",
         help="Probability that a candidate is accepted if all before it are, 0 to 1.")] = None
@@ -31,7 +31,8 @@ class PlanOptions:
         "--table", metavar="FILE", help="File with the decode times of the target: batch size and ms in each line.",
     )] = None
     stats: Annotated[Path | None, typer.Option(
-        "--json", metavar="FILE", help="Statistics of a run (its --json), for all values not given otherwise.")] = None
+        "--json", metavar="FILE",
+        help="File that a run has written with --json, for all values that are not given here.")] = None
     draft: Annotated[int, typer.Option(
         "--draft", metavar="N", min=1, max=MAX_DRAFT,
         help="Maximum number of candidates to verify per decode.")] = AUTO_DRAFT

@@ -60,9 +60,21 @@ class TemplateOptions:
 _MAX_PROMPT = 64 * MIB  # more than the tokens of the largest contexts
 MAX_GRAMMAR = MIB
 
-# Default prompt of the demo pair: that of test_prompt.txt.
-DEMO_SYSTEM = "You are a helpful, respectful and honest assistant."
-DEMO_QUESTION = "Illustrate the difference between concurrency and parallelism in python."
+# Prompt of the demo pair if none is given: most of the answer is in the prompt.
+DEMO_PROMPT = """\
+Rewrite this letter so that it is addressed to Mr Brown instead of Mrs Green:
+
+Dear Mrs Green,
+
+Thank you for your letter of 3 May. We are pleased to tell you that your order was sent this morning and will arrive \
+on Friday. It contains two garden chairs, one round table and a blue parasol. The table needs to be assembled: the \
+screws and the tools are in the small box under the table top. If a part is missing or damaged, please keep the \
+packaging and call us between nine and five. We will send you a replacement within three days.
+
+We hope that you will enjoy many sunny hours in your garden.
+
+Yours sincerely,
+Anna White"""
 
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}

@@ -33,7 +33,7 @@ class RpcServerOptions:
         help="Devices to serve, named as by duo --list-devices.")] = None
     threads: Annotated[int | None, option(
         "-t", "--threads", metavar="N", min=1, max=MAX_THREADS, show_default="all cores",
-        help="Number of CPU threads; llama.cpp computes with no more.")] = None
+        help="Number of CPU threads.")] = None
     cache: Annotated[bool, option(
         "-c", "--cache", help="Cache large tensors in files, so that a model loads faster the next time.")] = False
     until_eof: declare.UntilEofOpt = False

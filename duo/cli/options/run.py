@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -35,17 +35,30 @@ def _show_essential(context: typer.Context, value: bool) -> None:
 
 # fmt: off
 @dataclass(frozen=True)
-class RunOptions(EngineOptions, GenerationOptions, PromptOptions, TemplateOptions, ColorOption, ReportOptions):
+class DisplayOption:
+    """Whether the prompt is printed."""
+
+    display_prompt: Annotated[bool, option(
+        "--display-prompt/--no-display-prompt", panel=PROMPT, help="Print the prompt before the text.")] = False
+
+
+@dataclass(frozen=True)
+class RunOptions(
+    EngineOptions, GenerationOptions, PromptOptions, TemplateOptions, DisplayOption, ColorOption, ReportOptions
+):
     """The options of `duo` without a subcommand."""
 
-    offers = (
+    offers: ClassVar[tuple[type, ...]] = (
         ModelOptions, PromptOptions, LimitOptions, HubOptions, WeightOptions, TemplateOptions, StopOptions,
-        SamplingOptions, GrammarOptions, VerifyOption, DraftingOptions, ProfileOption, BackPortOptions,
+        DisplayOption, SamplingOptions, GrammarOptions, VerifyOption, DraftingOptions, ProfileOption, BackPortOptions,
         BackTokenOptions, ExactOption, ThreadOptions, CoreOptions, DeviceOptions, RpcOptions, ContextOption,
         BatchOptions, CacheOptions, WarmupOption, ColorOption, ReportOptions, LogOptions,
     )
-    display_prompt: Annotated[bool, option(
-        "--display-prompt/--no-display-prompt", panel=PROMPT, help="Print the prompt before the text.")] = False
+    conversation: Annotated[bool, option(
+        "-cnv/-no-cnv", "--conversation/--no-conversation", "-i", "--interactive", panel=PROMPT,
+        help="Chat on the terminal, as duo chat does; -p or -f is the first message.")] = False
+    single_turn: Annotated[bool, option(
+        "-st", "--single-turn", panel=PROMPT, help="One answer in the chat template, then exit: as --chat.")] = False
     version: Annotated[bool, option(
         "--version", panel=OUTPUT, is_eager=True,
         help="Show versions and exit; with -v, also the licence and third-party notices.")] = False

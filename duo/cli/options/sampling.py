@@ -132,8 +132,8 @@ class VerifyOption:
 
     verify: Annotated[VerifyChoice, option(
         "--verify",
-        help="Verification above temperature 0. coupled: target and draft share their random numbers, and the seed "
-        "determines the text; rejection: standard speculative sampling.")] = "coupled"
+        help="How candidates are verified above temperature 0. coupled: target and draft share their random numbers, "
+        "and the seed determines the text; rejection: standard speculative sampling.")] = "coupled"
 
 
 # Other names of samplers in llama.cpp.

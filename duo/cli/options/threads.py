@@ -16,7 +16,7 @@ class ThreadOptions:
 
     threads: Annotated[int | None, option(
         "-t", "--threads", panel=THREADS, metavar="N", min=1, env="LLAMA_ARG_THREADS", show_default="auto",
-        help=f"Number of threads of the target, at most {MAX_THREADS}: llama.cpp computes with no more.")] = None
+        help=f"Number of threads of the target; llama.cpp uses at most {MAX_THREADS}.")] = None
     threads_draft: Annotated[int | None, option(
         "-td", "--threads-draft", panel=THREADS, metavar="N", min=1, show_default="auto",
         help="Number of threads of the draft; -t and -td together should not exceed the number of cores.")] = None

@@ -39,7 +39,7 @@ def test_environment_variables_stand_for_options() -> None:
                 runs = ((value, duo(option.opts[0], value, "--version")) for value in VALUES)
                 value = next(value for value, run in runs if run.status == 0)
                 typed, env = [option.opts[0], value], {name: value}
-            assert parse(env=env) == parse(*typed) != parse(), name
+            assert parse("-e", env=env) == parse(*typed) != parse("-e"), name
 
 
 def test_a_typed_option_wins_over_the_environment() -> None:
@@ -65,14 +65,16 @@ def test_the_cache_types_are_those_of_llama_cpp() -> None:
         ("-m a.gguf", (Path("a.gguf"), None)),
         ("-m a.gguf -md b.gguf", (Path("a.gguf"), Path("b.gguf"))),
         ("-hf user/repo:Q8_0 -hfd user/small", ("hf://user/repo:Q8_0", "hf://user/small")),
-        ("", ("demo", None)),
+        ("-e", ("demo", None)),
+        ("-m demo", ("demo", None)),
     ],
 )
 def test_model_names(arguments: str, expected: tuple[Path | str, Path | str | None]) -> None:
     options = parse(*arguments.split())
     assert options.model_names() == expected
-    assert options.is_demo == (not arguments)
-    assert options.has_draft == (not arguments or expected[1] is not None)
+    assert options.is_demo == (expected[0] == "demo")
+    assert options.names_target == (arguments != "-e")
+    assert options.has_draft == (options.is_demo or expected[1] is not None)
 
 
 def test_the_engine_config() -> None:

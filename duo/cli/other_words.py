@@ -1,0 +1,69 @@
+"""Words that are no command of duo's, but are one of ollama or llama.cpp, or a model, a prompt or an address."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from duo.cli.arguments import nearest
+
+_NAME = "-hf USER/REPO:QUANT"
+# What to say about a word that needs no arguments.
+_WORDS = {
+    "serve": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
+    "server": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
+    "ps": "duo has no service in the background: a model is loaded while its command runs; `duo list` shows all models",
+    "stop": "duo has no service in the background: Ctrl-C ends `duo lead` and its models",
+    "ls": "`duo list` shows the models in the caches",
+    "show": "`duo list` shows the models in the caches",
+    "rm": "models are files: `duo list` shows where they are; delete them there",
+    "cp": "models are files: `duo list` shows where they are; copy them there",
+    "create": "duo has no model definitions: give -sys, --temp and other options to `duo chat` or `duo lead`",
+    "push": "duo publishes no models: use huggingface-cli upload",
+    "generate": "`duo -m FILE -p TEXT` generates a text",
+    "completion": "`duo -m FILE -p TEXT` generates a text",
+    "cli": "`duo chat -m FILE` chats with a model",
+    "help": "`duo --help` shows the main options and all commands",
+    "version": "`duo --version` shows the versions",
+}
+
+
+def unknown_command(word: str, arguments: Sequence[str], known: Sequence[str]) -> str:
+    """One line about a word that is no command: what was meant, as far as `arguments` show it; else similar names."""
+    texts = [argument for argument in arguments if not argument.startswith("-")]
+    if word == "run":
+        meant = _run(texts)
+    elif word == "pull":
+        meant = f"models are downloaded when they are first used: `duo chat {_model(texts)}`{_why(texts)}"
+    elif word in _WORDS:
+        meant = _WORDS[word]
+    elif word.endswith(".gguf"):
+        meant = f"a model follows -m: `duo chat -m {shlex.quote(word)}`, or `duo -m {shlex.quote(word)} -p TEXT`"
+    elif word.startswith(("http://", "https://")):
+        meant = f"to chat with a server: `duo chat {shlex.quote(word)}`"
+    elif " " in word.strip():
+        return f"a prompt follows -p: `duo -m FILE -p {shlex.quote(word)}`"
+    else:
+        similar = nearest(word, [*known, *_WORDS, "run", "pull"])
+        meant = f"similar: {', '.join(similar)}" if similar else "`duo --help` lists the commands"
+    return f"no command {word!r}: {meant}"
+
+
+def _run(texts: Sequence[str]) -> str:
+    model = _model(texts)
+    if len(texts) > 1:
+        return f"`duo {model} --chat -p {shlex.quote(' '.join(texts[1:]))}`{_why(texts)}"
+    return f"`duo chat {model}`{_why(texts)}"
+
+
+def _model(texts: Sequence[str]) -> str:
+    """The option for the model that is named as for ollama."""
+    name = texts[0] if texts else ""
+    repo = name.removeprefix("https://").removeprefix("hf.co/").removeprefix("huggingface.co/")
+    if name.endswith(".gguf"):
+        return f"-m {shlex.quote(name)}"
+    return f"-hf {shlex.quote(repo)}" if repo.count("/") == 1 else _NAME
+
+
+def _why(texts: Sequence[str]) -> str:
+    return " (models are named as on Hugging Face; -m FILE for a file)" if _model(texts) == _NAME else ""

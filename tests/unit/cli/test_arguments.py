@@ -1,0 +1,136 @@
+"""Options are matched whole, in every command; for any other name, the nearest names are said."""
+
+from __future__ import annotations
+
+import string
+from itertools import chain, product
+from typing import Any
+
+import pytest
+import typer
+
+from duo.cli.arguments import ArgumentReader, nearest
+from duo.cli.llama_flags import ALIASES, flags
+from duo.errors import UsageError
+from tests.command import assert_refused
+from tests.golden.configuration import whole_command
+from tests.unit.cli.runner import duo, parse
+
+ROOT = whole_command()
+COMMANDS: dict[str, Any] = {"": ROOT, **ROOT.commands}
+LETTERS = string.ascii_letters
+
+
+def names(command: str) -> dict[str, Any]:
+    """The options of a command, by each of their names."""
+    options = COMMANDS[command].params
+    return {name: option for option in options for name in (*option.opts, *option.secondary_opts) if name[0] == "-"}
+
+
+def read(command: str, *arguments: str) -> list[str]:
+    """What Typer's parser gets."""
+    root = typer.Context(ROOT, info_name="duo")
+    context = typer.Context(COMMANDS[command], root, command) if command else root
+    return ArgumentReader(COMMANDS[command], context).read(arguments)
+
+
+# Options with one dash and one letter, and what may follow the letter: those of all names, and each letter.
+SHORT = {command: [name for name in names(command) if len(name) == 2] for command in COMMANDS}
+KNOWN = {name for command in COMMANDS for name in names(command)} | {*ALIASES, *flags()}
+TAILS = sorted({name[2:] for name in KNOWN if name[1] != "-" and len(name) > 2} | {*LETTERS})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_short_options_in_all_pairs_are_one_name_or_none(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArgumentReader, "_advice", lambda *_: "")  # slow for so many
+    own, n_refused = names(command), 0
+    for short, tail in product(SHORT[command], TAILS):
+        both = short + tail
+        found, said = [], ""
+        try:
+            found = read(command, both, "1")
+        except UsageError as error:
+            n_refused += 1
+            said = str(error)
+        if both in own:
+            assert found[:1] == [both], both
+        elif said:
+            assert said.startswith((f"No such option: {both} (see duo", f"{both}: ")), both
+        else:
+            assert both in flags() or both in ALIASES, both
+    assert n_refused > 30 * len(SHORT[command])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_pairs_of_short_options_apart(command: str) -> None:
+    """The value of the first may look like the second."""
+    own = names(command)
+    one_dash = [name for name in own if name[1] != "-"]
+    for first, second in product(one_dash, one_dash):
+        value = [] if own[first].is_flag else [second]
+        assert read(command, first, *value, second, "1")[: 1 + len(value)] in ([first, *value], [first, "on"]), first
+
+
+@pytest.mark.parametrize("typed", ["-n512 -t4 -c4096 -ngl99 -s-1", "-n=512 -t=4 -c=4096 -ngl=99 -s=-1"])
+def test_attached_numbers(typed: str) -> None:
+    options = parse(*typed.split())
+    assert (options.predict, options.threads, options.ctx_size, options.gpu_layers) == (512, 4, 4096, 99)
+
+
+@pytest.mark.parametrize("argument", ["-cnvx", "-no-cvn", "-nx", "-ve", "-n5x", "-pHello", "-v1", "-tx4", "-5"])
+def test_nothing_else_is_attached(argument: str) -> None:
+    assert_refused(duo("-m", "x", "-p", "x", argument), f"No such option: {argument}", status=2)
+
+
+def test_values_that_begin_with_a_dash() -> None:
+    options = parse("-p", "-f", "-n", "-1", "--temp=-1", "-r", "--", "-sys=--jinja")
+    assert (options.prompt, options.predict, options.temp) == ("-f", -1, -1.0)
+    assert (options.reverse_prompt, options.system_prompt) == (["--"], "--jinja")
+
+
+@pytest.mark.parametrize(
+    ("typed", "flash", "color"),
+    [
+        ("-fa --color -v", "on", "auto"),
+        ("-fa on --color on", "on", "always"),
+        ("-fa 1 -co off", "on", "never"),
+        ("-fa off --color=auto", "off", "auto"),
+        ("-fa=0 --color never", "off", "never"),
+        ("-fa -1 --color always", "auto", "always"),
+        ("--color -fa", "on", "auto"),
+    ],
+)
+def test_switches_as_llama_cpp_spells_them(typed: str, flash: str, color: str) -> None:
+    options = parse(*typed.split())
+    assert (options.flash_attn, options.color) == (flash, color)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("-m x --tempp 1", "--tempp; similar: --temp, "),
+        ("-m x -ctxk", "-ctxk; similar: -ctk, "),
+        ("lead --no-jina", "--no-jina; similar: --no-jinja"),
+        ("--host 0.0.0.0", "--host; an option of `duo lead` and `duo rpc-server` (see duo --help-all)"),
+        ("doctor -m x", "-m; an option of `duo` (see duo doctor --help)"),
+        ("bench --repetition 3", "--repetition; similar: --repetitions"),
+        ("-x", "-x (see duo --help-all)"),
+    ],
+)
+def test_the_nearest_names(arguments: str, said: str) -> None:
+    assert_refused(duo(*arguments.split()), f"No such option: {said}", status=2)
+
+
+def test_a_switch_takes_no_value() -> None:
+    for name in ("--chat", "-v", "--jinja"):
+        assert_refused(duo("-m", "x", f"{name}=1"), f"{name} takes no value", status=2)
+
+
+def test_underscores_in_long_names_as_in_llama_cpp() -> None:
+    assert parse("--n_predict", "7").predict == 7
+
+
+def test_nearest_is_at_most_three_names_the_best_first() -> None:
+    assert nearest("--temp", ["--temp", "--tempo", "--temper", "--temperature", "--top-k"])[0] == "--temp"
+    assert len(nearest("--temp", ["--temp", "--tempo", "--temper", "--temps"])) == 3
+    assert nearest("xyz", chain(["abc"])) == []
