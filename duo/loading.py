@@ -28,6 +28,7 @@ from duo.llama.model import Model
 from duo.llama.offload import devices_for
 from duo.llama.vocabulary import vocabulary_difference
 from duo.models.demo import demo_pair
+from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.paths import check_gguf, find_model
 from duo.models.profiles import Profile
@@ -307,9 +308,9 @@ class _Loader:
 
 def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
     """Store what was learned about the draft; warns if that fails."""
-    learned = slot.policy.state() if slot.policy.rate else {}
+    learned = slot.keeper.state()
     if drafts is not None and draft is not None and draft.rpc_servers:
-        learned = drafts.learned.get(draft.path.stem, {})
+        learned = drafts.learned.get(draft.path.stem, {}) if not slot.keeper.is_disturbed else {}
     if not learned:
         return
     try:
@@ -322,7 +323,9 @@ def _differs(target: Model, draft: Model) -> bool:
     """Whether the draft has another vocabulary; logs the reason."""
     difference = vocabulary_difference(target, draft)
     if difference:
-        log.info("%s drafts for %s through the text: %s", draft.path.name, target.path.name, difference)
+        family = family_of((target.path.name, target.metadata("general.name") or ""))
+        better = family.advice if family else "A draft with the target's vocabulary is accepted more often."
+        log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None
 
 

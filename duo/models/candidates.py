@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from duo.llama.gguf_head import Head
 from duo.models.cache import cache_dir
 
 _LATER_PART = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf", re.IGNORECASE)  # of a split model
+_QUANT = re.compile(r"[-.](\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _MOST = 0.5  # bytes of a draft, relative to the target's: a larger one is hardly faster
 
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
@@ -26,11 +28,11 @@ def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
     First what is given: files, and for each folder the small ones in and below it, or itself if there are none. Then
     the files in the caches of duo and of Hugging Face. In a folder the smallest comes first.
     """
-    most = _MOST * _size(target)
+    most = _MOST * size(target)
     found: list[Path] = []
     for path in given:
         found += (_below([path], most) or [path]) if path.is_dir() else [path]
-    found += _below(_caches(), most)
+    found += _below(model_folders(), most)
     unique: dict[str, Path] = {}  # a file may have several links
     for path in found:
         unique.setdefault(os.path.realpath(path), path)
@@ -38,13 +40,42 @@ def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
     return list(unique.values())
 
 
+def find_models(given: Sequence[Path] = ()) -> list[Path]:
+    """The models in the caches of duo and of Hugging Face, and what is given: files, and all in and below folders.
+
+    Of a model in several files, the first.
+    """
+    files = [path for path in given if not path.is_dir()]
+    found = _below((path for path in (*given, *model_folders()) if path.is_dir()), math.inf)
+    return list({os.path.realpath(path): path for path in (*found, *files)}.values())
+
+
+def is_small_enough(n_bytes: int, target_bytes: int) -> bool:
+    """Whether a model of `n_bytes` may be a draft for a target of `target_bytes`."""
+    return n_bytes <= _MOST * target_bytes
+
+
+def size(path: Path) -> int:
+    """Bytes of all files of a model, as far as they exist."""
+    return sum(part.stat().st_size for part in ModelConfig(path).shards if part.is_file())
+
+
+def hub_name(path: Path) -> str | None:
+    """What -hf calls a file in Hugging Face's cache, such as user/repo:Q4_K_M; None for any other file."""
+    folder = next((part for part in path.parts[:-1] if part.startswith("models--")), None)
+    quant = _QUANT.search(path.name)
+    if folder is None or quant is None:
+        return None
+    return f"{folder.removeprefix('models--').replace('--', '/', 1)}:{quant[1]}"
+
+
 def check_draft(path: Path, target: Path) -> None:
     """Raise ModelError if the file is no text model, or too large to be a draft for `target`."""
     if path.is_dir():
         raise ModelError(f"{path}: a folder without a GGUF file of at most half the target's size")
-    size, target_size = _size(path), _size(target)
-    if size > _MOST * target_size:
-        raise ModelError(f"{path}: {size / 1e6:.0f} MB, more than half of the target's {target_size / 1e6:.0f} MB")
+    own, targets = size(path), size(target)
+    if not is_small_enough(own, targets):
+        raise ModelError(f"{path}: {own / 1e6:.0f} MB, more than half of the target's {targets / 1e6:.0f} MB")
     with closing(Head(path)) as head:
         if head.text("general.type") not in (None, "model") or not head.count("tokenizer.ggml.tokens"):
             raise ModelError(f"{path}: not a text model")
@@ -55,11 +86,11 @@ def check_draft(path: Path, target: Path) -> None:
 def _below(folders: Iterable[Path], most: float) -> list[Path]:
     """The GGUF files of at most `most` bytes in and below `folders`, the smallest first."""
     files = {path for folder in folders for path in folder.rglob("*.gguf") if path.is_file()}
-    sizes = {path: _size(path) for path in files if not _LATER_PART.fullmatch(path.name)}
-    return sorted((path for path, size in sizes.items() if size <= most), key=lambda path: (sizes[path], path))
+    sizes = {path: size(path) for path in files if not _LATER_PART.fullmatch(path.name)}
+    return sorted((path for path, n in sizes.items() if n <= most), key=lambda path: (sizes[path], path))
 
 
-def _caches() -> list[Path]:
+def model_folders() -> list[Path]:
     """Where duo and Hugging Face keep what they have downloaded."""
     found = []
     with suppress(UsageError):  # no home directory
@@ -67,8 +98,3 @@ def _caches() -> list[Path]:
     with suppress(ImportError):
         found.append(Path(import_module("huggingface_hub.constants").HF_HUB_CACHE))
     return found
-
-
-def _size(path: Path) -> int:
-    """Bytes of all files of a model, as far as they exist."""
-    return sum(part.stat().st_size for part in ModelConfig(path).shards if part.is_file())

@@ -35,7 +35,7 @@ TEXTS = (
     "", " ", "٣", "0x10", "1_000", "1.5", "9" * 5000, "1,2,3", "0-1", "5+1e308", "1e308,1e308", "nan,1", "auto", "all",
     "none", "a:99999999", "\udcff", "[" * 2000, "🙂" * 9,
 )  # fmt: skip
-CLOSING = ("doctor",)  # takes no values
+CLOSING = ("doctor", "list", "profile")  # take no values
 VERDICTS = ("check", "doctor")  # may end with status 1 and no error
 
 

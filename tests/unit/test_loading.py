@@ -61,13 +61,17 @@ def test_a_draft_with_another_vocabulary(
     other = tiny_llama(tmp_path / "other.gguf", words=tuple(f"▁word{i}" for i in range(16)))
     with load(pair[0]) as engine:
         alone = engine.generate("the cat", max_tokens=24, ignore_eos=True).text
-    with caplog.at_level("INFO", "duo.loading"), load(pair[0], other, schedule="sync") as engine:
+    with (
+        caplog.at_level("INFO", "duo.loading"),
+        load(pair[0], other, schedule="sync", lookup="off", warmup=False) as engine,
+    ):
         result = engine.generate("the cat", max_tokens=24, ignore_eos=True)
     assert result.text == alone
     assert result.statistics.draft is not None
     assert result.statistics.draft.vocabulary == "translated"
     assert result.statistics.draft.verified > 0
     assert "other.gguf drafts for target.gguf through the text: token 259 is" in caplog.text
+    assert "A draft with the target's vocabulary is accepted more often." in caplog.text
 
 
 def test_progress(pair: tuple[Path, Path]) -> None:

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "about", "back", "bench", "chat", "check", "devices", "doctor", "lead", "plan", "rpc_server", "run", "suggest",
-    "trace", "tune",
+    "about", "back", "bench", "chat", "check", "devices", "doctor", "lead", "list_models", "plan", "profile",
+    "rpc_server", "run", "suggest", "trace", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
         devices,
         doctor,
         lead,
+        list_models,
         plan,
+        profile,
         rpc_server,
         run,
         suggest,

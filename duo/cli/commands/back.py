@@ -16,7 +16,7 @@ from duo.cli.options.secrets import back_token
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.config import ALL_LAYERS, AUTO_DRAFT, HUB, ModelConfig
+from duo.config import ALL_LAYERS, AUTO_DRAFT, DEMO, HUB, ModelConfig
 from duo.engine.background import Background
 from duo.engine.threads import check_threads, plan_threads
 from duo.engine.translated import MORE_TOKENS
@@ -102,9 +102,10 @@ def _path(options: BackOptions) -> Path:
         raise UsageError("-m and -hf both name the draft: use only one")
     if options.hf_repo:
         return find_model(f"{HUB}{options.hf_repo}", offline=options.offline)
-    if options.model:
+    if options.model and options.model != Path(DEMO):
         return check_gguf(options.model)
     with progress_bar(unit_bytes=True) as bar:
         _, draft = demo_pair(bar, offline=options.offline)
-    say("duo: no model given (-m, -hf): using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
+    why = "" if options.model else "no model given (-m, -hf): "
+    say(f"duo: {why}using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
     return draft

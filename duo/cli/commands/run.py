@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from duo import __version__
+from duo.cli import hints
 from duo.cli.devices import rpc_servers
 from duo.cli.load import check_usage, loaded
-from duo.cli.options.prompt import DEMO_QUESTION, DEMO_SYSTEM, read_argument, read_prompt
+from duo.cli.options.prompt import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.options.run import RunOptions
 from duo.cli.terminal import report
 from duo.cli.terminal.comparison import notice, render_comparison
@@ -22,6 +23,7 @@ from duo.cli.terminal.watch import Watch
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
 from duo.diagnose.trace import TraceFile
+from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
 from duo.engine.slot import Drafts, Slot, TextRequest
@@ -34,6 +36,9 @@ from duo.spec.simulate import predict
 
 def run(options: RunOptions) -> int:
     """Generate one text. Returns the exit status. Raises DuoError."""
+    if not options.names_target:
+        options.model_names()  # which may know better what is missing
+        raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo`")
     # Without --back-port, link messages are about a draft process of this command.
     hidden = () if options.back_port is not None else ("duo.link",)
     send_log(verbose=options.verbose, file=options.log_file, hidden=hidden)
@@ -45,11 +50,12 @@ def run(options: RunOptions) -> int:
     config = options.generation_config(escape=options.escape)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not options.is_demo:
-        raise UsageError("no prompt: add -p or -f (-f - reads standard input)")
+        raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat with -cnv")
     if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     with loaded(options) as engine:
         text = _prompt_text(options, prompt, engine)
+        _hint(hints.prompt_hint(engine.slot.target, text) if text == prompt else "")
         metrics = Metrics()
         trace = _trace(options, metrics, engine.slot)
         watch = Watch(metrics, _live(options, metrics), trace)
@@ -61,8 +67,9 @@ def run(options: RunOptions) -> int:
         has_rate = statistics["generation"]["tokens_per_s"] is not None
         if _is_compared(options) and policy is not None and has_rate and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
+        apart = engine.slot.threads.apart or engine.slot.remote is not None
     finish_notices()  # so that the statistics come last
-    say(_report(options, statistics, tokens, alone))
+    say(_report(options, statistics, tokens, alone, apart=apart))
     if options.json:
         if policy is not None:
             statistics["policy"]["predicted_tokens_per_s"] = predict(policy)
@@ -80,9 +87,9 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
     if system is not None:
         system = read_argument(system, "-sys", escape=options.escape)
     if prompt is None:
-        prompt, system = DEMO_QUESTION, system or DEMO_SYSTEM
-        say(f"duo: no prompt given (-p, -f): using {prompt!r}")
-    elif not options.chat and system is None:
+        prompt = DEMO_PROMPT
+        say(f"duo: no prompt given (-p, -f): {prompt.splitlines()[0]} …")
+    elif not (options.chat or options.single_turn) and system is None:
         return prompt
     messages = [{"role": "user", "content": prompt}]
     if system:
@@ -98,7 +105,7 @@ def _write(
     Raises BrokenPipeError or DuoError.
     """
     writer = TextWriter(marks=marks_tokens(options.color), stream=watch.live)
-    prompt, tokens = engine.tokenize(text), list[int]()
+    prompt, tokens, has_text = engine.tokenize(text), list[int](), False
     bar = ExitStack()
     started: list[Stream] = []
 
@@ -123,10 +130,13 @@ def _write(
                 for step in stream:
                     bar.close()
                     writer.step(step)
+                    has_text = has_text or any(step.pieces)
                     tokens += step.tokens
                     watch.on_step()
         finally:
             writer.end()
+    if not has_text:
+        _hint(hints.empty_hint(watch.metrics.stop, len(tokens), options.predict))
     return stream, tokens, interrupt.status
 
 
@@ -159,11 +169,18 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
     return alone if is_whole else None, interrupt.status
 
 
-def _report(options: RunOptions, statistics: dict[str, Any], tokens: list[int], alone: Completion | None) -> str:
+def _hint(text: str) -> None:
+    if text:
+        say(f"duo: {text}")
+
+
+def _report(
+    options: RunOptions, statistics: dict[str, Any], tokens: list[int], alone: Completion | None, *, apart: bool
+) -> str:
     if alone is not None:
         return render_comparison(statistics, tokens, alone, exact=options.exact)
     render = report.render_verbose if options.verbose else report.render
-    return render(statistics, options.schedule)
+    return render(statistics, options.schedule, apart=apart)
 
 
 def _statistics(stream: Stream, config: GenerationConfig, policy: Policy | None) -> dict[str, Any]:
@@ -190,6 +207,11 @@ def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | Non
         "duo": __version__,
         "target": slot.target.path.name,
         "draft": slot.draft_model.path.name if slot.draft_model is not None else None,
+        "schedule": options.schedule,
+        "cores": usable_cores(),
+        "threads": {"target": slot.threads.target, "beside": slot.threads.beside},
+        # A remote draft may run on this machine: only the times can tell.
+        "apart": slot.threads.apart if slot.draft_model is not None else None,
     }
     with blame("--trace", options.trace):
         return TraceFile(options.trace, metrics, about)

@@ -12,6 +12,7 @@ from duo.diagnose.shares import Shares, end_of, first_token, where_it_went
 from duo.diagnose.trace import Recording, read_trace
 from duo.errors import TraceError, UsageError
 
+_SLOWER = 1.15  # times as long: the target's decodes beside a draft that computes on the same cores
 _PLOT_S = 1.0  # default length of a plot, in which single decodes are visible
 
 
@@ -81,6 +82,10 @@ def _totals(found: Shares) -> list[str]:
             f"overlap   {_percent(found.overlap_s, found.seconds)} of the time, both models computed",
             f"hidden    {_percent(found.overlap_s, found.draft_s)} of the draft's time was concurrent with the target",
         ]
+    if found.slowdown is not None:
+        lines.append(
+            f"slowdown  {found.slowdown:.2f} times as long took a decode of the target while the draft computed"
+        )
     if found.n_drafted and found.n_tokens is not None:
         # Tokens drafted before the window may be accepted in it.
         n_wasted = max(0, found.n_drafted - found.n_accepted)
@@ -93,6 +98,27 @@ def _totals(found: Shares) -> list[str]:
 
 def advise(found: Shares) -> str:
     """What these figures say about the pair, in one line."""
+    return _sharing(found) or _balance(found)
+
+
+def _sharing(found: Shares) -> str:
+    """That both models share cores, and what helps then; empty if they do not, or if it does not matter."""
+    if found.tokens_by_schedule["async"] <= found.tokens_by_schedule.total() / 2 or found.apart:
+        return ""
+    helps = "try --schedule sync, --schedule off or a smaller draft (duo suggest)"
+    if found.slowdown is not None:
+        times = f"the target's decodes take {found.slowdown:.1f} times as long while the draft computes"
+        where = (
+            "Both models share the cores" if found.apart is False else "The draft seems to share the target's hardware"
+        )
+        return f"{where}: {times}; {helps}." if found.slowdown >= _SLOWER else ""
+    if found.apart is False:
+        n = f"{found.cores} cores" if found.cores else "cores"
+        return f"Both models share {n}, and no decode of the target alone shows what this costs: {helps}, and compare."
+    return ""
+
+
+def _balance(found: Shares) -> str:
     waits = found.share("target", "wait")
     computes, drafts = found.target_s / found.seconds, found.draft_s / found.seconds
     accepted = found.n_accepted / found.n_judged if found.n_judged else 1.0

@@ -10,12 +10,12 @@ from rich.live import Live as Display
 
 from duo.cli.terminal.console import stderr
 from duo.cli.terminal.report import forecast, last_line, why_not_used
+from duo.cli.terminal.verdict import CLOSE
 from duo.engine.stream import Completion
 from duo.spec.policy import REJECTION
 from duo.spec.schedule import Schedule
 from duo.spec.types import common_prefix
 
-_CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
 _LOOKUP = "lookup"
 _NAMES = {
     _LOOKUP: _LOOKUP,
@@ -57,7 +57,7 @@ def render_comparison(statistics: dict[str, Any], tokens: Sequence[int], alone: 
 
 def _verdict(times: float, again: float) -> str:
     """How duo's rate compares with that of the target alone, from two measurements of the latter."""
-    if abs(times - 1) < _CLOSE:
+    if abs(times - 1) < CLOSE:
         return "about as fast as the target alone"
     if abs(again - times) > abs(times - 1) / 2:
         return "within the noise of this machine"
@@ -100,5 +100,5 @@ def _reason(
     alone, drafted = rates.pop(Schedule.OFF.value), max(rates.values())
     is_alone = max(by_schedule, key=by_schedule.__getitem__) == Schedule.OFF.value
     gain = (drafted / alone if is_alone else alone / drafted) - 1  # of what was used less
-    late = "known too late: " if gain >= _CLOSE else "little to gain: " if gain > 0 else ""
+    late = "known too late: " if gain >= CLOSE else "little to gain: " if gain > 0 else ""
     return late + forecast(policy, has_scores=True, brief=bool(late))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from duo.cli.terminal.verdict import has_draft, verdict
 from duo.engine.metrics import TRANSLATED
 from duo.engine.slot import Slot
 from duo.llama import library
@@ -60,8 +61,11 @@ def _model_facts(model: Model) -> dict[str, Any]:
     }
 
 
-def render(statistics: dict[str, Any], schedule: str = "auto") -> str:
-    """What a run with --schedule `schedule` prints at its end: at most five lines, the last `tokens: N tps: R`."""
+def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False) -> str:
+    """What a run with --schedule `schedule` prints at its end: at most five lines, the last `tokens: N tps: R`.
+
+    `apart`: the draft has hardware of its own.
+    """
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     sampling = statistics["sampling"]
     seed = f"; seed {sampling['seed']}" if sampling["temperature"] else ""
@@ -83,8 +87,8 @@ def render(statistics: dict[str, Any], schedule: str = "auto") -> str:
         )
     elif lookup:
         lines.append(f"lookup  {lookup}")
-    if policy and (lookup or _has_draft(policy)):
-        lines.append(f"gain    {_gain(generation, policy)}")
+    if policy and (lookup or has_draft(policy)):
+        lines.append(f"gain    {verdict(statistics, schedule, apart=apart)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory  {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
@@ -98,14 +102,10 @@ def _translated(draft: dict[str, Any]) -> str:
 
 def _not_used(draft: dict[str, Any] | None, policy: dict[str, Any] | None, schedule: str) -> str:
     """That there is a draft which has drafted nothing, and why; empty otherwise."""
-    if not policy or not _has_draft(policy) or (draft and (draft["drafted"] or draft["error"])):
+    if not policy or not has_draft(policy) or (draft and (draft["drafted"] or draft["error"])):
         return ""
     forced = f"--schedule {schedule}" if schedule == Schedule.OFF.value else ""
     return f"not used: {forced or why_not_used(policy, has_scores=draft is not None)}"
-
-
-def _has_draft(policy: dict[str, Any]) -> bool:
-    return bool(policy["schedules"] != [Schedule.OFF.value])
 
 
 def _found(lookup: dict[str, Any] | None) -> str:
@@ -144,21 +144,6 @@ def forecast(policy: dict[str, Any], *, has_scores: bool, brief: bool = False) -
     return f"{source} {alone:.1f} tokens/s alone, {drafted:.1f} with {draft}"
 
 
-def _gain(generation: dict[str, Any], policy: dict[str, Any]) -> str:
-    """The speed compared with that of the target alone."""
-    shares = ", ".join(f"{n} {schedule}" for schedule, n in generation["tokens_by_schedule"].items())
-    used = f"; tokens by schedule: {shares}" if shares else f"; schedule: {policy['schedule']}"
-    used = used if _has_draft(policy) else ""
-    rate = generation["tokens_per_s"]
-    now_ms, earlier_ms = policy["alone_ms"]["this_run"], policy["alone_ms"]["earlier_runs"]
-    if not rate or not (alone_ms := now_ms or earlier_ms):
-        if rate and set(generation["tokens_by_schedule"]) == {Schedule.OFF.value}:  # with --schedule off
-            return f"none: this was the target alone{used}"
-        return f"unknown: too few decodes of the target alone{used}"
-    alone, source = 1000 / alone_ms, "by its decodes" if now_ms else "in earlier runs"
-    return f"{rate / alone:.2f} times the target alone ({alone:.1f} tokens/s {source}){used}"
-
-
 def _memory(statistics: dict[str, Any]) -> str:
     return f"{statistics['memory']['peak_bytes'] / 1e6:.0f} MB at most"
 
@@ -168,7 +153,7 @@ def last_line(generation: dict[str, Any]) -> str:
     return f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}"
 
 
-def render_verbose(statistics: dict[str, Any], schedule: str = "auto") -> str:
+def render_verbose(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False) -> str:
     """All statistics as lines, for -v; the last is that of `render`."""
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     lines = [
@@ -191,9 +176,9 @@ def render_verbose(statistics: dict[str, Any], schedule: str = "auto") -> str:
         lines += _draft_lines(draft)
     if lookup := statistics["lookup"]:
         lines.append(f"lookup      {_found(lookup)} in {lookup['decodes']} decodes")
-    if policy and (lookup or _has_draft(policy)):
+    if policy and (lookup or has_draft(policy)):
         lines += _policy_lines(policy, generation["tokens_by_schedule"])
-        lines.append(f"gain        {_gain(generation, policy)}")
+        lines.append(f"gain        {verdict(statistics, schedule, apart=apart)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory      {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
@@ -224,20 +209,18 @@ def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
     forecasts = ", ".join(f"{schedule} {rate:.1f}" for schedule, rate in policy["forecast_tokens_per_s"].items())
     changes = [f"{change['schedule']} at {change['tokens']} ({change['reason']})" for change in policy["changes"]]
     more = len(changes) - _CHANGES_SHOWN
-    has_draft = _has_draft(policy)
-    lines = (
-        [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"] if has_draft else []
-    )
+    drafts = has_draft(policy)
+    lines = [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"] if drafts else []
     lines += [f"            {change}" for change in changes[:_CHANGES_SHOWN]]
     lines += [f"            and {more} more changes"] if more > 0 else []
     for name, words in (("alone", "alone or sequential"), ("beside", "concurrent")):
         times = policy["target_ms"][name]
         sizes, milliseconds = ", ".join(times), ", ".join(f"{ms:.1f}" for ms in times.values())
         if times:
-            draft = f", draft {_value(policy['draft_ms'][name], '.1f', ' ms')}" if has_draft else ""
+            draft = f", draft {_value(policy['draft_ms'][name], '.1f', ' ms')}" if drafts else ""
             lines.append(f"learned     {words}: T({sizes}) = {milliseconds} ms{draft}")
     accepted = f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s"
-    return [*lines, accepted] if has_draft else lines
+    return [*lines, accepted] if drafts else lines
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

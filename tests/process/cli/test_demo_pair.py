@@ -72,12 +72,14 @@ def test_a_draft_with_another_kind_of_vocabulary(tiny: Path, demo_pair: tuple[Pa
 
 
 @pytest.mark.usefixtures("demo_pair")
-def test_without_a_model_and_a_prompt_the_demo_pair_answers_the_demo_question() -> None:
-    run = duo("--offline", "-n", "8", "--exact", "--display-prompt", *ONE_EACH)
+def test_the_demo_rewrites_a_letter() -> None:
+    run = duo("demo", "--offline", "-n", "8", "--exact", "--display-prompt", *ONE_EACH)
     assert (run.status, run.n_tokens) == (0, 8)
-    assert "the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0" in run.stderr.splitlines()[0]
-    assert run.text.startswith("<|im_start|>system\nYou are a helpful, respectful and honest assistant.<|im_end|>")
-    assert "difference between concurrency and parallelism in python" in run.text
+    said = run.stderr.splitlines()[:2]
+    assert said[0] == "duo: using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0"
+    assert said[1].startswith("duo: no prompt given (-p, -f): Rewrite this letter ")
+    assert "<|im_start|>user\nRewrite this letter so that it is addressed to Mr Brown" in run.text
+    assert run.text.partition("Anna White<|im_end|>\n<|im_start|>assistant\n")[2].startswith("Dear Mr Brown")
     labels = ["duo ", "target alone ", "duo chose ", "because ", "tokens: "]
     assert [line.startswith(label) for line, label in zip(run.stderr.splitlines()[2:], labels, strict=True)] == 5 * [
         True

@@ -136,7 +136,8 @@ def test_a_run_leaves_its_text_and_its_statistics(demo_pair: tuple[Path, Path]) 
             shown[more] = screen.shown()
     text = duo(*arguments).text
     for screen_text in shown.values():
-        assert screen_text.startswith(text.rstrip("\n"))
+        assert screen_text.startswith("duo: this model has a chat template: --chat uses it\n")
+        assert text.rstrip("\n") in screen_text
         assert "\ntokens: 24 tps: " in screen_text
         assert "│" not in screen_text
 

@@ -67,6 +67,7 @@ OPTIONS = {f"duo.cli.options.{name}" for name in ("lead", "back", "bench", "chat
         ("import duo.cli.main", {"logging", "typing", "enum", "signal", "typer"}),
         ("import duo.cli.app", SLOW | OPTIONS | {"rich", "secrets"}),
         ("import duo.cli.commands.run", {"asyncio", "uvicorn", "starlette", "websockets", "httpx", "packaging"}),
+        ("main()", SLOW | {"typer", "rich", "duo.config"}),
         ("main('--version')", SLOW | {"typer", "rich", "duo.config"}),
         ("main('--help')", SLOW | OPTIONS),
         ("main('plan', '--help')", SLOW - {"pydantic"} | OPTIONS - {"duo.cli.options.plan"}),

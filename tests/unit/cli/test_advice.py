@@ -10,7 +10,8 @@ import pytest
 from duo.cli.commands.plan import predict, render
 from duo.cli.commands.tune import Tuned, advise, choose, learned
 from duo.config import AUTO_DRAFT
-from duo.diagnose.measure import SIZES, Measurements
+from duo.diagnose.measure import Measurements
+from duo.diagnose.target_meter import SIZES
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 

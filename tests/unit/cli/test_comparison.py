@@ -24,7 +24,7 @@ from tests.command import ONE_EACH
 from tests.unit.cli.runner import duo
 from tests.unit.cli.test_report import DRAFTED
 
-DEMO = ("-p", "the cat", "-n", "24", "--ignore-eos", "--exact", *ONE_EACH)
+DEMO = ("-m", "demo", "-p", "the cat", "-n", "24", "--ignore-eos", "--exact", *ONE_EACH)
 TOKENS = list(range(16))
 TARGET = "target alone  16 tokens, 10.0 tokens/s; "
 
@@ -160,7 +160,7 @@ USUAL = ["speed", "draft", "gain", "memory", "tokens:"]
 
 @pytest.mark.usefixtures("demo")
 def test_the_demo_is_compared_with_the_target_alone(kin: dict[str, Path]) -> None:
-    text = duo("-m", kin["llama"], *DEMO).stdout
+    text = duo(*DEMO, "-m", kin["llama"]).stdout
     run = duo(*DEMO)
     assert (run.status, run.stdout, run.n_tokens, heads(run.stderr)) == (0, text, 24, COMPARED)
     assert re.search(r"^target alone  24 tokens, .* tokens/s; the same text$", run.stderr, re.MULTILINE)

@@ -57,9 +57,10 @@ class Home:
 
 
 @pytest.fixture(autouse=True)
-def one_core(set_cores: Callable[[int], None]) -> None:
-    """On one core the schedules to choose from are sync and off."""
+def one_core(set_cores: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one core the schedules to choose from are sync and off. No other program computes."""
     set_cores(1)
+    monkeypatch.setattr("duo.engine.keeper.others", lambda _: 0.0)
 
 
 @pytest.fixture
@@ -131,6 +132,17 @@ def test_no_profile_neither_reads_nor_writes(used: Home) -> None:
     used.run("--no-profile")
     assert used.began_afresh
     assert used.profile.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [[], ["--no-warmup"]])
+def test_a_run_on_a_busy_machine_keeps_the_times_of_earlier_ones(
+    used: Home, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    before = json.loads(used.profile.read_text())["policy"]
+    monkeypatch.setattr("duo.engine.keeper.others", lambda _: 50.0)
+    used.run(*options, n=40)
+    kept = json.loads(used.profile.read_text())["policy"]
+    assert (kept["alone"]["target_s"], kept["bias"]) == (before["alone"]["target_s"], before["bias"])
 
 
 @pytest.mark.parametrize("options", [["--no-profile"], ["--draft", "0"]])

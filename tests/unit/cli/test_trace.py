@@ -11,10 +11,10 @@ import pytest
 
 from duo.cli.commands.trace import advise
 from duo.diagnose.shares import Share, Shares
-from duo.diagnose.trace import TraceFile
+from duo.diagnose.trace import TraceFile, read_trace
 from duo.engine.metrics import Event, Metrics, StepRecord
 from duo.spec.schedule import Schedule
-from tests.command import assert_refused
+from tests.command import ONE_EACH, assert_refused
 from tests.unit.cli.runner import duo
 
 
@@ -159,3 +159,36 @@ def test_the_advice_follows_from_the_figures(figures: dict[str, float], schedule
     found = _shares(**figures)
     found.tokens_by_schedule = Counter({schedule: 150, "async": 40})
     assert advice in advise(found)
+
+
+@pytest.mark.parametrize(
+    ("facts", "schedule", "advice"),
+    [
+        ({"apart": False, "slowdown": 1.6}, "async", "share the cores: the target's decodes take 1.6 times as long"),
+        ({"apart": None, "slowdown": 1.6}, "async", "seems to share the target's hardware: the target's decodes take"),
+        ({"apart": False, "cores": 2}, "async", "Both models share 2 cores, and no decode of the target alone"),
+        ({"apart": False, "slowdown": 1.1}, "async", "only a better draft"),
+        ({"apart": None}, "async", "only a better draft"),
+        ({"apart": True, "slowdown": 1.6}, "async", "only a better draft"),
+        ({"apart": False, "slowdown": 1.6}, "sync", "run sequentially"),
+    ],
+)
+def test_models_that_share_cores(facts: dict[str, object], schedule: str, advice: str) -> None:
+    found = _shares()
+    found.tokens_by_schedule = Counter({schedule: 150, "off": 40})
+    for name, value in facts.items():
+        setattr(found, name, value)
+    assert advice in advise(found)
+    if "hare" in advice:
+        assert "try --schedule sync, --schedule off or a smaller draft (duo suggest)" in advise(found)
+
+
+def test_a_run_records_whether_its_models_share_cores(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    run = duo("-m", tiny, "-md", tiny, "-p", "x", "-n", "9", "--ignore-eos", *ONE_EACH, "--trace", path)
+    assert run.status == 0
+    about = read_trace(path).about
+    assert (about["apart"], about["threads"]["beside"], about["schedule"]) == (False, [1, 1], "auto")
+    assert about["cores"] >= 1
+    assert duo("-m", tiny, "-p", "x", "-n", "9", "--ignore-eos", *ONE_EACH, "--trace", path).status == 0
+    assert read_trace(path).about["apart"] is None

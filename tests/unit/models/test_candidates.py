@@ -10,7 +10,7 @@ import pytest
 
 from duo.errors import ModelError
 from duo.models import candidates
-from duo.models.candidates import check_draft, find_candidates
+from duo.models.candidates import check_draft, find_candidates, find_models, hub_name
 from tests.gguf_files import tiny_llama
 
 TARGET_BYTES = 1000
@@ -146,3 +146,23 @@ def test_what_is_no_small_gguf_file_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelError, match=said):
             check_draft(tmp_path / name, target)
+
+
+def test_all_models_in_the_caches_and_in_what_is_given(tmp_path: Path, put: Callable[[str, int], Path]) -> None:
+    cached, given = put("cache/a.gguf", 5000), put("mine/below/b.gguf", 10)
+    split = put("hub/models--a--b/snapshots/1/c-00001-of-00002.gguf", 70)
+    put("hub/models--a--b/snapshots/1/c-00002-of-00002.gguf", 70)
+    (tmp_path / "mine" / "link.gguf").symlink_to(cached)
+    assert {path.resolve() for path in find_models()} == {cached, split}
+    found = [path.resolve() for path in find_models([tmp_path / "mine", tmp_path / "target.gguf"])]
+    assert sorted(found) == sorted([cached, given, split, tmp_path / "target.gguf"]), "each file once"
+
+
+def test_the_name_of_a_file_from_hugging_face(tmp_path: Path) -> None:
+    folder = tmp_path / "models--ada--Tiny-1B-GGUF" / "snapshots" / "1"
+    names = {"Tiny-1B-Q4_K_M.gguf": "Q4_K_M", "q8_0/tiny.q8_0.gguf": "q8_0", "Tiny-F16-00001-of-00002.gguf": "F16"}
+    assert {name: hub_name(folder / name) for name in names} == {
+        name: f"ada/Tiny-1B-GGUF:{quant}" for name, quant in names.items()
+    }
+    assert hub_name(tmp_path / "Tiny-1B-Q4_K_M.gguf") is None
+    assert hub_name(folder / "tiny.gguf") is None

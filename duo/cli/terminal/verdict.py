@@ -1,0 +1,100 @@
+"""The verdict of a run in plain words: how much faster draft and lookup made it, and what to try if they did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from duo.spec import forecast
+from duo.spec.constants import DEFAULT
+from duo.spec.schedule import Schedule
+
+CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
+_WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
+_SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
+_OFF = Schedule.OFF.value
+
+
+def has_draft(policy: dict[str, Any]) -> bool:
+    """Whether there was a draft to choose."""
+    return bool(policy["schedules"] != [_OFF])
+
+
+def verdict(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False) -> str:
+    """The speed compared with that of the target alone, and why.
+
+    `schedule`: of --schedule. `apart`: the draft has hardware of its own.
+    """
+    generation, policy = statistics["generation"], statistics["policy"]
+    rate, by_schedule, alone_ms = generation["tokens_per_s"], generation["tokens_by_schedule"], policy["alone_ms"]
+    is_alone = set(by_schedule) == {_OFF} and not statistics["lookup"]
+    if rate and is_alone:
+        return "none: this was the target alone" if schedule == _OFF else _why_no_gain(statistics, apart=apart)
+    shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
+    used = f"; tokens: {shares}" if has_draft(policy) and shares else ""
+    if not rate or not (ms := alone_ms["this_run"] or alone_ms["earlier_runs"]):
+        return f"unknown: too few decodes of the target alone{used}"
+    source = "by its decodes" if alone_ms["this_run"] else "in earlier runs"
+    times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s {source}"
+    if times >= 1 + CLOSE:
+        return f"{_who(statistics)} made this {times:.2f} times as fast (alone: {alone}){used}"
+    compared = "about as fast" if times > 1 - CLOSE else f"only {times:.2f} times as fast"
+    return f"{_why_no_gain(statistics, apart=apart)}; {compared} as the target alone ({alone}){used}"
+
+
+def _who(statistics: dict[str, Any]) -> str:
+    """What made a text faster."""
+    sources = (("the draft", statistics["draft"]), ("lookup", statistics["lookup"]))
+    return " and ".join(name for name, found in sources if found and found["accepted"]) or "duo"
+
+
+def _why_no_gain(statistics: dict[str, Any], *, apart: bool) -> str:
+    """Why draft and lookup brought nothing, and what to try."""
+    policy, draft = statistics["policy"], statistics["draft"]
+    if not has_draft(policy):
+        return "lookup did not pay here"
+    if draft and draft["error"]:
+        return "the draft failed"
+    rates = dict(policy["forecast_tokens_per_s"])
+    alone, best = rates.pop(_OFF, 0.0), max(rates.values(), default=0.0)
+    if not alone:
+        return "unknown: too little is known about the draft"
+    if best >= (1 + CLOSE) * alone:
+        return f"the draft came too late to pay; a longer text, or the next, may be {best / alone:.2f} times as fast"
+    return ": ".join(filter(None, ("the draft did not pay here", _remedy(policy, was_scored=bool(draft), apart=apart))))
+
+
+def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
+    """What the draft lacks, and what would help by the forecasts; empty while too little is known."""
+    curve, draft_ms = policy["curve_ms"]["alone"], policy["draft_ms"]["alone"] or policy["draft_ms"]["beside"]
+    if not curve or not draft_ms:
+        return ""
+    acceptance, excellent = policy["acceptance"], DEFAULT.excellent
+    needs = f"it needs {_share_of(draft_ms / curve[0])} the target's time per token"
+    smaller, better = _gain(curve, draft_ms / _SMALLER, acceptance), _gain(curve, draft_ms, excellent)
+    if max(smaller, better) >= _WORTH:
+        if smaller >= better or not was_scored:
+            return f"{needs}; try a smaller one (duo suggest)"
+        return f"{100 * acceptance:.0f} % of its tokens are right; try one more like the target (duo suggest)"
+    if _gain(curve, draft_ms / _SMALLER, excellent) >= _WORTH:
+        return f"{needs}; try a smaller and better one (duo suggest)"
+    if _gain(curve, 0.0, acceptance) >= _WORTH:
+        remedy = "try a much smaller one" if apart else "it may pay on another device (-devd) or machine (duo back)"
+        return f"{needs}; {remedy}"
+    return (
+        f"the target needs {curve[-1] / curve[0]:.1f} times as long for {len(curve)} tokens as for one; omit the draft"
+    )
+
+
+def _gain(curve: Sequence[float], draft_ms: float, acceptance: float) -> float:
+    """The forecast of the sequential schedule, relative to the target alone."""
+    return forecast.taking_turns(curve, draft_ms, acceptance).rate * curve[0]
+
+
+def _share_of(share: float) -> str:
+    """A share in words where there are simple ones, such as `half`."""
+    words = {0.25: "a quarter of", 1 / 3: "a third of", 0.5: "half", 2 / 3: "two thirds of", 0.75: "three quarters of"}
+    nearest = min(words, key=lambda value: abs(value - share))
+    if abs(nearest - share) <= 0.04:
+        return words[nearest]
+    return f"{share:.1f} times" if share >= 1 else f"{100 * share:.0f} % of"

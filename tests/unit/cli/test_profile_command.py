@@ -1,0 +1,145 @@
+"""`duo profile`: what was learned, by names that can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from duo.models.profiles import Profile
+from duo.spec.policy import Policy
+from tests.command import Run, assert_refused
+from tests.unit.cli.runner import duo
+
+Save = Callable[..., Profile]
+
+
+@pytest.fixture
+def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
+    """Keeps the profile of models of these names, in a config directory of its own."""
+    monkeypatch.setenv("DUO_CONFIG", str(tmp_path / "config"))
+
+    def save(*names: str, when: int = 0, options: tuple[object, ...] = (None, None), **more: object) -> Profile:
+        model: dict[str, object] = {"gpu_layers": -1, "devices": None, "servers": []}
+        key = {
+            "models": [
+                model | {"path": f"/models/{name}", "bytes": 4_700_000_000 // 10**i} for i, name in enumerate(names)
+            ],
+            "devices": ["AMD EPYC"],
+            "cores": 2,
+            "llama": ["0.3.36", "b1", "CPU", "AVX = 1"],
+            "options": list(options),
+        }
+        profile = Profile(key)
+        profile.save({"policy": _learned().state(), **more})
+        os.utime(profile.path, (when, when))
+        return profile
+
+    return save
+
+
+def _learned() -> Policy:
+    """T(1) = 100 ms, T(5) = 110 ms, 10 ms for a token of the draft, of which 80 % are accepted."""
+    policy = Policy(4, 8)
+    policy.begin(0, mode="greedy")
+    for n, seconds in ((1, 0.1), (5, 0.11)):
+        for _ in range(6):
+            policy.alone.add_target(n, seconds)
+    policy.alone.add_draft(0.01, 1)
+    policy.beside.add_draft(0.012)
+    policy.learn_scores([(3.0, i % 5 != 0) for i in range(200)])
+    return policy
+
+
+def profile(*arguments: str | Path) -> Run:
+    return duo("profile", *arguments, env={"DUO_CONFIG": os.environ["DUO_CONFIG"], "TZ": "UTC"})
+
+
+def test_names_can_be_read(save: Save) -> None:
+    name = save("Llama-3.3-70B-Instruct.Q4_K_M-00001-of-00002.gguf", "Llama 3.2 (1B)!.gguf").path.name
+    assert name.startswith("llama-3.3-70b-instruct.q4_k_m+llama-3.2-1b-")
+    assert len(name) == len("llama-3.3-70b-instruct.q4_k_m+llama-3.2-1b-abcdef.json")
+
+
+def test_the_list(save: Save) -> None:
+    pair = save("large.gguf", "small.gguf", when=86_400)
+    alone = save("large.gguf", when=0, options=(4, None))
+    tuned = save("large.gguf", "tiny.gguf", when=2 * 86_400, threads={"target": 2, "draft": 1, "beside": [1, 1]})
+    run = profile()
+    assert (run.status, run.stderr, run.text) == (0, "", profile("list").text)
+    head, *rows, empty, where = [" ".join(line.split()) for line in run.text.splitlines()]
+    assert head == "changed size on threads T(1) draft accepted fastest profile"
+    assert rows == [
+        f"1970-01-03 00:00 4.7 GB + 470 MB CPU tuned 100.0 10.0 81 % sync {tuned.path.stem}",
+        f"1970-01-02 00:00 4.7 GB + 470 MB CPU auto 100.0 10.0 81 % sync {pair.path.stem}",
+        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 10.0 {alone.path.stem}",
+    ]
+    assert (empty, where) == ("", f"ms per token; in {pair.path.parent}")
+
+
+def test_one_profile_in_full(save: Save) -> None:
+    save("large.gguf", "small.gguf")
+    save("other.gguf", "small.gguf")
+    run = profile("show", "large")
+    assert (run.status, run.stderr) == (0, "")
+    for line in (
+        "target    /models/large.gguf, 4.7 GB, CPU",
+        "draft     /models/small.gguf, 470 MB, CPU",
+        "machine   AMD EPYC; 2 cores",
+        "threads   duo's defaults",
+        "times     T(1) = 100.0, T(5) = 110.0 ms alone",
+        "draft     10.0 ms per token",
+        "accepted  81 % of the draft's tokens (greedy)",
+    ):
+        assert line in run.text.splitlines()
+    assert "other" not in run.text
+
+
+def test_reset_forgets_one_or_all(save: Save) -> None:
+    first, second, third = (save(f"{name}.gguf", "small.gguf") for name in ("one", "two", "three"))
+    run = profile("reset", "one", second.path.name)
+    assert run.stderr == f"duo: removed {first.path.stem}\nduo: removed {second.path.stem}\n"
+    assert (first.path.exists(), second.path.exists(), third.path.exists()) == (False, False, True)
+    assert profile("reset", "--all").status == 0
+    assert not third.path.exists()
+    assert profile("list").text.startswith("no profiles in ")
+    assert_refused(profile("show", "one"), "no profile 'one': there are none", status=2)
+
+
+def test_what_is_refused(save: Save) -> None:
+    names = [save(f"{name}.gguf", "small.gguf").path for name in ("large", "larger")]
+    for arguments, said in (
+        (("forget",), "duo profile forget: use one of list, show, reset"),
+        (("list", "large"), "duo profile list takes no name: duo profile show large"),
+        (("show",), "duo profile show needs a name: `duo profile list` shows them"),
+        (("reset",), "duo profile reset needs a name (or --all)"),
+        (("reset", "--all", "large"), "--all is for `duo profile reset` without names"),
+        (("show", "--all"), "--all is for `duo profile reset` without names"),
+        (("reset", "large"), f"'large' is in the names of 2 profiles: {names[0].stem}, {names[1].stem}"),
+        (("show", "lager"), f"no profile 'lager'; there is {names[1].stem}, {names[0].stem}"),
+    ):
+        assert_refused(profile(*arguments), said, status=2)
+    assert all(path.exists() for path in names)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"policy": {}, "for": {"models": 7}}', '{"for": [], "policy": 1}']
+)
+def test_damaged_profiles(save: Save, content: str) -> None:
+    path = save("large.gguf", "small.gguf").path
+    path.write_text(content)
+    assert "damaged" in profile("list").text.splitlines()[1]
+    assert "damaged: it is not used" in profile("show", "large").text
+    assert profile("reset", "large").status == 0
+    assert not path.exists()
+
+
+def test_a_profile_named_by_an_earlier_version_is_found(save: Save) -> None:
+    """Its name was sixteen digits of the hash."""
+    made = save("large.gguf", "small.gguf")
+    old = made.path.rename(made._old_path)
+    assert old.stem in profile("list").text
+    assert made.load()["policy"]
+    assert (old.exists(), made.path.exists()) == (False, True)
