@@ -7,16 +7,25 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 from duo.config import ModelConfig
+from duo.engine import slot
+from duo.engine.contexts import draft_context
 from duo.llama.context import Context
 from duo.llama.model import Model, Progress
 from duo.spec.types import Logits
 
+Patch = Callable[[Any, str, Any], None]  # setattr, or that of pytest's monkeypatch
 
-def slow_target(seconds: float = 0.05) -> None:
-    """Each decode of the target takes this much longer, as with a large model: the draft is ahead on a busy machine."""
-    _before_target_decodes(lambda: time.sleep(seconds))
+
+def slow_target(seconds: float = 0.05, patch: Patch = setattr) -> None:
+    """Each decode of the target takes this much longer, as with a large model: drafts pay, also on a busy machine.
+
+    The sleep simulates a decode: the policy measures its duration, which an event does not have.
+    """
+    _before_target_decodes(lambda: time.sleep(seconds), patch)
 
 
 def gated_target(gate: str, n: int = 4) -> None:
@@ -44,12 +53,19 @@ def endless_loading() -> None:
     Model.__init__ = wait_and_load  # type: ignore[method-assign, assignment]
 
 
-def _before_target_decodes(act: Callable[[], None]) -> None:
+def _before_target_decodes(act: Callable[[], None], patch: Patch = setattr) -> None:
     decode = Context.decode
+    drafts = WeakSet[Context]()  # a sequential draft decodes on the target's thread, too
+
+    def make(*arguments: Any) -> Context | None:
+        if (context := draft_context(*arguments)) is not None:
+            drafts.add(context)
+        return context
 
     def decode_later(self: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        if threading.current_thread().name == "duo-target":
+        if threading.current_thread().name == "duo-target" and self not in drafts:
             act()
         return decode(self, tokens, n_rows)
 
-    Context.decode = decode_later  # type: ignore[method-assign]
+    patch(slot, "draft_context", make)
+    patch(Context, "decode", decode_later)

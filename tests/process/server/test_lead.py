@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 import duo
+from tests.command import SLOW_TARGET
 from tests.gguf_files import tiny_llama
 from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
 
@@ -162,7 +163,8 @@ def test_prompts_and_texts_are_shown_only_where_asked_for(
 def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
     side = ("-md", draft, "-td", "1", "--schedule", "sync", "--exact", "--lookup", "off")
-    with LeadProcess(target, *side, *CONTEXT, "--print", "all", "--color", "always") as lead:
+    shown_all = ("--print", "all", "--color", "always")
+    with LeadProcess(target, *side, *CONTEXT, *shown_all, before=SLOW_TARGET) as lead:
         text = lead.write("The capital of France is", 32)
         lead.send(signal.SIGTERM)
         assert lead.finish() == 0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from duo.llama.context import Context
-from duo.spec.types import Logits
+from tests import child
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
 
 
@@ -39,18 +36,8 @@ def kin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def slow_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target so slow that the draft is ahead of it.
-
-    The sleep simulates the decode of a large model: the policy measures its duration, which an event does not have.
-    """
-    decode = Context.decode
-
-    def slowly(self: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        if threading.current_thread().name == "duo-target":
-            time.sleep(0.003)
-        return decode(self, tokens, n_rows)
-
-    monkeypatch.setattr(Context, "decode", slowly)
+    """A target so slow that the draft is ahead of it, and pays."""
+    child.slow_target(0.003, monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ def test_split_models(tiny: Path, tmp_path: Path) -> None:
     refused(first, f"{third}: no such file")
 
 
+@pytest.mark.usefixtures("slow_target")  # so that the draft is asked
 @pytest.mark.parametrize(
     ("draft", "said"),
     [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from duo.llama.devices import gpus
+from tests.child import slow_target
 from tests.command import ONE_EACH, Run, models
 from tests.unit.cli.reference import greedy_text
 from tests.unit.cli.runner import duo
@@ -52,7 +53,9 @@ def drafted(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, 
         "--trace",
         paths[1],
     )
-    run = duo(*models(tiny, tiny), *TEXT, *options)
+    with pytest.MonkeyPatch.context() as patch:
+        slow_target(0.003, patch.setattr)  # so that the draft pays
+        run = duo(*models(tiny, tiny), *TEXT, *options)
     assert (run.status, run.n_tokens, run.warnings) == (0, 24, [])
 
     def refuse(constant: str) -> None:

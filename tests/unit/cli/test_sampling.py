@@ -39,6 +39,7 @@ def test_the_seed_of_a_run_is_reported_and_repeats_its_text(tiny: Path) -> None:
     assert "seed" not in duo("-m", tiny, *PROMPT).stderr, "greedy text needs none"
 
 
+@pytest.mark.usefixtures("slow_target")  # so that the draft pays
 def test_rejection_sampling(tiny: Path) -> None:
     options = ("--temp", "0.9", "-s", "3", "--verify", "rejection", "--schedule", "sync", "--draft", "4", "-v")
     run = duo(*models(tiny, tiny), *PROMPT, *options)
