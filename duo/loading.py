@@ -310,7 +310,7 @@ def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: Remot
     """Store what was learned about the draft; warns if that fails."""
     learned = slot.keeper.state()
     if drafts is not None and draft is not None and draft.rpc_servers:
-        learned = drafts.learned.get(draft.path.stem, {}) if not slot.keeper.is_disturbed else {}
+        learned = drafts.learned.get(draft.path.stem, {}) if not slot.keeper.n_others else {}
     if not learned:
         return
     try:

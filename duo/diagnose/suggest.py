@@ -172,7 +172,7 @@ class Suggester:
         expected_s, limit_s = map(math.ceil, times)
         if not self._has_announced:
             self._note(
-                f"measuring takes about {expected_s} s for the target and as much for each draft, and ends after "
+                f"measuring takes about {expected_s} s for the target and as much for each draft, at most "
                 f"{limit_s} s each"
             )
         self._has_announced = True

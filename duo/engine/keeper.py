@@ -23,19 +23,18 @@ class Keeper:
         """`n_threads`: the most that compute at once on the cores of this machine."""
         self._policy = policy
         self._n_threads = n_threads
-        self._is_disturbed = False
         self._n_others = 0.0
         self.begin()
 
     @property
-    def is_disturbed(self) -> bool:
-        """Whether other programs have slowed down what was measured since then."""
-        return self._is_disturbed
+    def n_others(self) -> float:
+        """Cores that other programs used when they first slowed down what was measured; 0: they did not."""
+        return self._n_others
 
     def begin(self) -> None:
         """Something will be measured now."""
         self._since = moment()
-        if not self._is_disturbed:
+        if not self._n_others:
             state = self._policy.state()
             self._before = {name: state[name] for name in _TIMES}
 
@@ -52,14 +51,14 @@ class Keeper:
         """Something has been measured since begin() or the last check()."""
         n_others = others(self._since)
         self._since = moment()
-        if not self._is_disturbed and is_busy(n_others, self._n_threads):
-            self._is_disturbed, self._n_others = True, n_others
+        if not self._n_others and is_busy(n_others, self._n_threads):
+            self._n_others = n_others
 
     def state(self) -> dict[str, Any]:
         """What to keep, as JSON types; empty if nothing was learned. The log file says what is not kept."""
         if not self._policy.rate:
             return {}
-        if not self._is_disturbed:
+        if not self._n_others:
             return self._policy.state()
         log.debug(
             "other programs used %.1f of %d cores: the times of this run are not kept", self._n_others, usable_cores()

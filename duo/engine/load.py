@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from duo.engine.cores import allowed_cores, usable_cores
+from duo.engine.cores import allowed_cores
 
 _STAT = Path("/proc/stat")
 _TICK_S = 0.01  # resolution of the times in it
@@ -24,24 +25,24 @@ class Moment:
 
     now: float
     total_s: float | None  # None: the system does not count them
-    own_s: float  # of this process, and of its children that have ended
+    own_s: float  # of this process and its children
 
 
 def moment() -> Moment:
     """The times until now."""
-    spent = os.times()
-    own_s = time.process_time() + spent.children_user + spent.children_system
+    ended = os.times()
+    own_s = time.process_time() + ended.children_user + ended.children_system + _children_s()
     return Moment(time.monotonic(), _busy_s(), own_s)
 
 
 def others(since: Moment) -> float:
     """Processors that other programs have used since then, on average. What the resolution hides is not counted.
 
-    Where the system counts no processor time, the load average of the last minute above the number of cores.
+    0 where the system counts no processor time: a load average contains this process, and the past minute.
     """
     until = moment()
     if since.total_s is None or until.total_s is None:
-        return max(0.0, os.getloadavg()[0] - usable_cores()) if hasattr(os, "getloadavg") else 0.0
+        return 0.0
     hidden_s = _TICK_S * math.sqrt(2 * len(allowed_cores()))
     used_s = until.total_s - since.total_s - (until.own_s - since.own_s)
     return max(0.0, used_s - hidden_s) / max(until.now - since.now, _TICK_S)
@@ -50,6 +51,17 @@ def others(since: Moment) -> float:
 def is_busy(n_others: float, n_threads: int) -> bool:
     """Whether other programs that use `n_others` processors slow down decodes on `n_threads`."""
     return n_others > _TOLERATED + _SPARED * max(0, len(allowed_cores()) - n_threads)
+
+
+def _children_s() -> float:
+    """Seconds of processor time of the children that run, such as a draft's."""
+    ticks = 0
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError, ValueError, IndexError):  # it ends just now
+            for child in path.read_text(encoding="ascii").split():
+                fields = Path(f"/proc/{child}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+                ticks += sum(map(int, fields.split()[11:13]))
+    return _TICK_S * ticks
 
 
 def _busy_s() -> float | None:

@@ -36,13 +36,14 @@ TEXTS = (
     "none", "a:99999999", "\udcff", "[" * 2000, "🙂" * 9,
 )  # fmt: skip
 CLOSING = ("doctor", "list", "profile")  # take no values
+AGAIN = ("demo",)  # has the options of a run
 VERDICTS = ("check", "doctor")  # may end with status 1 and no error
 
 
 def options() -> dict[str, list[Any]]:
     """The options that take a value, by command; the first has no name."""
     top = whole_command()
-    commands = {"": top, **{name: command for name, command in top.commands.items() if name not in CLOSING}}
+    commands = {"": top, **{name: command for name, command in top.commands.items() if name not in CLOSING + AGAIN}}
     return {
         name: [found for found in command.params if found.param_type_name == "option" and not found.is_flag]
         for name, command in commands.items()

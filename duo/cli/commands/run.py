@@ -68,8 +68,13 @@ def run(options: RunOptions) -> int:
         if _is_compared(options) and policy is not None and has_rate and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
         apart = engine.slot.threads.apart or engine.slot.remote is not None
+        n_others = engine.call(lambda slot: slot.keeper.n_others)
     finish_notices()  # so that the statistics come last
-    say(_report(options, statistics, tokens, alone, apart=apart))
+    if alone is not None:
+        say(render_comparison(statistics, tokens, alone, exact=options.exact))
+    else:
+        render = report.render_verbose if options.verbose else report.render
+        say(render(statistics, options.schedule, apart=apart, n_others=n_others))
     if options.json:
         if policy is not None:
             statistics["policy"]["predicted_tokens_per_s"] = predict(policy)
@@ -172,15 +177,6 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
 def _hint(text: str) -> None:
     if text:
         say(f"duo: {text}")
-
-
-def _report(
-    options: RunOptions, statistics: dict[str, Any], tokens: list[int], alone: Completion | None, *, apart: bool
-) -> str:
-    if alone is not None:
-        return render_comparison(statistics, tokens, alone, exact=options.exact)
-    render = report.render_verbose if options.verbose else report.render
-    return render(statistics, options.schedule, apart=apart)
 
 
 def _statistics(stream: Stream, config: GenerationConfig, policy: Policy | None) -> dict[str, Any]:

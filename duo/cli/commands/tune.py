@@ -176,7 +176,7 @@ def _measure(engine: Engine) -> Measurements | int:
             on_cpu = slot.target.places == ON_CPU
             times = meter.announce(cores, len(counts) + len(splits), len(texts) * _N_TEXT, on_cpu=on_cpu)
             expected_s, limit_s = (math.ceil(_REPLAY_S + seconds) for seconds in times)
-            _note(f"measuring takes about {expected_s} s, and ends after {limit_s} s")
+            _note(f"measuring takes about {expected_s} s, at most {limit_s} s")
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
             ratios = []
             for text in texts:
@@ -191,7 +191,7 @@ def _measure(engine: Engine) -> Measurements | int:
         except Stopped:
             return interrupt.status
         except MeasurementError as error:
-            raise MeasurementError(f"{error}; nothing was saved") from error
+            raise MeasurementError(f"{error}; nothing was saved (duo bench measures on a busy machine, too)") from error
 
 
 def _note(text: str) -> None:

@@ -61,10 +61,10 @@ def _model_facts(model: Model) -> dict[str, Any]:
     }
 
 
-def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False) -> str:
+def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False, n_others: float = 0.0) -> str:
     """What a run with --schedule `schedule` prints at its end: at most five lines, the last `tokens: N tps: R`.
 
-    `apart`: the draft has hardware of its own.
+    `apart`, `n_others`: see verdict().
     """
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     sampling = statistics["sampling"]
@@ -88,7 +88,7 @@ def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = 
     elif lookup:
         lines.append(f"lookup  {lookup}")
     if policy and (lookup or has_draft(policy)):
-        lines.append(f"gain    {verdict(statistics, schedule, apart=apart)}")
+        lines.append(f"gain    {verdict(statistics, apart=apart, n_others=n_others)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory  {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
@@ -153,7 +153,9 @@ def last_line(generation: dict[str, Any]) -> str:
     return f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}"
 
 
-def render_verbose(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False) -> str:
+def render_verbose(
+    statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False, n_others: float = 0.0
+) -> str:
     """All statistics as lines, for -v; the last is that of `render`."""
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     lines = [
@@ -178,7 +180,7 @@ def render_verbose(statistics: dict[str, Any], schedule: str = "auto", *, apart:
         lines.append(f"lookup      {_found(lookup)} in {lookup['decodes']} decodes")
     if policy and (lookup or has_draft(policy)):
         lines += _policy_lines(policy, generation["tokens_by_schedule"])
-        lines.append(f"gain        {verdict(statistics, schedule, apart=apart)}")
+        lines.append(f"gain        {verdict(statistics, apart=apart, n_others=n_others)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory      {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])

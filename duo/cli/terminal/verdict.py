@@ -11,6 +11,7 @@ from duo.spec.schedule import Schedule
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
 _WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
+_DEAREST = 1.25  # times as long as one by one: more for a batch was measured on a busy machine
 _SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
 _OFF = Schedule.OFF.value
 
@@ -20,26 +21,29 @@ def has_draft(policy: dict[str, Any]) -> bool:
     return bool(policy["schedules"] != [_OFF])
 
 
-def verdict(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False) -> str:
+def verdict(statistics: dict[str, Any], *, apart: bool = False, n_others: float = 0.0) -> str:
     """The speed compared with that of the target alone, and why.
 
-    `schedule`: of --schedule. `apart`: the draft has hardware of its own.
+    `apart`: the draft has hardware of its own. `n_others`: cores that other programs used, if that disturbed the run.
     """
     generation, policy = statistics["generation"], statistics["policy"]
     rate, by_schedule, alone_ms = generation["tokens_per_s"], generation["tokens_by_schedule"], policy["alone_ms"]
-    is_alone = set(by_schedule) == {_OFF} and not statistics["lookup"]
-    if rate and is_alone:
-        return "none: this was the target alone" if schedule == _OFF else _why_no_gain(statistics, apart=apart)
+    n_looked_up = statistics["lookup"]["verified"] if statistics["lookup"] else 0
+    is_alone = set(by_schedule) == {_OFF} and n_looked_up <= CLOSE * generation["tokens"]
+    if rate and is_alone and not n_others:
+        return _why_no_gain(statistics, apart=apart)
     shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
     used = f"; tokens: {shares}" if has_draft(policy) and shares else ""
+    if n_others:
+        return f"unknown: other programs used {n_others:.1f} cores, which makes every decode slower; try again{used}"
     if not rate or not (ms := alone_ms["this_run"] or alone_ms["earlier_runs"]):
         return f"unknown: too few decodes of the target alone{used}"
     source = "by its decodes" if alone_ms["this_run"] else "in earlier runs"
     times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s {source}"
     if times >= 1 + CLOSE:
         return f"{_who(statistics)} made this {times:.2f} times as fast (alone: {alone}){used}"
-    compared = "about as fast" if times > 1 - CLOSE else f"only {times:.2f} times as fast"
-    return f"{_why_no_gain(statistics, apart=apart)}; {compared} as the target alone ({alone}){used}"
+    compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
+    return f"{_why_no_gain(statistics, apart=apart)}; {compared} the target alone ({alone}){used}"
 
 
 def _who(statistics: dict[str, Any]) -> str:
@@ -65,9 +69,9 @@ def _why_no_gain(statistics: dict[str, Any], *, apart: bool) -> str:
 
 
 def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
-    """What the draft lacks, and what would help by the forecasts; empty while too little is known."""
+    """What the draft lacks, and what would help by the forecasts; empty while too little is known for certain."""
     curve, draft_ms = policy["curve_ms"]["alone"], policy["draft_ms"]["alone"] or policy["draft_ms"]["beside"]
-    if not curve or not draft_ms:
+    if not curve or not draft_ms or curve[-1] > _DEAREST * len(curve) * curve[0]:
         return ""
     acceptance, excellent = policy["acceptance"], DEFAULT.excellent
     needs = f"it needs {_share_of(draft_ms / curve[0])} the target's time per token"

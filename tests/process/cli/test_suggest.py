@@ -21,7 +21,7 @@ def test_the_draft_of_the_demo_pair_is_found_and_measured(demo_pair: tuple[Path,
     target, draft = demo_pair
     report, env = tmp_path / "figures.json", {"DUO_CACHE": str(draft.parents[1]), "HF_HUB_CACHE": str(tmp_path)}
     run = duo("suggest", "-m", target, "-n", "32", "--json", report, env=env)
-    if "the machine cannot be measured now: other programs" in run.stderr:
+    if "try again when" in run.stderr:
         pytest.skip("other programs compute")
     assert (run.status, run.stderr.count("duo: ")) in ((0, 1), (0, 2)), "the duration, and that it has waited"
     assert max(map(len, run.text.split("\n\n")[0].splitlines())) <= 100

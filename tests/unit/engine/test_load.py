@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,19 +68,22 @@ def test_what_the_resolution_may_hide_is_not_counted(system: System) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "cpu0 1 2 3", "cpu0 1 x\ncpu1 1 2\n", "cpu 1 2 3 4 5 6 7 8\n"])
-def test_without_these_figures_the_load_average_counts(
-    system: System, tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load, "usable_cores", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (5.0, 0.0, 0.0))
-    (tmp_path / "stat").unlink() if content is None else (tmp_path / "stat").write_text(content)
+def test_without_these_figures_nothing_is_known(system: System, tmp_path: Path, content: str | None) -> None:
     since = moment()
-    system.now += 1
-    assert others(since) == 3.0
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0.0, 0.0))
+    system.spend(2.0, 1.0)
+    (tmp_path / "stat").unlink() if content is None else (tmp_path / "stat").write_text(content)
     assert others(since) == 0.0
-    monkeypatch.delattr(os, "getloadavg")
-    assert others(since) == 0.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system has no /proc")
+def test_a_child_is_no_other_program() -> None:
+    before, spent = moment(), 0.0
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as child:
+        own = time.process_time()
+        while spent < 0.2:  # seconds of the child's
+            spent = moment().own_s - before.own_s - (time.process_time() - own)
+            assert child.poll() is None
+        child.kill()
 
 
 def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
