@@ -96,7 +96,8 @@ def test_without_reliable_times_nothing_is_kept(tiny: Path, tmp_path: Path, monk
     monkeypatch.setattr(InstantMeter, "measure", refuse)
     run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": str(tmp_path / "config")})
     assert (run.status, run.stdout) == (1, b"")
-    assert notes(run)[1:] == ["duo: error: the machine cannot be measured now; nothing was saved"]
+    (line,) = notes(run)[1:]
+    assert line.startswith("duo: error: the machine cannot be measured now; nothing was saved (")
     assert not (tmp_path / "config").exists()
 
 
