@@ -324,7 +324,11 @@ def _differs(target: Model, draft: Model) -> bool:
     difference = vocabulary_difference(target, draft)
     if difference:
         family = family_of((target.path.name, target.metadata("general.name") or ""))
-        better = family.advice if family else "A draft with the target's vocabulary is accepted more often."
+        better = (
+            "A draft with the target's vocabulary is accepted more often (`duo list` shows which models share one)."
+        )
+        if family is not None:
+            better = family.advice
         log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None
 

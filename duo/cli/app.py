@@ -15,7 +15,7 @@ from duo.cli import commands, options
 from duo.cli.arguments import Command, Commands, help_command
 from duo.cli.options.declare import comes_from, takes
 from duo.cli.options.run import RunOptions
-from duo.cli.start import show_start
+from duo.cli.start import is_needed, show_start
 from duo.cli.terminal.console import say, with_options
 from duo.cli.terminal.interrupts import interrupts_raise
 from duo.errors import DeviceError, DuoError, UsageError
@@ -65,8 +65,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     The text is the target's own, token for token; the draft changes only the speed.
     """
     if context.invoked_subcommand is None:
-        is_bare = not options.names_target and len(sys.argv) < 2
-        raise typer.Exit(_finish((lambda _: show_start()) if is_bare else _chosen(options), options))
+        raise typer.Exit(_finish((lambda _: show_start()) if is_needed() else _chosen(options), options))
     if any(comes_from(context, name, "COMMANDLINE") for name in context.params):
         command = context.invoked_subcommand
         raise UsageError(f"options of `duo {command}` must follow `{command}`")
@@ -187,7 +186,7 @@ def run() -> int:
 
         completion_init()
     try:
-        status: int = app(prog_name="duo", standalone_mode=False)
+        status: int = app(_arguments(sys.argv[1:]), prog_name="duo", standalone_mode=False)
     except DuoError as error:
         from duo.cli.terminal.log import finish_notices  # noqa: PLC0415 - slow, and rarely needed here
 
@@ -200,8 +199,7 @@ def run() -> int:
             if is_lost():  # a thread hangs in llama.cpp, or must not call it again
                 os._exit(status)  # nothing is buffered
     except typer.TyperException as error:
-        message = error.format_message().replace("Value error, ", "").removesuffix(".")
-        say(f"duo: error: {message} (see {help_command(getattr(error, 'ctx', None))})")
+        say(f"duo: error: {_explain(error)} (see {help_command(getattr(error, 'ctx', None))})")
         status = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         status = 130
@@ -210,6 +208,23 @@ def run() -> int:
         _discard_stdout()
         status = 1
     return status
+
+
+def _arguments(typed: list[str]) -> list[str]:
+    """The arguments: `duo help`, `duo help lead` and `duo version` are what other programs have for the options."""
+    if typed[:1] == ["help"]:
+        return [*typed[1:], "--help"]
+    return ["--version"] if typed == ["version"] else typed
+
+
+def _explain(error: typer.TyperException) -> str:
+    """What is wrong with an argument, in one line."""
+    message = error.format_message().replace("Value error, ", "").removesuffix(".")
+    about, found, kind = message.partition("Input should be a valid ")
+    wrong = [one["input"] for one in getattr(error.__cause__, "errors", list)()]
+    if not found or not wrong:
+        return message
+    return f"{about}{wrong[0]!r} is not {'an integer' if kind.startswith('integer') else 'a number'}"
 
 
 def _discard_stdout() -> None:

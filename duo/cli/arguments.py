@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,11 @@ _VALUES = {
     | dict.fromkeys(("on", *_ON), "always")
     | dict.fromkeys(("off", *_OFF), "never"),
 }
+# Values of llama.cpp that mean what duo calls otherwise; None: leaving the option out.
+_MEANINGS: dict[str, dict[str, str | None]] = {
+    "predict": {"-2": "-1"},  # until the context is full, which ends a text here
+    "threads": {"-1": None}, "threads_batch": {"-1": None}, "threads_draft": {"-1": None},
+}  # fmt: skip
 # Commands for which llama.cpp's flags are answered; the empty name is `duo` itself.
 _WITH_FLAGS = ("", "bench", "chat", "check", "demo", "lead", "suggest", "tune")
 
@@ -54,8 +60,12 @@ class ArgumentReader:
         self._context = context
         self._options = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
         self._is_group = isinstance(command, TyperGroup)
-        self._answers_flags = ("" if self._is_group else str(command.name)) in _WITH_FLAGS
+        self._command = "" if self._is_group else str(command.name)
+        self._answers_flags = self._command in _WITH_FLAGS
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        self._n_texts = sum(one.nargs if one.nargs > 0 else len(sys.argv) for one in arguments)  # at most
         self._ignored: list[str] = []
+        self._refused: dict[str, list[str]] = {}  # names, by the reason
 
     def read(self, args: Sequence[str]) -> list[str]:
         """The arguments, rewritten. Says which of them have no effect. Raises UsageError."""
@@ -66,7 +76,9 @@ class ArgumentReader:
             if argument == "--" or (self._is_group and not is_option):
                 found += [argument, *rest]
                 break
-            found += self._read(argument, rest) if is_option else [argument]
+            found += self._read(argument, rest) if is_option else [self._text(argument)]
+        if self._refused:
+            raise UsageError("; ".join(f"{', '.join(names)}: {why}" for why, names in self._refused.items()))
         if self._ignored:
             from duo.cli.terminal.console import say  # noqa: PLC0415 - slow, and rarely needed
 
@@ -81,12 +93,20 @@ class ArgumentReader:
         if (own := self._own_name(name)) is not None:
             if equals and self._options[own].is_flag:
                 raise UsageError(f"{name} takes no value ({self._help()})")
-            return [own, *self._value(own, rest, attached=bool(equals))]
+            return self._with_value(own, rest, attached=bool(equals))
         match = _ATTACHED.fullmatch(argument)
         if match and match[1] in self._options and not self._options[match[1]].is_flag:
-            return [match[1], match[2]]
+            rest.appendleft(match[2])
+            return self._with_value(match[1], rest, attached=True)
         self._ignore(name, rest, attached=bool(equals))
         return []
+
+    def _text(self, argument: str) -> str:
+        self._n_texts -= 1
+        if self._n_texts < 0 and not self._is_group:
+            model = ": a model follows -m" if "-m" in self._options and argument.endswith(".gguf") else ""
+            raise UsageError(f"unexpected argument {argument!r}{model} ({self._help()})")
+        return argument
 
     def _own_name(self, name: str) -> str | None:
         """The option of the command that `name` means."""
@@ -98,14 +118,19 @@ class ArgumentReader:
         found = ALIASES.get(found, found)
         return found if found in self._options else None
 
-    def _value(self, name: str, rest: deque[str], *, attached: bool) -> list[str]:
+    def _with_value(self, name: str, rest: deque[str], *, attached: bool) -> list[str]:
+        """An option that the command has, and its value; nothing if that asks for the default."""
         option = self._options[name]
         if option.is_flag:
-            return []
+            return [name]
         values = _VALUES.get(option.name, {})
         if values and not attached and (not rest or (rest[0].startswith("-") and rest[0] not in values)):
-            return [values[""]]
-        return [values.get(value, value) for value in (rest.popleft() for _ in range(bool(rest)))]
+            return [name, values[""]]
+        if not rest:
+            raise UsageError(f"{name} requires an argument ({self._help()})")
+        typed = rest.popleft()
+        value = _MEANINGS.get(option.name, {}).get(typed, values.get(typed, typed))
+        return [] if value is None else [name, value]
 
     def _ignore(self, name: str, rest: deque[str], *, attached: bool) -> None:
         """Leave out a flag of llama.cpp that has no effect here. Raises UsageError for any other name."""
@@ -122,9 +147,10 @@ class ArgumentReader:
                 value = rest.popleft()
             elif not flag.optional:
                 raise UsageError(f"{name} requires an argument")
-        if flag.is_refused(value):
-            raise UsageError(f"{name}: {flag.instead}")
-        self._ignored.append(name)
+        if flag.is_refused(value, self._command):
+            self._refused.setdefault(flag.instead, []).append(name)
+        else:
+            self._ignored.append(name)
 
     def _advice(self, name: str) -> str:
         """What may have been meant: the same name in another command, or similar names in this one."""
@@ -135,7 +161,7 @@ class ArgumentReader:
         if self._answers_flags:
             from duo.cli.llama_flags import ALIASES, flags  # noqa: PLC0415 - not needed for known names
 
-            known += [*ALIASES, *flags()]
+            known += [*ALIASES, *(name for name, flag in flags().items() if not flag.instead)]
         similar = nearest(name, known)
         return f"; similar: {', '.join(similar)}" if similar else ""
 
@@ -150,7 +176,9 @@ def help_command(context: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The names most similar to one that was mistyped, the best first; at most three."""
+    """The names most similar to one that was mistyped, the best first, those in another order before; at most three."""
     from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
 
-    return get_close_matches(name, dict.fromkeys(known), 3, 0.6)
+    names = dict.fromkeys(known)
+    swapped = [one for one in names if sorted(one) == sorted(name)]
+    return list(dict.fromkeys([*swapped, *get_close_matches(name, names, 3, 0.6)]))[:3]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, SSEError
 
-from duo.cli.speaker import Answer, Message, Show
+from duo.cli.speaker import CLEAR, Answer, Message, Show, limit_remark
 from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
 from duo.spec.types import Source
@@ -22,7 +22,8 @@ from duo.spec.types import Source
 _PROBE_S = 1.0  # for a server on this machine
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_FULL = "the server's limit of tokens or of the context is reached: /clear begins a new conversation"
+_FULL = f"the server's limit of tokens or of the context is reached{CLEAR}"
+_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):\d+(/.*)?")
 
 
 class ServerError(DuoError):
@@ -40,6 +41,7 @@ class _Reading:
 
     answer: Answer
     show: Show
+    limit: int = -1  # of the request, in tokens; negative: none
     finished: bool = False
     _reason: Any = None  # OpenAI's finish_reason
     _first_s: float = 0.0
@@ -64,7 +66,9 @@ class _Reading:
     def end(self) -> None:
         """Say why the answer is empty or incomplete."""
         if self._reason == "length":
-            self.answer.remark = _FULL
+            # The number of tokens may be unknown, which is 0.
+            own = self.limit >= 0 and not 0 < self.answer.figures[0] < self.limit
+            self.answer.remark = limit_remark(self.limit) if own else _FULL
         elif not self.answer.text:
             known = isinstance(self._reason, str) and self._reason not in ("", "stop")
             self.answer.remark = "the answer is empty: " + (
@@ -131,7 +135,7 @@ class Server:
         options = {"stream": True, "stream_options": {"include_usage": True}, **self._settings}
         if attempt and options.get("seed", -1) >= 0:
             options["seed"] += attempt
-        reading = _Reading(answer, show)
+        reading = _Reading(answer, show, options.get("max_tokens", -1))
         with self._send("POST", "/v1/chat/completions", {"model": model, "messages": messages, **options}) as response:
             response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
@@ -205,9 +209,9 @@ def _refusal(response: httpx.Response) -> str:
 
 
 def _parse_url(url: str) -> httpx.URL:
-    """The URL without /v1. Raises UsageError."""
+    """The URL without /v1; HOST:PORT is one of http. Raises UsageError."""
     try:
-        parsed = httpx.URL(url)
+        parsed = httpx.URL(f"http://{url}" if _HOST_AND_PORT.fullmatch(url) else url)
         parsed.host.encode("idna")
     except (httpx.InvalidURL, UnicodeError) as error:
         raise UsageError(f"{_one_line(url)!r} is not a URL: {error}") from None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import FrameType
 
 from duo.cli.hints import empty_hint
-from duo.cli.speaker import Answer, Message, Show
+from duo.cli.speaker import CLEAR, Answer, Message, Show, limit_remark
 from duo.cli.terminal.console import progress_bar
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
@@ -47,26 +50,29 @@ class LocalModel:
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
         n_new, total = len(prompt) - common_prefix(prompt, self._tokens), len(prompt)
-        with ExitStack() as bar:
+        with ExitStack() as streams, ExitStack() as bar:
             tell = bar.enter_context(progress_bar()) if n_new > self._engine.slot.config.n_ubatch else None
 
             def on_prompt(n: int) -> None:
                 if tell is not None:
                     tell("processing the prompt", n, total)
 
-            with self._engine.start(prompt, config, on_prompt=on_prompt) as stream:
-                try:
-                    for step in stream:
-                        bar.close()
-                        n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
-                        answer.text += step.text
-                        written += step.tokens
-                        show(step.text, n_accepted, step.source)
-                except PromptError as error:
-                    raise PromptError(f"{error}: /clear begins a new conversation") from None
-                finally:
-                    self._take_figures(stream, answer)
-                    self._remember(text, answer.text, [*prompt, *written], len(written))
+            # An exception inside the engine would leave it with a request without a thread, or with a lock held.
+            with _interrupts_wait():
+                stream = self._engine.start(prompt, config, on_prompt=on_prompt)
+                streams.callback(_close, stream)
+            try:
+                for step in stream:
+                    bar.close()
+                    n_accepted = len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace"))
+                    answer.text += step.text
+                    written += step.tokens
+                    show(step.text, n_accepted, step.source)
+            except PromptError as error:
+                raise PromptError(f"{error}{CLEAR}") from None
+            finally:
+                self._take_figures(stream, answer)
+                self._remember(text, answer.text, [*prompt, *written], len(written))
 
     def _tokenize(self, text: str) -> list[int]:
         """The tokens of a conversation, which begin with those of the last turn if it continues that.
@@ -100,6 +106,7 @@ class LocalModel:
         seconds = text.tokens / text.tokens_per_s if text.tokens_per_s else 0.0
         verified, accepted = sum(source.verified for source in sources), sum(source.accepted for source in sources)
         answer.figures = (text.tokens, seconds, verified, accepted)
+        answer.found_only = statistics.draft is None or not statistics.draft.verified
         answer.prompt = (len(prompt.prompt), prompt.n_cached)
         answer.remark = self._remark(text.stop, text.tokens, answer.text)
 
@@ -107,7 +114,33 @@ class LocalModel:
         """Why an answer is empty or incomplete; empty if it is neither."""
         n_ctx, n_predict = self._engine.slot.n_ctx, self._config.stop.n_predict
         if stop == CONTEXT_FULL:
-            return f"the context of {n_ctx} tokens (-c) is full: /clear begins a new conversation"
+            return f"the context of {n_ctx} tokens (-c) is full{CLEAR}"
         if not text:
             return empty_hint(stop, n_tokens, n_predict)
-        return f"the answer is not complete: -n allows {n_predict} tokens" if stop == LIMIT else ""
+        return limit_remark(n_predict) if stop == LIMIT else ""
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """SIGINT is handled at the end of the block. For the main thread.
+
+    Not with a signal mask: another thread would take the signal, and Python would handle it on this one all the same.
+    """
+    arrived = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal arrived
+        arrived = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _close(stream: Stream) -> None:
+    with _interrupts_wait():
+        stream.close()

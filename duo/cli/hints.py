@@ -36,13 +36,17 @@ def prompt_hint(model: Model, prompt: str) -> str:
 def empty_hint(stop: str, n_tokens: int, n_predict: int) -> str:
     """Why an answer of `n_tokens` tokens, at most `n_predict`, has no text; `stop`: why it ended."""
     reasons = {
-        text.LIMIT: f"its {n_tokens} tokens have no text" if n_predict else "-n 0 only processes the prompt",
+        text.LIMIT: _without_text(n_tokens) if n_predict else "-n 0 only processes the prompt",
         text.END_OF_TEXT: "the model ended the text at once (--ignore-eos continues)",
         text.STOP_STRING: "it began with a stop string (-r)",
         text.CONTEXT_FULL: "the prompt fills the context (-c)",
         text.GRAMMAR_END: "the grammar allows no text",
     }
     return f"the answer is empty: {reasons[stop]}" if stop in reasons else ""
+
+
+def _without_text(n_tokens: int) -> str:
+    return "its only token has no text" if n_tokens == 1 else f"its {n_tokens} tokens have no text"
 
 
 def _has_special(model: Model, prompt: str) -> bool:

@@ -22,9 +22,11 @@ class LlamaFlag(NamedTuple):
     harmless: tuple[str, ...]  # values with which it asks for what duo does anyway
     instead: str  # why it is refused and what to use instead; empty: it is accepted and has no effect
 
-    def is_refused(self, value: str | None) -> bool:
-        """Whether it is, with its last value."""
-        return bool(self.instead) and not any(_same(value, harmless) for harmless in self.harmless)
+    def is_refused(self, value: str | None, command: str) -> bool:
+        """Whether a command refuses it, with its last value; the empty name is `duo` itself."""
+        if not self.instead or command in HARMLESS_FOR.get(self.names[0], ()):
+            return False
+        return not any(_same(value, harmless) for harmless in self.harmless)
 
 
 def _same(value: str | None, other: str) -> bool:
@@ -66,9 +68,9 @@ NO_EFFECT = """
 --perf | --no-perf | --show-timings | --no-show-timings | --verbose-prompt | -ptc --print-token-count N
 --log-disable | -lv --verbosity --log-verbosity N | --log-colors [on|off|auto] | --log-jsonl | --no-log-jsonl
 --log-prefix | --no-log-prefix | --log-timestamps | --no-log-timestamps
--cnv --conversation | -i --interactive
 --keep N | --no-context-shift | --swa-full | -kvo --kv-offload | -dt --defrag-thold N
 --repack | -nr --no-repack | --no-host | --op-offload | --no-op-offload | --check-tensors | --numa TYPE
+-dio --direct-io | -ndio --no-direct-io
 -lzm --lazy-mode MODE | -fit --fit [on|off|auto] | -fitt --fit-target MIB | -fitc --fit-ctx N
 --cpu-strict B | --prio N | --poll N | -Cb --cpu-mask-batch M | -Crb --cpu-range-batch LO-HI | --cpu-strict-batch B
 --prio-batch N | --poll-batch N | -bs --backend-sampling
@@ -88,7 +90,7 @@ NO_EFFECT = """
 --cache-prompt | --no-cache-prompt | --cache-reuse N | -cram --cache-ram N | --cache-idle-slots
 --no-cache-idle-slots | --kv-unified-per-slot N | -ctxcp --ctx-checkpoints --swa-checkpoints N
 -cms --checkpoint-min-step N | -sps --slot-prompt-similarity X | --metrics | --no-slots | --threads-http N
--to --timeout N | --sse-ping-interval N | --reuse-port | --prefill-assistant | --no-prefill-assistant
+-to --timeout N | --sse-ping-interval N | --reuse-port | --no-prefill-assistant
 --no-webui --no-ui | --no-ui-mcp-proxy --no-webui-mcp-proxy | -no-ag --no-agent | --tags LIST
 """
 
@@ -116,8 +118,12 @@ NOT_HERE = {
         "--spec-ngram-map-k-size-m N | --spec-ngram-map-k-min-hits N | --spec-ngram-map-k4v-size-n N | "
         "--spec-ngram-map-k4v-size-m N | --spec-ngram-map-k4v-min-hits N | -lcs --lookup-cache-static FILE | "
         "-lcd --lookup-cache-dynamic FILE",
-    "duo lead generates one text after the other, each as fast as it can; others wait (--queue N)":
-        "-np --parallel N = 1 = -1 | --slots | -ns --sequences N = 1",
+    "duo generates one text after the other, each as fast as it can; duo lead lets requests wait (--queue N)":
+        "-np --parallel N = 1 = -1 | -ns --sequences N = 1",
+    "duo lead has no /slots: GET /metrics has its figures": "--slots",
+    "duo lead starts a new answer after a final message of the assistant: use /v1/completions to continue a text":
+        "--prefill-assistant",
+    "the size of the draft's context follows the target's: -c N": "-cd --ctx-size-draft N = 0",
     "duo places whole layers: use -ngl, -ngld, -ts or -dev":
         "-ot --override-tensor NAME=TYPE | -cmoe --cpu-moe | -ncmoe --n-cpu-moe N = 0 | "
         "-ncffn --n-cpu-ffn N = 0 | -otd --override-tensor-draft --spec-draft-override-tensor NAME=TYPE | "
@@ -135,18 +141,20 @@ NOT_HERE = {
         "--top-nsigma --top-n-sigma N = -1 | --xtc-probability N = 0 | --dry-multiplier N = 0 | "
         "--adaptive-target N = -1 | --dynatemp-range N = 0 | --mirostat N = 0",
     "name the samplers: --samplers 'top_k;top_p;min_p;temperature'": "--sampler-seq --sampling-seq LETTERS",
-    "--chat uses the template in the model file: for another one, format the prompt yourself, without --chat":
+    "duo uses the template in the model file: for another one, format the text yourself, and complete it "
+    "(duo -p TEXT, or /v1/completions of duo lead)":
         "--chat-template NAME | --chat-template-file FILE | --chat-template-kwargs JSON",
     "duo passes nothing to the model's template: say in the prompt how to think (for example /no_think)":
         "-rea --reasoning [on|off|auto] = on = auto | --reasoning-budget N = -1 | "
         "--reasoning-effort LEVEL = default | --reasoning-budget-message TEXT | --reasoning-preserve | "
         "--no-reasoning-preserve",
     "the text is passed on as the model writes it, thoughts included": "--reasoning-format FORMAT = none = auto",
-    "the model's chat template formats the messages: use duo chat or -cnv":
+    "in a chat, only the model's chat template formats the messages":
         "--in-prefix TEXT | --in-suffix TEXT | --in-prefix-bos | -if --interactive-first",
-    "one answer to a prompt is a run, not a chat: duo --chat -p TEXT":
+    "to chat: duo chat -m FILE (-m demo for the demo pair)": "-cnv --conversation | -i --interactive",
+    "for one answer to a prompt: duo --chat -p TEXT":
         "-st --single-turn | -no-cnv --no-conversation",
-    "special tokens are never printed; --json FILE has the figures of a run": "-sp --special",
+    "special tokens are never printed": "-sp --special",
     "a text stops where the context is full: use a larger -c": "--context-shift",
     'read the file in the shell: -sys "$(cat FILE)"': "-sysf --system-prompt-file FILE",
     "prompts are text: use -f FILE, or -f - for standard input": "-bf --binary-file FILE | --in-file FILE",
@@ -181,6 +189,11 @@ NOT_HERE = {
         "--gpt-oss-20b-default | --gpt-oss-120b-default | --vision-gemma-4b-default | "
         "--vision-gemma-12b-default | --embd-gemma-default | --fim-qwen-1.5b-default | --fim-qwen-3b-default | "
         "--fim-qwen-7b-default | --fim-qwen-7b-spec | --fim-qwen-14b-spec | --fim-qwen-30b-default",
+}  # fmt: skip
+
+# Refused flags that ask these commands for what they do anyway.
+HARMLESS_FOR = {
+    "-cnv": ("chat",), "-i": ("chat",), "-no-cnv": ("bench", "check", "demo", "lead", "suggest", "tune"),
 }  # fmt: skip
 
 

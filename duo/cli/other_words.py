@@ -23,30 +23,36 @@ _WORDS = {
     "generate": "`duo -m FILE -p TEXT` generates a text",
     "completion": "`duo -m FILE -p TEXT` generates a text",
     "cli": "`duo chat -m FILE` chats with a model",
-    "help": "`duo --help` shows the main options and all commands",
-    "version": "`duo --version` shows the versions",
 }
 
 
 def unknown_command(word: str, arguments: Sequence[str], known: Sequence[str]) -> str:
     """One line about a word that is no command: what was meant, as far as `arguments` show it; else similar names."""
     texts = [argument for argument in arguments if not argument.startswith("-")]
-    if word == "run":
-        meant = _run(texts)
-    elif word == "pull":
-        meant = f"models are downloaded when they are first used: `duo chat {_model(texts)}`{_why(texts)}"
-    elif word in _WORDS:
-        meant = _WORDS[word]
-    elif word.endswith(".gguf"):
-        meant = f"a model follows -m: `duo chat -m {shlex.quote(word)}`, or `duo -m {shlex.quote(word)} -p TEXT`"
-    elif word.startswith(("http://", "https://")):
-        meant = f"to chat with a server: `duo chat {shlex.quote(word)}`"
-    elif " " in word.strip():
-        return f"a prompt follows -p: `duo -m FILE -p {shlex.quote(word)}`"
-    else:
-        similar = nearest(word, [*known, *_WORDS, "run", "pull"])
-        meant = f"similar: {', '.join(similar)}" if similar else "`duo --help` lists the commands"
+    if (meant := _meant(word, texts)) is None:
+        others = (one for one in (*known, "help", "version", *_WORDS, "run", "pull") if one != word)
+        similar = nearest(word, others)
+        meant = _meant(similar[0], texts) if similar else "`duo --help` lists the commands"
+        if meant is None:
+            commands = [name for name in similar if _meant(name, texts) is None]
+            meant = f"similar: {', '.join(commands)}"
     return f"no command {word!r}: {meant}"
+
+
+def _meant(word: str, texts: Sequence[str]) -> str | None:
+    """What to use instead of a word of another program, a model, an address or a number; None for any other word."""
+    if word in ("run", "pull"):
+        loaded = f"models are downloaded when they are first used: `duo chat {_model(texts)}`{_why(texts)}"
+        return _run(texts) if word == "run" else loaded
+    if word.endswith(".gguf"):
+        return f"a model follows -m: `duo chat -m {shlex.quote(word)}`, or `duo -m {shlex.quote(word)} -p TEXT`"
+    if word.startswith(("http://", "https://")):
+        return f"to chat with a server: `duo chat {shlex.quote(word)}`"
+    if word.isdecimal():
+        return "a switch such as -v takes no value"
+    if " " in word.strip():
+        return f"a prompt follows -p: `duo -m FILE -p {shlex.quote(word)}`"
+    return _WORDS.get(word)
 
 
 def _run(texts: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 _PAGE = """\
 duo runs a large language model (a GGUF file) faster, with a small draft model that runs concurrently.
@@ -27,5 +28,5 @@ def show_start() -> int:
 
 
 def is_needed() -> bool:
-    """Whether `duo` alone shows this: not if the environment names a model, or while the shell asks for completions."""
-    return not any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE")))
+    """Whether this is shown: for `duo` alone, but not if the environment names a model or the shell completes words."""
+    return len(sys.argv) < 2 and not any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE")))

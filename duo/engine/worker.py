@@ -26,14 +26,19 @@ class Worker:
         self._runs = self._joins = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Add `job`, which must not raise, to the queue."""
+        """Add `job`, which must not raise, to the queue. What start() of a thread raises, such as Ctrl-C, undoes it."""
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()
             if not self._runs:
-                self._runs = True
-                self._thread = threading.Thread(target=self._run, name=self._name)
-                self._thread.start()
+                thread, before = threading.Thread(target=self._run, name=self._name), self._thread
+                self._runs, self._thread = True, thread
+                try:
+                    thread.start()
+                except BaseException:
+                    self._runs, self._thread = False, before  # if it has started after all, it ends at once
+                    self._jobs.remove(job)
+                    raise
 
     def drop(self, job: Callable[[], None]) -> bool:
         """Remove a job from the queue. False if it is not there."""
@@ -57,6 +62,8 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._changed:
+                if self._thread is not threading.current_thread():
+                    return
                 self._changed.wait_for(lambda: self._jobs or self._joins, _LINGER_S)
                 if not self._jobs:
                     self._runs = False

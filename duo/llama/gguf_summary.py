@@ -22,6 +22,10 @@ _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # ke
 _STATES = ("ssm.conv_kernel", "ssm.state_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
 
 
+class NoTextModelError(ModelError):
+    """A valid GGUF file that continues no text: an encoder, a projector of images."""
+
+
 @dataclass(frozen=True, slots=True)
 class VocabularySummary:
     """What decides whether two models share a vocabulary."""
@@ -57,14 +61,19 @@ class GgufSummary:
     vocabulary: VocabularySummary
 
 
+def check_text_model(head: Head, n_tokens: int | None) -> None:
+    """Raise NoTextModelError unless this is the header of a model that continues text; it has `n_tokens`."""
+    if head.text("general.type") not in (None, "model") or not n_tokens:
+        raise NoTextModelError(f"{head.path}: not a text model")
+    if any(map(head.has, _ENCODERS)):
+        raise NoTextModelError(f"{head.path}: an encoder, which continues no text")
+
+
 def summarize(path: Path) -> GgufSummary:
-    """Read the header, and of a vocabulary all tokens. Raises ModelError, also for what is no text model."""
+    """Read the header, and of a vocabulary all tokens. Raises ModelError, NoTextModelError among them."""
     with closing(_SummaryHead(path)) as head:
         tokens = head.tokens()
-        if head.text("general.type") not in (None, "model") or not tokens:
-            raise ModelError(f"{path}: not a text model")
-        if any(map(head.has, _ENCODERS)):
-            raise ModelError(f"{path}: an encoder, which continues no text")
+        check_text_model(head, len(tokens))
         keeps_state = any(map(head.has, _STATES))
         return GgufSummary(
             head.text("general.name") or "",

@@ -13,6 +13,7 @@ FIRST_TOKEN_COMPARED = 5
 BLOCK = 1024  # tokens of a vocabulary that are hashed together
 _TAIL = BLOCK + MAX_SIZE_DIFFERENCE  # last tokens, which are hashed one by one: padding can be ignored
 _TOKEN_BYTES = 4
+_TYPES = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")  # llama.h, enum llama_vocab_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,18 @@ def _without_texts(model: Model) -> Fingerprint:
 def _first_difference(target: Fingerprint, draft: Fingerprint) -> str | None:
     """The first difference in anything but the texts."""
     if target.vocab_type != draft.vocab_type:
-        return f"the target's vocabulary is of type {target.vocab_type}, the draft's of type {draft.vocab_type}"
+        types = [_type(one.vocab_type) for one in (target, draft)]
+        return f"the target's vocabulary is of type {types[0]}, the draft's of type {types[1]}"
     for name, ours, theirs in (("BOS", target.bos, draft.bos), ("EOS", target.eos, draft.eos)):
         if ours != theirs:
             return f"the target's {name} is {_added(ours)}, the draft's {_added(theirs)}"
     if abs(target.n_vocab - draft.n_vocab) > MAX_SIZE_DIFFERENCE:
         return f"the target's vocabulary has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
     return None
+
+
+def _type(vocab_type: int) -> str:
+    return _TYPES[vocab_type] if 0 <= vocab_type < len(_TYPES) else str(vocab_type)
 
 
 def _hash_block(texts: Sequence[bytes], start: int) -> bytes:

@@ -13,13 +13,12 @@ from pathlib import Path
 from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama.gguf_head import Head
+from duo.llama.gguf_summary import check_text_model
 from duo.models.cache import cache_dir
+from duo.models.selection import quant_of
 
 _LATER_PART = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf", re.IGNORECASE)  # of a split model
-_QUANT = re.compile(r"[-.](\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _MOST = 0.5  # bytes of a draft, relative to the target's: a larger one is hardly faster
-
-_ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 
 
 def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
@@ -63,10 +62,10 @@ def size(path: Path) -> int:
 def hub_name(path: Path) -> str | None:
     """What -hf calls a file in Hugging Face's cache, such as user/repo:Q4_K_M; None for any other file."""
     folder = next((part for part in path.parts[:-1] if part.startswith("models--")), None)
-    quant = _QUANT.search(path.name)
+    quant = quant_of(path.name)
     if folder is None or quant is None:
         return None
-    return f"{folder.removeprefix('models--').replace('--', '/', 1)}:{quant[1]}"
+    return f"{folder.removeprefix('models--').replace('--', '/', 1)}:{quant}"
 
 
 def check_draft(path: Path, target: Path) -> None:
@@ -77,10 +76,7 @@ def check_draft(path: Path, target: Path) -> None:
     if not is_small_enough(own, targets):
         raise ModelError(f"{path}: {own / 1e6:.0f} MB, more than half of the target's {targets / 1e6:.0f} MB")
     with closing(Head(path)) as head:
-        if head.text("general.type") not in (None, "model") or not head.count("tokenizer.ggml.tokens"):
-            raise ModelError(f"{path}: not a text model")
-        if any(map(head.has, _ENCODERS)):
-            raise ModelError(f"{path}: an encoder, which continues no text")
+        check_text_model(head, head.count("tokenizer.ggml.tokens"))
 
 
 def _below(folders: Iterable[Path], most: float) -> list[Path]:

@@ -13,12 +13,15 @@ from typing import Any
 
 from duo.models.cache import user_dir
 from duo.models.files import MIB, read_own
+from duo.spec.costs import between, whole
 
 _VERSION = 2
 _MAX_BYTES = MIB  # a profile has a few KiB
 _MAX_DEPTH = 8  # levels of lists and objects: a profile has six
 _DIGITS = 6  # of the hash in a name: one pair has few profiles, and a wrong one is not used
 _OLD_DIGITS = 16  # of the hash that was the whole name
+_OLD_STEM = re.compile(f"[0-9a-f]{{{_OLD_DIGITS}}}")
+_MOST_BYTES = 2**63  # of a model
 _NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
 
 
@@ -61,16 +64,63 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyModel:
+    """A model that a profile holds for."""
+
+    path: str
+    n_bytes: int
+    n_gpu_layers: int  # negative: all
+    has_devices: bool  # False: only the CPU is given
+    is_remote: bool  # on RPC servers
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileKey:
+    """What a profile holds for, as far as it is shown; every text is printable."""
+
+    models: tuple[KeyModel, ...]  # the target, and the draft if there is one
+    devices: tuple[str, ...]
+    cores: int
+    backends: tuple[str, ...]
+    n_threads: tuple[int | None, int | None]  # -t and -td; None: not given
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> ProfileKey | None:
+        """The key in a document; None if it is damaged."""
+        try:
+            key = document["for"]
+            models, (target, draft) = _list(key["models"]), _list(key["options"])[:2]
+            # Earlier versions kept only a version here, and no backends.
+            llama = [] if isinstance(key["llama"], str) else _list(key["llama"])
+            if not 1 <= len(models) <= 2:
+                return None
+            return cls(
+                tuple(map(_read_model, models)),
+                tuple(map(_text, _list(key["devices"]))),
+                whole(key["cores"]),
+                tuple(map(_text, llama[2:-1])),
+                (_whole_or_none(target), _whole_or_none(draft)),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
 class SavedProfile:
     """A profile in the config directory, of any pair."""
 
     path: Path
     modified_s: float  # seconds since 1970
     document: dict[str, Any]  # as saved, with the key in "for"; empty if the file is damaged
+    key: ProfileKey | None  # None: the file is damaged
 
     @property
     def name(self) -> str:
-        """The name of the file without its suffix: target, draft and six hexadecimal digits."""
+        """Target, draft and six hexadecimal digits: the name of the file, or what it will be when it is used again."""
+        if self.key is not None and _OLD_STEM.fullmatch(self.path.stem):
+            new = self.path.with_name(f"{_name(self.document['for'])}-{self.path.stem[:_DIGITS]}.json")
+            if not new.exists():
+                return new.stem
         return self.path.stem
 
 
@@ -84,8 +134,37 @@ def saved_profiles() -> list[SavedProfile]:
     found = []
     for path in sorted(profiles_dir().glob("*.json")):
         with suppress(FileNotFoundError):  # removed meanwhile
-            found.append(SavedProfile(path, path.lstat().st_mtime, _read(path)))
+            document = _read(path)
+            found.append(SavedProfile(path, path.lstat().st_mtime, document, ProfileKey.read(document)))
     return found
+
+
+def _read_model(model: Any) -> KeyModel:
+    """Raises KeyError, TypeError or ValueError if it is damaged."""
+    return KeyModel(
+        _text(model["path"]),
+        int(between(whole(model["bytes"]), 0, _MOST_BYTES)),
+        int(between(whole(model["gpu_layers"]), -_MOST_BYTES, _MOST_BYTES)),
+        model["devices"] is None or bool(_list(model["devices"])),
+        bool(_list(model["servers"])),
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    return value
+
+
+def _text(value: Any) -> str:
+    """`value` with ? for what cannot be printed. Raises TypeError if it is no text."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return "".join(character if character.isprintable() else "?" for character in value)
+
+
+def _whole_or_none(value: Any) -> int | None:
+    return None if value is None else whole(value)
 
 
 def _name(key: dict[str, Any]) -> str:

@@ -48,9 +48,15 @@ def select_files(names: Iterable[str], spec: HubSpec) -> list[str]:
             if _has_quant(name, quant):
                 return _all_parts(name, models, spec)
     if spec.quant:
-        available = ", ".join(dict.fromkeys(_quant_or_name(name) for name in models))
+        available = ", ".join(dict.fromkeys(quant_of(name) or name for name in models))
         raise DownloadError(f"{spec.repo} has no {spec.quant} (available: {available})")
     return _all_parts(models[0], models, spec)
+
+
+def quant_of(name: str) -> str | None:
+    """The quantisation in the name of a file, such as Q4_K_M; None if there is none."""
+    found = _QUANT.search(name)
+    return found["quant"] if found else None
 
 
 def _is_model(name: str) -> bool:
@@ -61,11 +67,6 @@ def _is_model(name: str) -> bool:
 def _has_quant(name: str, quant: str) -> bool:
     """Whether `name` contains `quant` as a word: F16 does not match BF16."""
     return re.search(rf"(?<![a-z0-9]){re.escape(quant)}[.-]", name, re.IGNORECASE) is not None
-
-
-def _quant_or_name(name: str) -> str:
-    quant = _QUANT.search(name)
-    return quant["quant"] if quant else name
 
 
 def _all_parts(first: str, models: list[str], spec: HubSpec) -> list[str]:

@@ -18,6 +18,8 @@ import pytest
 
 import duo
 from duo.cli.commands.plan import plan
+from duo.cli.commands.profile import _list as table_of_profiles
+from duo.cli.commands.profile import show
 from duo.cli.commands.trace import render
 from duo.cli.options.plan import PlanOptions
 from duo.config import EngineConfig
@@ -26,7 +28,7 @@ from duo.diagnose.trace import TraceFile, read_trace
 from duo.engine.metrics import Metrics
 from duo.engine.threads import kept_threads, plan_threads, tuned_threads
 from duo.models import hub
-from duo.models.profiles import Profile
+from duo.models.profiles import Profile, saved_profiles
 from duo.models.selection import HubSpec
 from duo.spec.policy import Policy
 from duo.spec.simulate import Machine, constant, replay
@@ -152,6 +154,22 @@ def test_a_policy_and_threads_from_a_damaged_profile(learned: dict[str, Any], ba
         again = Policy(4, 8)
         again.restore_kept(profile.load()["policy"])
         assert again.state()["alone"]["target_s"].keys() == policy.state()["alone"]["target_s"].keys()
+
+
+@BATCHES
+def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], batch: int) -> None:
+    """Each is a row of printable text, be it only that it is damaged."""
+    model = {"path": "/models/a.gguf", "bytes": 10**9, "gpu_layers": -1, "devices": None, "servers": []}
+    key = {"models": [model, model | {"devices": []}], "devices": ["CPU"], "cores": 2}
+    profile = Profile(key | {"llama": ["1", "b1", "CPU", "AVX = 1"], "options": [4, None]})
+    profile.save({"policy": learned["policy"]})
+    good = json.loads(profile.path.read_text())
+    for draw in draws(batch):
+        other_key = json.dumps(good | {"for": mutated(draw, good["for"])}).encode()
+        profile.path.write_bytes(other_key if draw.random() < 0.7 else variant(draw, good))
+        (saved,) = saved_profiles()
+        for line in (saved.name, *table_of_profiles([saved]), *show(saved)):
+            assert line.isprintable()
 
 
 @pytest.fixture(scope="module")

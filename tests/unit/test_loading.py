@@ -71,7 +71,7 @@ def test_a_draft_with_another_vocabulary(
     assert result.statistics.draft.vocabulary == "translated"
     assert result.statistics.draft.verified > 0
     assert "other.gguf drafts for target.gguf through the text: token 259 is" in caplog.text
-    assert "A draft with the target's vocabulary is accepted more often." in caplog.text
+    assert "is accepted more often (`duo list` shows which models share one)." in caplog.text
 
 
 def test_progress(pair: tuple[Path, Path]) -> None:

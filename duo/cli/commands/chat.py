@@ -8,12 +8,12 @@ from duo.cli.options.chat import ChatOptions
 from duo.cli.options.prompt import read_argument, read_prompt
 from duo.cli.options.run import RunOptions
 from duo.cli.options.secrets import api_keys
-from duo.cli.speaker import Answer, Speaker
+from duo.cli.speaker import CLEAR, Answer, Speaker
 from duo.cli.terminal.console import say
 from duo.cli.terminal.log import send_log
 from duo.cli.terminal.talk import Printer, Talk, beginning
 from duo.cli.terminal.writer import marks_tokens
-from duo.errors import UsageError
+from duo.errors import PromptError, UsageError
 from duo.llama import spin_briefly
 
 _LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
@@ -79,11 +79,14 @@ def _talk(speaker: Speaker, options: RunOptions | ChatOptions, first: str | None
     answer = Answer()
     try:
         speaker.answer([*beginning(system), {"role": "user", "content": first or ""}], answer, printer.show)
+    except PromptError as error:
+        raise PromptError(str(error).removesuffix(CLEAR)) from None
     finally:
         if sys.stdout.isatty():
             printer.end()
+        printer.end_pipe()
     if answer.remark:
-        say(f"duo: {answer.remark}")
+        say(f"duo: {answer.remark.removesuffix(CLEAR)}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from socket import gethostname
 
 from duo.cli.load import check_usage, loaded
 from duo.cli.options.lead import LeadOptions
@@ -80,12 +81,21 @@ def _introduction(server: Lead, engine: Engine, *, temp: float, needs_key: bool)
     """Two lines: what is served, and what clients have to be told."""
     slot = engine.slot
     draft = f", draft {slot.draft_model.path.stem}" if slot.draft_model is not None else ""
-    address = "" if server.url == "http://127.0.0.1:5555" else f" {server.url}"
+    url, elsewhere = _addresses(server.url, gethostname())
+    address = "" if url == "http://127.0.0.1:5555" else f" {url}"
     key, chat_key = ("API key required", " --api-key KEY") if needs_key else ("no API key needed", "")
     return (
         f"duo: model {server.model_name}{draft}; context {slot.n_ctx} tokens; temperature {temp:g} by default\n"
-        f"duo: OpenAI base URL {server.url}/v1, {key}; to chat: duo chat{address}{chat_key}"
+        f"duo: OpenAI base URL {url}/v1{elsewhere}, {key}; to chat: duo chat{address}{chat_key}"
     )
+
+
+def _addresses(url: str, machine: str) -> tuple[str, str]:
+    """The URL for clients on this machine, and what to say to those on others, if it is one of all addresses."""
+    for every, this in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+        if every in url:
+            return url.replace(every, this), f" (other machines: {url.replace(every, f'//{machine}:')}/v1)"
+    return url, ""
 
 
 def _show(shown: Items[Step | TextRequest], writer: TextWriter) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duo.cli.options.list_models import ListOptions
 from duo.cli.terminal.console import warn
 from duo.cli.terminal.table import columns, size_of
 from duo.errors import ModelError
-from duo.llama.gguf_summary import GgufSummary, VocabularySummary, summarize
+from duo.llama.gguf_summary import GgufSummary, NoTextModelError, VocabularySummary, summarize
 from duo.models.candidates import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
-_NO_TEXT = ("not a text model", "an encoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,8 @@ class Listed:
 
     path: Path
     n_bytes: int
-    summary: GgufSummary
+    summary: GgufSummary  # with the tokens of the first model of the group, so that they are kept once
+    n_tokens: int
     group: str  # the same for models that share a vocabulary
 
     def can_draft_for(self, target: Listed) -> bool:
@@ -51,24 +51,26 @@ def list_models(options: ListOptions) -> int:
 
 def _read(paths: Sequence[Path]) -> list[Listed]:
     """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
-    found: list[tuple[Path, int, GgufSummary, int]] = []
+    found: list[tuple[Path, int, GgufSummary, int, int]] = []
     groups: list[VocabularySummary] = []  # the first of each
     for path in paths:
         try:
             summary = summarize(path)
             n_bytes = size(path)
+        except NoTextModelError:
+            continue
         except (ModelError, OSError) as error:
-            if not str(error).removeprefix(f"{path}: ").startswith(_NO_TEXT):
-                warn(f"{error}")
+            warn(f"{error}")
             continue
         group = next((i for i, first in enumerate(groups) if summary.vocabulary.matches(first)), len(groups))
         groups += [summary.vocabulary] * (group == len(groups))
-        found.append((path, n_bytes, summary, group))
-    largest = [max(n_bytes for _, n_bytes, _, group in found if group == i) for i in range(len(groups))]
+        n_tokens = len(summary.vocabulary.tokens)
+        found.append((path, n_bytes, replace(summary, vocabulary=groups[group]), n_tokens, group))
+    largest = [max(n_bytes for _, n_bytes, *_, group in found if group == i) for i in range(len(groups))]
     order = sorted(range(len(groups)), key=lambda i: -largest[i])
     names = {group: _letters(place) for place, group in enumerate(order)}
-    found.sort(key=lambda one: (order.index(one[3]), -one[1], one[0]))
-    return [Listed(path, n_bytes, summary, names[group]) for path, n_bytes, summary, group in found]
+    found.sort(key=lambda one: (order.index(one[-1]), -one[1], one[0]))
+    return [Listed(path, n_bytes, summary, n, names[group]) for path, n_bytes, summary, n, group in found]
 
 
 def render(models: Sequence[Listed]) -> list[str]:
@@ -82,7 +84,7 @@ def render(models: Sequence[Listed]) -> list[str]:
             hub_name(one.path) or _short(one.path),
             size_of(one.n_bytes),
             one.summary.quantisation,
-            f"{one.group} ({len(one.summary.vocabulary.tokens)})",
+            f"{one.group} ({one.n_tokens})",
             ", ".join(map(str, _drafts(one, models))),
         )
         for number, one in enumerate(models, 1)
@@ -92,7 +94,7 @@ def render(models: Sequence[Listed]) -> list[str]:
         "",
         "drafts: numbers of the models with the same vocabulary and at most half the size. Any other small model can",
         "draft, too: its text is translated. `duo suggest -m FILE` measures which draft is fastest.",
-        "Files follow -m or -md; names of the form USER/REPO:QUANT follow -hf or -hfd.",
+        "Use -m or -md with a file, -hf or -hfd with USER/REPO:QUANT.",
         f"Searched: {folders}.",
     ]
 
@@ -112,7 +114,7 @@ def _to_json(models: Sequence[Listed]) -> str:
             "bytes": one.n_bytes,
             "quantisation": one.summary.quantisation,
             "vocabulary": one.group,
-            "tokens": len(one.summary.vocabulary.tokens),
+            "tokens": one.n_tokens,
             "drafts": [str(models[number - 1].path) for number in _drafts(one, models)],
         }
         for one in models

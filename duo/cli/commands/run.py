@@ -55,7 +55,9 @@ def run(options: RunOptions) -> int:
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     with loaded(options) as engine:
         text = _prompt_text(options, prompt, engine)
-        _hint(hints.prompt_hint(engine.slot.target, text) if text == prompt else "")
+        _hint(
+            hints.prompt_hint(engine.slot.target, text) if text == prompt and options.conversation is not False else ""
+        )
         metrics = Metrics()
         trace = _trace(options, metrics, engine.slot)
         watch = Watch(metrics, _live(options, metrics), trace)

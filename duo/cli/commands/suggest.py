@@ -96,7 +96,8 @@ def suggest(options: SuggestOptions) -> int:
     if found.target is not None:
         rows = rank(found)
         said = [*render(rows), "", advise(rows, _target_option(options))]
-        if rows[0].path is None and family is not None:  # there is no draft, or none pays
+        tried = [path.name for path in (*found.drafts, *map(Path, found.skipped))]
+        if rows[0].path is None and family is not None and not any(map(family.is_draft, tried)):  # none pays
             compare = f" To compare it: duo suggest {_target_option(options)} -hfd {family.draft}"
             said.append(family.advice + (compare if family.draft else ""))
         print("\n".join(said))  # noqa: T201 - the output

@@ -84,7 +84,7 @@ def _totals(found: Shares) -> list[str]:
         ]
     if found.slowdown is not None:
         lines.append(
-            f"slowdown  {found.slowdown:.2f} times as long took a decode of the target while the draft computed"
+            f"slowdown  while the draft computed, a decode of the target took {found.slowdown:.2f} times as long"
         )
     if found.n_drafted and found.n_tokens is not None:
         # Tokens drafted before the window may be accepted in it.

@@ -17,6 +17,6 @@ class ListOptions:
     """The options of `duo list`."""
 
     paths: Annotated[list[Path] | None, typer.Argument(
-        metavar="FILE|FOLDER", help="GGUF files to list, too, and folders with some.", show_default=False)] = None
+        metavar="FILE|FOLDER", help="More GGUF files, or folders that contain some.", show_default=False)] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
     help: HelpOpt = False

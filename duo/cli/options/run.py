@@ -54,9 +54,9 @@ class RunOptions(
         BackTokenOptions, ExactOption, ThreadOptions, CoreOptions, DeviceOptions, RpcOptions, ContextOption,
         BatchOptions, CacheOptions, WarmupOption, ColorOption, ReportOptions, LogOptions,
     )
-    conversation: Annotated[bool, option(
+    conversation: Annotated[bool | None, option(
         "-cnv/-no-cnv", "--conversation/--no-conversation", "-i", "--interactive", panel=PROMPT,
-        help="Chat on the terminal, as duo chat does; -p or -f is the first message.")] = False
+        help="Chat on the terminal, as duo chat does; -p or -f is the first message.")] = None
     single_turn: Annotated[bool, option(
         "-st", "--single-turn", panel=PROMPT, help="One answer in the chat template, then exit: as --chat.")] = False
     version: Annotated[bool, option(

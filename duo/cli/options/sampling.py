@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from duo.cli.options import declare
 from duo.cli.options.prompt import MAX_GRAMMAR, read_argument, read_file
 from duo.cli.terminal.console import warn
-from duo.config import SAMPLERS, SamplingConfig
+from duo.config import MAX_INT, SAMPLERS, SamplingConfig
 from duo.errors import UsageError
 
 SAMPLING = "Sampling"
@@ -61,8 +61,9 @@ class SamplingOptions:
         "--repeat-penalty", metavar="X", env="LLAMA_ARG_REPEAT_PENALTY",
         help="Factor by which to penalize repeated tokens; 1: disabled.")] = _DEFAULTS.repeat_penalty
     repeat_last_n: Annotated[int, option(
-        "--repeat-last-n", metavar="N", min=0,
-        help="Number of last tokens to penalize, the prompt's included; 0: disabled.")] = _DEFAULTS.repeat_last_n
+        "--repeat-last-n", metavar="N", min=-1,
+        help="Number of last tokens to penalize, the prompt's included; 0: disabled; -1: all.",
+    )] = _DEFAULTS.repeat_last_n
     presence_penalty: Annotated[float, option(
         "--presence-penalty", metavar="X", env="LLAMA_ARG_PRESENCE_PENALTY",
         help="Amount to subtract from the logits of tokens that occurred; 0: disabled.")] = _DEFAULTS.presence_penalty
@@ -86,7 +87,7 @@ class SamplingOptions:
             min_p=self.min_p,
             typical=self.typical,
             repeat_penalty=self.repeat_penalty,
-            repeat_last_n=self.repeat_last_n,
+            repeat_last_n=MAX_INT if self.repeat_last_n == -1 else self.repeat_last_n,  # no context is longer
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple(parse_bias(bias) for bias in self.logit_bias or ()),

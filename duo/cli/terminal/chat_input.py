@@ -75,19 +75,21 @@ def _clear(event: KeyPressEvent) -> None:
         event.app.exit(exception=KeyboardInterrupt)
 
 
-def typed_ahead(line: PromptSession[str]) -> None:
+def typed_ahead(line: PromptSession[str]) -> bool:
     """Put what was typed since the last message into the next input line, without sending it.
 
-    An Enter at the end is dropped, and one in between begins a new line.
+    An Enter or Escape at the end is dropped, and an Enter in between begins a new line. Returns whether there is text.
     """
     source = line.app.input
     keys = get_typeahead(source)  # read together with the Enter of the last message
     while more := source.read_keys():
         keys += more
+    keys += source.flush_keys()  # an Escape, which may begin a sequence, is held back
     keys = [key for key in keys if key.key != Keys.CPRResponse]  # the terminal's own, about the last input line
-    while keys and keys[-1].key in _ENTERS:
+    while keys and keys[-1].key in (*_ENTERS, Keys.Escape):  # Escape would change the next key
         keys.pop()
     store_typeahead(source, [KeyPress(Keys.ControlJ) if key.key in _ENTERS else key for key in keys])
+    return any(key.key == Keys.BracketedPaste or not isinstance(key.key, Keys) for key in keys)
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from duo.errors import DeviceError, DuoError
 from duo.spec.types import Source
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_ALIASES = {"new": "clear", "quit": "exit", "q": "exit", "?": "help"}
+_ALIASES = {"new": "clear", "quit": "exit", "bye": "exit", "q": "exit", "?": "help"}
 _COMMANDS = ("help", "exit", "clear", "regen", "system", "stats")
 _LIST = "/help, /exit, /clear, /regen, /system TEXT, /stats"
 _HELP = """\
 /help         show this list
-/exit         end the chat (also Ctrl-D)
+/exit         end the chat (also /quit, /bye, Ctrl-D)
 /clear        begin a new conversation
 /regen        generate the last answer again
 /system TEXT  set the system prompt and begin a new conversation; without TEXT, show it
@@ -54,6 +54,10 @@ class Printer(TextWriter):
             self._last = b""
             self._write(b"\n")
 
+    def end_pipe(self) -> None:
+        """Begin a new line as a run does: only if messages follow the text on the same terminal or file."""
+        super().end()
+
     def note(self, text: str) -> None:
         """Print a message that is not part of an answer."""
         stderr().print(_CONTROLS.sub("", text), markup=False, style="dim" if self._marks else "")
@@ -75,6 +79,7 @@ class Talk:
         self._attempt = 0  # how often the last question was answered before
         self._answers = [Answer()]
         self._stoppable = False
+        self._told = False  # that what was typed during an answer is not sent
 
     def run(self, first: str | None = None) -> int:
         """Send the `first` message, then chat until the user ends it. Returns the exit status.
@@ -88,7 +93,9 @@ class Talk:
                 self._ask(first)
             while True:
                 try:
-                    self._input.typed_ahead(self._line)
+                    if self._input.typed_ahead(self._line) and not self._told:
+                        self._told = True
+                        self._note("the input line has what was typed meanwhile; Enter sends it")
                     # Bytes that are not UTF-8 are read as surrogates, which cannot be sent.
                     text = self._line.prompt().encode("utf-8", "replace").decode()
                 except EOFError:

@@ -231,11 +231,32 @@ def test_what_is_typed_during_an_answer_is_in_the_next_input_line_and_not_sent()
         talk.wait_for(b"so far, ")
         talk.type_ahead(b"nexx\x7ft" + ENTER + b"line" + ENTER * 2)
         gate.set()
-        assert talk.wait_for(PROMPT).startswith(b"so good\n")
+        said = b"the input line has what was typed meanwhile; Enter sends it"
+        shown = talk.wait_for(PROMPT)
+        assert shown.startswith(b"so good\n")
+        assert said in shown
         talk.wait_for(b"line")
-        talk.say(b"!")
-        talk.leave()
+        assert said not in talk.say(b"!")
+        talk.type(b"/bye" + ENTER)
+        assert talk.finish() == 0
     assert server.conversations[1][-1] == ("user", "next\nline!")
+
+
+@pytest.mark.parametrize("last", [b"\x1b", b"\x1b" + ENTER, b"\x1b\x1b"])
+def test_an_escape_typed_during_an_answer_does_not_change_the_next_key(last: bytes) -> None:
+    gate = threading.Event()
+    replies = (Reply(piece("so far"), rest=(gate, end())), Reply(piece("then"), rest=(gate, end())), says("ok"))
+    with FakeServer(*replies) as server, Talk(server.url) as talk:
+        talk.wait_for(PROMPT)
+        talk.type(b"a" + ENTER)
+        talk.wait_for(b"so far")
+        talk.type_ahead(b"abc" + last)
+        gate.set()
+        assert b"typed meanwhile" in talk.wait_for(PROMPT)
+        talk.wait_for(b"abc")
+        assert b"typed meanwhile" not in talk.say(b"def")
+        talk.leave()
+    assert server.conversations[1][-1] == ("user", "abcdef")
 
 
 def test_what_was_typed_stays_if_the_answer_is_stopped_and_ctrl_d_ends_the_chat_after_it() -> None:

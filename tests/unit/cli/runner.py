@@ -39,7 +39,7 @@ def duo(*arguments: Argument, stdin: bytes = b"", env: dict[str, str] | None = N
             stack.callback(stream.detach)
             stack.enter_context(mock.patch.object(sys, name, stream))
         stack.enter_context(_unchanged())
-        if not {"-h", "--help"} & set(arguments):  # which changes what it was built of
+        if not {"-h", "--help", "help"} & set(arguments):  # which changes what it was built of
             stack.enter_context(mock.patch.object(cli, "app", _COMMAND))
         try:
             main()

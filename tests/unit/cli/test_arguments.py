@@ -11,6 +11,7 @@ import typer
 
 from duo.cli.arguments import ArgumentReader, nearest
 from duo.cli.llama_flags import ALIASES, flags
+from duo.config import MAX_INT
 from duo.errors import UsageError
 from tests.command import assert_refused
 from tests.golden.configuration import whole_command
@@ -34,6 +35,13 @@ def read(command: str, *arguments: str) -> list[str]:
     return ArgumentReader(COMMANDS[command], context).read(arguments)
 
 
+def value(own: dict[str, Any], name: str) -> list[str]:
+    """A value, unless this takes none."""
+    option, flag = own.get(name), flags().get(name)
+    is_switch = option.is_flag if option is not None else flag is not None and not flag.n_values
+    return [] if is_switch else ["1"]
+
+
 # Options with one dash and one letter, and what may follow the letter: those of all names, and each letter.
 SHORT = {command: [name for name in names(command) if len(name) == 2] for command in COMMANDS}
 KNOWN = {name for command in COMMANDS for name in names(command)} | {*ALIASES, *flags()}
@@ -48,7 +56,7 @@ def test_short_options_in_all_pairs_are_one_name_or_none(command: str, monkeypat
         both = short + tail
         found, said = [], ""
         try:
-            found = read(command, both, "1")
+            found = read(command, both, *value(own, both))
         except UsageError as error:
             n_refused += 1
             said = str(error)
@@ -67,8 +75,9 @@ def test_all_pairs_of_short_options_apart(command: str) -> None:
     own = names(command)
     one_dash = [name for name in own if name[1] != "-"]
     for first, second in product(one_dash, one_dash):
-        value = [] if own[first].is_flag else [second]
-        assert read(command, first, *value, second, "1")[: 1 + len(value)] in ([first, *value], [first, "on"]), first
+        taken = [] if own[first].is_flag or own[first].name == "flash_attn" else [second]
+        found = read(command, first, *taken, second, *value(own, second))
+        assert found[: 1 + len(taken)] == [first, *taken], first
 
 
 @pytest.mark.parametrize("typed", ["-n512 -t4 -c4096 -ngl99 -s-1", "-n=512 -t=4 -c=4096 -ngl=99 -s=-1"])
@@ -80,6 +89,26 @@ def test_attached_numbers(typed: str) -> None:
 @pytest.mark.parametrize("argument", ["-cnvx", "-no-cvn", "-nx", "-ve", "-n5x", "-pHello", "-v1", "-tx4", "-5"])
 def test_nothing_else_is_attached(argument: str) -> None:
     assert_refused(duo("-m", "x", "-p", "x", argument), f"No such option: {argument}", status=2)
+
+
+def test_values_of_llama_cpp_with_the_same_meaning() -> None:
+    options = parse("-n", "-2", "-t", "-1", "-tb=-1", "-td-1", "--repeat-last-n", "-1")
+    assert (options.predict, options.threads, options.threads_batch, options.threads_draft) == (-1, None, None, None)
+    assert options.sampling_config().repeat_last_n == MAX_INT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("lead main.gguf", "unexpected argument 'main.gguf': a model follows -m (see duo lead --help)"),
+        ("chat a b", "unexpected argument 'b' (see duo chat --help)"),
+        ("lead --host", "--host requires an argument (see duo lead --help)"),
+        ("lead --port 80a", "'--port': '80a' is not an integer (see duo lead --help)"),
+        ("-m x --temp hot", "'--temp' / '--temperature': 'hot' is not a number (see duo --help-all)"),
+    ],
+)
+def test_values_and_texts_that_do_not_fit(arguments: str, said: str) -> None:
+    assert_refused(duo(*arguments.split()), said, status=2)
 
 
 def test_values_that_begin_with_a_dash() -> None:
@@ -115,6 +144,8 @@ def test_switches_as_llama_cpp_spells_them(typed: str, flash: str, color: str) -
         ("doctor -m x", "-m; an option of `duo` (see duo doctor --help)"),
         ("bench --repetition 3", "--repetition; similar: --repetitions"),
         ("-x", "-x (see duo --help-all)"),
+        ("-m x -dm y", "-dm; similar: -md, "),
+        ("-m x --spm-infil", "--spm-infil; similar: --profile (see"),
     ],
 )
 def test_the_nearest_names(arguments: str, said: str) -> None:

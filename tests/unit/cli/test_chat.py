@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from duo.cli.commands import chat as chat_command
 from duo.cli.options.chat import ChatOptions
 from duo.cli.speaker import Answer, describe
 from duo.spec.types import Source
-from tests.command import Argument, assert_refused
+from tests.command import Argument, assert_refused, command, environment
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says
 from tests.unit.cli.runner import duo
 
@@ -151,7 +153,8 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert server.left.wait(60)
 
 
-def test_standard_input_without_a_question() -> None:
+def test_standard_input_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_command, "_LEAD", "http://127.0.0.1:1")  # a lead may run on this machine
     assert_refused(duo("chat", stdin=b""), "standard input is empty")
     assert_refused(duo("chat", stdin=b"\xff"), "standard input is not valid UTF-8")
 
@@ -162,7 +165,10 @@ SERVER = "http://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *(((url,), "is not a URL") for url in ("localhost:5555", "http://", "http://a:x", "http://a:99999")),
+        *(
+            ((url,), "is not a URL")
+            for url in ("http://", "localhost:99999", "localhost:port", "a b:80", "http://a:x", "http://a:99999")
+        ),
         (("http://a..b",), "is not a URL"),
         (("main.gguf",), "a model file is named with -m"),
         ((SERVER, "--temp", "nan"), "--temp"),
@@ -272,7 +278,7 @@ def test_options_of_an_engine_ask_for_the_demo_pair(monkeypatch: pytest.MonkeyPa
     [
         (says(), "the answer is empty: the model ended the text at once"),
         (Reply(end("content_filter")), "the answer is empty: content_filter"),
-        (Reply(piece("a") + end("length")), "the server's limit of tokens or of the context is reached: /clear"),
+        (Reply(piece("a") + end("length")), "the server's limit of tokens or of the context is reached\n"),
         (Reply(piece("a") + end("content_filter")), ""),
     ],
 )
@@ -281,6 +287,38 @@ def test_an_answer_that_is_empty_or_incomplete_says_why(reply: Reply, remark: st
         run = duo("chat", server.url, stdin=b"hi", env=NO_KEYS)
     assert run.status == 0
     assert run.stderr.startswith(f"duo: {remark}") if remark else not run.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "remark"),
+    [
+        (10, {}, "the answer is not complete: -n allows 10 tokens"),
+        (1, {"usage": {"completion_tokens": 1}}, "the answer is not complete: -n allows 1 token"),
+        (10, {"usage": {"completion_tokens": 9}}, "the server's limit of tokens or of the context is reached"),
+        (-1, {}, "the server's limit of tokens or of the context is reached"),
+    ],
+)
+def test_the_limit_that_the_user_has_set_is_named(limit: int, usage: dict[str, Any], remark: str) -> None:
+    with FakeServer(Reply(piece("a") + event({"choices": [], **usage}) + end("length"))) as server:
+        run = duo("chat", server.url, "-n", str(limit), stdin=b"hi", env=NO_KEYS)
+    assert (run.status, run.stderr) == (0, f"duo: {remark}\n")
+
+
+def test_a_host_with_a_port_is_an_address() -> None:
+    with FakeServer(says("ok")) as server:
+        for url in (f"127.0.0.1:{server.url.rpartition(':')[2]}", f"localhost:{server.url.rpartition(':')[2]}/v1/"):
+            assert Server(url, key=None, model=None, settings={}).name == "http://" + url.removesuffix("/v1/")
+        assert duo("chat", server.url.removeprefix("http://"), stdin=b"hi", env=NO_KEYS).text == "ok"
+
+
+@pytest.mark.parametrize(("reply", "text"), [("a", "a\n"), ("a\n", "a\n"), ("", "")])
+def test_a_message_begins_a_new_line_after_the_text_in_the_same_file(tmp_path: Path, reply: str, text: str) -> None:
+    both = tmp_path / "both"
+    with FakeServer(Reply(piece(reply) + end("length"))) as server, both.open("wb") as file:
+        options = ("chat", server.url, "-n", "1", "-p", "hi")
+        done = subprocess.run(command(*options), env=environment(NO_KEYS), stdout=file, stderr=file, check=False)
+    assert done.returncode == 0
+    assert both.read_text() == f"{text}duo: the answer is not complete: -n allows 1 token\n"
 
 
 def test_another_attempt_has_another_seed_if_one_is_given() -> None:

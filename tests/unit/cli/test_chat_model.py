@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,10 +113,56 @@ def test_a_full_context_is_said_and_another_conversation_fits(engine: Engine) ->
 
 @pytest.mark.parametrize(
     ("n_predict", "remark"),
-    [(5, "the answer is not complete: -n allows 5 tokens"), (0, "the answer is empty: -n 0 only processes the prompt")],
+    [
+        (5, "the answer is not complete: -n allows 5 tokens"),
+        (1, "the answer is not complete: -n allows 1 token"),
+        (0, "the answer is empty: -n 0 only processes the prompt"),
+    ],
 )
 def test_a_limit_is_said(engine: Engine, n_predict: int, remark: str) -> None:
     assert asked(LocalModel(engine, limited(n_predict)), [turn("user", "the cat")])[0].remark == remark
+
+
+@pytest.mark.parametrize("method", ["submit", "cancel"])
+def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """An exception there would leave a request without a thread, and the next answer would wait for ever."""
+    model, inside = LocalModel(engine, limited(3)), list[bool]()
+    worked: Callable[..., Any] = getattr(engine, method)
+
+    def interrupted(*arguments: Any) -> None:
+        inside.append(True)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        worked(*arguments)
+        inside[-1] = False
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, method, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                asked(model, [turn("user", "the cat")])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert inside
+    assert not any(inside)
+    assert asked(model, [turn("user", "the dog")])[0].figures[0] == 3
+    assert engine.n_texts == 0
+
+
+def test_candidates_of_the_lookup_are_not_those_of_a_draft(engine: Engine) -> None:
+    model = LocalModel(engine, limited(60))
+    answer, _ = asked(model, [turn("user", "the cat sat")])
+    answer.figures, found_only = (10, 1.0, 2, 2), answer.found_only
+    assert found_only
+    assert describe(answer).endswith("2 of 2 candidates of the lookup accepted")
+    drafted = Answer(figures=(1, 0.0, 3, 1))
+    assert describe(drafted) == "1 token, 1 of 3 candidates accepted"
+    assert describe(answer, drafted).endswith("3 of 5 candidates accepted")
+    assert describe_prompt(Answer(prompt=(1, 0))) == "1 token of conversation, 1 of them new"
 
 
 def test_another_attempt_is_another_answer_above_temperature_0(engine: Engine) -> None:
@@ -128,6 +176,15 @@ def test_a_model_without_a_template_is_refused_in_one_line(tiny: Path) -> None:
     for command in (("chat",), ("-cnv",)):
         said = run(*command, "-m", tiny, "-t", "1", stdin=b"hi")
         assert_refused(said, f"{tiny.name} has no chat template, which a chat needs: `duo -m FILE -p TEXT`")
+
+
+def test_a_pipe_is_not_told_about_commands_of_a_terminal(chatty: Path) -> None:
+    options = ("-m", chatty, "-t", "1", "-c", "32", "--ignore-eos", "--no-profile")
+    full = run("chat", *options, "-p", "the cat")
+    assert (full.status, full.stderr) == (0, "duo: the context of 32 tokens (-c) is full\n")
+    long = run("chat", *options, "-p", LONG)
+    assert_refused(long, "the context 32 (-c)")
+    assert "/clear" not in long.stderr
 
 
 @pytest.mark.parametrize("command", [("chat",), ("-cnv",), ("-i",), ("--conversation",)])

@@ -23,14 +23,18 @@ def instruct(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hints(*arguments: str | Path) -> list[str]:
     run = duo(*arguments)
     assert run.status == 0, run.stderr
-    lines = [line for line in run.stderr.splitlines() if line.startswith("duo: ")]
-    return [line for line in lines if not line.startswith("duo: other programs")]  # which use the cores just now
+    return [line for line in run.stderr.splitlines() if line.startswith("duo: ")]
 
 
 def test_a_raw_prompt_without_the_template_of_the_model(instruct: Path, tiny: Path) -> None:
     assert hints("-m", instruct, "-p", "the cat", *SHORT) == [RAW]
     assert hints("-m", tiny, "-p", "the cat", *SHORT) == []
-    for others in (("-p", "the cat", "--chat"), ("-p", "the cat", "-sys", "a"), ("-p", "<s>the cat</s>b")):
+    for others in (
+        ("-p", "the cat", "--chat"),
+        ("-p", "the cat", "-sys", "a"),
+        ("-p", "the cat", "-no-cnv"),
+        ("-p", "<s>the cat</s>b"),
+    ):
         assert hints("-m", instruct, *others, *SHORT) == []
 
 
@@ -53,6 +57,7 @@ def test_a_draft_that_is_not_smaller(tiny: Path, tmp_path: Path) -> None:
         (("-n", "4", "-l", "2+1000"), "the model ended the text at once (--ignore-eos continues)"),
         (("-n", "4", "-l", "259+1000", "-r", " the"), "it began with a stop string (-r)"),
         (("-n", "2", "-l", "1+1000"), "its 2 tokens have no text"),
+        (("-n", "1", "-l", "1+1000"), "its only token has no text"),
     ],
 )
 def test_an_empty_answer_says_why(tiny: Path, options: tuple[str, ...], reason: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from duo.cli.commands.lead import _addresses
 from duo.cli.options.secrets import api_keys
 from tests.command import Argument, assert_refused
 from tests.unit.cli.runner import duo
@@ -33,6 +34,19 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert_refused(duo("lead", "-m", "none.gguf", "--port", port), f"cannot listen on 127.0.0.1:{port}", status=2)
+
+
+@pytest.mark.parametrize(
+    ("url", "here", "elsewhere"),
+    [
+        ("http://127.0.0.1:5555", "http://127.0.0.1:5555", ""),
+        ("http://0.0.0.0:8123", "http://127.0.0.1:8123", " (other machines: http://box:8123/v1)"),
+        ("http://[::]:8123", "http://[::1]:8123", " (other machines: http://box:8123/v1)"),
+        ("http://10.0.0.1:1", "http://10.0.0.1:1", ""),
+    ],
+)
+def test_the_address_for_clients(url: str, here: str, elsewhere: str) -> None:
+    assert _addresses(url, "box") == (here, elsewhere)
 
 
 def test_api_keys_are_joined_from_options_and_file(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from gguf import GGUFWriter, PoolingType
 
+from duo.cli.commands.list_models import _read
 from tests.command import assert_refused
 from tests.gguf_files import WORDS, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.unit.cli.runner import duo
@@ -71,6 +73,23 @@ def _json(caches: Path, sizes: dict[str, int]) -> dict[str, dict[str, object]]:
         patch.setattr("duo.cli.commands.list_models.size", lambda path: sizes[path.stem])
         models = json.loads("\n".join(listed(caches, "--json")))
     return {Path(one["path"]).stem: one | {"drafts": [Path(draft).stem for draft in one["drafts"]]} for one in models}
+
+
+def test_the_tokens_of_one_model_of_a_group_are_kept(caches: Path) -> None:
+    paths = [tiny_llama(caches / f"{name}.gguf", padding=padding) for name, padding in (("a", 0), ("b", 100))]
+    models = _read(paths)
+    assert {id(one.summary.vocabulary) for one in models} == {id(models[0].summary.vocabulary)}
+    assert [one.n_tokens for one in models] == [375, 275]
+
+
+def test_what_is_no_text_model_is_not_worth_a_warning(caches: Path) -> None:
+    encoder = GGUFWriter(caches / "cache" / "encoder.gguf", "bert")
+    encoder.add_token_list(["a"])
+    encoder.add_pooling_type(PoolingType.MEAN)
+    encoder.write_header_to_file()
+    encoder.write_kv_data_to_file()
+    encoder.close()
+    assert listed(caches)[0].startswith("no models in ")
 
 
 def test_what_is_no_model_is_left_out(caches: Path) -> None:

@@ -89,7 +89,28 @@ def test_a_missing_value_is_said() -> None:
 
 def test_a_single_turn_is_one_answer_in_the_chat_template() -> None:
     assert parse("-st", "-cnv", "-p", "x").single_turn
-    assert_refused(duo("chat", "-st"), "-st: one answer to a prompt is a run, not a chat: duo --chat -p TEXT", status=2)
+    assert_refused(duo("chat", "-st"), "-st: for one answer to a prompt: duo --chat -p TEXT", status=2)
+
+
+def test_a_conversation_is_one_command() -> None:
+    for command, flag in (("demo", "-cnv"), ("bench", "-i"), ("tune", "--interactive"), ("lead", "--conversation")):
+        assert_refused(duo(command, flag), f"{flag}: to chat: duo chat -m FILE", status=2)
+    assert read("chat", "-cnv", "-i") == []
+    assert read("bench", "-no-cnv") == []
+    assert_refused(duo("chat", "-no-cnv"), "-no-cnv: for one answer to a prompt: duo --chat -p TEXT", status=2)
+
+
+def test_all_that_are_refused_are_said_at_once() -> None:
+    run = duo("-m", "x", "--lora", "a", "--slots", "-p", "x", "--lora-scaled", "b", "--mirostat", "2")
+    reason = flags()["--lora"].instead
+    assert_refused(run, f"error: --lora, --lora-scaled: {reason}; --slots: ", "/metrics", "; --mirostat: ", status=2)
+
+
+def test_flags_of_other_releases_and_those_that_ask_for_something_else() -> None:
+    assert_refused(duo("lead", "--prefill-assistant"), "/v1/completions to continue a text", status=2)
+    assert_refused(duo("-m", "x", "-cd", "512"), "-cd: the size of the draft's context follows", status=2)
+    assert read("", "--direct-io", "-cd", "0") == []
+    assert read("lead", "--no-prefill-assistant") == []
 
 
 @pytest.mark.parametrize("program", ["llama-cli", "llama-completion", "llama-server"])

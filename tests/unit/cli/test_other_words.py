@@ -31,7 +31,10 @@ from tests.unit.cli.runner import duo
         ("http://localhost:5555", "`duo chat http://localhost:5555`"),
         ("'Why is the sky blue?'", "a prompt follows -p: `duo -m FILE -p 'Why is the sky blue?'`"),
         ("benhc", "no command 'benhc': similar: bench"),
-        ("pul", "similar: pull"),
+        ("pul", "no command 'pul': models are downloaded when they are first used"),
+        ("serv", "no command 'serv': `duo lead -m FILE` serves a model"),
+        ("caht", "no command 'caht': similar: chat\n"),
+        ("-m a.gguf -v 1", "no command '1': a switch such as -v takes no value"),
         ("nonsense", "no command 'nonsense': `duo --help` lists the commands"),
         ("-m a.gguf lad", "similar: lead"),
     ],
@@ -43,6 +46,14 @@ def test_what_was_meant(typed: str, said: str) -> None:
 @pytest.mark.parametrize("word", _WORDS)
 def test_each_word_says_a_command_of_duo_or_why_there_is_none(word: str) -> None:
     assert_refused(duo(word), f"no command {word!r}: {_WORDS[word]}\n", status=2)
+
+
+def test_help_and_version_as_words() -> None:
+    assert duo("help").text == duo("--help").text
+    assert duo("help", "lead").text == duo("lead", "--help").text
+    assert duo("version").text == duo("--version").text
+    assert duo("version").status == duo("help").status == 0
+    assert_refused(duo("help", "nonsense"), "no command 'nonsense'", status=2)
 
 
 def test_they_are_not_in_the_help() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from duo.cli.commands import profile as command
+from duo.cli.options.profile import ProfileOptions
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 from tests.command import Run, assert_refused
@@ -70,13 +73,13 @@ def test_the_list(save: Save) -> None:
     run = profile()
     assert (run.status, run.stderr, run.text) == (0, "", profile("list").text)
     head, *rows, empty, where = [" ".join(line.split()) for line in run.text.splitlines()]
-    assert head == "changed size on threads T(1) draft accepted fastest profile"
+    assert head == "changed size on threads ms/token draft accepted fastest profile"
     assert rows == [
         f"1970-01-03 00:00 4.7 GB + 470 MB CPU tuned 100.0 10.0 81 % sync {tuned.path.stem}",
         f"1970-01-02 00:00 4.7 GB + 470 MB CPU auto 100.0 10.0 81 % sync {pair.path.stem}",
-        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 10.0 {alone.path.stem}",
+        f"1970-01-01 00:00 4.7 GB CPU -t 4 100.0 10.0 - - {alone.path.stem}",
     ]
-    assert (empty, where) == ("", f"ms per token; in {pair.path.parent}")
+    assert (empty, where) == ("", f"ms/token of the target and of the draft; in {pair.path.parent}")
 
 
 def test_one_profile_in_full(save: Save) -> None:
@@ -136,10 +139,80 @@ def test_damaged_profiles(save: Save, content: str) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("options",), 5),
+        (("options",), [[], None]),
+        (("llama",), [1, 2, {}, 4]),
+        (("devices",), 5),
+        (("cores",), "two"),
+        (("models", 0, "bytes"), None),
+        (("models", 0, "bytes"), "7"),
+        (("models", 0, "bytes"), 10**400),
+        (("models", 0, "path"), None),
+        (("models", 0, "servers"), 5),
+        (("models", 1), []),
+        (("models",), []),
+    ],
+)
+def test_a_damaged_key_hides_no_other_profile(save: Save, place: tuple[str | int, ...], value: object) -> None:
+    save("other.gguf", "small.gguf")
+    path = save("large.gguf", "small.gguf").path
+    document = json.loads(path.read_text())
+    inner = document["for"]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(document))
+    run = profile("list")
+    assert (run.status, run.stderr) == (0, "")
+    assert ["damaged" in line for line in run.text.splitlines()[1:3]] == [
+        "large" in line for line in run.text.splitlines()[1:3]
+    ]
+    assert "damaged: it is not used" in profile("show", "large").text
+
+
+def test_a_key_of_an_earlier_version_is_not_damaged(save: Save) -> None:
+    path = save("large.gguf").path
+    document = json.loads(path.read_text())
+    document["for"]["llama"] = "0.3.36"
+    path.write_text(json.dumps(document))
+    assert "target    /models/large.gguf, 4.7 GB, CPU" in profile("show", "large").text
+
+
+def test_names_that_cannot_be_printed(save: Save) -> None:
+    path = save("large.gguf").path
+    path.write_text(path.read_text().replace("/models/large", r"/\ud800\u001b/large"))
+    assert "target    /??/large.gguf, " in profile("show", "large").text
+
+
+def test_times_that_are_not_known(save: Save) -> None:
+    save("large.gguf", "small.gguf", policy=Policy(4, 8).state())
+    row = profile("list").text.splitlines()[1].split()
+    assert row[-5:-1] == ["-", "-", "-", "-"]
+
+
+def test_a_closed_output_is_no_error_of_the_profiles(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`duo profile list | head`."""
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    save("large.gguf", "small.gguf")
+    monkeypatch.setattr("builtins.print", closed)
+    for arguments in (("list", None), ("show", ["large"])):
+        with pytest.raises(BrokenPipeError):
+            command.profile(ProfileOptions(*arguments))
+
+
 def test_a_profile_named_by_an_earlier_version_is_found(save: Save) -> None:
     """Its name was sixteen digits of the hash."""
     made = save("large.gguf", "small.gguf")
     old = made.path.rename(made._old_path)
-    assert old.stem in profile("list").text
+    assert profile("list").text.splitlines()[1].endswith(f" {made.path.stem}")
+    assert old.stem not in profile("list").text
+    for name in (old.name, "large"):
+        assert made.path.stem in profile("show", name).text
     assert made.load()["policy"]
     assert (old.exists(), made.path.exists()) == (False, True)

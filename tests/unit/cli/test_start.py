@@ -47,6 +47,6 @@ def test_a_model_from_the_environment_is_run(name: str) -> None:
 
 def test_the_same_from_the_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an error of stdout, which only the whole program explains."""
-    monkeypatch.setattr("duo.cli.start.is_needed", lambda: False)
+    monkeypatch.setattr("duo.cli.main._show_quickly", lambda: None)
     assert "duo demo" in duo().text
     assert isinstance(app, typer.Typer)

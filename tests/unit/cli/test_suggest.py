@@ -249,11 +249,20 @@ def test_the_command_is_for_the_first_row() -> None:
     assert advise([NONE], "-m t") == "Fastest: duo -m t (without a draft)"
 
 
-def test_a_draft_of_the_family_is_named_where_none_pays(run: Callable[..., Run], large: Path) -> None:
+def test_a_draft_of_the_family_is_named_where_none_pays(
+    run: Callable[..., Run], instant: dict[str, float], tiny: Path, large: Path
+) -> None:
+    instant["draft"] = 0.2
     target = large.rename(large.with_name("Qwen3-8B-Q4_K_M.gguf"))
     said = run(model=target).text.splitlines()[-1]
     assert said.startswith("For Qwen3, a draft with the same vocabulary is Qwen/Qwen3-0.6B-GGUF:Q8_0 on Hugging Face.")
     assert said.endswith(f" To compare it: duo suggest -m {target} -hfd Qwen/Qwen3-0.6B-GGUF:Q8_0")
+    for draft in (tiny, target.with_name("none.gguf")):  # measured, or left out
+        tried = draft.with_name("Qwen3-0.6B-Q8_0.gguf")
+        if draft.exists():
+            tried.symlink_to(draft)
+        assert run("-md", tried, model=target).text.splitlines()[-1].startswith("Fastest: ")
+        tried.unlink(missing_ok=True)
     oss = target.rename(target.with_name("gpt-oss-20b.gguf"))
     assert run(model=oss).text.splitlines()[-1].endswith("no small model has its vocabulary.")
     assert run(model=oss.rename(oss.with_name("main.gguf"))).text.splitlines()[-1].startswith("Fastest: ")

@@ -17,7 +17,7 @@ from tests.unit.cli.runner import duo
 MISSING = "-m missing.gguf -p x"
 
 OPTIONS = [
-    ("-n -2", "-n must be at least -1, not -2"),
+    ("-n -3", "-n must be at least -1, not -3"),
     ("-n many", "-n"),
     ("--draft -1", "--draft must be at least 0, not -1"),
     ("--draft x", "'x' is not a number or 'auto'"),
@@ -46,7 +46,7 @@ OPTIONS = [
     ("--min-p -1", "--min-p must be between 0 and 1, not -1"),
     ("--typical 2", "--typical must be between 0 and 1, not 2"),
     ("--repeat-penalty 0", "--repeat-penalty must be greater than 0, not 0"),
-    ("--repeat-last-n -1", "--repeat-last-n"),
+    ("--repeat-last-n -2", "--repeat-last-n"),
     ("--presence-penalty inf", "--presence-penalty must be a number, not inf"),
     ("-s -2", "'-s' / '--seed'"),
     ("--logit-bias 12", "'12' is not of the form TOKEN_ID(+/-)BIAS, such as 15043+1 or 15043-inf"),
@@ -79,7 +79,7 @@ OPTIONS = [
     (f"-Cr 0-{'9' * 5000}", "-Cr: a range of cores is written lo-hi"),
     ("--nonsense", "No such option: --nonsense"),
     ("nonsense", "nonsense"),
-    ("-c", "'-c' requires an argument"),
+    ("-c", "-c requires an argument (see duo --help-all)"),
     ("-hf user/repo", "-m and -hf both name the target"),
     ("-md a.gguf -hfd user/repo", "-md and -hfd both name the draft"),
     ("-f prompt.txt", "-p and -f both give a prompt"),
@@ -109,7 +109,7 @@ COMMANDS = [
     ("check --draft 0", "nothing to check without drafting"),
     ("check --verify rejection --temp 1", "the draft changes the text by design"),
     ("chat ftp://a", "'ftp://a' is not a URL"),
-    ("chat -n -2", "-n must be at least -1, not -2"),
+    ("chat -n -3", "-n must be at least -1, not -3"),
     ("chat -n 2147483648", "-n must be at most 2147483647"),
     ("chat -s 99999999999999999999", "-s must be at most 18446744073709551615"),
     ("chat --temp inf", "--temp must be 0 or more, not inf"),

@@ -110,6 +110,32 @@ def test_a_job_that_waits_can_be_dropped_and_one_that_runs_cannot(worker: Worker
     assert not worker.drop(second)
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_a_job_whose_thread_does_not_start_is_not_kept_and_the_next_one_runs(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Ctrl-C in Thread.start(), before the thread exists or after it."""
+    monkeypatch.setattr(module, "_LINGER_S", 1000.0)
+    ran: list[int] = []
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if after:
+                super().start()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Interrupted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                worker.submit(lambda: ran.append(1))
+            until(lambda: not threads())
+    assert not worker._runs
+    worker.submit(lambda: ran.append(2))
+    worker.join()
+    assert ran == [2]
+
+
 def test_join_does_not_wait_for_a_lost_thread(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp may hold a thread for ever."""
     held = Held(worker)

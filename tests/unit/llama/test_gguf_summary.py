@@ -12,7 +12,7 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.errors import ModelError
-from duo.llama.gguf_summary import summarize
+from duo.llama.gguf_summary import NoTextModelError, summarize
 from duo.llama.model import Model
 from duo.llama.vocabulary import vocabulary_difference
 from tests.gguf_files import WORDS, tiny_bpe, tiny_hybrid, tiny_llama, tiny_mamba
@@ -117,5 +117,6 @@ def test_what_is_no_text_model(tmp_path: Path) -> None:
         (text, "not a GGUF file"),
         (tmp_path / "none.gguf", "no such file"),
     ):
-        with pytest.raises(ModelError, match=reason):
+        with pytest.raises(ModelError, match=reason) as raised:
             summarize(path)
+        assert isinstance(raised.value, NoTextModelError) == (reason in ("not a text model", "an encoder"))

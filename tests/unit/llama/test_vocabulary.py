@@ -95,7 +95,8 @@ def test_tokens_whose_texts_join_to_the_same_bytes_differ() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"vocab_type": 3}, "of type 2, the draft's of type 3"),
+        ({"vocab_type": 3}, "of type BPE, the draft's of type WPM"),
+        ({"vocab_type": 99}, "of type BPE, the draft's of type 99"),
         ({"bos": 3}, "BOS is token 1, the draft's token 3"),
         ({"adds_bos": False}, "BOS is token 1, the draft's not added"),
         ({"adds_eos": True}, "EOS is not added, the draft's token 2"),
