@@ -70,7 +70,7 @@ def run(options: RunOptions) -> int:
         if _is_compared(options) and policy is not None and has_rate and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
         apart = engine.slot.threads.apart or engine.slot.remote is not None
-        n_others = engine.call(lambda slot: slot.keeper.n_others)
+        n_others = engine.slot.keeper.n_others
     finish_notices()  # so that the statistics come last
     if alone is not None:
         say(render_comparison(statistics, tokens, alone, exact=options.exact))
