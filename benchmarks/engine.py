@@ -66,6 +66,7 @@ class _Instant:
     n_batch: int = 512
     n_vocab: int = _N_VOCAB
     n_rollback: int | None = None
+    n_branches = 0
     was_first = False
 
     def __init__(self, *, is_draft: bool = False) -> None:
@@ -82,10 +83,16 @@ class _Instant:
             rows[row, (_token(position) + (self._is_draft and position % 6 == 0)) % _N_VOCAB] = 5.0
         return rows
 
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        raise NotImplementedError
+
     def rollback(self, n_past: int) -> None:
         self.n_past = n_past
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
+    def branch(self, sequence: int, n_past: int) -> None: ...
+    def adopt(self, sequence: int) -> None: ...
+    def drop(self, sequence: int) -> None: ...
     def cancel(self) -> None: ...
     def abort(self) -> None: ...
     def resume(self) -> None: ...

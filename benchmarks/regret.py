@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Verdict
+from duo.bench.machines import read_machine
 from duo.bench.statistics import Range, middle_and_quartiles
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration
@@ -54,7 +55,17 @@ class Case:
 
     def policy(self, schedules: Sequence[Schedule] = ALL, state: dict[str, Any] | None = None) -> Policy:
         """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
-        made = Policy(N_MAX, N_AHEAD, schedules, apart=self.apart, config=self.config)
+        machine = self.machine
+        made = Policy(
+            N_MAX,
+            N_AHEAD,
+            schedules,
+            remote=machine.latency_s > 0,
+            apart=self.apart,
+            branches=None,
+            aborts=machine.aborts,
+            config=self.config,
+        )
         if state is not None:
             made.restore(json.loads(json.dumps(state)))
         return made
@@ -77,6 +88,8 @@ class Case:
                 costs.add_draft(draft_s)
                 for n, seconds in enumerate(target_s, 1):
                     costs.add_target(n, seconds)
+            for n, seconds in enumerate(machine.branch_s[1:], 2):
+                made.beside.add_draft(seconds, n_sequences=n)
         return made
 
     def fixed(self, text: int, n_tokens: int) -> tuple[Schedule, float, float]:
@@ -84,7 +97,7 @@ class Case:
         exact = replace(self, machine=replace(self.machine, noise=0.0))
         alone = 1 / self.machine.target_s[0]
         found = [(Schedule.OFF, alone, alone)]
-        for schedule in (Schedule.SYNC, Schedule.ASYNC):
+        for schedule in [Schedule.ASYNC] if self.machine.latency_s else [Schedule.SYNC, Schedule.ASYNC]:
             run = exact.replay(self.known(schedule, text, n_tokens), text, n_tokens, 0)
             found.append((schedule, run.rate, late(run)))
         return max(found, key=lambda each: each[1])
@@ -126,30 +139,10 @@ def cases(machines: Sequence[str] = (), config: PolicyConfig = DEFAULT, n_texts:
     for path in sorted(FOLDER.glob("*.json")):
         if machines and path.stem not in machines:
             continue
-        document = json.loads(path.read_text(encoding="utf-8"))
-        for pair, figures in document["pairs"].items():
-            machine = Machine(
-                curve(figures["target_ms"]),
-                figures["draft_ms"] / 1000,
-                curve(figures["beside_target_ms"]),
-                figures["beside_draft_ms"] / 1000,
-                figures["read_ms"] / 1000,
-                document["noise"],
-                document["spikes"],
-            )
-            found = texts(figures["traces"])[:n_texts]
-            yield Case(f"{path.stem}/{pair}", machine, found, figures.get("apart", False), config)
-
-
-def curve(known: dict[str, float]) -> tuple[float, ...]:
-    """T(1) to T(N_MAX + 1) in seconds from some of them in ms: linear between these, and beyond the last two."""
-    ns = sorted(map(int, known))
-    ms = [known[str(n)] for n in ns]
-    if ns[-1] < N_MAX + 1:
-        slope = (ms[-1] - ms[-2]) / (ns[-1] - ns[-2])
-        ms.append(ms[-1] + slope * (N_MAX + 1 - ns[-1]))
-        ns.append(N_MAX + 1)
-    return tuple(np.interp(range(1, N_MAX + 2), ns, np.array(ms) / 1000).tolist())
+        for pair in read_machine(path, N_MAX).values():
+            if pair.traces:
+                found = texts(pair.traces)[:n_texts]
+                yield Case(f"{path.stem}/{pair.name}", pair.machine, found, pair.apart, config)
 
 
 def texts(name: str) -> tuple[Guesses, ...]:

@@ -19,12 +19,14 @@ from benchmarks import (
     stopwatch,
     tracing,
     tune_busy,
+    two_devices,
 )
 from benchmarks.contestants import ALONE, N_CTX, Setup, duo, ngrams, patched, plain_program, speculative
 from benchmarks.measure import Bar, BenchTable, Call, Comparison, Scenario
 from benchmarks.servers import Client, StreamedRun
 from duo.bench.contestant import Contestant, Run
 from duo.bench.peers import PROGRAMS, SPECULATIVE
+from duo.bench.relay import Relay
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
@@ -124,7 +126,7 @@ def _separate_cores(setup: Setup) -> list[Contestant]:
 
 def _link(setup: Setup) -> list[Contestant]:
     alone, near, far = (servers.lead(setup, *ALONE.split()) for _ in range(3))
-    relay = setup.stack.enter_context(servers.Relay(far.port, delay_s=0.01))
+    relay = setup.stack.enter_context(Relay(far.port, delay_s=0.01))
     for lead, port in ((near, near.port), (far, relay.port)):
         setup.stack.enter_context(servers.back(setup, port))
         lead.wait_for_drafts(1)
@@ -301,6 +303,10 @@ SCENARIOS: dict[str, Scenario] = {
     "tune-busy": tune_busy.TuneBusy(
         "`duo tune` and runs of `duo`, alternately on an idle machine and beside four busy loops for each core",
         ("smollm2-f16", "smollm2-f32", "tinyllama-f16"), n_rounds=20, n_tokens=16,
+    ),
+    "two-devices": two_devices.TwoDevices(
+        "Target and draft on emulated hardware of their own, in every schedule", ("smollm2-f32",),
+        n_rounds=3, n_tokens=64,
     ),
     "attacks": attacks.Attacks("The longest /health of a lead while one client does its worst", n_rounds=1,
                                n_tokens=2000),

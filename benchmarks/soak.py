@@ -21,7 +21,8 @@ from benchmarks import servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.engine import resident_bytes
 from benchmarks.measure import Outcome, Scenario, Verdict, note
-from benchmarks.servers import Relay, Server
+from benchmarks.servers import Server
+from duo.bench.relay import Relay
 from duo.bench.server_peer import streamed
 from duo.bench.statistics import Range
 

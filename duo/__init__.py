@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds: see du
 
 if TYPE_CHECKING:
     from duo.engine.engine import Engine as Engine
+    from duo.engine.metrics import BranchStatistics as BranchStatistics
     from duo.engine.metrics import DraftStatistics as DraftStatistics
     from duo.engine.metrics import GenerationStatistics as GenerationStatistics
     from duo.engine.metrics import LookupStatistics as LookupStatistics
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 # The module of each public name, imported on first access so that `duo --help` does not load llama.cpp.
 _MODULES = {
     "duo.engine.engine": "Engine",
-    "duo.engine.metrics": "DraftStatistics GenerationStatistics LookupStatistics PromptStatistics Statistics",
+    "duo.engine.metrics": "BranchStatistics DraftStatistics GenerationStatistics LookupStatistics PromptStatistics "
+    "Statistics",
     "duo.engine.stream": "Completion Stream",
     "duo.errors": "BusyError ClosedError DecodeError DeviceError DownloadError DuoError MemoryLimitError ModelError "
     "PromptError UsageError",

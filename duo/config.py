@@ -28,6 +28,8 @@ _THREADS = "llama.cpp computes with no more threads"  # ggml.h, GGML_MAX_N_THREA
 MAX_CANDIDATES = 64
 MAX_AHEAD = 128
 _DRAFT = "the time to plan for them grows with their cube"
+MAX_BRANCHES = 8
+_BRANCHES = "each is one more token of every decode of the draft"
 MAX_TIMEOUT_S = 86_400
 _TIMEOUT = "a server that is silent for a day is lost"
 MAX_PORT = 65_535
@@ -127,6 +129,7 @@ class ContextConfig:
     type_k: str = "f16"
     type_v: str = "f16"
     exact: bool = False  # logits that are bit-equal for every batch size: see Context.decode
+    n_branches: int = 0  # sequences besides the text's own: see Context.branch
 
     def __post_init__(self) -> None:
         # A spare cell of exact decodes counts.
@@ -153,12 +156,15 @@ class DraftConfig:
     n_max: int  # maximum candidates in one target batch; 0: no drafting
     n_ahead: int  # maximum drafted tokens awaiting verification
     schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
+    branches: int | None = None  # likely outcomes of a verification that the draft prepares; None: as many as pay
 
     def __post_init__(self) -> None:
         _check_count("draft_n_max", self.n_max, 0, MAX_CANDIDATES, _DRAFT)
         _check_count("draft_n_ahead", self.n_ahead, min(1, self.n_max), MAX_AHEAD, _DRAFT)
         if self.schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}", "schedule")
+        if self.branches is not None:
+            _check_count("branches", self.branches, 0, MAX_BRANCHES, _BRANCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,7 @@ class EngineConfig:
     n_predict: int = -1  # expected length of a generation, to reserve device memory for its KV cache; -1: unknown
     warmup: bool = True  # whether to warm up new contexts: see duo.engine.warmup
     lookup: str = "auto"  # one of LOOKUP; auto: candidates from the text itself where they pay: see duo.spec.lookup
+    branches: int | None = None  # see DraftConfig
 
     def __post_init__(self) -> None:
         _check_count("n_ctx", self.n_ctx, 0, MAX_INT, _INT)
@@ -205,7 +212,7 @@ class EngineConfig:
         # Candidates are verified in one batch together with the last accepted token.
         n_max = min(asked, max(2, min(self.n_batch, self.n_ubatch)) - 1)
         n_ahead = 2 * n_max if self.draft_n_ahead is None else self.draft_n_ahead
-        return replace(DraftConfig(asked, n_ahead, self.schedule), n_max=n_max)
+        return replace(DraftConfig(asked, n_ahead, self.schedule, self.branches), n_max=n_max)
 
     def context(self, n_ctx: int, n_threads: int, n_threads_batch: int, n_max: int) -> ContextConfig:
         """The target's context, for at most `n_max` candidates. Raises UsageError."""

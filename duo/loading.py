@@ -84,6 +84,7 @@ def load(
     n_predict: int = -1,
     warmup: bool = True,
     lookup: str = "auto",
+    branches: int | None = None,
     back_port: int | None = None,
     back_host: str = "127.0.0.1",
     back_token: str = "",
@@ -108,6 +109,7 @@ def load(
     schedule: "async" (concurrent), "sync" (sequential), "off" (the target alone), or "auto" for the fastest.
     lookup: "auto" or "off": whether tokens that followed earlier occurrences of the last ones in the text are
         candidates, too, where that pays; with and without a draft.
+    branches: likely outcomes of a verification that a concurrent draft prepares, at most 8; None: as many as pay.
     profile: whether to load and store what is learned about this pair.
     n_predict: expected length of a generation in tokens, to reserve device memory; -1: unknown.
     warmup: whether new contexts decode a few tokens before the first text, which reads all weights into memory.
@@ -119,7 +121,7 @@ def load(
     """
     config = EngineConfig(
         n_ctx, n_batch, n_ubatch, flash_attn, type_k, type_v, exact, n_threads, n_threads_batch, draft_n_threads,
-        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict, warmup, lookup,
+        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict, warmup, lookup, branches,
     )  # fmt: skip
     config.drafting()
     for name, value, choices in (

@@ -71,6 +71,20 @@ class Eager(Policy):
         return Lookahead(self.n_ahead, 0.0, CERTAIN) if self.schedule is Schedule.ASYNC else Lookahead()
 
 
+RANKS = (0.6, 0.3, 0.1)
+
+
+class Preparing(Eager):
+    """Concurrent, and prepares as many outcomes as it may, however unlikely they are."""
+
+    def __init__(self, n_max: int, n_ahead: int, n_branches: int = 4) -> None:
+        super().__init__(n_max, n_ahead)
+        self._n_wanted = n_branches
+
+    def lookahead(self) -> Lookahead:
+        return Lookahead(self.n_ahead, 0.0, (0.5,) * len(CERTAIN), self._n_wanted, RANKS)
+
+
 class Scripted(Eager):
     """Follows a script: the schedule of each step, and whether to probe in each that is not async."""
 
@@ -115,7 +129,8 @@ def restless(seed: int, n_max: int = 4, n_ahead: int = 6) -> Scripted:
 class FakeContext:
     """Decodes `choose(prefix)` with certainty. Refuses whatever llama.cpp would refuse.
 
-    With `n_rollback` it is a hybrid model: see duo.llama.Context. `during` is called within every decode.
+    With `n_rollback` it is a hybrid model: see duo.llama.Context. `during` is called within every decode. `others` are
+    the next-best tokens.
     """
 
     def __init__(
@@ -126,8 +141,13 @@ class FakeContext:
         n_batch: int = 8,
         n_vocab: int = N_VOCAB,
         n_rollback: int | None = None,
+        n_branches: int = 0,
+        others: Callable[[Sequence[int]], Sequence[int]] = lambda _: (),
     ) -> None:
         self.n_rollback = n_rollback
+        self.n_branches = n_branches
+        self.branches: dict[int, list[int]] = {}
+        self.others = others
         self._n_removable = 0
         self.tokens: list[int] = []
         self.choose = choose
@@ -169,13 +189,48 @@ class FakeContext:
                 raise DecodeAborted("cancelled")
             self.tokens += tokens
             self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
-            logits = np.zeros((n_rows, self.n_vocab), np.float32)
-            for row in range(n_rows):
-                end = len(self.tokens) - n_rows + 1 + row
-                logits[row, self.choose(self.tokens[:end])] = 5.0
-            return logits
+            ends = range(len(self.tokens) - n_rows + 1, len(self.tokens) + 1)
+            return np.stack([self._logits(self.tokens[:end]) for end in ends]) if n_rows else np.empty((0, 0))
         finally:
             self._busy.release()
+
+    def _logits(self, prefix: Sequence[int]) -> Logits:
+        logits = np.zeros(self.n_vocab, np.float32)
+        for rank, token in enumerate(self.others(prefix)):
+            logits[token] = 4.0 - rank
+        logits[self.choose(prefix)] = 5.0
+        return logits
+
+    def branch(self, sequence: int, n_past: int) -> None:
+        assert 1 <= sequence <= self.n_branches
+        assert 0 <= n_past <= len(self.tokens), f"branch at {n_past} of {len(self.tokens)}"
+        self.branches[sequence] = self.tokens[:n_past]
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        assert self._busy.acquire(blocking=False), "two threads in one context"
+        try:
+            assert len(self.batches) < 5000, "an endless loop"
+            assert len({sequence for sequence, _ in tokens}) == len(tokens)
+            assert all(0 <= token < self.n_vocab for _, token in tokens)
+            if self._aborted:
+                raise DecodeAborted("aborted")
+            self.threads.add(threading.get_ident())
+            self.batches.append(len(tokens))
+            self._cancelled = False
+            self.during()
+            if self._cancelled:
+                raise DecodeAborted("cancelled")
+            for sequence, token in tokens:
+                (self.branches[sequence] if sequence else self.tokens).append(token)
+            return np.stack([self._logits(self.branches[s] if s else self.tokens) for s, _ in tokens])
+        finally:
+            self._busy.release()
+
+    def adopt(self, sequence: int) -> None:
+        self.tokens = self.branches.pop(sequence)
+
+    def drop(self, sequence: int) -> None:
+        self.branches.pop(sequence, None)
 
     def rollback(self, n_past: int) -> None:
         assert 0 <= n_past <= len(self.tokens), f"cannot roll back from {len(self.tokens)} to {n_past}"

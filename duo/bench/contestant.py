@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from duo.engine.metrics import Metrics
 
-MODES = ("plain", "lookup", "sync", "async", "auto", "remote")
-PLAIN, LOOKUP = "plain", "lookup"
+MODES = ("plain", "lookup", "sync", "async", "prepared", "auto", "remote")
+PLAIN, LOOKUP, PREPARED, AUTO, REMOTE = "plain", "lookup", "prepared", "auto", "remote"
 ALONE = (PLAIN, LOOKUP)  # modes without a draft
 
 
@@ -37,6 +37,7 @@ class Run:
     hidden: float | None = None  # share of the draft's compute time that is concurrent with the target's
     waste: float | None = None  # share of drafted tokens that are not in the text
     predicted_tokens_per_s: float | None = None  # by duo's simulation
+    own_us: float | None = None  # processor time of Python per step of the target, where devices are emulated
     metrics: Metrics | None = None  # of duo's runs only
     peak_bytes: int | None = None  # peak resident size, for a run in a separate process
     startup_s: float | None = None  # wall time of that process without the generation

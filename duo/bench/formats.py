@@ -28,8 +28,9 @@ def markdown(results: Results, facts: Facts) -> str:
         [
             f"{pair}; {count}. Decode t/s: median (quartiles); speed-up over plain: geometric mean of the rounds "
             "(95 % t interval).",
+            *(["", emulated(facts["emulated"])] if "emulated" in facts else []),
             "",
-            *table(results.rows(), COLUMNS),
+            *table(results.rows(), EMULATED_COLUMNS if "emulated" in facts else COLUMNS),
             "",
             *markdown_table(by_category(results)),
             *_notes(results),
@@ -38,6 +39,17 @@ def markdown(results: Results, facts: Facts) -> str:
             json.dumps(facts, indent=2),
             "```",
         ]
+    )
+
+
+def emulated(devices: Facts) -> str:
+    """What the figures of emulated devices mean."""
+    more = [f"measured by: {devices['source']}"] if devices["source"] else []
+    more += [f"assumed: {', '.join(devices['assumed'])}"] if devices["assumed"] else []
+    return (
+        f"Emulated devices: {devices['machine']}, {devices['pair']}{''.join(f'; {each}' for each in more)}. "
+        f"They ran {devices['slow_down']:g} times slower than they are; times and rates are converted back. "
+        "Prefill is not emulated. engine µs: processor time of Python per decode of the target, not converted."
     )
 
 
@@ -120,7 +132,12 @@ def _rows(rows: Iterable[Row], facts: Facts) -> list[Row]:
             "draft": draft and draft["name"],
             "draft_quantisation": draft and draft["quantisation"],
         }
-        found.append({"mode": row["mode"], **models, **row})
+        line = {"mode": row["mode"], **models, **row}
+        if devices := facts.get("emulated"):
+            line |= {"emulated": f"{devices['machine']}, {devices['pair']}", "slow_down": devices["slow_down"]}
+        else:
+            del line["engine_us_per_step"]
+        found.append(line)
     return found
 
 
@@ -161,6 +178,12 @@ COLUMNS: Columns = {
     "waste %": number("waste", 0, 100),
     "first token s": number("first_token_s", 3),
     "text as plain": _same,
+}
+
+
+_REAL = ("devices", "prompt t/s", "first token s")  # columns that are not about emulated devices
+EMULATED_COLUMNS: Columns = {name: cell for name, cell in COLUMNS.items() if name not in _REAL} | {
+    "engine µs": number("engine_us_per_step", 0)
 }
 
 

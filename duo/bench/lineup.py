@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from duo.bench.contestant import ALONE, LOOKUP, Contestant, Job
-from duo.bench.modes import ChooseDrafts, InProcess, LoopbackDraft
+from duo.bench.contestant import ALONE, AUTO, LOOKUP, PLAIN, PREPARED, REMOTE, Contestant, Job
+from duo.bench.emulation import Emulation
+from duo.bench.modes import ChooseDrafts, InProcess, LoopbackDraft, Once
 from duo.bench.peers import SERVER, SPECULATIVE, Drafting, Program, program_options
 from duo.bench.server_peer import ServerPeer, server_command
 from duo.config import DraftConfig
@@ -18,41 +19,63 @@ from duo.engine.slot import Drafts
 from duo.llama.devices import CPU, gpus
 from duo.llama.model import Model
 
-AUTO = "auto"
 DEFAULT_N_MAX = 3  # llama.cpp's default, for limits that are auto
 
 
 def own_modes(
-    engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig], stack: ExitStack
+    engine: Engine,
+    modes: Sequence[str],
+    limits: Mapping[str, DraftConfig],
+    stack: ExitStack,
+    emulation: Emulation | None = None,
 ) -> list[Contestant]:
-    """duo's modes, those with a draft with every limit (by name: a number or auto). `stack` closes their resources."""
+    """duo's modes, those with a draft with every limit (by name: a number or auto). `stack` closes their resources.
+
+    With `emulation`, the engine's contexts are replaced by emulated ones.
+    """
     slot, found = engine.slot, []
+    if emulation is not None:
+        engine.call(emulation.install)
     remote: LoopbackDraft | None = None
-    if "remote" in modes:
+    if not set(modes).isdisjoint(_remote_modes(emulation)):
         assert slot.draft_model is not None
         largest = max(limits.values(), key=lambda limit: limit.n_max)
-        remote = stack.enter_context(LoopbackDraft(engine, slot.draft_model.config, largest))
+        remote = stack.enter_context(LoopbackDraft(engine, slot.draft_model.config, largest, emulation))
     for mode in modes:
         if mode in ALONE:
-            writer = InProcess(engine, partial(_alone, mode))
+            kind = InProcess if emulation is None or mode != PLAIN else Once
+            writer = kind(engine, partial(_alone, mode), emulation)
             found.append(Contestant(mode, writer, _threads(engine, mode), _devices(slot.target)))
             continue
         devices = _devices(slot.target, slot.draft_model)
         for name, limit in limits.items():
-            writer = InProcess(engine, _drafts(engine, mode, limit, remote))
+            writer = InProcess(engine, _drafts(engine, mode, limit, remote, emulation), emulation)
             found.append(Contestant(mode, writer, _threads(engine, mode), devices, name))
     return found
+
+
+def _remote_modes(emulation: Emulation | None) -> tuple[str, ...]:
+    """The modes whose draft is in another process: concurrent ones too if it is on another machine."""
+    return (REMOTE, "async") if emulation is not None and emulation.is_far else (REMOTE,)
 
 
 def _alone(mode: str, _: object) -> Drafts:
     return Drafts(lookup=mode == LOOKUP)
 
 
-def _drafts(engine: Engine, mode: str, limit: DraftConfig, remote: LoopbackDraft | None) -> ChooseDrafts:
-    if mode == "remote":
+def _drafts(
+    engine: Engine, mode: str, limit: DraftConfig, remote: LoopbackDraft | None, emulation: Emulation | None
+) -> ChooseDrafts:
+    if mode in _remote_modes(emulation):
         assert remote is not None
         return remote.drafts(replace(limit, schedule="async"))
-    draft = engine.slot.new_draft(engine.slot.new_policy(replace(limit, schedule=mode)))
+    drafting = replace(limit, schedule="async" if mode == PREPARED else mode)
+    if mode not in (PREPARED, AUTO):
+        drafting = replace(drafting, branches=0)
+    if emulation is None:
+        draft = engine.slot.new_draft(engine.slot.new_policy(drafting))
+    else:
+        draft = engine.slot.new_draft(engine.call(lambda slot: emulation.new_policy(slot, drafting)))
     drafts = Drafts(draft, lookup=mode == AUTO)
     return lambda _: drafts
 

@@ -119,6 +119,7 @@ class Results:
             "hidden": _median(run.hidden for run in runs),
             "waste": _median(run.waste for run in runs),
             "first_token_s": _median(run.first_token_s for run in runs),
+            "engine_us_per_step": _median(run.own_us for run in runs),
             "same_text": None if differences is None else not differences,
             "differs_in": where,
             "differs_at": place,

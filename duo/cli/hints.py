@@ -26,6 +26,21 @@ def draft_hint(slot: Slot) -> str:
     return ""
 
 
+def branches_hint(slot: Slot, branches: int | None, schedule: str, *, is_rejection: bool) -> str:
+    """Why there are no `branches`, if some were asked for; empty otherwise."""
+    if not branches:
+        return ""
+    reasons = (
+        (slot.draft_model is None, "there is no draft in this process"),
+        (not slot.can_speculate, "one of these models cannot roll back its cache"),
+        (slot.translation is not None, "the draft has another vocabulary"),
+        (schedule in ("sync", "off"), f"there are none with --schedule {schedule}"),
+        (is_rejection, "there are none with --verify rejection"),
+    )
+    why = next((reason for applies, reason in reasons if applies), "")
+    return f"--branches {branches} has no effect: {why}" if why else ""
+
+
 def prompt_hint(model: Model, prompt: str) -> str:
     """That a raw `prompt` is not in the model's chat template, if it has one; empty otherwise."""
     if not model.metadata("tokenizer.chat_template") or _has_special(model, prompt[:_HEAD]):

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.devices import check_gpu, rpc_servers
-from duo.cli.hints import draft_hint
-from duo.cli.options.engine import EngineOptions
+from duo.cli.hints import branches_hint, draft_hint
+from duo.cli.options.engine import EngineOptions, GenerationOptions
 from duo.cli.options.secrets import back_token
-from duo.cli.terminal.console import progress_bar, say
+from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.engine.engine import Engine
 from duo.engine.threads import plan_threads
@@ -76,6 +76,9 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
             say(f"duo: {why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         if hint := draft_hint(engine.slot):
             say(f"duo: {hint}")
+        is_rejection = isinstance(options, GenerationOptions) and options.verify == "rejection" and options.temp > 0
+        if hint := branches_hint(engine.slot, options.branches, options.schedule, is_rejection=is_rejection):
+            warn(hint)
         with engine:
             yield engine
 

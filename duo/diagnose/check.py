@@ -43,6 +43,7 @@ class Comparison:
     n_tokens: int
     n_verified: int
     n_accepted: int
+    n_prepared: int  # outcomes, each in a branch of the draft
     difference: Divergence | None
 
 
@@ -69,7 +70,8 @@ class Checker:
             first = [text[n_same] if n_same < len(text) else -1 for text in (alone, drafted)]
             kernels /= config.sampling.temp or 1.0
             difference = Divergence(n_same, first[0], first[1], gap, kernels, flips)
-        return Comparison(len(alone), verified, accepted, difference)
+        n_prepared = sum(record.n_opened for record in metrics.branch_records)
+        return Comparison(len(alone), verified, accepted, n_prepared, difference)
 
     def _write(
         self, prompt: Sequence[int], config: GenerationConfig, policy: Policy | None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from duo.diagnose.target_meter import SIZES, Progress, Stopped, TargetMeter
-from duo.diagnose.timing import ROUNDS, Group, Series, draft_group, group_of_both, target_group
+from duo.diagnose.timing import ROUNDS, Group, Series, draft_group, group_of_both, group_with_branches, target_group
 from duo.engine.decoder import Decoder
 from duo.engine.drafter import Accepted, Drafter
 from duo.engine.metrics import Metrics
@@ -29,6 +29,7 @@ class Measurements:
     draft: dict[int, float] = field(default_factory=dict)  # by threads
     # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
     beside: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
+    branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
 
     def scale_draft(self, factor: float) -> None:
@@ -58,13 +59,13 @@ class Meter(TargetMeter):
         target_threads: Sequence[int],
         draft_threads: Sequence[int],
         splits: Sequence[tuple[int, int]],
-        n_text: int,
+        n_more: int,
     ) -> Measurements:
-        """Measure all times for these numbers of threads. `n_text`: how often accept() will be called."""
+        """Measure all times for these numbers of threads. `n_more`: what will be measured later."""
         alone = [target_group(n_threads, self._sizes) for n_threads in target_threads]
         drafts = [draft_group(n_threads) for n_threads in draft_threads]
         both = [group_of_both(split, self._sizes) for split in splits]
-        self._n_jobs = (len(alone) + len(both)) * len(self._sizes) + len(drafts) + n_text
+        self._n_jobs = (len(alone) + len(both)) * len(self._sizes) + len(drafts) + n_more
         self._settle([*alone, *drafts, *both])
         found = Measurements()
         for group in alone:
@@ -74,6 +75,15 @@ class Meter(TargetMeter):
         for group in both:
             found.beside[group.threads] = dict(zip(SIZES, group.curve(SIZES), strict=True)), _draft_s(group)
         return found
+
+    def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
+        """The concurrent draft's time for one token in each of several sequences, by their number.
+
+        `split`: threads of target and draft. `sizes`: the numbers, for which the draft's context must have room.
+        """
+        groups = [group_with_branches(split, n) for n in sizes]
+        self._settle(groups)
+        return {group.n_sequences: _draft_s(group) for group in groups}
 
     def draft_time(self, n_threads: int) -> float:
         """The draft's time for one token."""
@@ -144,11 +154,11 @@ class Meter(TargetMeter):
             for _ in range(_DRAFT_TOKENS // ROUNDS):
                 self._repeat(self._draft, 1, group.draft, 0.0)
             return
-        with self._drafting(group.draft):
+        with self._drafting(group.draft, group.n_sequences):
             super()._run(group, again=again)
 
     @contextmanager
-    def _drafting(self, series: Series) -> Iterator[None]:
+    def _drafting(self, series: Series, n_sequences: int) -> Iterator[None]:
         """Time the draft concurrently, on a thread of its own. Raises at the end what that has raised."""
         failures: list[Exception] = []
         done = threading.Event()
@@ -156,7 +166,7 @@ class Meter(TargetMeter):
         def draft() -> None:
             try:
                 while not done.is_set():
-                    self._time(self._draft, 1, series)
+                    self._time_draft(n_sequences, series)
             except (Stopped, DuoError) as error:
                 failures.append(error)
 
@@ -169,6 +179,19 @@ class Meter(TargetMeter):
             drafting.join()
         if failures:
             raise failures[0]
+
+    def _time_draft(self, n_sequences: int, series: Series) -> None:
+        """Time one token of the draft in each sequence."""
+        if n_sequences == 1:
+            self._time(self._draft, 1, series)
+            return
+        draft, branches = self._draft, range(1, n_sequences)
+        for sequence in branches:
+            draft.branch(sequence, draft.n_past)
+        tokens = [(sequence, 200 + sequence) for sequence in range(n_sequences)]
+        self._time_call(draft, lambda: draft.decode_each(tokens), series)
+        for sequence in branches:
+            draft.drop(sequence)
 
 
 def _draft_s(group: Group) -> float:

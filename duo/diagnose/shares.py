@@ -10,11 +10,12 @@ from operator import attrgetter
 from statistics import median
 from typing import TypeVar
 
-from duo.diagnose.trace import LANES, Recording
-from duo.engine.metrics import Event, Interval, overlap
+from duo.diagnose.trace import BRANCHES, LANES, Recording
+from duo.engine.metrics import Event, Interval, overlap, united
 from duo.spec.types import Source
 
-COMPUTING = ("prompt", "decode", "draft", "catch up", "probe", "cancelled")  # events in which a model computes
+# Events in which a model computes.
+COMPUTING = ("prompt", "decode", "draft", "catch up", "probe", "cancelled", "branch")
 DRAFTING = ("draft", "catch up")
 IDLE = "idle"
 _APART = 0.1  # share of a decode that may overlap, or not, by chance
@@ -43,11 +44,14 @@ class Shares:
     target_s: float = 0.0  # in which the target computed
     draft_s: float = 0.0  # in which a draft computed
     overlap_s: float = 0.0  # in which both computed
-    n_drafted: int = 0
+    n_drafted: int = 0  # with the tokens of branches
     n_verified: int = 0  # of the draft's candidates
     n_accepted: int = 0
     n_judged: int = 0  # verified candidates up to the first rejected one
     n_found: int = 0  # accepted candidates from the text itself
+    n_prepared: int = 0  # outcomes, each in a branch
+    n_contradicted: int = 0  # times that the target contradicted the draft while there were branches
+    n_hits: int = 0  # of these, those whose outcome was prepared
     n_tokens: int | None = None  # None: not in the trace
     tokens_by_schedule: Counter[str] = field(default_factory=Counter)
     slowdown: float | None = None  # of the target's decodes while a draft computes; None: not known
@@ -94,6 +98,8 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
     found.slowdown = _slowdown(events, draft)
     found.apart, found.cores = _fact(recording, "apart", bool), _fact(recording, "cores", int)
     found.n_drafted = sum(event.lane != "target" and event.name in DRAFTING for event in events)
+    found.n_drafted += sum(event.n for event in events if event.lane == BRANCHES)
+    _count_branches(found, recording)
     if recording.steps:
         steps = [step for step in recording.steps if start < step.end <= end]
         drafted = [step for step in steps if step.source is Source.DRAFT]
@@ -105,6 +111,14 @@ def where_it_went(recording: Recording, start: float, end: float) -> Shares:
         for step in steps:
             found.tokens_by_schedule[step.schedule.value] += step.n_tokens
     return found
+
+
+def _count_branches(found: Shares, recording: Recording) -> None:
+    """Add the outcomes that were prepared, and what became of them."""
+    prepared = (record for record in recording.branches if record.start < found.end and record.end > found.start)
+    found.n_prepared = sum(record.n_opened for record in prepared)
+    resolved = [each for each in recording.resolutions if found.start < each.time <= found.end]
+    found.n_contradicted, found.n_hits = len(resolved), sum(each.hit for each in resolved)
 
 
 def _slowdown(events: Iterable[Event], draft: Sequence[Interval]) -> float | None:
@@ -130,17 +144,6 @@ def _fact(recording: Recording, name: str, kind: type[T]) -> T | None:
     """A fact about the run; None if the trace does not have it."""
     value = recording.about.get(name)
     return value if isinstance(value, kind) else None
-
-
-def united(events: Iterable[Event]) -> list[Interval]:
-    """The union of the intervals of `events`, which are ascending by start."""
-    intervals: list[Interval] = []
-    for event in events:
-        if intervals and event.start <= intervals[-1][1]:
-            intervals[-1] = (intervals[-1][0], max(intervals[-1][1], event.end))
-        else:
-            intervals.append((event.start, event.end))
-    return intervals
 
 
 def _shares(lane: str, events: Sequence[Event], seconds: float) -> list[Share]:

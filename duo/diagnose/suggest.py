@@ -144,7 +144,7 @@ class Suggester:
         threads = plan_threads(self._config, drafting=True, target_on=self._target.places, draft_on=draft.places)
         differs = vocabulary_difference(self._target, draft) is not None
         translation = Translation(self._target, draft) if differs else None
-        context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx))
+        context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
             n_jobs = len(threads.draft) + len(_BESIDE) + len(target.texts)

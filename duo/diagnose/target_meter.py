@@ -133,9 +133,13 @@ class TargetMeter:
 
     def _time(self, decoder: Decoder, n: int, series: Series) -> None:
         """Time one batch."""
+        self._time_call(decoder, lambda: decoder.decode(list(range(200, 200 + n)), n), series)
+
+    def _time_call(self, decoder: Decoder, decode: Callable[[], object], series: Series) -> None:
+        """Time one call that decodes something."""
         self._check()
         start = time.perf_counter()
-        decoder.decode(list(range(200, 200 + n)), n)
+        decode()
         series.pending.append(time.perf_counter() - start)
         return_to(decoder, _PROMPT)
 

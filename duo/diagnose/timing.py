@@ -15,6 +15,7 @@ ROUNDS = 3  # of all measurements, at least: the speed of a machine changes with
 LEAST = 3  # times of which a median is taken
 _ERROR = 0.1  # largest standard error of a median, relative to it
 _LESS = 0.85  # factor below which what should take at least as long contradicts it: noise is less
+_TYPICAL = 5  # tokens of the target's batch while a draft with branches is timed
 _MOST_AGAIN = 3  # how often times that contradict each other are measured again
 
 
@@ -62,7 +63,8 @@ class Group:
 
     threads: tuple[int, int]  # of target and draft; 0: it does not run
     target: dict[int, Series] = field(default_factory=dict)  # by tokens in the batch
-    draft: Series | None = None  # for one token
+    draft: Series | None = None  # for one token in each sequence
+    n_sequences: int = 1  # of the draft
 
     @property
     def series(self) -> Iterator[Series]:
@@ -97,6 +99,12 @@ def group_of_both(split: tuple[int, int], sizes: Sequence[int]) -> Group:
     """Both concurrently."""
     name = f"both on {split[0]} + {split[1]} threads"
     return Group(split, {n: Series(f"{name}, {n} tokens at once") for n in sizes}, Series(f"{name}, the draft"))
+
+
+def group_with_branches(split: tuple[int, int], n_sequences: int) -> Group:
+    """Both concurrently, with a draft that decodes `n_sequences` at once; the target's times are of no interest."""
+    name = f"both on {split[0]} + {split[1]} threads, the draft in {n_sequences} sequences"
+    return Group(split, {_TYPICAL: Series(name)}, Series(name), n_sequences)
 
 
 def contradictions(groups: Sequence[Group]) -> list[tuple[Series, Series]]:

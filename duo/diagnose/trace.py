@@ -16,13 +16,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from duo.engine.metrics import Event, Metrics, StepRecord
+from duo.engine.metrics import BranchRecord, Event, Metrics, Resolution, StepRecord
 from duo.errors import TraceError
 from duo.models.files import MIB, read_path
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
-LANES = {"target": 1, "draft": 2, "remote draft": 3}
+BRANCHES = "branches"
+LANES = {"target": 1, "draft": 2, "remote draft": 3, BRANCHES: 4}
+_HIT, _MISS = "hit", "miss"
 _EVERY_S = 0.5  # interval of writes
 _MAX_BYTES = 512 * MIB  # of a file to read: in memory it takes several times as many
 _RATE_STEPS = 16  # steps over which the rate is averaged
@@ -41,7 +43,7 @@ class TraceFile:
         self.error: OSError | None = None
         self._start = time.perf_counter()
         self._due = 0.0
-        self._n_seen = [0, 0, 0, 0]
+        self._n_seen = [0] * 6
         self._recent: deque[StepRecord] = deque(maxlen=_RATE_STEPS)
         self._named = {"target"}
         metrics.details = []
@@ -72,19 +74,36 @@ class TraceFile:
     def _fresh(self) -> Iterator[bytes]:
         """What was recorded since the last call. Other threads append to the lists meanwhile."""
         log = self._metrics
-        sources: list[Sequence[Event | StepRecord]] = [log.events, log.draft_events, log.details or [], log.steps]
+        sources: list[Sequence[Event | StepRecord | BranchRecord | Resolution]] = [
+            log.events, log.draft_events, log.details or [], log.steps, log.branch_records, log.resolutions
+        ]  # fmt: skip
         for i, source in enumerate(sources):
             seen, self._n_seen[i] = self._n_seen[i], len(source)
             for record in source[seen : self._n_seen[i]]:
                 if isinstance(record, StepRecord):
                     yield from self._step(record)
+                elif isinstance(record, BranchRecord | Resolution):
+                    yield from self._named_lane(BRANCHES)
+                    yield self._branch(record)
                 elif record.lane in LANES:
-                    if record.lane not in self._named:
-                        self._named.add(record.lane)
-                        yield _lane_name(record.lane)
+                    yield from self._named_lane(record.lane)
                     yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
                 else:
                     yield self._counter(record.name, record.end, record.n)
+
+    def _named_lane(self, lane: str) -> Iterator[bytes]:
+        """The name of a lane, before its first event."""
+        if lane not in self._named:
+            self._named.add(lane)
+            yield _lane_name(lane)
+
+    def _branch(self, record: BranchRecord | Resolution) -> bytes:
+        """A span for a decode that advances branches; a point in time for a contradiction."""
+        if isinstance(record, BranchRecord):
+            args = {"tokens": record.n_branches, "opened": record.n_opened}
+            return self._span(BRANCHES, "branch", record.start, record.end, **args)
+        name, ts = _HIT if record.hit else _MISS, self._ns(record.time) / 1000
+        return _event("i", name, LANES[BRANCHES], ts=ts, s="t", args={"position": record.position})
 
     def _step(self, step: StepRecord) -> Iterator[bytes]:
         yield self._span(
@@ -122,6 +141,8 @@ class Recording:
 
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    branches: list[BranchRecord] = field(default_factory=list)
+    resolutions: list[Resolution] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
     whole: bool = True  # False: the last line is truncated
 
@@ -134,6 +155,8 @@ class _Args(msgspec.Struct):
     accepted: int = 0
     schedule: Schedule = Schedule.OFF
     source: Source = Source.DRAFT
+    opened: int = 0
+    position: int = 0
 
 
 class _Line(msgspec.Struct):
@@ -186,3 +209,7 @@ def _take(recording: Recording, lanes: dict[int, str], line: _Line) -> None:
         if line.name == "commit":
             step = StepRecord(start, end, args.candidates, args.accepted, args.tokens, args.schedule, args.source)
             recording.steps.append(step)
+        elif lane == BRANCHES:
+            recording.branches.append(BranchRecord(start, end, args.tokens, args.opened))
+    elif line.ph == "i" and lanes.get(line.tid) == BRANCHES:
+        recording.resolutions.append(Resolution(line.ts / 1e6, args.position, line.name == _HIT))

@@ -76,11 +76,16 @@ def can_verify(model: Model, context: Context, config: EngineConfig, n_max: int)
     return True
 
 
-def draft_context(model: Model, config: EngineConfig, threads: ThreadConfig, n_ctx: int) -> Context | None:
+def draft_context(
+    model: Model, config: EngineConfig, threads: ThreadConfig, n_ctx: int, n_branches: int = 0
+) -> Context | None:
     """The draft's context; None, with a warning, if it cannot roll back. Raises as target_context() does."""
     if not model.can_roll_back:
         log.warning("%s cannot roll back its cache: speculation is off", model.path.name)
         return None
     n_ctx = min(n_ctx + config.drafting().n_ahead, model.n_ctx_train)
     batches = (config.n_batch, config.n_ubatch)
-    return Context(model, ContextConfig(n_ctx, 1, threads.target, *batches, n_outputs_max=DEFAULT.probe_tokens))
+    n_outputs = DEFAULT.probe_tokens
+    return Context(
+        model, ContextConfig(n_ctx, 1, threads.target, *batches, n_outputs_max=n_outputs, n_branches=n_branches)
+    )

@@ -16,6 +16,7 @@ class Decoder(Protocol):
     n_batch: int
     n_vocab: int
     n_rollback: int | None  # tokens of the last batch that can be rolled back, once; None: all tokens, at any time
+    n_branches: int  # sequences 1 to n_branches, besides the text itself, which is sequence 0
 
     @property
     def was_first(self) -> bool:
@@ -33,6 +34,21 @@ class Decoder(Protocol):
 
     def rollback(self, n_past: int) -> None:
         """Remove everything from position `n_past` on. Raises RollbackError if that is impossible."""
+
+    def branch(self, sequence: int, n_past: int) -> None:
+        """Make `sequence` the first `n_past` tokens of sequence 0."""
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        """Append a token to each sequence, given as (sequence, token); returns logits `[n, n_vocab]` in this order.
+
+        Raises what decode() raises.
+        """
+
+    def adopt(self, sequence: int) -> None:
+        """Make sequence 0 what `sequence` is, which becomes empty."""
+
+    def drop(self, sequence: int) -> None:
+        """Forget `sequence`."""
 
     def cancel(self) -> None:
         """Make the current decode, if any, raise DecodeAborted."""

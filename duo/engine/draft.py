@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duo.config import SamplingConfig
+from duo.engine.drafter import Offer
 from duo.engine.metrics import Metrics
-from duo.engine.queue import CandidateQueue, Offer
+from duo.engine.queue import CandidateQueue
 from duo.engine.text import Ending
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy, StepCost
@@ -117,6 +118,7 @@ class QueuedDraft(Draft):
         n_verified = cost.n_candidates if cost is not None and cost.source is Source.DRAFT else 0
         self.policy.learn_scores(self._session.commit(tokens, n_verified))
         self._tell(tokens)  # before learn_step(), which may take a while
+        self._learn_contradictions()
         if cost is not None:
             lookahead = self.policy.lookahead()
             self.policy.learn_step(len(tokens), cost)
@@ -157,27 +159,47 @@ class QueuedDraft(Draft):
 
     def _learn_offer(self, offer: Offer) -> bool:
         """Learn the cost of a drafted token and offer it to the session. False if it was dropped."""
-        self.policy.learn_draft(offer.n_tokens, offer.seconds)
-        return self._session.offer(offer.epoch, offer.position, offer.guess, offer.n_known)
+        if offer.n_tokens or offer.outcome is None:
+            self.policy.learn_draft(offer.n_tokens, offer.seconds, offer.n_sequences)
+        return self._pass_on(offer)
+
+    def _pass_on(self, offer: Offer) -> bool:
+        """Offer a drafted token to the session. False if it was dropped."""
+        epoch, position, guess, *_ = offer
+        if offer.outcome is not None:
+            return self._session.prepare(epoch, offer.outcome, position, guess)
+        return self._session.offer(epoch, position, guess, offer.n_known)
+
+    def _learn_contradictions(self) -> None:
+        if found := self._session.contradictions:
+            self.policy.learn_ranks(contradiction.rank for contradiction in found)
+            if self.policy.lookahead().n_branches:
+                for contradiction in found:
+                    self._metrics.resolved(contradiction.position, contradiction.prepared)
+
+    def _chosen(self, decision: Decision) -> Candidates:
+        if decision.source is Source.DRAFT:
+            self._queue.verifies(len(self._session.accepted) + decision.n_verify)
+        return super()._chosen(decision)
 
     def _tell(self, tokens: Sequence[int]) -> bool:
         """Tell the draft what was accepted. Returns whether its current token is now stale."""
         session = self._session
-        return self._queue.tell(session.epoch, tokens, self.policy.lookahead(), session.confidences())
+        lookahead = self.policy.lookahead()
+        return self._queue.tell(session.epoch, tokens, lookahead, session.confidences(), session.came_true)
 
     def _next_s(self) -> float:
         """Seconds until the next candidate is expected; infinity: never."""
         draft_s, latency_s = self.policy.costs.draft_s, self.policy.latency_s
         if not draft_s or not self._queue.may_draft:
             return math.inf
-        began = self._queue.began
-        if began is None:
+        if (current := self._queue.current) is None:
             return latency_s + draft_s
-        since, epoch = began
-        left_s = since + draft_s - time.perf_counter()
-        if left_s < -(latency_s + draft_s):  # stalled
+        decode_s = self.policy.costs.draft_time(0.0, current.n_sequences)
+        left_s = current.since + decode_s - time.perf_counter()
+        if left_s < -(latency_s + decode_s):  # stalled
             return math.inf
-        return self._expected_s(left_s, stale=epoch != self._session.epoch)
+        return self._expected_s(left_s, stale=current.is_stale)
 
     def _expected_s(self, left_s: float, *, stale: bool) -> float:
         """Seconds until the next candidate of a draft whose current token takes `left_s` more and may be `stale`."""

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from duo.engine.branches import Preparation
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Guesser
-from duo.spec.types import Guess, Logits, common_prefix
+from duo.spec.types import Guess, Logits, Outcome, common_prefix
 
 
 class Accepted(NamedTuple):
@@ -22,6 +23,21 @@ class Accepted(NamedTuple):
     # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
     # it must not be replaced.
     longer: Callable[[Logits, int], Guess | None] | None = None
+    preparation: Preparation = Preparation()
+
+
+class Offer(NamedTuple):
+    """A drafted token for one position, on its way to the target."""
+
+    epoch: int
+    position: int
+    guess: Guess
+    n_tokens: int  # decoded to make it; 0: the time is not representative
+    seconds: float  # that this took
+    n_known: int | None = None  # accepted tokens known when it was made; None: all of its epoch
+    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
+    outcome: Outcome | None = None  # that it continues; None: it continues the chain
+    n_sequences: int = 1  # decoded at once to make it and others
 
 
 class TargetSide(Protocol):
@@ -81,10 +97,10 @@ class Drafter:
         self._n_seen = 0  # accepted tokens at the start of _tokens
         self._epoch = 0
         self._longer: Callable[[Logits, int], Guess | None] | None = None  # see Accepted
+        self._preparation = Preparation()
 
-    @property
-    def cached(self) -> list[int]:
-        """The tokens in the draft's cache; empty if it does not hold the beginning of the text."""
+    def end(self) -> list[int]:
+        """The text has ended. Returns the tokens in the cache; none if it does not hold the text's beginning."""
         return self._tokens[: self._draft.n_past] if not self._first else []
 
     def step(self) -> bool:
@@ -94,6 +110,9 @@ class Drafter:
         """
         start = time.perf_counter()
         self._reconcile()
+        return self._draft_token(start)
+
+    def _draft_token(self, start: float) -> bool:
         position = len(self._tokens)
         if position - self._first > self._draft.n_ctx:
             self._first = position - max(1, self._draft.n_ctx // 2)
@@ -118,10 +137,14 @@ class Drafter:
         n_timed = 0 if self._draft.was_first else len(fresh)
         useful = self._queue.publish(self._epoch, position, guess, n_timed, end - start)
         if useful:
-            self._tokens.append(guess.token)
+            self._append(guess)
         self._metrics.drafted(start, end, len(fresh))
         self._metrics.detail("draft", "publish", end, int(useful))
         return True
+
+    def _append(self, guess: Guess) -> None:
+        """Add a drafted token to the text."""
+        self._tokens.append(guess.token)
 
     def _replace_last(self, logits: Logits) -> Guess | None:
         """The replacement of the last token, which is removed, if there is one: from the logits before it."""
@@ -173,14 +196,22 @@ class Drafter:
 
     def _reconcile(self) -> None:
         """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
-        epoch, fresh, n_replaced, self._longer = self._queue.begin()
+        epoch, fresh, n_replaced, self._longer, self._preparation = self._queue.begin()
         self._n_seen -= n_replaced
         n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
-        if epoch != self._epoch or n_agreed < len(fresh):
+        is_broken = epoch != self._epoch
+        if n_agreed < len(fresh) and self._adopt(Outcome(self._n_seen + n_agreed, fresh[n_agreed])):
+            is_broken = epoch != self._epoch + 1
+            n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
+        if is_broken or n_agreed < len(fresh):
             self._keep(self._n_seen + n_agreed)
             self._tokens += fresh[n_agreed:]
         self._n_seen += len(fresh)
         self._epoch = epoch
+
+    def _adopt(self, outcome: Outcome) -> bool:  # noqa: ARG002 - see BranchingDrafter
+        """Continue with what was prepared for this outcome, which has come true. False if nothing was."""
+        return False
 
     def _keep(self, n: int) -> None:
         """Drop all but the first `n` tokens."""

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from duo.config import ThreadConfig
+from duo.engine.branching_drafter import BranchingDrafter
 from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.draft_thread import DraftThread
-from duo.engine.drafter import Drafter
+from duo.engine.drafter import Drafter, Offer
 from duo.engine.metrics import SHARED, TRANSLATED
-from duo.engine.queue import Offer
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
@@ -74,7 +74,8 @@ class LocalDraft(QueuedDraft):
         else:
             self._n_prompt = request.session.n_prompt
             self._cache.begin(text)
-            self._drafter = Drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
+            drafter = BranchingDrafter if self._context.n_branches else Drafter
+            self._drafter = drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
         if self._threads.apart and self.policy.schedule is Schedule.ASYNC:
             self._start_thread()
 
@@ -94,7 +95,7 @@ class LocalDraft(QueuedDraft):
             self._fail(thread.error)
         if self._drafter is not None:
             self._context.resume()
-            self._cache.end(self._drafter.cached)
+            self._cache.end(self._drafter.end())
             self._drafter = None
 
     def interrupt(self) -> None:
@@ -124,7 +125,7 @@ class LocalDraft(QueuedDraft):
         # The time of a token drafted during a change of schedule is not representative.
         if (self._thread is not None) == (self.policy.schedule is Schedule.ASYNC):
             return super()._learn_offer(offer)
-        return self._session.offer(offer.epoch, offer.position, offer.guess)
+        return self._pass_on(offer)
 
     def _take_in_turn(self, n_room: int) -> Candidates:
         self._collect()

@@ -26,6 +26,23 @@ class Event(NamedTuple):
     n: int  # tokens
 
 
+class BranchRecord(NamedTuple):
+    """A decode of the draft that added a token to each of `n_branches` branches, of which `n_opened` are new."""
+
+    start: float
+    end: float
+    n_branches: int
+    n_opened: int
+
+
+class Resolution(NamedTuple):
+    """The target contradicted the draft at candidate `position` of a batch; a hit: its token there was prepared."""
+
+    time: float
+    position: int
+    hit: bool
+
+
 class StepRecord(NamedTuple):
     """One step of the target. From `start` to `end`, after verification, its tokens were added to the text."""
 
@@ -64,10 +81,22 @@ class GenerationStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchStatistics:
+    """Outcomes of verifications that the draft prepared while the target computed."""
+
+    prepared: int  # outcomes, each in a branch of its own
+    tokens: int  # drafted in branches
+    contradictions: int  # of the draft by the target, each one an outcome that was prepared or not
+    hits: int  # of these, the outcomes that were prepared
+    hit_rate: float | None  # hits / contradictions
+    hit_rate_by_position: list[float | None]  # by position in the batch; the one after the last candidate is the bonus
+
+
+@dataclass(frozen=True, slots=True)
 class DraftStatistics:
     """Drafting."""
 
-    drafted: int
+    drafted: int  # tokens, with those of branches
     verified: int
     accepted: int
     accept_rate: float | None  # accepted / verified
@@ -79,6 +108,7 @@ class DraftStatistics:
     error: str | None  # why it failed
     vocabulary: str | None  # shared; translated: the draft has another one; None: a remote draft does not say
     lost_to_translation: int | None  # guesses that were right, but in other tokens, or changed; None: not known
+    branches: BranchStatistics | None = None  # None: there were none
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +149,13 @@ class Metrics:
     # The target thread's
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    resolutions: list[Resolution] = field(default_factory=list)
 
     # The draft's, on whichever thread it computes
     vocabulary: str | None = SHARED
     lost_to_translation: int | None = 0
     draft_events: list[Event] = field(default_factory=list)
+    branch_records: list[BranchRecord] = field(default_factory=list)
 
     # Both threads'
     n_pending: int = 0  # candidates awaiting verification
@@ -147,6 +179,21 @@ class Metrics:
         """The draft made one token, for which it decoded `n_tokens`."""
         name = "draft" if n_tokens == 1 else "catch up"
         self.draft_events.append(Event(lane, name, start, end, n_tokens))
+
+    def prepared(self, start: float, end: float, n_branches: int, n_opened: int) -> None:
+        """A decode of the draft added a token to each of `n_branches` branches, of which `n_opened` are new.
+
+        Its token for the draft's own chain, if any, is recorded by drafted(), with the same times. A branch that
+        becomes the chain is not recorded again.
+        """
+        self.branch_records.append(BranchRecord(start, end, n_branches, n_opened))
+
+    def resolved(self, position: int, hit: bool) -> None:
+        """While there were branches, the target contradicted candidate `position` of a batch (its size: the bonus).
+
+        `hit`: a branch had prepared the target's token there.
+        """
+        self.resolutions.append(Resolution(time.perf_counter(), position, hit))
 
     def probed(self, start: float, end: float, n_tokens: int) -> None:
         """The draft decoded `n_tokens` of the text to be scored on them."""
@@ -214,13 +261,14 @@ class Metrics:
         return [step for step in self.steps if step.n_candidates and step.source is source]
 
     def _draft_statistics(self) -> DraftStatistics | None:
-        if not self.draft_events and self.draft_error is None:
+        if not self.draft_events and not self.branch_records and self.draft_error is None:
             return None
-        n_drafted = sum(event.name != "probe" for event in self.draft_events)
+        branches = self._branch_statistics()
+        n_drafted = sum(event.name != "probe" for event in self.draft_events) + (branches.tokens if branches else 0)
         steps = self._steps_of(Source.DRAFT)
         n_verified, n_accepted = sum(step.n_candidates for step in steps), sum(step.n_accepted for step in steps)
         busy = [(event.start, event.end) for event in self.events if event.name != "wait"]
-        drafting = [(event.start, event.end) for event in self.draft_events]
+        drafting = united([*self.draft_events, *self.branch_records])
         return DraftStatistics(
             drafted=n_drafted,
             verified=n_verified,
@@ -234,6 +282,21 @@ class Metrics:
             error=self.draft_error,
             vocabulary=self.vocabulary,
             lost_to_translation=self.lost_to_translation,
+            branches=branches,
+        )
+
+    def _branch_statistics(self) -> BranchStatistics | None:
+        records, found = self.branch_records, self.resolutions
+        if not records:
+            return None
+        n_hits = sum(resolution.hit for resolution in found)
+        return BranchStatistics(
+            prepared=sum(record.n_opened for record in records),
+            tokens=sum(record.n_branches for record in records),
+            contradictions=len(found),
+            hits=n_hits,
+            hit_rate=_rate(n_hits, len(found)),
+            hit_rate_by_position=_hits_by_position(found),
         )
 
     def _decodes_by_candidates(self) -> list[int]:
@@ -254,6 +317,24 @@ def _by_position(steps: Sequence[StepRecord]) -> list[float]:
     verified = [sum(step.n_candidates > i for step in steps) for i in range(longest)]
     accepted = [sum(step.n_accepted > i for step in steps) for i in range(longest)]
     return [a / v for a, v in zip(accepted, verified, strict=True)]
+
+
+def _hits_by_position(found: Sequence[Resolution]) -> list[float | None]:
+    """Share of the contradictions at each position in the batch that were prepared; None where there were none."""
+    numbers = Counter(resolution.position for resolution in found)
+    hits = Counter(resolution.position for resolution in found if resolution.hit)
+    return [_rate(hits[i], numbers[i]) for i in range(max(numbers, default=-1) + 1)]
+
+
+def united(events: Iterable[Event | BranchRecord]) -> list[Interval]:
+    """The union of the intervals of `events`, ascending and disjoint."""
+    intervals: list[Interval] = []
+    for start, end in sorted((event.start, event.end) for event in events):
+        if intervals and start <= intervals[-1][1]:
+            intervals[-1] = (intervals[-1][0], max(intervals[-1][1], end))
+        else:
+            intervals.append((start, end))
+    return intervals
 
 
 def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Condition, Lock
 from typing import NamedTuple
 
-from duo.engine.drafter import Accepted
+from duo.engine.branches import Preparation
+from duo.engine.drafter import Accepted, Offer
 from duo.spec.policy import Lookahead
-from duo.spec.types import Guess
-
-
-class Offer(NamedTuple):
-    """A drafted token for one position, on its way to the target."""
-
-    epoch: int
-    position: int
-    guess: Guess
-    n_tokens: int  # decoded to make it; 0: the time is not representative
-    seconds: float  # that this took
-    n_known: int | None = None  # accepted tokens known when it was made; None: all of its epoch
-    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
+from duo.spec.types import Guess, Outcome
 
 
 class Order(NamedTuple):
@@ -33,6 +22,14 @@ class Order(NamedTuple):
     may_draft: bool
 
 
+class Decode(NamedTuple):
+    """A decode of the draft in progress."""
+
+    since: float  # time.perf_counter() at its start
+    is_stale: bool  # whether it is of no use
+    n_sequences: int
+
+
 class CandidateQueue:
     """Connects the target's thread with a draft's thread, or with the connection to a remote draft.
 
@@ -41,7 +38,7 @@ class CandidateQueue:
     """
 
     def __init__(self, n_ahead: int, watch: Callable[[int], None] = lambda _: None) -> None:
-        """Holds at most `n_ahead` offers, and as many of the previous epoch.
+        """Holds at most `n_ahead` offers of the chain, and as many of the previous epoch.
 
         `watch` is called, under the lock, with the number of pending candidates.
         """
@@ -56,6 +53,10 @@ class CandidateQueue:
         self._open = False
         self._began: tuple[float, int] | None = None  # start time and epoch of the draft's current token
         self._ordered: float | None = None  # when a remote draft was told of this epoch, until its first token arrives
+        self._came_true: Outcome | None = None  # the outcome that began this epoch
+        self._outcomes: frozenset[Outcome] = frozenset()  # that the draft's current decode continues
+        self._n_verified = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+        self._may_prepare = False  # whether the draft may find something to do besides its chain
 
     # The target's side
 
@@ -71,20 +72,36 @@ class CandidateQueue:
             self._open = False
             self._changed.notify_all()
 
-    def tell(self, epoch: int, tokens: Sequence[int], lookahead: Lookahead, pending: Sequence[float]) -> bool:
+    def tell(
+        self,
+        epoch: int,
+        tokens: Sequence[int],
+        lookahead: Lookahead,
+        pending: Sequence[float],
+        came_true: Outcome | None = None,
+    ) -> bool:
         """Pass on the newly accepted `tokens`, how far to run ahead, and the confidences of pending candidates.
 
-        Returns whether the token that the draft is working on is now stale.
+        `came_true`: the outcome that began this epoch. Returns whether the draft's current decode is now of no use.
         """
         with self._changed:
             self._tokens += tokens
-            self._epoch = epoch
+            self._epoch, self._came_true = epoch, came_true
             self._lookahead = lookahead
-            fresh = (offer.guess.confidence for offer in self._offers if offer.epoch == epoch)
+            if tokens:
+                self._n_verified = 0
+            fresh = (offer.guess.confidence for offer in self._offers if offer.epoch == epoch and not offer.outcome)
             self._pending = [*pending, *fresh]
             self._watch(len(self._pending))
             self._changed.notify_all()
-            return self._began is not None and self._began[1] != epoch
+            return self._is_stale()
+
+    def verifies(self, n_tokens: int) -> None:
+        """The target verifies candidates now: if all are accepted, the text has `n_tokens` before its own token."""
+        with self._changed:
+            if self._lookahead.n_branches:
+                self._n_verified, self._may_prepare = n_tokens, True
+                self._changed.notify_all()
 
     def collect(self) -> list[Offer]:
         """What the draft has offered since the last call."""
@@ -103,17 +120,19 @@ class CandidateQueue:
             return bool(self._offers)
 
     @property
-    def began(self) -> tuple[float, int] | None:
-        """Start time and epoch of the draft's current token; None if it is idle."""
+    def current(self) -> Decode | None:
+        """The draft's current decode; None if it is idle."""
         with self._changed:
-            return self._began
+            if self._began is None:
+                return None
+            return Decode(self._began[0], self._is_stale(), 1 + len(self._outcomes))
 
     # The draft's side
 
     def wait_for_room(self) -> bool:
         """Wait until the draft may continue. False once the queue is closed."""
         with self._changed:
-            while self._open and not self._lookahead.allows(self._pending):
+            while self._open and not self._lookahead.allows(self._pending) and not self._may_prepare:
                 self._changed.wait()
             return self._open
 
@@ -121,13 +140,30 @@ class CandidateQueue:
         """The draft begins a token."""
         with self._changed:
             self._began = time.perf_counter(), self._epoch
-            return Accepted(self._epoch, self._take())
+            self._outcomes, self._may_prepare = frozenset(), False
+            may_draft = self._lookahead.allows(self._pending)
+            preparation = Preparation(self._lookahead, self._n_verified, may_draft)
+            return Accepted(self._epoch, self._take(), preparation=preparation)
+
+    def continues(self, outcomes: Iterable[Outcome]) -> None:
+        """The decode that was begun also continues these outcomes."""
+        with self._changed:
+            self._outcomes = frozenset(outcomes)
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
         """Offer a token for which `n_tokens` were decoded in `seconds`. False if its epoch has passed."""
         with self._changed:
             self._began = None
             self._put(Offer(epoch, position, guess, n_tokens, seconds))
+            return epoch == self._epoch
+
+    def publish_all(self, epoch: int, offers: Iterable[Offer], *, may_prepare: bool) -> bool:
+        """publish() of several sequences. `may_prepare`: whether the draft has more to do besides its chain."""
+        with self._changed:
+            self._began = None
+            for offer in offers:
+                self._put(offer)
+            self._may_prepare = self._may_prepare or (may_prepare and epoch == self._epoch and self._n_verified > 0)
             return epoch == self._epoch
 
     # The connection to a remote draft
@@ -148,12 +184,15 @@ class CandidateQueue:
         with self._changed:
             if not self._open or offer.epoch > self._epoch or len(self._pending) >= self._lookahead.n_ahead:
                 return False
+            if len(self._offers) >= self._most:  # stale ones, too
+                return False
             if offer.epoch == self._epoch:
                 self._began = now, self._epoch  # the draft is already working on the next one
                 if self._ordered is not None:
                     offer = offer._replace(latency_s=max(0.0, now - self._ordered - offer.seconds))
                     self._ordered = None
-            return self._put(offer)
+            self._put(offer)
+            return True
 
     @property
     def may_draft(self) -> bool:
@@ -161,15 +200,18 @@ class CandidateQueue:
         with self._changed:
             return self._open and self._lookahead.allows(self._pending)
 
-    def _put(self, offer: Offer) -> bool:
-        if len(self._offers) >= self._most:
-            return False
+    def _put(self, offer: Offer) -> None:
         self._offers.append(offer)
-        if offer.epoch == self._epoch:
+        if offer.epoch == self._epoch and offer.outcome is None:
             self._pending.append(offer.guess.confidence)
             self._watch(len(self._pending))
         self._changed.notify_all()
-        return True
+
+    def _is_stale(self) -> bool:
+        """Whether the draft's current decode is of no use. One that continues an outcome that came true is."""
+        if self._began is None or self._began[1] == self._epoch:
+            return False
+        return self._began[1] != self._epoch - 1 or self._came_true not in self._outcomes
 
     def _take(self) -> list[int]:
         tokens, self._tokens = self._tokens, []

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from duo.config import DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
+from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.contexts import can_verify, context_size, draft_context, target_context
 from duo.engine.cores import pin
@@ -21,13 +21,14 @@ from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
 from duo.engine.threads import ON_CPU, check_threads, plan_threads, tuned_threads
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.engine.warmup import time_draft, warm_up
+from duo.engine.warmup import time_branches, time_draft, warm_up
 from duo.errors import UsageError
 from duo.llama.context import Context
 from duo.llama.devices import CPU
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from duo.models.profiles import Profile
+from duo.spec.constants import DEFAULT
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
 from duo.spec.sampling import Guesser, chooser, without
@@ -141,7 +142,24 @@ class Slot:
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
         schedules, threads = schedules_of(drafting), self.threads
-        return Policy(drafting.n_max, drafting.n_ahead, schedules, threads.draft, apart=threads.apart)
+        branches = drafting.branches if self._n_branches else 0
+        aborts = self.draft_model is None or self.draft_model.places == {CPU}
+        return Policy(
+            drafting.n_max,
+            drafting.n_ahead,
+            schedules,
+            threads.draft,
+            apart=threads.apart,
+            branches=branches,
+            aborts=aborts,
+        )
+
+    @property
+    def _n_branches(self) -> int:
+        """Room for branches in the draft's context: none for a draft with another vocabulary."""
+        is_possible = self.translation is None and Schedule.ASYNC in schedules_of(self.drafting)
+        most = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
+        return most if is_possible else 0
 
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
@@ -168,7 +186,7 @@ class Slot:
             self.remote, self._lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            draft = draft_context(self.draft_model, self.config, self.threads, n_draft)
+            draft = draft_context(self.draft_model, self.config, self.threads, n_draft, self._n_branches)
         if draft is not None:
             self._contexts.append(draft)
         if self.config.warmup:
@@ -195,6 +213,9 @@ class Slot:
                 if draft is not None and self.draft_model is not None:
                     warm_up(draft, self.draft_model, 2)
                     time_draft(draft, self.draft_model, self.threads.draft, self.policy)
+                    n_beside = self.threads.beside[1]
+                    draft.set_threads(n_beside, n_beside)
+                    time_branches(draft, self.draft_model, n_beside, self.policy)
         finally:
             with self._lock:
                 self._warming = []
@@ -241,7 +262,7 @@ class Slot:
             drafts = Drafts() if is_off else Drafts(self.draft, remote, lookup=True)
         threads = drafts.threads or self.threads
         banned = self._banned(config)
-        verifier, guesser = choosing(self.target, config, banned)
+        verifier, guesser = choosing(self.target, config, banned, len(DEFAULT.ranks) if self._n_branches else 0)
         lookup = self._lookup if drafts.lookup else None
         if lookup is not None:
             lookup.begin(request.prompt)
@@ -319,8 +340,13 @@ def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
     return ALL if drafting.schedule == "auto" else (Schedule(drafting.schedule),)
 
 
-def choosing(target: Model, config: GenerationConfig, banned: Sequence[int] = ()) -> tuple[Verifier, Guesser]:
-    """The target's verifier and the draft's sampler; `banned` tokens are never chosen. Raises UsageError."""
+def choosing(
+    target: Model, config: GenerationConfig, banned: Sequence[int] = (), n_alternatives: int = 0
+) -> tuple[Verifier, Guesser]:
+    """The target's verifier and the draft's sampler, whose guesses have `n_alternatives`. Raises UsageError.
+
+    `banned` tokens are never chosen.
+    """
     sampling = config.sampling
     for token, _ in sampling.logit_bias:
         if not 0 <= token < target.n_vocab:
@@ -329,5 +355,5 @@ def choosing(target: Model, config: GenerationConfig, banned: Sequence[int] = ()
     if config.is_rejection:
         sampling = without(sampling, banned)
         return Rejection(sampling, constraint), Proposer(sampling)
-    sampler = chooser(sampling, banned)
+    sampler = chooser(sampling, banned, n_alternatives)
     return Matching(sampler, constraint), sampler

@@ -15,6 +15,8 @@ from duo.spec.policy import Policy
 log = logging.getLogger("duo.engine")
 
 _PAIR = 2  # tokens of the only batch on the CPU, as in llama.cpp
+N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
+_MOST_BRANCHED_S = 0.25  # after which no more sequences are tried
 _N_TIMED = 2  # decodes of which the faster counts: the first one with other threads has to start them
 _MOST_S = 2.0  # after which no further size is decoded on devices: with layers on the CPU, a batch may take a second
 
@@ -51,6 +53,42 @@ def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: P
                 return
             times.append(time.perf_counter() - start)
         policy.learn_warmup(n_threads, min(times))
+
+
+def time_branches(context: Decoder, model: Model, n_threads: int, policy: Policy) -> None:
+    """Tell `policy` the time of one token for each of several sequences, where it knows none.
+
+    The context must be warm, with `n_threads` set. Leaves its cache empty. Ends early where a decode takes long.
+    """
+    token = _tokens(model, 1)[0]
+    for n in N_SEQUENCES:
+        if n - 1 > context.n_branches or policy.knows_draft(n_threads, n):
+            continue
+        times = []
+        for _ in range(_N_TIMED):
+            start = time.perf_counter()
+            if not _decode_each(context, token, n):
+                return
+            times.append(time.perf_counter() - start)
+        policy.learn_warmup(n_threads, min(times), n)
+        if sum(times) > _MOST_BRANCHED_S:
+            return
+
+
+def _decode_each(context: Decoder, token: int, n: int) -> bool:
+    """Decode one token for each of `n` sequences in an empty cache, and empty it. False if that failed."""
+    for sequence in range(1, n):
+        context.branch(sequence, 0)
+    try:
+        context.decode_each([(sequence, token) for sequence in range(n)])
+    except DecodeError as error:
+        log.debug("the warm-up ended: %s", error)
+        return False
+    finally:
+        for sequence in range(1, n):
+            context.drop(sequence)
+        context.rollback(0)
+    return True
 
 
 def _tokens(model: Model, n: int) -> list[int]:

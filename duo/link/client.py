@@ -192,7 +192,7 @@ class _Drafting:
 
     def __exit__(self, *error: Any) -> None:
         self._thread.__exit__(*error)
-        self._cache.end(self._drafter.cached)
+        self._cache.end(self._drafter.end())
         if (failure := self._thread.error) is not None:
             log.warning("the draft failed: %s", failure, exc_info=failure)
 
@@ -204,8 +204,11 @@ class _Announcing:
         self._context = context
         self._announce = announce
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.n_rollback = context.n_rollback
+        self.n_rollback, self.n_branches = context.n_rollback, context.n_branches
         self.rollback, self.set_threads = context.rollback, context.set_threads
+        self.branch, self.decode_each, self.adopt, self.drop = (
+            context.branch, context.decode_each, context.adopt, context.drop,
+        )  # fmt: skip
         self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 
     @property

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from duo.engine.draft import DraftRequest, QueuedDraft
-from duo.engine.queue import CandidateQueue, Offer
+from duo.engine.drafter import Offer
+from duo.engine.queue import CandidateQueue
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.admission import Admission, Drop, decode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,6 +40,7 @@ _ABORTED = 2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
+BRANCH_CELLS = 32  # of the KV cache for each branch
 _LARGE = 65  # batches of a prompt: larger than those of candidates, and computed alike
 _FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch on RPC servers
 # States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process if its graph has no room for
@@ -51,7 +52,7 @@ def cache_bytes(model: Model, config: ContextConfig) -> int:
     """Size of the KV cache in bytes."""
     k, v = model.cache_width
     per_token = k * cache_type(config.type_k)[1] + v * cache_type(config.type_v)[1]
-    return int(config.n_ctx * per_token)
+    return int((config.n_ctx + config.n_branches * BRANCH_CELLS) * per_token)
 
 
 class Context(Handle):
@@ -63,6 +64,9 @@ class Context(Handle):
     `n_rollback` is None if any number of tokens can be rolled back. A model with recurrent layers keeps its state after
     each of the last tokens of a batch, if llama.cpp grants it: then at most `n_rollback` tokens can be rolled back,
     once after each decode, and never the first of its batch. 0: only all tokens at once.
+
+    The text is sequence 0. `n_branches` more sequences can continue beginnings of it, each in at most BRANCH_CELLS
+    cells of its own: see branch().
 
     `was_first`: the last decode was the first of its size on a device that may have compiled for it, so its time is not
     representative. Never on the CPU.
@@ -96,6 +100,8 @@ class Context(Handle):
         self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is reserved for the second.
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
+        self.n_branches = config.n_branches
+        self._branch_past: dict[int, int] = {}  # tokens in each branch, those shared with sequence 0 included
         self._n_batch_max: int = llama_cpp.llama_n_ubatch(pointer)
         self._is_remote = model.is_remote
         self.n_batch: int = min(self._n_batch_max, _FIRST_BATCH) if model.is_remote else self._n_batch_max
@@ -120,11 +126,21 @@ class Context(Handle):
         if self.exact:
             tokens = [*tokens, tokens[-1]] if n == 1 else tokens
             n_outputs = max(2, n_rows) if n_rows else 0
+        self._decode(len(tokens), lambda: self._batch.fill(tokens, self.n_past, n_outputs))
+        self.n_past += len(tokens)
+        self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
+        if len(tokens) > n:
+            self.rollback(self.n_past - 1)
+            return self._logits(n_outputs)[:n_rows]
+        return self._logits(n_outputs)[n_outputs - n_rows :]
+
+    def _decode(self, n: int, fill: Callable[[], Any]) -> None:
+        """Decode the batch of `n` tokens that `fill` makes."""
         self._abort_flag[0] = b"\0"
         if self._aborted:  # checked after the flag is cleared, and set before the flag is: no abort is lost
             raise DecodeAborted("the context is aborted")
         with self.use() as pointer:  # the batch, which is closed too, is written to
-            batch = self._batch.fill(tokens, self.n_past, n_outputs)
+            batch = fill()
             began = time.perf_counter()
             with self._call:
                 status = llama_cpp.llama_decode(pointer, batch)
@@ -138,15 +154,48 @@ class Context(Handle):
         if self._is_remote:
             self._pace(n, time.perf_counter() - began)
         if self._sizes is not None:
-            size = min(len(tokens), _LARGE)
+            size = min(n, _LARGE)
             self.was_first = size not in self._sizes
             self._sizes.add(size)
-        self.n_past += len(tokens)
-        self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
-        if len(tokens) > n:
-            self.rollback(self.n_past - 1)
-            return self._logits(n_outputs)[:n_rows]
-        return self._logits(n_outputs)[n_outputs - n_rows :]
+
+    # Branches: other sequences of the same cache, for models that can roll back any number of tokens
+
+    def branch(self, sequence: int, n_past: int) -> None:
+        """Make `sequence` (1 to n_branches) the first `n_past` tokens of sequence 0, whose cells it shares."""
+        self.drop(sequence)
+        llama_cpp.llama_memory_seq_cp(self._memory(), 0, sequence, 0, n_past)
+        self._branch_past[sequence] = n_past
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        """Append a token to each sequence in one batch; `tokens`: (sequence, token), each sequence at most once.
+
+        Returns logits `[n, n_vocab]` in this order: see decode(). Raises what decode() raises.
+        """
+        past = {0: self.n_past, **self._branch_past}
+        entries = [(token, past[sequence], sequence) for sequence, token in tokens]
+        self._decode(len(entries), lambda: self._batch.fill_each(entries))
+        for sequence, _ in tokens:
+            if sequence:
+                self._branch_past[sequence] += 1
+            else:
+                self.n_past += 1
+        return self._logits(len(entries))
+
+    def adopt(self, sequence: int) -> None:
+        """Make sequence 0 what `sequence` is, which becomes empty."""
+        memory = self._memory()
+        llama_cpp.llama_memory_seq_rm(memory, 0, 0, -1)
+        llama_cpp.llama_memory_seq_cp(memory, sequence, 0, 0, -1)
+        self.n_past = self._branch_past[sequence]
+        self.drop(sequence)
+
+    def drop(self, sequence: int) -> None:
+        """Forget `sequence`, and free the cells that only it uses."""
+        if self._branch_past.pop(sequence, None) is not None:
+            llama_cpp.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
+
+    def _memory(self) -> Any:
+        return llama_cpp.llama_get_memory(self.pointer)
 
     def _logits(self, n_rows: int) -> Logits:
         if not n_rows:
@@ -177,7 +226,7 @@ class Context(Handle):
         bounded = self.n_rollback is not None
         # Not left to llama.cpp: it may return True after a rollback to a state of an earlier batch.
         possible = not bounded or not n_past or n <= self._n_removable
-        memory = llama_cpp.llama_get_memory(self.pointer)
+        memory = self._memory()
         removed = possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
         first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
         # With a sliding window it may return True without the beginning. A recurrent state has only a last position.
@@ -201,7 +250,7 @@ class Context(Handle):
             return False
         finally:
             with self._call:
-                llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.pointer), True)
+                llama_cpp.llama_memory_clear(self._memory(), True)
             self.n_past = 0
             self.set_threads(*self._threads)
         return True
@@ -242,10 +291,14 @@ class _Batch:
         for i in range(capacity):
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = 0
+        self._n_each = 0  # entries of the last fill_each()
 
     def fill(self, tokens: Sequence[int], n_past: int, n_outputs: int) -> Any:
         """The llama_batch for `tokens` from position `n_past` on, with logits after the last `n_outputs`."""
         n = len(tokens)
+        for i in range(self._n_each):
+            self._batch.seq_id[i][0] = 0
+        self._n_each = 0
         self._batch.n_tokens = n
         if n == 1:
             self._tokens[0], self._positions[0], self._outputs[0] = tokens[0], n_past, n_outputs
@@ -255,13 +308,24 @@ class _Batch:
         self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
         return self._batch
 
+    def fill_each(self, entries: Sequence[tuple[int, int, int]]) -> Any:
+        """The llama_batch of `entries` (token, position, sequence), with logits after each."""
+        self._n_each = max(self._n_each, len(entries))
+        self._batch.n_tokens = len(entries)
+        for i, (token, position, sequence) in enumerate(entries):
+            self._tokens[i], self._positions[i], self._outputs[i] = token, position, 1
+            self._batch.seq_id[i][0] = sequence
+        return self._batch
+
 
 def _params(model: Model, config: ContextConfig) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_rs_seq = _states_wanted(model, config)
     # llama.cpp aborts the process if the tokens to roll back, the one before them and one more do not fit.
     least = 2 + params.n_rs_seq
-    params.n_ctx = max(least, config.n_ctx)
+    params.n_ctx = max(least, config.n_ctx + config.n_branches * BRANCH_CELLS)
+    params.n_seq_max = 1 + config.n_branches
+    params.kv_unified = config.n_branches > 0  # otherwise llama.cpp aborts when a part of a sequence is copied
     # One size for both: a call is one batch, which can be aborted, shown and timed.
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
     params.n_outputs_max = max(2, config.n_outputs_max)

@@ -42,6 +42,13 @@ class ServerMetrics:
         self._by_position = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Number of candidates accepted, by draft position.", "position"
         )
+        self._prepared = counter(
+            "duo:outcomes_prepared", "Number of likely outcomes that a draft prepared in branches."
+        )
+        self._contradictions = counter(
+            "duo:contradictions", "Number of times that the target contradicted a draft with branches."
+        )
+        self._hits = counter("duo:contradictions_prepared", "Number of contradictions that the draft had prepared.")
         self._stops = counter("duo:generations", "Number of generations finished, by stop reason.", "stop")
         self._rates = {
             "prompt": gauge("llamacpp:prompt_tokens_seconds", "Last prompt processing rate in tokens per second."),
@@ -67,6 +74,10 @@ class ServerMetrics:
         self._stops.labels(generation.stop).inc()
         self._rates["predicted"].set(generation.tokens_per_s or 0)
         self._rates["prompt"].set((prompt.tokens - n_cached) / prompt.seconds if prompt.seconds else 0)
+        if statistics.draft is not None and (branches := statistics.draft.branches) is not None:
+            self._prepared.inc(branches.prepared)
+            self._contradictions.inc(branches.contradictions)
+            self._hits.inc(branches.hits)
         for step in metrics.steps:
             self._drafts.inc(step.n_candidates > 0)
             self._drafted.inc(step.n_candidates)

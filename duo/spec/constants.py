@@ -35,6 +35,8 @@ class PolicyConfig:
     slower: float = 1.75  # factor of both models' times when they share cores concurrently
     read: float = 1 / 5  # the draft's time per token of a long batch, relative to one token,
     read_least: int = 16  # and tokens in a batch from which it is learned
+    # Where a candidate is wrong, how often the target's token is the draft's second, third or fourth choice.
+    ranks: tuple[float, ...] = (0.55, 0.15, 0.06)
     # What was measured.
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
     most_slower: float = 1.5  # limit of a measurement, as a multiple of the mean

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from operator import truediv
 from typing import Any
 
 from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.curves import increasing, interpolated
 
 _LEAST_S, _MOST_S = 1e-7, 1e5  # plausible times: beyond, ratios of them overflow
 _MOST = 2**31 - 1
+_LATER = "branch_s"  # profiles of earlier versions have none
 
 
 class Mean:
@@ -71,6 +72,7 @@ class CostModel:
         self._config = config
         self._target: dict[int, Time] = {}  # by tokens in the batch
         self._draft: dict[int, Time] = {}  # by threads
+        self._branched: dict[int, Time] = {}  # of the draft too, by sequences in one decode, from 2 on
         self._kept: dict[tuple[str, int], float] = {}  # restored times
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._drawn: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
@@ -82,23 +84,44 @@ class CostModel:
         """Time for one draft token on the fastest number of threads; 0 while unknown."""
         return self.draft_time(0.0)
 
-    def draft_time(self, doubt: float) -> float:
-        """The same, with `doubt`."""
+    def draft_time(self, doubt: float, n_sequences: int = 1) -> float:
+        """The same, with `doubt`; or the time for one token in each of `n_sequences`, at least as long."""
+        if n_sequences > 1:
+            return self._branches_time(doubt, n_sequences)
         if self._draft:
             return min(time.doubted(doubt) for time in self._draft.values())
         return self._other.draft_time(doubt) * self._slower if self._other and self._other._draft else 0.0
+
+    def _branches_time(self, doubt: float, n: int) -> float:
+        """t_d of `n` sequences: from what was measured here or, relative to one sequence, in the other condition."""
+        if not (one_s := self.draft_time(doubt)):
+            return 0.0
+        known = {size: time.doubted(doubt) for size, time in self._branched.items()}
+        if self._other is not None and (theirs := self._other.draft_time(0.0)):
+            ratio = one_s / theirs
+            known = {size: time.value * ratio for size, time in self._other._branched.items()} | known
+        n_measured = {1: _MOST} | {size: time.n for size, time in self._branched.items()}
+        return interpolated(increasing({1: one_s, **known}, n_measured), n, self._config)[n - 1]
+
+    def draft_curve(self, n: int) -> list[float]:
+        """t_d of 1 to `n` sequences; empty unless it was measured for several, in this condition or the other."""
+        is_known = self._branched or (self._other is not None and self._other._branched)
+        return [self.draft_time(0.0, i) for i in range(1, n + 1)] if is_known and self.draft_s else []
 
     def draft_threads(self, choices: Sequence[int]) -> int:
         """The number of threads to draft with, of `choices`: the one that may be the fastest (Auer et al. 2002)."""
         return min(choices, key=lambda n: self._draft[n].doubted(-1.0) if n in self._draft else 0.0)
 
-    def knows_draft(self, n_threads: int) -> bool:
-        """Whether the draft was measured with `n_threads`, in this run or an earlier one."""
-        return n_threads in self._draft
+    def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
+        """Whether the draft was measured with `n_threads` or `n_sequences`, in this run or an earlier one."""
+        return n_threads in self._draft if n_sequences == 1 else n_sequences in self._branched
 
-    def add_draft(self, seconds: float, n_threads: int = 1) -> None:
-        """The draft decoded one token."""
-        self._draft.setdefault(n_threads, Time()).add(seconds)
+    def add_draft(self, seconds: float, n_threads: int = 1, n_sequences: int = 1) -> None:
+        """The draft decoded one token in each of `n_sequences`."""
+        if n_sequences == 1:
+            self._draft.setdefault(n_threads, Time()).add(seconds)
+        else:
+            self._branched.setdefault(n_sequences, Time()).add(seconds)
 
     def add_target(self, n: int, seconds: float) -> None:
         """The target decoded a batch of `n` tokens."""
@@ -150,34 +173,10 @@ class CostModel:
             known |= {size: time.value * ratio for size, time in self._other._target.items() if size not in known}
         if not known:
             return [0.0] * n
-        config = self._config
-        known = self._increasing(known)
-        least = min(known)
-        first = known.setdefault(1, known[least] / (1 + config.second + config.growth * (least - 2)))
-        if max(known) == 1:
-            known[2] = first * (1 + config.second)
-        if (most := max(known)) < n:
-            known[n] = known[most] + (n - most) * config.growth * first
-        found: list[float] = []
-        for low, high in pairwise(sorted(known)):
-            step = (known[high] - known[low]) / (high - low)
-            found += [known[low] + i * step for i in range(high - low)]
-        return [*found, known[max(known)]]
+        return interpolated(increasing(known, self._n_targets()), n, self._config)
 
-    def _increasing(self, known: dict[int, float]) -> dict[int, float]:
-        """No larger batch takes less: times that contradict this are replaced by their mean (Ayer et al. 1955).
-
-        Weighted so that the one measured most often counts most: it may be the only right one.
-        """
-        pools: list[tuple[float, float, list[int]]] = []  # weight, seconds, sizes
-        for size in sorted(known):
-            weight, mean, sizes = float(max(1, self.n_measured(size)) ** 2), known[size], [size]
-            while pools and pools[-1][1] > mean:
-                before, seconds, smaller = pools.pop()
-                mean = (before * seconds + weight * mean) / (before + weight)
-                weight, sizes = before + weight, smaller + sizes
-            pools.append((weight, mean, sizes))
-        return {size: mean for _, mean, sizes in pools for size in sizes}
+    def _n_targets(self) -> dict[int, int]:
+        return {n: time.n for n, time in self._target.items()}
 
     def _ratio(self) -> float:
         """How much slower the target is here than in the other condition."""
@@ -200,16 +199,17 @@ class CostModel:
         """
         first_s = self._target[1].value if 1 in self._target else math.inf
         target = {n: time for n, time in self._target.items() if time.n > 1 or time.value <= n * first_s}
-        seconds = self._increasing({n: time.value for n, time in target.items()})
+        seconds = increasing({n: time.value for n, time in target.items()}, self._n_targets())
         return {
             "target_s": {str(n): [seconds[n], time.spread] for n, time in sorted(target.items())},
             "draft_s": {str(n): [time.value, time.spread] for n, time in sorted(self._draft.items())},
+            _LATER: {str(n): [time.value, time.spread] for n, time in sorted(self._branched.items())},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times():
-            for key, (value, spread) in state[name].items():
+            for key, (value, spread) in (state[name] if name in state or name != _LATER else {}).items():
                 n, seconds = int(key), duration(value)
                 if not 1 <= n <= _MOST:
                     raise ValueError("not a number of tokens or threads")
@@ -225,7 +225,7 @@ class CostModel:
                     time.value *= factor
 
     def _times(self) -> list[tuple[str, dict[int, Time]]]:
-        return [("target_s", self._target), ("draft_s", self._draft)]
+        return [("target_s", self._target), ("draft_s", self._draft), (_LATER, self._branched)]
 
     def _forget_curves(self) -> None:
         self._curves.clear()
@@ -245,11 +245,15 @@ class Calibration:
         # Typical for a small draft of the same family, for the gap in the middle of each bin.
         middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
         self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7)
+        self._begin_ranks(DEFAULT.ranks)
 
     def _begin(self, shares: Iterable[float], mean: float, n: int = 4) -> None:
         self._accepted = [DEFAULT.prior_weight * share for share in shares]
         self._seen = [DEFAULT.prior_weight] * len(self._accepted)
         self._all = Mean(weight=1 - DEFAULT.memory, value=mean, n=n)
+
+    def _begin_ranks(self, shares: Iterable[float], n: int = 4) -> None:
+        self._ranks = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
 
     @property
     def mean(self) -> float:
@@ -271,6 +275,16 @@ class Calibration:
         """a(c) for each bin, in the order of EDGES."""
         return tuple(map(truediv, self._accepted, self._seen))
 
+    @property
+    def ranks(self) -> tuple[float, ...]:
+        """Of each rank, how probable it is that the target's token is the alternative of this rank to a wrong one."""
+        return tuple(rank.value for rank in self._ranks)
+
+    def add_rank(self, rank: int) -> None:
+        """Instead of a wrong candidate came its alternative of this `rank`; -1: another token."""
+        for i, share in enumerate(self._ranks):
+            share.add(float(i == rank))
+
     def add(self, confidence: float, accepted: bool) -> None:
         """Learn from a candidate, which was or would have been `accepted` or not."""
         i = bisect_right(self.EDGES, confidence)
@@ -280,14 +294,18 @@ class Calibration:
 
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON types."""
-        return {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self.mean}
+        found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self.mean}
+        return {**found, "ranks": list(self.ranks)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         shares, mean = [between(share, 0, 1) for share in state["accepted"]], between(state["mean"], 0, 1)
         if state["edges"] != list(self.EDGES) or len(shares) != len(self._seen):
             raise ValueError("other bins")
+        ranks = [between(share, 0, 1) for share in state.get("ranks", DEFAULT.ranks)]  # earlier versions kept none
         self._begin(shares, mean, DEFAULT.kept_scores)
+        if len(ranks) == len(self._ranks):
+            self._begin_ranks(ranks, DEFAULT.kept_scores)
 
 
 # A restored document may be damaged in any way: each of its values passes one of these.

@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
+
+from duo.spec.outcomes import MOST_DEEP, likely
+from duo.spec.types import Floats
 
 SURE = 0.99  # upper limit of α: no draft is perfect
 _GRID = 2  # states per token of lead
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Forecast:
     n_wait: int = 0  # candidates to wait for when none is
     worth: tuple[float, ...] = ()  # value in tokens of a lead of i/2 - `behind`, compared with a fresh start
     behind: float = 1.0
+    n_branches: int = 0  # outcomes to prepare
 
     def worth_of(self, lead: float) -> float:
         """The value, in tokens, of a draft that is `lead` tokens ahead; fractions count. 0 in sequential schedules."""
@@ -38,22 +45,43 @@ class Forecast:
         return self.worth[min(max(round(_GRID * (lead + self.behind)), 0), len(self.worth) - 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class BranchModel:
+    """Outcomes that the draft prepares while the target verifies: see duo/spec/outcomes.py."""
+
+    n: int
+    draft_s: Sequence[float]  # the draft's time for one token in each of 1 to n + 1 sequences
+    ranks: Sequence[float]  # see likely()
+
+    def effect(self, acceptance: float, n_most: int) -> tuple[Floats, Floats]:
+        """While k candidates are verified: what a decode of the draft takes, and how likely an outcome is prepared.
+
+        The latter if it contradicts one of the k or the draft's next token. For each k: `[n_most + 1]`.
+        """
+        busy_s, prepared = [], []
+        for k in range(n_most + 1):
+            outcomes = likely((k + 1) * [acceptance], self.ranks, self.n)
+            busy_s.append(self.draft_s[len(outcomes)])
+            prepared.append(sum(each.chance for each in outcomes) / (1 - acceptance ** (k + 1)))
+        return np.array(busy_s), np.array(prepared)
+
+
 def alone(target_s: Sequence[float]) -> Forecast:
     """Schedule off: the target without a draft."""
     return Forecast(1 / target_s[0])
 
 
-def taking_turns(target_s: Sequence[float], draft_s: float, acceptance: float) -> Forecast:
+def taking_turns(target_s: Sequence[float], draft_s: float, acceptance: float, latency_s: float = 0.0) -> Forecast:
     """Schedule sync: the draft makes k tokens, then the target verifies them (Leviathan et al. 2023, measured costs).
 
-    After all k were accepted, the draft also has to decode the last of them.
+    After all k were accepted, the draft also has to decode the last of them. `latency_s` is the round trip to it.
     """
     best = alone(target_s)
     survival = expected = 1.0
     for k in range(1, len(target_s)):
         survival *= acceptance
         expected += survival
-        rate = expected / ((k + survival) * draft_s + target_s[k])
+        rate = expected / (latency_s + (k + survival) * draft_s + target_s[k])
         if rate > best.rate:
             best = Forecast(rate, k, k)
     return best
@@ -67,12 +95,17 @@ def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float
 
 
 def overlapped(
-    target_s: Sequence[float], draft_s: float, acceptance: float, n_ahead: int, latency_s: float = 0.0
+    target_s: Sequence[float],
+    draft_s: float,
+    acceptance: float,
+    n_ahead: int,
+    latency_s: float = 0.0,
+    branches: BranchModel | None = None,
 ) -> Forecast:
     """Schedule async: both concurrently, the draft at most `n_ahead` tokens ahead.
 
     `latency_s` is the round trip to the draft: from a rejection to the arrival of the next candidate, without the time
-    to draft it.
+    to draft it. For a draft that cannot abort a decode it is what remains of that, on average half.
 
     The state is the draft's lead: the tokens drafted beyond the accepted ones, in halves. It is negative while the
     draft is still working on a token that the target has already produced: down to -1, and further by what is drafted
@@ -80,34 +113,71 @@ def overlapped(
     continues. With probability α^(k+1) the lead is kept: the k candidates must be accepted and the target's own next
     token must equal the draft's (α^k if the draft has not reached that position). Otherwise a new cycle begins without
     a lead. Solved by policy iteration (Howard 1960) for a semi-Markov decision process with average reward.
+
+    With `branches`, a decode of the draft during a verification takes longer, and the cycle goes on after a rejection
+    that was prepared for. The lead is then what was decoded of that branch, which began with the draft's next decode:
+    after half of one, or after a whole one if the target waited for the token before it.
     """
-    acceptance = min(acceptance, SURE)
+    acceptance, n_most = min(acceptance, SURE), min(len(target_s) - 1, n_ahead)
     late = min(round(_GRID * latency_s / draft_s) / _GRID, n_ahead)
     behind = 1 + late
     lead = np.arange(round(_GRID * (n_ahead + behind)) + 1) / _GRID - behind
-    k = np.arange(min(len(target_s), n_ahead + 1))
+    k = np.arange(n_most + 1)
     expected = np.array(list(accumulate(acceptance**k)))
+    verify_s = np.asarray(target_s)[k]
     waited = np.where(k > 0, np.maximum(0, k - lead[:, None]), 0)
-    seconds = waited * draft_s + np.asarray(target_s)[k]
-    # The lead after the step lies between two states: `below` and the next.
-    next_lead = np.clip(np.minimum(lead[:, None] + seconds / draft_s, n_ahead) - (k + 1), -behind, n_ahead)
+    seconds = waited * draft_s + verify_s
+    busy_s, prepared = branches.effect(acceptance, n_most) if branches else (np.full(len(k), draft_s), np.zeros(len(k)))
+    drafted = verify_s / busy_s  # during the verification
+
+    def between(leads: Floats | Integers) -> tuple[Integers, Floats]:
+        """The state below each lead, and the share of the next one."""
+        place = _GRID * (np.clip(leads, -behind, n_ahead) + behind)
+        below = np.minimum(place.astype(int), len(lead) - 2)
+        return below, place - below
+
+    next_lead = np.minimum(lead[:, None] + waited + drafted, n_ahead) - (k + 1)
     survival = np.minimum(np.where(next_lead < 0, acceptance**k, acceptance ** (k + 1)), SURE)
-    below = np.minimum((_GRID * (next_lead + behind)).astype(int), len(lead) - 2)
-    share = _GRID * (next_lead + behind) - below
-    fresh, states = _GRID, np.arange(len(lead))
-    chosen = np.zeros(len(lead), int)
+    paths = [(survival, *between(next_lead))]
+    if branches:
+        hits = (1 - survival) * np.where(next_lead < 0, np.append(0.0, prepared)[k], prepared[k])
+        hits = np.minimum(hits, SURE - survival)  # otherwise a cycle might never end
+        began = np.where(waited > 0, 1.0, 0.5)
+        paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MOST_DEEP)))))
+    rate, worth, chosen = _solve(expected, seconds, paths, fresh=_GRID)
+    n_branches = branches.n if branches else 0
+    worths = tuple(worth.tolist())
+    return Forecast(rate, int(chosen[-1]), int(chosen[_GRID]), worths, behind, n_branches)
+
+
+# Arrays `[states, k]`: the probability of a transition, the state below the lead it leads to, the share of the next.
+_Path = tuple[Floats, Integers, Floats]
+
+
+def _solve(expected: Floats, seconds: Floats, paths: Sequence[_Path], fresh: int) -> tuple[float, Floats, Integers]:
+    """Policy iteration. Returns the rate, and for each state its worth and the best k.
+
+    `expected[k]` tokens take `seconds[state, k]`. With what remains of 1 after the probabilities of all `paths`, a new
+    cycle begins in state `fresh`.
+    """
+    states = np.arange(len(seconds))
+    chosen = np.zeros(len(seconds), int)
     for _ in range(20):
-        kept = np.zeros((len(lead), len(lead)))
-        kept[states, below[states, chosen]] = survival[states, chosen] * (1 - share[states, chosen])
-        kept[states, below[states, chosen] + 1] += survival[states, chosen] * share[states, chosen]
+        kept = np.zeros((len(seconds), len(seconds)))
+        for chance, below, share in paths:
+            now, to = chance[states, chosen], below[states, chosen]
+            kept[states, to] += now * (1 - share[states, chosen])
+            kept[states, to + 1] += now * share[states, chosen]
         gains = np.stack([expected[chosen], seconds[states, chosen]], axis=1)
-        tokens, times = np.linalg.solve(np.eye(len(lead)) - kept, gains).T
+        tokens, times = np.linalg.solve(np.eye(len(seconds)) - kept, gains).T
         rate = tokens[fresh] / times[fresh]
         worth = tokens - rate * times
-        value = expected - rate * seconds + survival * ((1 - share) * worth[below] + share * worth[below + 1])
+        value = expected - rate * seconds
+        for chance, below, share in paths:
+            value = value + chance * ((1 - share) * worth[below] + share * worth[below + 1])
         better = value.argmax(axis=1)
         gain = value[states, better] - value[states, chosen]
         if (gain <= 1e-9).all():
             break
         chosen = np.where(gain > 1e-9, better, chosen)
-    return Forecast(float(rate), int(chosen[-1]), int(chosen[fresh]), tuple(worth.tolist()), behind)
+    return float(rate), worth, chosen

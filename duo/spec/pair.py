@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from duo.config import MAX_BRANCHES
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel, Mean, Time, between, duration
-from duo.spec.forecast import SURE, Forecast
+from duo.spec.forecast import SURE, BranchModel, Forecast
 from duo.spec.schedule import Outlook, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02
 _MOST_BIAS = 2.0
 _MAX_BIAS = 1e9  # beyond, a profile is damaged
+_NUMBERS = (0, 1, 2, 4, 8)  # of branches that are compared
+# Changes after which they are compared again: of the acceptance, of the shares of ranks, and relative ones of times.
+_TOLERANCE = (0.05, *len(DEFAULT.ranks) * (0.1,), *(2 + len(_NUMBERS)) * (0.05,))
 
 
 class PairModel:
@@ -25,12 +29,28 @@ class PairModel:
     """
 
     def __init__(
-        self, n_max: int, n_ahead: int, *, remote: bool = False, apart: bool = False, config: PolicyConfig = DEFAULT
+        self,
+        n_max: int,
+        n_ahead: int,
+        *,
+        remote: bool = False,
+        apart: bool = False,
+        branches: int | None = 0,
+        aborts: bool = True,
+        config: PolicyConfig = DEFAULT,
     ) -> None:
-        """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification."""
+        """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
+
+        `branches`: how many outcomes the draft prepares in schedule async; None: as many as pay. `aborts`: whether the
+        draft's device can abort a decode whose result is no longer wanted.
+        """
         self.config = config
         self.n_max = n_max
         self.n_ahead = n_ahead
+        self.branches = branches
+        self._n_branches = 0  # now, in schedule async
+        self._compared: tuple[float, ...] = ()  # what this number was chosen for
+        self.aborts = aborts
         self.alone = CostModel(config=config)  # schedules sync and off
         self.beside = CostModel(self.alone, 1.0 if apart else config.slower, config)  # schedule async
         self.calibration = Calibration()  # of the current mode of sampling
@@ -59,11 +79,41 @@ class PairModel:
             return {}
         found = {Schedule.OFF: forecast.alone(alone)}
         if self.n_max:
-            found[Schedule.SYNC] = forecast.taking_turns(alone, self.alone.draft_time(doubt), acceptance)
-            found[Schedule.ASYNC] = forecast.overlapped(
-                beside, self.beside.draft_time(doubt), acceptance, self.n_ahead, self.latency_s
+            found[Schedule.SYNC] = forecast.taking_turns(
+                alone, self.alone.draft_time(doubt), acceptance, self.latency_s
             )
+            found[Schedule.ASYNC] = self._concurrent(beside, acceptance, doubt, self._n_branches)
         return found
+
+    def _concurrent(self, target_s: Sequence[float], acceptance: float, doubt: float, n_branches: int) -> Forecast:
+        """The forecast of schedule async with this many branches."""
+        draft_s = [self.beside.draft_time(doubt, n) for n in range(1, n_branches + 2)]
+        latency_s = self.latency_s if self.aborts else self.latency_s + draft_s[-1] / 2
+        branches = BranchModel(n_branches, draft_s, self.calibration.ranks) if n_branches else None
+        return forecast.overlapped(target_s, draft_s[0], acceptance, self.n_ahead, latency_s, branches)
+
+    def _choose_branches(self, *, allowed: bool) -> None:
+        """Choose how many branches to have: the fewest that are almost the best, none if the best gains too little.
+
+        That takes several forecasts, so they are compared again only after something that matters has changed.
+        """
+        is_known = self.beside.draft_s and self.beside.target_s(1)
+        if not allowed or not self.n_max or self.branches is not None or not is_known:
+            self._n_branches = self.branches or 0 if allowed else 0
+            return
+        curve, acceptance = self.beside.curve(self.n_max + 1), self.calibration.mean
+        shares = acceptance, *self.calibration.ranks
+        times = curve[0], curve[-1], *(self.beside.draft_time(0.0, n + 1) for n in _NUMBERS)
+        if self._compared and all(
+            abs(now - then) <= limit
+            for now, then, limit in zip((*shares, *map(math.log, times)), self._compared, _TOLERANCE, strict=True)
+        ):
+            return
+        self._compared = (*shares, *map(math.log, times))
+        rates = {n: self._concurrent(curve, acceptance, 0.0, n).rate for n in _NUMBERS}
+        least, best = self.config.least_gain, max(rates.values())
+        pays = best >= (1 + least) * rates[0]
+        self._n_branches = next(n for n in _NUMBERS if rates[n] >= (1 - least / 4) * best) if pays else 0
 
     def most_gain(self) -> float | None:
         """The best rate with an excellent draft that costs the same, over the target alone; None while unknown."""
@@ -92,6 +142,39 @@ class PairModel:
         n, models = self.n_max + 1, (self.alone, self.beside)
         known = [(costs.curve(n), costs.draft_s) for costs in models if costs.target_s(1)]
         return max((forecast.limit(curve, s or math.inf, 1.0) for curve, s in known), default=math.inf)
+
+    def statistics(self) -> dict[str, Any]:
+        """What was learned, as JSON types; times in ms."""
+        conditions = (("alone", self.alone), ("beside", self.beside))
+        curves = {name: costs.curve(self.n_max + 1) for name, costs in conditions}
+        return {
+            "acceptance": self.calibration.mean,
+            "ranks": list(self.calibration.ranks),
+            "most_gain": self.most_gain(),
+            "alone_ms": self.alone.reliable_ms(1),
+            "target_ms": {name: costs.target_ms() for name, costs in conditions},
+            "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in conditions},
+            # Concurrently, of one token in each of 1 to MAX_BRANCHES + 1 sequences; empty while nothing is known.
+            "draft_ms_by_sequences": [1000 * seconds for seconds in self.beside.draft_curve(MAX_BRANCHES + 1)],
+            "latency_ms": 1000 * self.latency_s or None,
+            # T(1) to T(n_max + 1), inferred where they were not measured; None while nothing is known.
+            "curve_ms": {name: [1000 * s for s in curve] if curve[0] else None for name, curve in curves.items()},
+        }
+
+    def learn_warmup(self, n_threads: int, seconds: float, n_sequences: int = 1) -> None:
+        """The draft decoded a token in each of `n_sequences` with `n_threads` while it was loaded."""
+        if not self.knows_draft(n_threads, n_sequences):
+            self.alone.add_draft(seconds, n_threads, n_sequences)
+
+    def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
+        """Whether the draft's time with `n_threads` is known, from this run or an earlier one."""
+        known = self.alone.knows_draft(n_threads, n_sequences)
+        return known or (n_sequences > 1 and self.beside.knows_draft(n_threads, n_sequences))
+
+    def learn_ranks(self, ranks: Iterable[int]) -> None:
+        """The target's token, where a drafted one was wrong, was its alternative of these ranks; -1: none of them."""
+        for rank in ranks:
+            self.calibration.add_rank(rank)
 
     def learn_latency(self, seconds: float) -> None:
         """A remote draft answered a new epoch after `seconds`, not counting the time it took to draft the token."""

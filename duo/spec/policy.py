@@ -44,6 +44,8 @@ class Lookahead(NamedTuple):
     n_ahead: int = 0  # maximum tokens ahead of the accepted ones
     least: float = 0.0  # survival of the pending candidates below which it pauses
     accepted: Sequence[float] = ()  # a(c) for each bin of Calibration
+    n_branches: int = 0  # outcomes to prepare
+    ranks: Sequence[float] = ()  # probability that instead of a wrong candidate comes its alternative of this rank
 
     def allows(self, confidences: Sequence[float]) -> bool:
         """Whether the draft may continue after pending candidates of these `confidences`."""
@@ -51,8 +53,12 @@ class Lookahead(NamedTuple):
             return False
         survival = 1.0
         for confidence in confidences:
-            survival *= self.accepted[bisect_right(Calibration.EDGES, confidence)]
+            survival *= self.probability(confidence)
         return survival >= self.least
+
+    def probability(self, confidence: float) -> float:
+        """a(`confidence`)."""
+        return self.accepted[bisect_right(Calibration.EDGES, confidence)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +82,20 @@ class Policy(PairModel):
         *,
         remote: bool = False,
         apart: bool = False,
+        branches: int | None = 0,
+        aborts: bool = True,
         config: PolicyConfig = DEFAULT,
     ) -> None:
         """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
 
         It chooses among `schedules`, and among `draft_threads` for schedule sync. `apart`: the draft has hardware of
         its own, so it costs the target nothing beside it, and a text starts with schedule async. `remote`: that is
-        another machine, so sync is excluded.
+        another machine, so sync is excluded, and there are no branches. `branches`, `aborts`: see PairModel.
         """
-        super().__init__(n_max, n_ahead, remote=remote, apart=apart or remote, config=config)
+        branches = 0 if remote else branches
+        super().__init__(
+            n_max, n_ahead, remote=remote, apart=apart or remote, branches=branches, aborts=aborts, config=config
+        )
         if remote:
             schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
         self._remote, self._apart = remote, apart or remote
@@ -213,7 +224,9 @@ class Policy(PairModel):
         if self.schedule is not Schedule.ASYNC:
             return Lookahead()
         least = min(self.config.least_survival, self.rate * self.costs.draft_s)
-        return Lookahead(self.n_ahead, least, self.calibration.probabilities())
+        return Lookahead(
+            self.n_ahead, least, self.calibration.probabilities(), self._n_branches, self.calibration.ranks
+        )
 
     def probe_due(self) -> bool:
         """Whether an idle draft should decode the text to see which of its tokens it would have drafted."""
@@ -249,24 +262,17 @@ class Policy(PairModel):
         elif not self.rate:
             self._update_forecast()
 
-    def learn_draft(self, n_tokens: int, seconds: float) -> None:
-        """The draft made a token, for which it decoded `n_tokens` at once."""
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
+        """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
         self._unread = 0
-        if n_tokens >= self.config.read_least:
+        if n_sequences > 1:
+            self.beside.add_draft(seconds, n_sequences=n_sequences)
+        elif n_tokens >= self.config.read_least:
             self._read.add(seconds / n_tokens)
         elif n_tokens == 1 and self.schedule is Schedule.ASYNC:
             self.beside.add_draft(seconds)
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
-
-    def learn_warmup(self, n_threads: int, seconds: float) -> None:
-        """The draft decoded one token with `n_threads` while it was loaded."""
-        if not self.knows_draft(n_threads):
-            self.alone.add_draft(seconds, n_threads)
-
-    def knows_draft(self, n_threads: int) -> bool:
-        """Whether the draft's time with `n_threads` is known, from this run or an earlier one."""
-        return self.alone.knows_draft(n_threads)
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences would have been accepted or not."""
@@ -316,8 +322,6 @@ class Policy(PairModel):
 
     def statistics(self) -> dict[str, Any]:
         """What was learned and decided, as JSON types; times in ms."""
-        conditions = (("alone", self.alone), ("beside", self.beside))
-        curves = {name: costs.curve(self.n_max + 1) for name, costs in conditions}
         most_rate = self.most_rate()
         return {
             "schedule": self.schedule.value,
@@ -328,14 +332,8 @@ class Policy(PairModel):
             ],
             "rate": self.rate,
             "forecast_tokens_per_s": {s.value: min(rate, most_rate) for s, rate in self.rates().items()},
-            "acceptance": self.calibration.mean,
-            "most_gain": self.most_gain(),
-            "alone_ms": self.alone.reliable_ms(1),
-            "target_ms": {name: costs.target_ms() for name, costs in conditions},
-            "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in conditions},
-            "latency_ms": 1000 * self.latency_s or None,
-            # T(1) to T(n_max + 1), inferred where they were not measured; None while nothing is known.
-            "curve_ms": {name: [1000 * s for s in curve] if curve[0] else None for name, curve in curves.items()},
+            "n_branches": self.lookahead().n_branches,
+            **super().statistics(),
         }
 
     def _entry_s(self) -> float:
@@ -362,6 +360,7 @@ class Policy(PairModel):
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""
+        self._choose_branches(allowed=Schedule.ASYNC in self.chooser.allowed and not self.in_order)
         found = self.forecasts()
         first_s = self.costs.target_s(1)
         if found:

@@ -58,9 +58,10 @@ class Greedy:
 
     n_recent = 0
 
-    def __init__(self, banned: Sequence[int] = ()) -> None:
-        """`banned` tokens are never chosen."""
+    def __init__(self, banned: Sequence[int] = (), n_alternatives: int = 0) -> None:
+        """`banned` tokens are never chosen. `n_alternatives`: how many a guess has."""
         self._banned = np.array(sorted(banned), dtype=np.intp)
+        self._n_alternatives = n_alternatives
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:  # noqa: ARG002 - no randomness
         """The arg-max of logits `[n_vocab]`; overwrites those of banned tokens."""
@@ -69,9 +70,12 @@ class Greedy:
         return _best(logits)
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The arg-max and its confidence."""
+        """The arg-max, its confidence and its alternatives."""
         token = self.sample(logits, position, recent)
-        return Guess(token, confidence(logits, token))
+        if not self._n_alternatives:
+            return Guess(token, confidence(logits, token))
+        gap, others = runners_up(logits, token, self._n_alternatives)
+        return Guess(token, gap, alternatives=tuple(others))
 
     judge = guess
 
@@ -79,9 +83,11 @@ class Greedy:
 class Coupled:
     """The arg-max of the filtered logits plus the noise shared by draft and target; without noise at temperature 0."""
 
-    def __init__(self, config: SamplingConfig) -> None:
+    def __init__(self, config: SamplingConfig, n_alternatives: int = 0) -> None:
+        """`n_alternatives`: how many a guess has: the next-best tokens under the same noise."""
         self._seed = config.seed
         self._noisy = config.temp > 0
+        self._n_alternatives = n_alternatives
         self._chain = Chain(config)
         self.n_recent = self._chain.n_recent
 
@@ -91,10 +97,11 @@ class Coupled:
         return int(ids[_best(scores)])
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The same token and its confidence."""
+        """The same token, its confidence and its alternatives."""
         ids, scores = self._scores(logits, position, recent)
         best = _best(scores)
-        return Guess(int(ids[best]), confidence(scores, best))
+        gap, others = runners_up(scores, best, max(1, self._n_alternatives))
+        return Guess(int(ids[best]), gap, alternatives=tuple(int(ids[i]) for i in others[: self._n_alternatives]))
 
     judge = guess
 
@@ -103,11 +110,14 @@ class Coupled:
         return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if self._noisy else left
 
 
-def chooser(config: SamplingConfig, banned: Sequence[int] = ()) -> Greedy | Coupled:
-    """The sampler of the target, and of its draft; `banned` tokens are never chosen."""
+def chooser(config: SamplingConfig, banned: Sequence[int] = (), n_alternatives: int = 0) -> Greedy | Coupled:
+    """The sampler of the target, and of its draft, whose guesses have `n_alternatives`.
+
+    `banned` tokens are never chosen.
+    """
     if config.is_plain:
-        return Greedy(banned)
-    return Coupled(without(config, banned))
+        return Greedy(banned, n_alternatives)
+    return Coupled(without(config, banned), n_alternatives)
 
 
 def without(config: SamplingConfig, banned: Sequence[int]) -> SamplingConfig:
@@ -185,10 +195,21 @@ def confidence(scores: Logits, best: int) -> float:
 
     It ranks candidates as well as a probability does, without a sum over the vocabulary.
     """
-    if len(scores) == 1:
-        return _SURE
-    own = scores[best]
-    scores[best] = -np.inf
-    gap = own - scores.max()
+    return runners_up(scores, best, 1)[0]
+
+
+def runners_up(scores: Logits, best: int, n: int) -> tuple[float, list[int]]:
+    """The confidence of `scores[best]`, and the indices of the `n` largest others, as far as they are possible.
+
+    An arg-max for each: for a few, that is faster than a partial sort of `[n_vocab]` scores.
+    """
+    own, found = scores[best], list[int]()
+    left = scores.copy() if n > 1 else scores
+    left[best] = -np.inf
+    while len(found) < n and left[i := int(left.argmax())] > -np.inf:
+        found.append(i)
+        if n > 1:
+            left[i] = -np.inf
+    gap = min(float(own - scores[found[0]]), _SURE) if found else _SURE
     scores[best] = own
-    return min(float(gap), _SURE)
+    return gap, found

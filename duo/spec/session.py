@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
-from duo.spec.types import Candidates, Guess
+from duo.spec.types import Candidates, Guess, Outcome
+
+
+class Contradiction(NamedTuple):
+    """The target's token differs from the draft's."""
+
+    position: int  # of the draft's token, among those that the step adds
+    rank: int  # of the target's among the draft's alternatives; -1: it is none of them
+    prepared: bool  # whether the draft has continued this outcome
 
 
 class Session:
@@ -17,6 +26,9 @@ class Session:
     from an earlier epoch is stale. A remote draft learns of a new epoch late, and detects by itself where the text left
     its chain; its tokens are valid if they were drafted with knowledge of the first `settled` tokens, of which the last
     contradicted a drafted token.
+
+    While the target verifies, a local draft may continue likely outcomes besides its chain. When one of them comes
+    true, its tokens are the pending candidates of the new epoch.
     """
 
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
@@ -31,6 +43,9 @@ class Session:
         self._judges_all = judges_all
         self._pending: deque[Guess] = deque()
         self._late: list[tuple[float, bool]] = []
+        self._prepared: dict[Outcome, list[Guess]] = {}  # the tokens that continue each outcome
+        self.came_true: Outcome | None = None  # the outcome that began this epoch; None: it began for another reason
+        self.contradictions: list[Contradiction] = []  # of the last commit, where the draft had alternatives
 
     @property
     def n_pending(self) -> int:
@@ -63,7 +78,7 @@ class Session:
             return self._score_late(position, guess, once=n_known is not None)
         gap = position - len(self.accepted) - len(self._pending)
         if gap > 0 and epoch == self.epoch:
-            self.epoch += 1
+            self._begin_epoch()
             self._last = (0, -1)
             self._late.append((guess.confidence, False))  # otherwise a draft that only leaves gaps would keep its score
         if gap < 0 and n_known is None:
@@ -73,6 +88,21 @@ class Session:
         if not gap:
             self._pending.append(guess)
         return not gap
+
+    def prepare(self, epoch: int, outcome: Outcome, position: int, guess: Guess) -> bool:
+        """Take a token that continues `outcome`. False if it is of no use.
+
+        If the outcome has just come true, the token continues the candidates.
+        """
+        if epoch == self.epoch - 1 and outcome == self.came_true:
+            return self.offer(self.epoch, position, guess)
+        if epoch != self.epoch or outcome.position < len(self.accepted) or not 0 <= guess.token < self._n_vocab:
+            return False
+        guesses = self._prepared.setdefault(outcome, [])
+        if position != outcome.position + 1 + len(guesses):
+            return False
+        guesses.append(guess)
+        return True
 
     def _is_stale(self, epoch: int, position: int, n_known: int | None) -> bool:
         if n_known is None:
@@ -97,8 +127,13 @@ class Session:
         self._pending.clear()
         self._late.clear()
         self._last = (0, -1)
-        self.epoch += 1
+        self._begin_epoch()
         self.settled = len(self.accepted)
+
+    def _begin_epoch(self, came_true: Outcome | None = None) -> None:
+        self.epoch += 1
+        self.came_true = came_true
+        self._prepared.clear()
 
     def commit(self, tokens: Sequence[int], n_verified: int = 0) -> list[tuple[float, bool]]:
         """Append the target's tokens. Where they contradict the pending candidates, those are dropped: a new epoch.
@@ -107,6 +142,7 @@ class Session:
         decided.
         """
         scores, self._late = self._late, []
+        self.contradictions.clear()
         for i, token in enumerate(tokens):
             self.accepted.append(token)
             if not self._pending:
@@ -115,7 +151,17 @@ class Session:
             if self._judges_all or i < n_verified:
                 scores.append((guess.confidence, guess.token == token))
             if guess.token != token:
-                self._pending.clear()
-                self.epoch += 1
-                self.settled = len(self.accepted)
+                self._contradict(i, guess, Outcome(len(self.accepted) - 1, token))
+        if self._prepared:
+            n = len(self.accepted)
+            self._prepared = {outcome: found for outcome, found in self._prepared.items() if outcome.position >= n}
         return scores
+
+    def _contradict(self, index: int, guess: Guess, outcome: Outcome) -> None:
+        prepared = self._prepared.get(outcome, ())
+        self._pending = deque(prepared)
+        self._begin_epoch(outcome)
+        self.settled = len(self.accepted)
+        if guess.alternatives:
+            rank = guess.alternatives.index(outcome.token) if outcome.token in guess.alternatives else -1
+            self.contradictions.append(Contradiction(index, rank, bool(prepared)))

@@ -6,7 +6,11 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+from duo.config import MAX_BRANCHES
+from duo.spec.constants import DEFAULT
+from duo.spec.outcomes import MOST_DEEP, likely
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
@@ -16,6 +20,16 @@ from duo.spec.types import Guess
 Guesses = Callable[[int], tuple[float, bool]]
 _RIGHT, _WRONG = 0, 1
 _ROOM = 1 << 30  # unlimited text
+_WARMED = (2, 5, 9)  # sequences of which a warm-up measures t_d
+_Where = tuple[int, int]  # an outcome: a position in the text, and a rank
+
+
+@dataclass(slots=True)
+class _ReplayedBranch:
+    """An outcome that is prepared."""
+
+    guesses: list[tuple[float, bool]] = field(default_factory=list)
+    survival: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +43,15 @@ class Machine:
     read_s: float = 0.0  # per token of a long batch of the draft; 0: no probes
     noise: float = 0.0  # standard deviation of the logarithm of a measured time
     spikes: float = 0.0  # share of the measurements that are several times too long
+    # Of the draft concurrently, for 1, 2, … sequences; empty: as much as the same tokens one after the other.
+    branch_s: Sequence[float] = ()
+    latency_s: float = 0.0  # round trip to the draft
+    aborts: bool = True  # whether the draft's device can abort a decode
+
+    def drafting_s(self, n_sequences: int) -> float:
+        """Time for a decode of the draft beside the target, of one token in each of `n_sequences`."""
+        known = self.branch_s or (self.beside_draft_s,)
+        return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))
 
 
 @dataclass(slots=True)
@@ -39,6 +62,10 @@ class Replay:
     seconds: float = 0.0
     n_verified: list[int] = field(default_factory=list)  # candidates of each step
     waited_s: float = 0.0
+    n_contradicted: int = 0  # drafted tokens, each time the first wrong one
+    n_prepared: int = 0  # of these, outcomes that the draft had prepared
+    n_opened: int = 0  # branches begun
+    n_branches: int = 0  # that the draft would have in the end
     ends: list[tuple[int, float]] = field(default_factory=list)  # after each step: tokens and seconds so far
     tokens_in: dict[Schedule, int] = field(default_factory=lambda: dict.fromkeys(Schedule, 0))
 
@@ -57,8 +84,37 @@ def predict(policy: Policy, n_tokens: int = 2000) -> float | None:
     if not policy.scores or not policy.alone.draft_s or not policy.forecasts():
         return None
     curves = (policy.alone.curve(n), policy.alone.draft_s, policy.beside.curve(n), policy.beside.draft_s)
-    twin = Policy(policy.n_max, policy.n_ahead, policy.chooser.allowed)
-    return replay(twin, Machine(*curves, policy.read_s), drawn(list(policy.scores)), n_tokens).rate
+    branch_s = policy.beside.draft_curve(MAX_BRANCHES + 1)
+    twin = Policy(policy.n_max, policy.n_ahead, policy.chooser.allowed, branches=policy.branches, aborts=policy.aborts)
+    machine = Machine(*curves, policy.read_s, branch_s=branch_s, aborts=policy.aborts)
+    return replay(twin, machine, drawn(list(policy.scores)), n_tokens, ranks=policy.calibration.ranks).rate
+
+
+def foresee(
+    machine: Machine,
+    schedule: Schedule,
+    guesses: Guesses,
+    n_max: int,
+    n_tokens: int,
+    *,
+    branches: int | None = 0,
+    ranks: Sequence[float] = DEFAULT.ranks,
+) -> Replay:
+    """What a policy with this schedule only would reach on `machine`, with at most `n_max` candidates in a batch.
+
+    `branches`: see Policy; of schedule async on the same machine. `ranks`: see replay().
+    """
+    concurrent = schedule is Schedule.ASYNC
+    policy = Policy(
+        n_max,
+        2 * n_max,
+        (schedule,),
+        apart=True,
+        remote=concurrent and machine.latency_s > 0,
+        branches=branches if concurrent else 0,
+        aborts=machine.aborts,
+    )
+    return replay(policy, machine, guesses, n_tokens, ranks=ranks)
 
 
 def constant(acceptance: float, seed: int = 0) -> Guesses:
@@ -79,30 +135,51 @@ def recorded(scores: Sequence[tuple[float, bool]]) -> Guesses:
 
 
 def replay(
-    policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int, n_prompt: int = 1, seed: int = 0
+    policy: Policy,
+    machine: Machine,
+    guesses: Guesses,
+    n_tokens: int,
+    n_prompt: int = 1,
+    seed: int = 0,
+    ranks: Sequence[float] = DEFAULT.ranks,
 ) -> Replay:
     """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`.
 
-    The draft has not decoded the prompt. The clock is exact; `seed` is that of the noise in what the policy is told.
+    The draft has not decoded the prompt. Where it is wrong, the right token is its alternative of rank r with
+    probability `ranks[r]`. The clock is exact; `seed` is that of the noise in what the policy is told.
     """
-    return _Replay(policy, machine, guesses, n_tokens, n_prompt, seed).run()
+    return _Replay(policy, machine, guesses, n_tokens, n_prompt, seed, ranks).run()
 
 
 class _Replay:
     """The target's and the draft's loop of duo.engine in one, with a virtual clock."""
 
     def __init__(
-        self, policy: Policy, machine: Machine, guesses: Guesses, n_tokens: int, n_prompt: int, seed: int
+        self,
+        policy: Policy,
+        machine: Machine,
+        guesses: Guesses,
+        n_tokens: int,
+        n_prompt: int,
+        seed: int,
+        ranks: Sequence[float],
     ) -> None:
+        self._ranks = tuple(accumulate(ranks))
+        self._rank_dice = random.Random(seed)  # noqa: S311 - a simulation
         self._dice = random.Random(seed)  # noqa: S311 - a simulation
         self._policy = policy
         self._machine = machine
         self._guesses = guesses
         self._session = Session([_RIGHT], 2)
         self._now = 0.0
-        self._done_at = math.inf  # when a concurrent draft finishes its next token
-        self._ready_at = 0.0  # when a concurrent draft has decoded the text
-        self._position = 1  # of that token
+        self._done_at = math.inf  # when a concurrent draft finishes its next decode
+        self._ready_at = 0.0  # when a concurrent draft can begin it
+        self._position = 1  # of the token that it makes
+        self._n_sequences = 1  # that it has
+        self._on_chain = True  # whether the chain is among them
+        self._verified = range(0)  # positions where the verification in progress may leave the chain
+        self._branches: dict[_Where, _ReplayedBranch] = {}
+        self._leaves: _Where | None = None  # where the text leaves the chain
         self._unread = n_prompt  # tokens that the draft has not decoded
         self._on_track = True  # whether all pending candidates are right
         self._result = Replay()
@@ -110,13 +187,17 @@ class _Replay:
         policy.begin(n_prompt, n_tokens, mode="greedy")
         if policy.n_max:
             policy.learn_warmup(1, self._measured(machine.draft_s))
+            for n in _WARMED if machine.branch_s and policy.branches != 0 else ():
+                policy.learn_warmup(1, machine.drafting_s(n), n)
+        if machine.latency_s:
+            policy.learn_latency(machine.latency_s)
 
     def run(self) -> Replay:
         """Generate until there are enough tokens."""
         while self._result.tokens < self._n_tokens:
             self._step()
             self._result.ends.append((self._result.tokens, self._now))
-        self._result.seconds = self._now
+        self._result.seconds, self._result.n_branches = self._now, self._policy.lookahead().n_branches
         return self._result
 
     def _measured(self, seconds: float) -> float:
@@ -132,14 +213,15 @@ class _Replay:
         candidates = self._take(self._wait if beside else self._draft_one)
         start = self._now
         k = len(candidates)
+        if beside:
+            self._prepare(k)
         self._advance(start + (self._machine.beside_target_s if beside else self._machine.target_s)[k])
         accepted = next((i for i, token in enumerate(candidates) if token != _RIGHT), k)
         epoch = self._session.epoch
         self._policy.learn_scores(self._session.commit([_RIGHT] * (accepted + 1)))
         decode_s = self._measured(self._now - start)
         self._policy.learn_step(accepted + 1, StepCost(k, decode_s, start - began + decode_s))
-        if self._session.epoch != epoch or not beside:
-            self._done_at, self._on_track = math.inf, True
+        self._settle(contradicted=self._session.epoch != epoch, beside=beside)
         if self._done_at == math.inf:
             self._begin_token()
         if schedule is Schedule.SYNC and k:
@@ -169,6 +251,8 @@ class _Replay:
 
     def _draft_one(self, _: float) -> bool:
         """Schedule sync: draft one token, after decoding what is new of the text."""
+        if not self._session.n_pending:
+            self._now += self._machine.latency_s
         if self._unread > 1:
             seconds = (self._unread - 1) * self._machine.read_s
             self._now += seconds
@@ -177,7 +261,7 @@ class _Replay:
         self._now += self._machine.draft_s
         self._policy.learn_draft(1, self._measured(self._machine.draft_s))
         self._position = len(self._session.accepted) + self._session.n_pending
-        self._offer()
+        self._offer(*self._guesses(self._position - 1))
         return True
 
     def _wait(self, seconds: float) -> bool:
@@ -191,28 +275,100 @@ class _Replay:
     def _advance(self, end: float) -> None:
         """Run the draft until `end`."""
         while self._done_at <= end:
-            self._now = self._done_at
-            self._policy.learn_draft(1, self._measured(self._machine.beside_draft_s))
-            self._offer()
+            self._now, n = self._done_at, self._n_sequences
+            self._policy.learn_draft(1, self._measured(self._machine.drafting_s(n)), n)
+            self._grow()
+            if self._on_chain:
+                self._offer(*self._guesses(self._position - 1))
             self._begin_token()
         self._now = end
 
-    def _offer(self) -> None:
-        confidence, right = self._guesses(self._position - 1)
+    def _prepare(self, k: int) -> None:
+        """The verification of `k` candidates begins."""
+        n_text = len(self._session.accepted)
+        self._verified = range(n_text, n_text + k + 1)
+        if self._done_at == math.inf and self._policy.lookahead().n_branches:  # the chain is as long as it may be
+            self._begin_token()
+
+    def _open(self) -> int:
+        """Begin branches for likely outcomes that the chain has reached. Returns how many the draft's decode has."""
+        lookahead = self._policy.lookahead()
+        if not lookahead.n_branches or not self._verified:
+            return 0
+        chances = [lookahead.probability(confidence) for confidence in self._session.confidences()]
+        for _, offset, rank in likely(chances[: len(self._verified)], lookahead.ranks, lookahead.n_branches):
+            where = self._verified[offset], rank
+            if where not in self._branches and len(self._branches) < lookahead.n_branches:
+                self._branches[where] = _ReplayedBranch()
+                self._result.n_opened += 1
+        return len(self._due())
+
+    def _due(self) -> list[tuple[_Where, _ReplayedBranch]]:
+        """The branches that are worth another token."""
+        lookahead = self._policy.lookahead()
+        most = min(lookahead.n_ahead, MOST_DEEP)
+        return [
+            (where, branch)
+            for where, branch in self._branches.items()
+            if branch.survival >= lookahead.least and len(branch.guesses) < most
+        ]
+
+    def _grow(self) -> None:
+        """The branches of a decode have one more token. What it is matters only in the one that comes true."""
+        lookahead = self._policy.lookahead()
+        for where, branch in self._due():
+            confidence, right = 0.0, False
+            chance = self._policy.calibration.mean
+            if where == self._leaves:
+                confidence, right = self._guesses(where[0] + len(branch.guesses))
+                chance = lookahead.probability(confidence)
+            branch.guesses.append((confidence, right))
+            branch.survival *= chance
+
+    def _settle(self, *, contradicted: bool, beside: bool) -> None:
+        """The verification has ended: an outcome that was prepared becomes the chain."""
+        leaves, is_due = self._leaves, self._leaves in dict(self._due())
+        branch = self._branches.get(leaves) if leaves is not None else None
+        self._branches, self._verified = {}, range(0)
+        if not contradicted and beside:
+            return
+        self._on_track, self._leaves = True, None
+        if contradicted and leaves is not None:
+            self._policy.learn_ranks([leaves[1]])
+            self._result.n_contradicted += 1
+        if contradicted and beside and branch is not None:
+            self._result.n_prepared += 1
+            self._position, self._on_chain = len(self._session.accepted), is_due
+            for guess in branch.guesses:
+                self._offer(*guess)
+            return
+        if beside:
+            self._ready_at = max(self._ready_at, self._now + self._machine.latency_s)
+        if beside and not self._machine.aborts and self._done_at < math.inf:
+            self._ready_at = max(self._ready_at, self._done_at)
+        self._done_at = math.inf
+
+    def _offer(self, confidence: float, right: bool) -> None:
+        if self._on_track and not right:
+            dice = self._rank_dice.random()
+            rank = next((r for r, share in enumerate(self._ranks) if dice < share), -1)
+            self._leaves = self._position, rank
         self._on_track = self._on_track and right
         token = _RIGHT if self._on_track else _WRONG
         self._session.offer(self._session.epoch, self._position, Guess(token, confidence))
         if self._position < len(self._session.accepted):
-            self._on_track = True  # too late: the draft continues from the target's token
+            self._on_track, self._leaves = True, None  # too late: the draft continues from the target's token
         self._position += 1
 
     def _begin_token(self) -> None:
-        """The draft starts its next token, if the policy allows."""
-        may = self._policy.may_draft(self._session.confidences())
+        """The draft starts its next decode, if the policy allows."""
+        may, n_branches = self._policy.may_draft(self._session.confidences()), self._open()
+        self._on_chain, self._n_sequences = may, may + n_branches
         self._position = len(self._session.accepted) + self._session.n_pending
         if may and self._unread > 1:  # it decodes the text first, beside the target
             self._ready_at, self._unread = self._now + (self._unread - 1) * self._machine.read_s, 1
-        self._done_at = max(self._now, self._ready_at) + self._machine.beside_draft_s if may else math.inf
+        seconds = self._machine.drafting_s(self._n_sequences) if self._n_sequences else math.inf
+        self._done_at = max(self._now, self._ready_at) + seconds
 
     def _probe(self) -> None:
         n = min(self._policy.config.probe_tokens, self._unread)

@@ -40,6 +40,17 @@ class Guess(NamedTuple):
     token: int
     confidence: float  # a draft's: gap between the two best scores, of which the token's is the best
     distribution: Distribution | None = None  # that it was drawn from, if verification needs it
+    alternatives: tuple[int, ...] = ()  # the next-best tokens, best first
+
+
+class Outcome(NamedTuple):
+    """A possible result of a verification: the draft is wrong at `position`, and the target's token there is `token`.
+
+    The position after the last candidate is included: its token is the bonus.
+    """
+
+    position: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,12 @@ def programs(document: Path) -> list[tuple[str, str]]:
     ]
 
 
+def json_block(document: Path) -> str:
+    """The only block of JSON in a document."""
+    (found,) = re.findall(r"^```json\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
 def strangers() -> list[str]:
     """Lines between commands that are none that is known here."""
     found = []

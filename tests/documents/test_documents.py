@@ -25,7 +25,16 @@ from duo.engine import options
 from duo.llama.library import supports_rpc
 from duo.loading import load
 from tests.command import ROOT, environment
-from tests.documents.documents import DOCUMENTS, Command, broken_links, commands, inline_commands, programs, strangers
+from tests.documents.documents import (
+    DOCUMENTS,
+    Command,
+    broken_links,
+    commands,
+    inline_commands,
+    json_block,
+    programs,
+    strangers,
+)
 from tests.gguf_files import tiny_llama
 from tests.golden.configuration import whole_command
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
@@ -81,10 +90,11 @@ def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     (folder / "keys").write_text("sk-1\n")
     (folder / "token").write_text("secret\n")
     tiny_llama(folder / "tiny.gguf")
+    (folder / "machine.json").write_text(json_block(ROOT / "docs" / "benchmarking.md"))
     target, draft = demo_pair
     _shell(f"duo -m {target} -md {draft} -p Once -n 8 --trace {folder}/trace.json", folder)
     return {"main.gguf": str(target), "draft.gguf": str(draft)} | {
-        name: str(folder / name) for name in ("prompt.txt", "keys", "token", "tiny.gguf", "trace.json")
+        name: str(folder / name) for name in ("prompt.txt", "keys", "token", "tiny.gguf", "trace.json", "machine.json")
     }
 
 
@@ -96,7 +106,7 @@ def _here(command: Command, names: dict[str, str]) -> str:
     for name in ("main.gguf", "draft.gguf"):
         stands_in = "tiny.gguf" if re.match(rf"duo ({'|'.join(MEASURES)}) ", text) else name
         text = text.replace(f" {name}", f" {names[stands_in]}")
-    text = re.sub(r" (prompt\.txt|keys|token)\b", lambda found: f" {names[found[1]]}", text)
+    text = re.sub(r" (prompt\.txt|keys|token|machine\.json)\b", lambda found: f" {names[found[1]]}", text)
     text = re.sub(MACHINES, "127.0.0.1", re.sub(r" -n \d+", " -n 4", re.sub(r" -r \d+", " -r 1", text)))
     return re.sub(r"^duo (\w[\w-]*)", lambda found: f"{found[0]} {SHORTLY.get(found[1], '')}", text)
 

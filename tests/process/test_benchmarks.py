@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -92,32 +89,6 @@ def test_the_halves_of_a_streamed_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (called, run.text, run.tokens) == ([1], "abcdefgh", 8)
     found = (run.first_half, run.second_half, run.tokens_per_s, run.longest_gap_s, run.first_token_s)
     assert found == pytest.approx((10, 20, 14, 0.1, 0.1))
-
-
-def test_a_relay_forwards_in_order() -> None:
-    asked = bytes(range(256)) * 4096
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        servers.Relay(server.getsockname()[1], 0.001) as relay,
-        socket.create_connection(("127.0.0.1", relay.port)) as client,
-        server.accept()[0] as connection,
-    ):
-        sender = threading.Thread(target=client.sendall, args=(asked,))
-        sender.start()
-        found = b""
-        while len(found) < len(asked):
-            found += connection.recv(1 << 16)
-        sender.join()
-        connection.sendall(b"answer")
-        assert (found, client.recv(6)) == (asked, b"answer")
-        relay.delay_s = 0.2
-        client.sendall(b"first")
-        time.sleep(0.05)  # so that the relay has read it
-        relay.delay_s = 0.0
-        client.sendall(b", second")
-        while len(found) < len(asked) + 13:
-            found += connection.recv(13)
-        assert found == asked + b"first, second"
 
 
 def test_remote_drafts_connect_and_are_killed_midway(setup: Setup) -> None:

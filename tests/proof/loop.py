@@ -39,8 +39,8 @@ class Priced(Policy):
         seconds = self.target_s(cost.n_candidates)
         super().learn_step(n_tokens, replace(cost, decode_s=seconds, total_s=seconds))
 
-    def learn_draft(self, n_tokens: int, seconds: float) -> None:
-        super().learn_draft(n_tokens, 1e-6 * n_tokens)
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
+        super().learn_draft(n_tokens, 1e-6 * n_tokens, n_sequences)
 
     @staticmethod
     def target_s(n_candidates: int) -> float:
@@ -70,11 +70,12 @@ class Case:
     guesser: Callable[[SamplingConfig], Guesser] | None = None
     policy: type[Policy] = Priced
     lookup: bool = False  # candidates from the text itself, too
+    branches: int = 0  # likely outcomes that the draft prepares
 
     def __str__(self) -> str:
         config = self.config
         changed = {key: value for key, value in config_changes(config).items() if key != "seed"}
-        ways = [way for way in ("eager", "threads", "lookup") if getattr(self, way)]
+        ways = [way for way in ("eager", "threads", "lookup", "branches") if getattr(self, way)]
         return " ".join([self.verify, self.draft, self.schedule, *ways, str(changed)])
 
 
@@ -130,7 +131,7 @@ def fit(text: Sequence[int], expected: np.ndarray) -> float:
 def write(case: Case) -> tuple[list[int], int]:
     """The text that a case writes, and the number of candidates that were verified."""
     config, n_tokens = case.config, LENGTH * case.n_sequences
-    coupled = Coupled(config)
+    coupled = Coupled(config, n_alternatives=3 if case.branches else 0)
     rejection = case.verify == "rejection"
     verifier: Verifier = Rejection(config) if rejection else Matching(coupled)
     guesser: Guesser = Proposer(config) if rejection else coupled
@@ -141,7 +142,7 @@ def write(case: Case) -> tuple[list[int], int]:
     remember(verifier, guesser)
     ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b""), lambda _: False)
     target = TableContext(TARGET)
-    draft = TableContext(DRAFTS[case.draft]) if case.draft in DRAFTS else None
+    draft = TableContext(DRAFTS[case.draft], n_branches=case.branches) if case.draft in DRAFTS else None
     policy = make_policy(case)
     metrics = Metrics()
     session = Session(PROMPT, N_VOCAB, judges_all=not rejection)
@@ -167,6 +168,13 @@ def write(case: Case) -> tuple[list[int], int]:
     generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
     assert metrics.draft_error is None
     assert draft is None or policy.in_order == rejection
+    statistics = metrics.statistics().draft
+    if case.branches and not rejection:
+        assert statistics is not None
+        assert statistics.branches is not None
+        assert statistics.branches.hits > n_tokens / 100, "too few to see a bias"
+    else:
+        assert statistics is None or statistics.branches is None
     if case.lookup and draft is None:
         assert metrics.statistics().lookup is not None
     return tokens, sum(step.n_candidates for step in metrics.steps)
@@ -177,4 +185,4 @@ def make_policy(case: Case) -> Policy:
         return restless(case.config.seed)
     if case.eager:
         return Eager(4, 6, Schedule(case.schedule))
-    return case.policy(4, 6, (Schedule(case.schedule),))
+    return case.policy(4, 6, (Schedule(case.schedule),), branches=case.branches)

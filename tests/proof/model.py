@@ -59,8 +59,10 @@ class TableContext:
     n_rollback: int | None = None
     was_first = False
 
-    def __init__(self, table: Table, during: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, table: Table, during: Callable[[], object] = lambda: None, n_branches: int = 0) -> None:
         self.during = during
+        self.n_branches = n_branches
+        self._branches: dict[int, list[int]] = {}
         self._table = table
         self._tokens: list[int] = []
         self._aborted = False
@@ -79,6 +81,27 @@ class TableContext:
         for i, n in enumerate(range(len(text) - n_rows + 1, len(text) + 1)):
             rows[i] = self._table[tuple(text[n - n % LENGTH : n])]
         return rows
+
+    def _after(self, text: Sequence[int]) -> Logits:
+        return self._table[tuple(text[len(text) - len(text) % LENGTH :])]
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        if self._aborted:
+            raise DecodeAborted("aborted")
+        self.during()
+        texts = [self._branches[sequence] if sequence else self._tokens for sequence, _ in tokens]
+        for text, (_, token) in zip(texts, tokens, strict=True):
+            text.append(token)
+        return np.stack([self._after(text) for text in texts])
+
+    def branch(self, sequence: int, n_past: int) -> None:
+        self._branches[sequence] = self._tokens[:n_past]
+
+    def adopt(self, sequence: int) -> None:
+        self._tokens = self._branches.pop(sequence)
+
+    def drop(self, sequence: int) -> None:
+        self._branches.pop(sequence, None)
 
     def rollback(self, n_past: int) -> None:
         del self._tokens[n_past:]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from duo.config import AUTO_DRAFT, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
+from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.background import Background
 from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder, decode_all
@@ -24,7 +25,7 @@ from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Logits
 from duo.spec.verify import Matching
-from tests.fakes import Eager, restless
+from tests.fakes import RANKS, Eager, Preparing, restless
 
 ONE = ThreadConfig(1, 1, (1,), (1, 1))
 TWO = ThreadConfig(2, 2, (1, 2), (1, 1))
@@ -40,7 +41,7 @@ class Pair:
         self.n = n
         config = ContextConfig(N_CTX, 1, 1, n_outputs_max=DEFAULT.probe_tokens, exact=True)
         self.target = Context(target, config)
-        self.draft = Context(draft, config)
+        self.draft = Context(draft, replace(config, n_branches=MAX_BRANCHES))
         self.prompt: list[int] = []
         self.sampling = SamplingConfig()
         self.metrics = Metrics()  # of the last text
@@ -70,7 +71,7 @@ class Pair:
         for context in (self.target, self.draft):
             context.rollback(min(context.n_past, len(self.prompt) - 1))
             context.set_threads(threads.target_batch, threads.target_batch)
-        n_vocab, sampler = self.model.n_vocab, chooser(self.sampling)
+        n_vocab, sampler = self.model.n_vocab, chooser(self.sampling, n_alternatives=len(RANKS))
         self.metrics = Metrics()
         request = DraftRequest(
             Session(self.prompt, n_vocab),
@@ -106,7 +107,9 @@ class Before:
         self._context = context
         self._before = before
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.n_rollback = context.n_rollback
+        self.n_rollback, self.n_branches = context.n_rollback, context.n_branches
+        self.branch, self.decode_each = context.branch, context.decode_each
+        self.adopt, self.drop = context.adopt, context.drop
         self.rollback, self.set_threads = context.rollback, context.set_threads
         self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 
@@ -127,6 +130,7 @@ def policies() -> dict[str, Policy]:
     """One of each schedule; most verify whatever is ready, so that much is accepted and much rejected."""
     return {
         "async": Eager(AUTO_DRAFT, 2 * AUTO_DRAFT),
+        "outcomes prepared": Preparing(4, 8, MAX_BRANCHES),
         "sync": Eager(AUTO_DRAFT, 2 * AUTO_DRAFT, Schedule.SYNC),
         "off": Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, (Schedule.OFF,)),
         "auto": Policy(AUTO_DRAFT, 2 * AUTO_DRAFT),

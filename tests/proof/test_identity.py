@@ -14,7 +14,7 @@ from duo.errors import DecodeError
 from duo.llama.quantize import quantize
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from tests.fakes import Eager, FakeContext, restless
+from tests.fakes import Eager, FakeContext, Preparing, restless
 from tests.prompts import PROMPTS
 from tests.proof.pair import N_CTX, ONE, TWO, Before, Pair, opened, policies
 from tests.unit.engine.helpers import until
@@ -84,6 +84,25 @@ def test_the_text_is_the_same_where_candidates_are_certainly_used(pair: Pair, sc
         assert statistics is not None
         accepted, verified = accepted + statistics.accepted, verified + statistics.verified
     assert 0 < accepted < verified, "some were accepted and some rejected"
+
+
+@Q8_0
+def test_the_text_is_the_same_where_prepared_outcomes_certainly_come_true(pair: Pair) -> None:
+    def prepare() -> None:
+        """Let the draft decode branches while the target verifies."""
+        records = pair.metrics.branch_records
+        n = len(records)
+        until(lambda: len(records) >= n + 3 or pair.target.n_past < len(pair.prompt))
+
+    n_hits = 0
+    for kind in ("code", "story", "german"):
+        plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=0.8, seed=7))
+        assert pair.write(pair.draft, Preparing(4, 8, 8), before=prepare) == plain
+        statistics = pair.metrics.statistics().draft
+        assert statistics is not None
+        assert statistics.branches is not None
+        n_hits += statistics.branches.hits
+    assert n_hits > 0
 
 
 @Q8_0

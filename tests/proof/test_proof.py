@@ -56,6 +56,11 @@ CASES = [
     Case("rejection", "bad", "sync", COLD, lookup=True),
     Case("rejection", "bad", "async", TOP_K, lookup=True),
     Case("coupled", "absent", "sync", TOP_P, lookup=True),
+    Case("coupled", "good", "async", PLAIN, branches=4),
+    Case("coupled", "bad", "async", TOP_P, branches=8),
+    Case("coupled", "good", "async", PENALISED, branches=2),
+    Case("coupled", "bad", "async", HOT, branches=4, threads=True),
+    Case("rejection", "bad", "async", PLAIN, branches=4),
     Case("rejection", "good", "async", PLAIN, threads=True),
     Case("rejection", "bad", "async", TOP_K, threads=True),
     Case("rejection", "adversarial", "restless", HOT, threads=True),
@@ -73,6 +78,9 @@ BIASED = {
     "one noise for draw and coin": replace(BAD, verifier=biased.CoinOfDraw),
     "one noise for draw and bonus": replace(BAD, draft="good", verifier=biased.BonusOfDraw),
     "one noise for two positions": Case("coupled", "good", "sync", PLAIN, verifier=biased.halved),
+    "one noise for two positions, with branches": Case(
+        "coupled", "good", "async", PLAIN, verifier=biased.halved, branches=4
+    ),
     "candidates dropped by their own probability": replace(BAD, verifier=biased.Choosy),
     "candidates dropped by what follows": replace(BAD, verifier=biased.FarSighted),
 }

@@ -35,9 +35,9 @@ def in_thread(work: Callable[[], object]) -> None:
 
 def test_the_public_names() -> None:
     names = (
-        "BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics DuoError Engine "
-        "GenerationStatistics Lead LookupStatistics MemoryLimitError ModelError PromptError PromptStatistics Source "
-        "Statistics Step Stream UsageError load"
+        "BranchStatistics BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics "
+        "DuoError Engine GenerationStatistics Lead LookupStatistics MemoryLimitError ModelError PromptError "
+        "PromptStatistics Source Statistics Step Stream UsageError load"
     )
     assert duo.__all__ == names.split()
     assert {name: getattr(duo, name).__name__ for name in duo.__all__} == {name: name for name in duo.__all__}

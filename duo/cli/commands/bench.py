@@ -56,6 +56,8 @@ def bench(options: BenchOptions) -> int:
     load_before, since = round(os.getloadavg()[0], 2), moment()
     _check_plot(options.plot)
     options = replace(options, draft=plan.largest)
+    if plan.emulation is not None:  # one core for each model
+        options = replace(options, threads=options.threads or 1, threads_draft=options.threads_draft or 1)
     check_usage(options)
     modes = plan.modes_for(options.has_draft)
     versions = {name: {"path": str(path), "version": peers.version(path)} for name, path in plan.peers.items()}
@@ -72,12 +74,15 @@ def bench(options: BenchOptions) -> int:
         draft = models[1].path if len(models) > 1 else None
         job = Job(slot.target.path, draft, "", Path(), options.predict, slot.n_ctx)
         limits = {name: replace(slot.config, draft_n_max=n).drafting() for name, n in plan.limits.items()}
-        contestants = own_modes(engine, _possible(modes, plan, slot), limits, stack)
+        contestants = own_modes(engine, _possible(modes, plan, slot), limits, stack, plan.emulation)
         n_max = list(dict.fromkeys(n or DEFAULT_N_MAX for n in plan.limits.values()))
         contestants += other_programs(plan.peers, n_max, job, engine, stack, may_fail=plan.peers_were_found)
         results = Results(contestants)
         facts = circumstances() | {"load_before": load_before, "complete": False}
         facts |= {"peers": versions, "options": plain_options(asdict(options)) | {"draft": options.limits}}
+        if plan.emulation is not None:
+            facts["emulated"] = plan.emulation.facts()
+            say(f"duo: {formats.emulated(facts['emulated'])}")
         _caution(others(since))
         sums: list[dict[str, str]] = []
         try:

@@ -86,9 +86,11 @@ def _results(
     checker = Checker(engine, config, stop)
     # With `off`, nothing would be verified.
     choices = [schedule for schedule in schedules_of(slot.drafting) if schedule is not Schedule.OFF]
+    assert slot.draft_cache is not None
+    branches = slot.drafting.branches if slot.draft_cache.context.n_branches else 0
     for i, prompt in enumerate(prompts):
         show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
-        policy = Policy(slot.drafting.n_max, slot.drafting.n_ahead, choices, slot.threads.draft)
+        policy = Policy(slot.drafting.n_max, slot.drafting.n_ahead, choices, slot.threads.draft, branches=branches)
         yield checker.compare(prompt, config.sampling.seed + i, policy)
 
 
@@ -111,7 +113,8 @@ def _reserve(engine: Engine, prompts: Sequence[Sequence[int]], n_predict: int) -
 def _describe(result: Comparison, target: Model) -> str:
     difference = result.difference
     if difference is None:
-        return f"identical, {result.n_tokens} tokens, of which {result.n_accepted} accepted candidates"
+        prepared = f"; {result.n_prepared} outcomes prepared" if result.n_prepared else ""
+        return f"identical, {result.n_tokens} tokens, of which {result.n_accepted} accepted candidates{prepared}"
     words = [
         "the end" if token < 0 else repr(target.piece(token).decode("utf-8", "replace"))
         for token in (difference.alone, difference.drafted)

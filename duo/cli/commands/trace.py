@@ -93,6 +93,11 @@ def _totals(found: Shares) -> list[str]:
             f"waste     {_percent(n_wasted, found.n_drafted)} of {found.n_drafted} drafted tokens were not accepted",
             f"accepted  {_percent(found.n_accepted, found.n_verified)} of {found.n_verified} verified tokens",
         ]
+    if found.n_prepared:
+        share = _percent(found.n_hits, found.n_contradicted)
+        lines.append(
+            f"branches  {found.n_prepared} outcomes prepared, hit rate {share} of {found.n_contradicted} contradictions"
+        )
     return lines
 
 

@@ -16,14 +16,17 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import Measurements, Meter
-from duo.diagnose.target_meter import Stopped
+from duo.diagnose.target_meter import SIZES, Stopped
 from duo.diagnose.timing import MeasurementError
 from duo.engine.cores import split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
 from duo.engine.threads import ON_CPU
+from duo.engine.warmup import N_SEQUENCES
 from duo.errors import UsageError
 from duo.spec import forecast
+from duo.spec.constants import DEFAULT
+from duo.spec.curves import increasing, interpolated
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine
@@ -62,7 +65,7 @@ def tune(options: TuneOptions) -> int:
     if isinstance(measured, int):
         say("duo: interrupted: nothing was saved")
         return measured
-    acceptance = sum(right for _, right in measured.scores) / len(measured.scores)
+    acceptance = _acceptance(measured)
     tuned = choose(measured, acceptance)
     threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
     with blame("the profile", profile.path):
@@ -82,18 +85,33 @@ def choose(measured: Measurements, acceptance: float) -> Tuned:
     def sequential_rate(n_threads: int) -> float:
         return forecast.taking_turns(_curve(measured, n_threads), draft_s, acceptance).rate
 
-    def concurrent_rate(split: tuple[int, int]) -> float:
-        times, concurrent_draft_s = measured.beside[split]
-        return forecast.overlapped(list(times.values()), concurrent_draft_s, acceptance, 2 * AUTO_DRAFT).rate
-
     n_target = max({n for n, _ in measured.target}, key=sequential_rate)
-    split = max(measured.beside, key=concurrent_rate)
+    split = concurrent_threads(measured, acceptance)
     times, concurrent_draft_s = measured.beside[split]
     alone = _curve(measured, n_target)
     # A concurrent decode cannot be faster: where it seems so, the measurement is noisy.
     concurrent = [max(pair) for pair in zip(alone, times.values(), strict=True)]
-    machine = Machine(alone, draft_s, concurrent, max(draft_s, concurrent_draft_s))
+    beside_draft_s = max(draft_s, concurrent_draft_s)
+    machine = Machine(alone, draft_s, concurrent, beside_draft_s, branch_s=_branch_times(measured, beside_draft_s))
     return Tuned(n_target, n_draft, split, machine)
+
+
+def concurrent_threads(measured: Measurements, acceptance: float) -> tuple[int, int]:
+    """The numbers of threads of target and draft with the best forecast of schedule async."""
+
+    def rate(split: tuple[int, int]) -> float:
+        times, draft_s = measured.beside[split]
+        return forecast.overlapped(list(times.values()), draft_s, acceptance, 2 * AUTO_DRAFT).rate
+
+    return max(measured.beside, key=rate)
+
+
+def _branch_times(measured: Measurements, draft_s: float) -> list[float]:
+    """t_d for 1, 2, … sequences, concurrently; empty if it was not measured. Never less for more of them."""
+    if not measured.branches:
+        return []
+    known = {1: draft_s} | {n: max(draft_s, seconds) for n, seconds in measured.branches.items()}
+    return interpolated(increasing(known, {}), max(known), DEFAULT)
 
 
 def learned(measured: Measurements, tuned: Tuned) -> Policy:
@@ -106,6 +124,8 @@ def learned(measured: Measurements, tuned: Tuned) -> Policy:
             costs.add_target(n, seconds)
     policy.alone.add_draft(machine.draft_s, tuned.draft)
     policy.beside.add_draft(machine.beside_draft_s)
+    for n in measured.branches:
+        policy.beside.add_draft(machine.branch_s[n - 1], n_sequences=n)
     policy.learn_scores(measured.scores)
     return policy
 
@@ -149,6 +169,10 @@ def _describe(measured: Measurements, acceptance: float) -> list[str]:
         lines.append(f"{f'draft on {_threads(n_threads)}':<36}{1000 * seconds:8.2f}")
     for (target, draft), (_, seconds) in measured.beside.items():
         lines.append(f"{f'draft on {draft}, concurrent target on {target}':<36}{1000 * seconds:8.2f}")
+    if measured.branches:
+        sizes_text = ", ".join(map(str, measured.branches))
+        times_text = ", ".join(f"{1000 * seconds:.2f}" for seconds in measured.branches.values())
+        lines.append(f"concurrent draft, one token in {sizes_text} sequences at once: {times_text} ms")
     return [*lines, f"{100 * acceptance:.0f} % of the draft's tokens would be accepted"]
 
 
@@ -158,6 +182,10 @@ def _threads(n: int) -> str:
 
 def _curve(measured: Measurements, n_threads: int) -> list[float]:
     return [seconds for (threads, _), seconds in sorted(measured.target.items()) if threads == n_threads]
+
+
+def _acceptance(measured: Measurements) -> float:
+    return sum(right for _, right in measured.scores) / len(measured.scores)
 
 
 def _measure(engine: Engine) -> Measurements | int:
@@ -174,16 +202,20 @@ def _measure(engine: Engine) -> Measurements | int:
             splits = {split_cores(None, None, cores), (max(1, cores - 1), 1), (max(1, cores // 2), max(1, cores // 2))}
             counts = sorted({max(1, cores // 2), cores})
             on_cpu = slot.target.places == ON_CPU
-            times = meter.announce(cores, len(counts) + len(splits), len(texts) * _N_TEXT, on_cpu=on_cpu)
+            branches = [n for n in N_SEQUENCES if n <= 1 + slot.draft_cache.context.n_branches]
+            n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
+            times = meter.announce(cores, n_groups, len(texts) * _N_TEXT, on_cpu=on_cpu)
             expected_s, limit_s = (math.ceil(_REPLAY_S + seconds) for seconds in times)
             _note(f"measuring takes about {expected_s} s, at most {limit_s} s")
-            found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts))
+            found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(texts) + len(branches))
             ratios = []
             for text in texts:
                 scores, ratio = meter.accept(text, _N_TEXT, cores, slot.translation)
                 found.scores += scores
                 ratios.append(ratio)
             found.scale_draft(sum(ratios) / len(ratios))
+            if branches:
+                found.branches = meter.branches(concurrent_threads(found, _acceptance(found)), branches)
             return found
 
         try:

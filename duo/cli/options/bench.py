@@ -19,6 +19,7 @@ from duo.cli.options.threads import ThreadOptions
 
 BENCH = "What is measured"
 _MAX_ROUNDS = 1000
+_LEAST_SLOW_DOWN = 0.001
 option = partial(declare.option, panel=BENCH)
 
 
@@ -33,7 +34,8 @@ class MeasuredOptions:
     modes: Annotated[str | None, option(
         "--modes", metavar="LIST", show_default="plain,sync,async,auto",
         help="Modes to measure. plain: the target alone; lookup: with candidates from the text itself; sync: "
-        "sequential drafting; async: concurrent drafting; auto: the schedule that duo chooses, and lookup; remote: "
+        "sequential drafting; async: concurrent drafting without branches; prepared: concurrent drafting with "
+        "branches for likely outcomes, where they pay; auto: the schedule that duo chooses, and lookup; remote: "
         "async, with the draft in a separate duo back process.")] = None
     limits: Annotated[str, option(
         "--draft", "--draft-max", "--spec-draft-n-max", metavar="LIST",
@@ -58,6 +60,21 @@ class MeasuredOptions:
 
 
 @dataclass(frozen=True)
+class EmulationOptions:
+    """Devices that are emulated."""
+
+    machine: Annotated[str | None, option(
+        "--machine", metavar="FILE[:PAIR]",
+        help="Emulate the devices of a machine file: each decode computes for real and returns when the emulated "
+        "device would have. Prefill is not emulated. By default with one thread per model and the modes plain, sync, "
+        "async and, without a link, prepared.")] = None
+    slow_down: Annotated[float, option(
+        "--slow-down", metavar="S", min=_LEAST_SLOW_DOWN,
+        help="Multiply all times of the emulated devices by S, so that no decode takes longer than they do. Rates "
+        "are converted back.")] = 1.0
+
+
+@dataclass(frozen=True)
 class ResultOptions:
     """Output of the results."""
 
@@ -69,11 +86,11 @@ class ResultOptions:
 
 
 @dataclass(frozen=True)
-class BenchOptions(MeasuredOptions, EngineOptions, ResultOptions):
+class BenchOptions(MeasuredOptions, EmulationOptions, EngineOptions, ResultOptions):
     """The options of `duo bench`: what is measured, and the options of a run that affect the cost of a decode."""
 
     offers = (
-        ModelOptions, MeasuredOptions, HubOptions, ExactOption, DeviceOptions, ThreadOptions,
+        ModelOptions, MeasuredOptions, EmulationOptions, HubOptions, ExactOption, DeviceOptions, ThreadOptions,
         ContextOption, CacheOptions, WarmupOption, ResultOptions, LogOptions,
     )
     profile: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from duo.bench.contestant import ALONE, MODES
+from duo.bench.emulation import Emulation
+from duo.bench.machines import read_pair
 from duo.bench.peers import PROGRAMS, found_on_path
 from duo.bench.prompts import Prompt, built_in, chosen, parse_prompts
 from duo.cli.options.bench import BenchOptions
@@ -16,6 +18,7 @@ from duo.errors import UsageError
 
 _MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
 _DEFAULT_MODES = ("plain", "sync", "async", "auto")  # without remote, which needs memory for a second draft
+_EMULATED_MODES = ("plain", "sync", "async", "prepared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Plan:
     prompts: list[Prompt]
     peers: dict[str, Path]
     peers_were_found: bool  # on the PATH, not requested
+    emulation: Emulation | None = None  # of the devices
 
     @property
     def largest(self) -> int | None:
@@ -38,10 +42,16 @@ class Plan:
     def modes_for(self, has_draft: bool) -> tuple[str, ...]:
         """The modes to measure. Raises UsageError if a mode needs a draft and there is none."""
         if has_draft:
-            return self.modes or _DEFAULT_MODES
+            return self.modes or self._default_modes
         if drafting := [mode for mode in self.modes or () if mode not in ALONE]:
             raise UsageError(f"--modes {drafting[0]} needs a draft: name one with -md or -hfd")
         return self.modes or ALONE
+
+    @property
+    def _default_modes(self) -> tuple[str, ...]:
+        if self.emulation is None:
+            return _DEFAULT_MODES
+        return tuple(mode for mode in _EMULATED_MODES if mode not in self.emulation.impossible_modes)
 
 
 def read_plan(options: BenchOptions) -> Plan:
@@ -50,13 +60,37 @@ def read_plan(options: BenchOptions) -> Plan:
     if options.prompts is not None:
         prompts = parse_prompts(read_file(options.prompts, escape=False)[1])
     categories = None if options.categories is None else _split(options.categories, "--categories")
+    modes = None if options.modes is None else _modes(options.modes)
+    limits = {name: _limit(name) for name in _split(options.limits, "--draft")}
     return Plan(
-        None if options.modes is None else _modes(options.modes),
-        {name: _limit(name) for name in _split(options.limits, "--draft")},
+        modes,
+        limits,
         chosen(prompts, categories),
-        found_on_path() if options.peers is None else _peers(options.peers),
-        options.peers is None,
+        *_programs(options),
+        _emulation(options, limits, modes or ()),
     )
+
+
+def _programs(options: BenchOptions) -> tuple[dict[str, Path], bool]:
+    """The programs to compare with, and whether they were not requested. None is on emulated devices."""
+    if options.machine is None:
+        return (found_on_path(), True) if options.peers is None else (_peers(options.peers), False)
+    if options.peers is not None and _peers(options.peers):
+        raise UsageError("--peers: other programs' devices cannot be emulated: leave out --peers or --machine")
+    return {}, False
+
+
+def _emulation(options: BenchOptions, limits: Mapping[str, int | None], modes: Sequence[str]) -> Emulation | None:
+    if options.machine is None:
+        if options.slow_down != 1:
+            raise UsageError("--slow-down is about emulated devices: name some with --machine")
+        return None
+    if options.plot is not None:
+        raise UsageError("--plot: there are no plots of emulated devices: leave out --plot or --machine")
+    found = Emulation(read_pair(options.machine, max(n or AUTO_DRAFT for n in limits.values())), options.slow_down)
+    if wrong := [mode for mode in modes if mode in found.impossible_modes]:
+        raise UsageError(f"--modes {wrong[0]}: {found.impossible_modes[wrong[0]]}")
+    return found
 
 
 def _modes(text: str) -> tuple[str, ...]:

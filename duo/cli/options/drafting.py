@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from duo.cli.options.declare import DRAFTING, MAIN, option
-from duo.config import MAX_AHEAD, MAX_CANDIDATES
+from duo.config import MAX_AHEAD, MAX_BRANCHES, MAX_CANDIDATES
 
 
 def parse_auto(value: str | int | None) -> int | None:
@@ -44,6 +44,12 @@ class DraftingOptions:
         "--schedule", panel=DRAFTING,
         help="async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; "
         "off: the target alone; auto: the fastest, measured during the run.")] = "auto"
+    branches: Annotated[int | None, option(
+        "--branches", panel=DRAFTING, metavar="N|auto", parser=parse_auto, show_default="auto",
+        help="Number of likely outcomes of a verification that the draft prepares while the target verifies (schedule "
+        f"async), each in a branch: a sequence of its own in the draft's KV cache; at most {MAX_BRANCHES}. It helps a "
+        "draft on hardware of its own; auto: as many as pay, often none. There are none for remote and RPC drafts, "
+        "for a draft with another vocabulary, and with --verify rejection.")] = None
     lookup: Annotated[LookupChoice, option(
         "--lookup", panel=DRAFTING,
         help="auto: where it is faster, propose the tokens that followed an earlier occurrence of the last ones in the "

@@ -77,6 +77,7 @@ class EngineOptions(
             n_predict=self.predict,
             warmup=self.warmup,
             lookup=self.lookup,
+            branches=self.branches,
         )
 
 

@@ -22,8 +22,15 @@ class PlanOptions:
     target_ms: Annotated[str | None, typer.Option(
         "--target-ms", metavar="MS|N:MS,…",
         help="Milliseconds per decode of the target: one number for all batch sizes, or a list of size:ms.")] = None
-    draft_ms: Annotated[float | None, typer.Option(
-        "--draft-ms", metavar="MS", help="Milliseconds per token of the draft.")] = None
+    draft_ms: Annotated[str | None, typer.Option(
+        "--draft-ms", metavar="MS|N:MS,…",
+        help="Milliseconds per decode of the draft: of one token, or a list of N:MS for one token in each of N "
+        "sequences, to predict what prepared outcomes gain (--branches).")] = None
+    machine: Annotated[str | None, typer.Option(
+        "--machine", metavar="FILE[:PAIR]",
+        help="Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.")] = None
+    latency_ms: Annotated[float | None, typer.Option(
+        "--latency-ms", metavar="MS", help="Round trip to a draft on another machine.")] = None
     accept: Annotated[float | None, typer.Option(
         "--accept", metavar="SHARE",
         help="Probability that a candidate is accepted if all before it are, 0 to 1.")] = None

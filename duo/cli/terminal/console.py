@@ -42,6 +42,7 @@ _FIRST = {
     "exact": "--exact", "n_ctx": "-c", "n_threads": "-t", "n_threads_batch": "-tb", "n_batch": "-b", "n_ubatch": "-ub",
     "draft_n_threads": "-td", "cpu_range": "-Cr", "draft_cpu_range": "-Crd", "n_predict": "-n", "seed": "-s",
     "draft_n_max": "--draft", "draft_n_ahead": "--draft-ahead", "temperature": "--temp", "top_k": "--top-k",
+    "branches": "--branches",
     "top_p": "--top-p", "min_p": "--min-p", "typical_p": "--typical", "repeat_penalty": "--repeat-penalty",
     "repeat_last_n": "--repeat-last-n", "presence_penalty": "--presence-penalty", "stop": "-r", "max_tokens": "-n",
     "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "devices": "-dev",

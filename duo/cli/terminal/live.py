@@ -144,6 +144,9 @@ def status(reading: Reading, *, ascii_only: bool = False) -> list[Text]:
         n = round(share * _BAR)
         busy.append(f"{name} ").append(full * n, style).append(f"{empty * (_BAR - n)} {share:4.0%}  ")
     schedule = [reading.schedule.value, f"{reading.n_pending} candidates ahead"]
+    if reading.n_prepared:
+        schedule.append(f"{reading.n_prepared} outcomes prepared")
+        schedule += [f"{reading.hits:.0%} hits"] if reading.hits is not None else []
     lines = [Text(edge + between.join(rates)), busy, Text(edge + between.join(schedule))]
     for line in lines:
         line.style, line.no_wrap, line.overflow = "dim", True, "crop"

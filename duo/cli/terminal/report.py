@@ -81,9 +81,10 @@ def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = 
     elif draft:
         failure = f"; failed: {draft['error']}" if draft["error"] else ""
         translated = f"; {_translated(draft)}" if draft["vocabulary"] == TRANSLATED else ""
+        branches = f"; {_prepared(draft['branches'])}" if draft["branches"] else ""
         lines.append(
             f"draft   {draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted "
-            f"({_percent(draft['accept_rate'])}){translated}{failure}{beside}"
+            f"({_percent(draft['accept_rate'])}){translated}{branches}{failure}{beside}"
         )
     elif lookup:
         lines.append(f"lookup  {lookup}")
@@ -92,6 +93,11 @@ def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = 
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory  {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
+
+
+def _prepared(branches: dict[str, Any]) -> str:
+    """The outcomes prepared, and how often one of them came true."""
+    return f"{branches['prepared']} outcomes prepared, hit rate {_percent(branches['hit_rate'])}"
 
 
 def _translated(draft: dict[str, Any]) -> str:
@@ -202,7 +208,17 @@ def _draft_lines(draft: dict[str, Any]) -> list[str]:
         lines.append(f"            {_translated(draft)}")
     if draft["error"]:
         lines.append(f"            the draft failed: {draft['error']}")
-    return lines
+    return lines + (_branch_lines(draft["branches"]) if draft["branches"] else [])
+
+
+def _branch_lines(branches: dict[str, Any]) -> list[str]:
+    shares = (_value(None if share is None else 100 * share, ".0f") for share in branches["hit_rate_by_position"])
+    lines = [
+        f"branches    {_prepared(branches)} ({branches['hits']} of {branches['contradictions']} contradictions); "
+        f"{branches['tokens']} tokens drafted in them"
+    ]
+    positions = " ".join(shares)
+    return [*lines, f"            hit rate by position, %: {positions}"] if positions else lines
 
 
 def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import ClosedError, DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
-from duo.llama.context import Context, cache_bytes
+from duo.llama.context import BRANCH_CELLS, Context, cache_bytes
 from duo.llama.model import Model
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
@@ -188,3 +189,83 @@ def test_with_exact_decodes_one_token_has_the_size_of_two(
     context.decode(text[:1])
     context.decode(text[1:3])
     assert not context.was_first
+
+
+# Branches
+
+
+def test_a_branch_has_the_logits_of_the_same_text_in_another_context(
+    model: Model, make: Callable[..., Context]
+) -> None:
+    """But for the order of the cells, in which attention adds them up."""
+    context, other, text = make(n_branches=3), make(n_branches=3), tokens(model, 20)
+    for each in (context, other):
+        each.decode(text)
+    context.branch(1, 20)
+    context.branch(2, 15)
+    rows = context.decode_each([(1, 50), (0, 60), (2, 70)]).copy()
+    for row, beginning, token in zip(rows, (20, 20, 15), (50, 60, 70), strict=True):
+        other.rollback(0)
+        other.decode(text)
+        other.rollback(beginning)
+        for sequence in (1, 2):
+            other.branch(sequence, beginning)
+        alike = other.decode_each([(0, token), (1, token), (2, token)])
+        assert np.abs(alike - row).max() < np.abs(rows[0] - rows[1]).max() / 4
+    assert context.n_past == 21
+
+
+def test_a_branch_becomes_the_text(model: Model, make: Callable[..., Context]) -> None:
+    context, other, text = make(n_branches=2), make(), tokens(model, 20)
+    context.decode(text)
+    context.branch(1, 15)
+    context.branch(2, 12)
+    context.decode_each([(0, 60), (1, 70), (2, 80)])
+    context.decode_each([(2, 81), (1, 71)])
+    context.adopt(1)
+    assert context.n_past == 17
+    other.decode([*text[:15], 70, 71])
+    assert np.abs(context.decode([72]) - other.decode([72])).max() < 1.0, "other kernels, the same text"
+    context.drop(2)
+    context.rollback(10)
+    other.rollback(10)
+    assert (context.decode(text[10:14], n_rows=4) == other.decode(text[10:14], n_rows=4)).all()
+
+
+def test_the_cells_of_dropped_branches_are_free(model: Model, make: Callable[..., Context]) -> None:
+    """A cache full of text has room for all branches, again and again."""
+    context = make(n_ctx=256, n_branches=8)
+    text = tokens(model, 256)
+    context.decode(text)
+    for _ in range(3):
+        for sequence in range(1, 9):
+            context.branch(sequence, 200)
+        for i in range(BRANCH_CELLS):
+            context.decode_each([(sequence, 100 + i) for sequence in range(1, 9)])
+        for sequence in range(1, 9):
+            context.drop(sequence)
+
+
+def test_an_aborted_decode_of_branches_leaves_them_as_they_were(model: Model, make: Callable[..., Context]) -> None:
+    context = make(n_branches=2)
+    context.decode(tokens(model, 20))
+    context.branch(1, 10)
+    context.abort()
+    with pytest.raises(DecodeAborted):
+        context.decode_each([(0, 5), (1, 6)])
+    context.resume()
+    assert context.decode_each([(0, 5), (1, 6)]).shape == (2, model.n_vocab)
+    assert context.n_past == 21
+
+
+def test_after_branches_a_batch_belongs_to_the_text(model: Model, make: Callable[..., Context]) -> None:
+    """The memory of the batch is reused."""
+    context, other, text = make(n_branches=2), make(), tokens(model, 20)
+    for each in (context, other):
+        each.decode(text)
+    context.branch(1, 20)
+    context.decode_each([(1, 5), (0, 6)])
+    context.rollback(20)
+    other.decode([6])
+    other.rollback(20)
+    assert (context.decode([7, 8, 9], n_rows=3) == other.decode([7, 8, 9], n_rows=3)).all()

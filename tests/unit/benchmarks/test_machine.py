@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.machine import N_READ, SIZES, Series, document, measure, noise
-from benchmarks.regret import curve
+from duo.bench.machines import read_machine
 from tests.fakes import FakeContext
 
 N_VOCAB = 300
@@ -62,12 +64,14 @@ def test_noise_is_about_the_median_and_spikes_are_not_noise() -> None:
     assert noise([1.1, 1 / 1.1, 1.1, 1 / 1.1, 4.0]) == pytest.approx((math.log(1.1), 0.2))
 
 
-def test_the_document_is_what_the_judge_reads() -> None:
+def test_the_document_is_what_the_judge_reads(tmp_path: Path) -> None:
     times = {n: [0.010 + 0.001 * n, 0.001, 9.0] for n in SIZES}
     series = Series(times, times, [0.002] * 3, [0.003] * 3, [0.001 * N_READ] * 3)
     found = document("a machine", 3, {"demo": series})
     figures = found["pairs"]["demo"]
-    assert curve(figures["target_ms"])[:2] == pytest.approx([0.011, 0.012])
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({**found, "noise": 0.1}))
+    assert read_machine(path)["demo"].machine.target_s[:2] == pytest.approx([0.011, 0.012])
     assert (figures["draft_ms"], figures["beside_draft_ms"], figures["read_ms"], figures["traces"]) == (2, 3, 1, "demo")
     assert found["name"] == "a machine"
     assert 0 < found["spikes"] < 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.models import PAIRS, prompt_files
-from benchmarks.regret import FOLDER, LETTERS, N_MAX, N_TOKENS, Case, Regret, cases, curve, judge, late, texts, verdicts
+from benchmarks.regret import FOLDER, LETTERS, N_MAX, N_TOKENS, Case, Regret, cases, judge, late, texts, verdicts
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -34,6 +34,18 @@ def test_the_policy_meets_the_bars() -> None:
     """Change a constant or a rule of the policy, and this says what it costs."""
     found = [each for case in cases() for each in judge(case, N_TOKENS, n_seeds=1)]
     assert [str(verdict) for verdict in verdicts(found) if not verdict.passed] == []
+
+
+def test_outcomes_are_prepared_on_devices_apart_and_not_on_shared_cores() -> None:
+    """Not after the first text."""
+    opened = dict.fromkeys(("two-cards/draft-8ms", "cores"), 0)
+    for found in cases(n_texts=2):
+        name = "cores" if "-cores/" in found.name else found.name
+        if name in opened:
+            policy = found.policy((Schedule.ASYNC,))
+            found.replay(policy, 0, N_TOKENS, 0)
+            opened[name] += found.replay(policy, 1, N_TOKENS, 0).n_opened
+    assert opened["two-cards/draft-8ms"] > opened["cores"] == 0
 
 
 def test_a_policy_without_a_budget_misses_them() -> None:
@@ -95,24 +107,6 @@ def test_the_second_half_begins_with_the_step_that_reaches_it() -> None:
 
 
 # The files
-
-
-def test_a_curve_is_linear_between_known_sizes_and_beyond_the_last_two() -> None:
-    found = curve({"1": 10, "2": 12, "4": 18})
-    assert found == pytest.approx([(10, 12, 15, 18, *range(21, 60, 3))[n] / 1000 for n in range(N_MAX + 1)])
-    assert curve({"1": 10, "32": 320})[-1] == pytest.approx(0.17)
-
-
-def test_the_machines_are_complete() -> None:
-    for path in FOLDER.glob("*.json"):
-        machine = json.loads(path.read_text(encoding="utf-8"))
-        assert machine["name"], path
-        assert machine["source"], path
-        assert 0 < machine["noise"] < 0.5, path
-        assert 0 <= machine["spikes"] < 0.1, path
-        for pair in machine["pairs"].values():
-            assert all(ms > 0 for curve in (pair["target_ms"], pair["beside_target_ms"]) for ms in curve.values()), path
-            assert min(pair["draft_ms"], pair["beside_draft_ms"], pair["read_ms"]) > 0, path
 
 
 def test_there_is_a_trace_of_each_prompt() -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from duo.cli.options.bench import BenchOptions
 from duo.cli.options.bench_plan import read_plan
-from tests.command import ONE_EACH, Run, assert_refused, models
+from tests.command import ONE_EACH, ROOT, Run, assert_refused, models
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
 
+FAR = ROOT / "benchmarks/machines/m2-m1.json"
 SHORT = ("-n", "4", "-r", "1", "--peers", "none", *ONE_EACH)
 
 
@@ -146,7 +147,10 @@ def test_a_text_that_does_not_fit_is_refused(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--modes", "plain,fast"], "unknown mode 'fast' (available: plain, lookup, sync, async, auto, remote)"),
+        (
+            ["--modes", "plain,fast"],
+            "unknown mode 'fast' (available: plain, lookup, sync, async, prepared, auto, remote)",
+        ),
         (["--modes", ","], "--modes: the list is empty"),
         (["--draft", "4,x"], "--draft: 'x' is neither a number of at least 1 nor auto"),
         (["--draft", "0"], "--draft: '0' is neither a number of at least 1 nor auto"),
@@ -162,6 +166,15 @@ def test_a_text_that_does_not_fit_is_refused(tiny: Path) -> None:
         (["-o", "xml"], "'xml' is not one of 'md', 'csv', 'json', 'jsonl'"),
         (["-md", "x.gguf"], "a draft without a target"),
         (["--exact", "-fa", "off"], "--exact needs flash attention"),
+        (["--slow-down", "2"], "--slow-down is about emulated devices: name some with --machine"),
+        (["--machine", "/no/such.json"], "/no/such.json: No such file or directory"),
+        (["--machine", f"{FAR}:other"], "m2-m1.json: no pair 'other' (it has: llama-8b)"),
+        (["--machine", str(FAR), "--slow-down", "0"], "'--slow-down'"),
+        (
+            ["--machine", str(FAR), "--peers", "llama-cli=/bin/sh"],
+            "--peers: other programs' devices cannot be emulated",
+        ),
+        (["--machine", str(FAR), "--plot", "out.svg"], "--plot: there are no plots of emulated devices"),
     ],
 )
 def test_bad_options_are_refused(arguments: list[str], said: str) -> None:
@@ -184,3 +197,62 @@ def test_a_picture_without_matplotlib_is_refused_at_once(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("limits", "largest"), [("64,auto", 64), ("4,auto", 16), ("auto", None), ("2,8", 8)])
 def test_the_contexts_have_room_for_the_most_candidates(limits: str, largest: int | None) -> None:
     assert read_plan(BenchOptions(limits=limits, peers="none")).largest == largest
+
+
+# Emulated devices
+
+EMULATED = {
+    "name": "a machine",
+    "source": "somebody",
+    "assumed": ["read_ms"],
+    "pairs": {"card": {"target_ms": {"1": 4}, "draft_ms": 1, "apart": True}},
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("duo.engine.emulated.Account.late", lambda *_: 0.0)  # whatever else this machine does
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(EMULATED))
+    return path
+
+
+@pytest.mark.parametrize("output", ["md", "csv", "json"])
+def test_emulated_devices_are_named_everywhere(tiny: Path, machine: Path, output: str) -> None:
+    options = ("--machine", f"{machine}:card", "--slow-down", "2", "--categories", "code", "-o", output)
+    run = duo("bench", *models(tiny, tiny), "-n", "4", "-r", "1", *options)
+    assert run.status == 0, run.stderr
+    said = (
+        "Emulated devices: a machine, card; measured by: somebody; assumed: read_ms. They ran 2 times slower than they "
+        "are; times and rates are converted back. Prefill is not emulated."
+    )
+    assert f"duo: {said}" in run.stderr
+    if output == "md":
+        assert said in run.text
+        assert "engine µs" in run.text
+        assert "first token" not in run.text
+    elif output == "csv":
+        rows = list(csv.DictReader(run.text.splitlines()))
+        assert {(row["emulated"], row["slow_down"]) for row in rows} == {("a machine, card", "2.0")}
+        assert all(float(row["engine_us_per_step"]) > 0 for row in rows)
+    else:
+        document = json.loads(run.text)
+        assert [row["mode"] for row in document["rows"]] == ["plain", "sync", "async", "prepared"]
+        assert {row["threads"] for row in document["rows"]} == {"1", "1/1", "1+1"}
+        assert {row["same_text"] for row in document["rows"][1:]} == {True}
+        assert document["emulated"]["target_ms"][0] == 4
+        assert document["rows"][0]["tokens_per_s"] <= 250
+
+
+def test_devices_that_are_too_fast_are_refused(tiny: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    fast = EMULATED | {"pairs": {"card": {"target_ms": {"1": 1e-4}, "draft_ms": 1e-4, "apart": True}}}
+    machine.write_text(json.dumps(fast))
+    run = duo("bench", *models(tiny, tiny), "-n", "4", "-r", "1", "--machine", machine)
+    assert (run.status, run.stdout) == (1, b"")
+    assert re.search(r"^duo: error: \d+ of \d+ decodes took longer than on the emulated", run.stderr, re.MULTILINE)
+
+
+def test_what_emulated_devices_cannot_run(tiny: Path) -> None:
+    run = duo("bench", *models(tiny, tiny), "--machine", FAR, "--modes", "plain,auto")
+    assert_refused(run, "--modes auto: the emulated draft is on another machine: use async", status=2)

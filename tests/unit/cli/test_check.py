@@ -26,6 +26,17 @@ def test_identical_texts(kin: dict[str, Path], temperature: str) -> None:
     assert verdict == "All 5 texts are identical: the draft changes only the speed."
 
 
+@pytest.mark.usefixtures("slow_target")
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_identical_texts_with_branches(kin: dict[str, Path], temperature: str) -> None:
+    options = ("-n", "24", "--exact", *ONE_EACH, "--schedule", "async", "--branches", "4", "--temp", temperature)
+    run = duo("check", *models(kin["lfm2"], kin["llama"]), *options)
+    assert (run.status, run.warnings) == (0, [])
+    *lines, verdict = run.text.splitlines()
+    assert any(re.search(r"accepted candidates; \d+ outcomes prepared$", line) for line in lines)
+    assert verdict == "All 5 texts are identical: the draft changes only the speed."
+
+
 def test_a_wrong_verification_is_found(kin: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     right = verify.Matching.verify
 

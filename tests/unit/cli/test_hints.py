@@ -68,3 +68,41 @@ def test_an_empty_answer_says_why(tiny: Path, options: tuple[str, ...], reason: 
 
 def test_an_answer_says_nothing(tiny: Path) -> None:
     assert hints("-m", tiny, "-p", "the cat", "-l", "259+1000", *SHORT) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "there is no draft in this process"),
+        (("-md", "{recurrent}"), "one of these models cannot roll back its cache"),
+        (("-md", "{another}"), "the draft has another vocabulary"),
+        (("-md", "{small}", "--schedule", "sync"), "there are none with --schedule sync"),
+        (("-md", "{small}", "--schedule", "off"), "there are none with --schedule off"),
+        (("-md", "{small}", "--verify", "rejection", "--temp", "1"), "there are none with --verify rejection"),
+    ],
+)
+def test_branches_that_are_impossible(
+    tiny: Path, recurrent: Path, tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    models = {"recurrent": recurrent, "another": tmp_path / "another.gguf", "small": tiny}
+    tiny_llama(models["another"], words=("a", "b"))
+    large = tiny_llama(tmp_path / "large.gguf", padding=100)
+    run: tuple[str | Path, ...] = (
+        "-m",
+        large,
+        *(option.format(**models) for option in options),
+        "-p",
+        "the cat",
+        *SHORT,
+    )
+    said = [line for line in hints(*run, "--branches", "2") if "--branches" in line]
+    assert said == [f"duo: warning: --branches 2 has no effect: {reason}"]
+    for branches in ("0", "auto"):
+        assert not [line for line in hints(*run, "--branches", branches) if "--branches" in line]
+
+
+def test_branches_that_are_possible(tiny: Path, tmp_path: Path) -> None:
+    large = tiny_llama(tmp_path / "large.gguf", padding=100)
+    for more in ((), ("--schedule", "async"), ("--verify", "rejection")):  # at temperature 0 nothing is rejected
+        run: tuple[str | Path, ...] = ("-m", large, "-md", tiny, "-p", "the cat", *SHORT, "--branches", "2", *more)
+        assert not [line for line in hints(*run) if "--branches" in line]

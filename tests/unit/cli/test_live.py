@@ -20,6 +20,17 @@ def test_three_lines() -> None:
     ]
 
 
+def test_outcomes_prepared() -> None:
+    for reading, line in (
+        (
+            READING._replace(n_prepared=212, hits=0.643),
+            "│ async · 5 candidates ahead · 212 outcomes prepared · 64% hits",
+        ),
+        (READING._replace(n_prepared=3), "│ async · 5 candidates ahead · 3 outcomes prepared"),
+    ):
+        assert status(reading)[2].plain == line
+
+
 def test_an_ascii_terminal_before_the_first_rates() -> None:
     assert [line.plain.rstrip() for line in status(Reading(n_tokens=1), ascii_only=True)] == [
         "| - tokens/s | - mean | 1 tokens",

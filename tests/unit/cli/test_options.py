@@ -81,14 +81,15 @@ def test_the_engine_config() -> None:
     assert RunOptions().engine_config() == EngineConfig()
     options = parsed(
         "-c 9 -b 8 -ub 7 -fa on -ctk f32 -ctv q8_0 -t 3 -tb 4 -td 2 -Cr 0-1 -Crd 2-3 --draft 5 --draft-ahead 6 "
-        "--schedule sync -n 10 --exact --no-warmup"
+        "--schedule sync -n 10 --exact --no-warmup --branches 3"
     )
     assert options.engine_config() == EngineConfig(
         n_ctx=9, n_batch=8, n_ubatch=7, flash_attn="on", type_k="f32", type_v="q8_0", exact=True, n_threads=3,
         n_threads_batch=4, draft_n_threads=2, cpu_range="0-1", draft_cpu_range="2-3", draft_n_max=5, draft_n_ahead=6,
-        schedule="sync", n_predict=10, warmup=False,
+        schedule="sync", n_predict=10, warmup=False, branches=3,
     )  # fmt: skip
-    assert parse("--draft", "auto", "--draft-ahead", "auto").engine_config() == EngineConfig()
+    autos = ("--draft", "auto", "--draft-ahead", "auto", "--branches", "auto")
+    assert parse(*autos).engine_config() == EngineConfig()
 
 
 @pytest.mark.parametrize("names", ["-n7", "--predict=7", "--n-predict=7"])

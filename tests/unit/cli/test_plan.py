@@ -145,7 +145,53 @@ def test_no_forecast_exceeds_the_limit(
     assert forecast.overlapped(target_s[: n_max + 1], draft_s, acceptance, 2 * n_max).rate <= limit.rate + 0.01
 
 
+# Drafts with a device of their own, and on other machines
+
+
+def test_outcomes_are_prepared_where_several_sequences_cost_little_more_than_one() -> None:
+    target = ("--target-ms", "1:25,2:26,4:29,8:38", "--accept", "0.8")
+    rows, best = predict(*target, "--draft-ms", "1:8,9:9.6")
+    assert list(rows) == ["plain", "sequential", "concurrent", "prepared", "limit"]
+    assert rows["prepared"].rate > 1.1 * rows["concurrent"].rate
+    assert re.fullmatch(r"prepare [48] outcomes", rows["prepared"].words)
+    assert best.startswith("best: --schedule async")
+    dear, _ = predict(*target, "--draft-ms", "1:8,2:16,9:72")
+    assert dear["prepared"] == (dear["concurrent"].rate, dear["concurrent"].factor, "prepare no outcomes")
+    assert list(predict(*target, "--draft-ms", "8")[0]) == ["plain", "sequential", "concurrent", "limit"]
+
+
+def test_latency_costs_each_turn_more_than_schedule_async() -> None:
+    figures = ("--target-ms", "1:303,2:306,4:315,5:330,8:360", "--draft-ms", "1:55,9:60", "--accept", "0.8")
+    near, far = predict(*figures)[0], predict(*figures, "--latency-ms", "40")[0]
+    assert "prepared" not in far, "not yet for a draft on another machine"
+    assert far["plain"] == near["plain"]
+    assert far["sequential"].rate < 0.96 * near["sequential"].rate
+    assert 0.96 * near["concurrent"].rate < far["concurrent"].rate < near["concurrent"].rate
+
+
+def test_a_machine_file_has_all_times(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    pair = {"target_ms": {"1": 25, "2": 26, "4": 29, "8": 38}, "draft_ms": {"1": 8, "9": 9.6}, "apart": True}
+    path.write_text(json.dumps({"name": "a card", "pairs": {"a": pair | {"assumed": ["draft_ms"]}, "b": pair}}))
+    run = duo("plan", "--machine", f"{path}:a", "--accept", "0.8")
+    assert run.stderr.startswith("assumed, not measured: draft_ms\n")
+    assert (
+        run.text == duo("plan", "--target-ms", "1:25,2:26,4:29,8:38", "--draft-ms", "1:8,9:9.6", "--accept", "0.8").text
+    )
+    assert_refused(duo("plan", "--machine", path, "--accept", "0.8"), "several pairs", status=2)
+
+
 # The statistics of a run
+
+
+def test_branches_of_a_run(tmp_path: Path) -> None:
+    figures = {"draft_ms_by_sequences": [3.0 + 0.01 * n for n in range(9)], "ranks": [0.9, 0.05, 0.01]}
+    rows = predict("--json", statistics(tmp_path, **figures))[0]
+    few = predict("--json", statistics(tmp_path, **{**figures, "ranks": [0.1, 0.05, 0.01]}))[0]
+    assert rows["prepared"].rate > few["prepared"].rate >= rows["concurrent"].rate
+    for damaged in ({"ranks": 7}, {"ranks": ["x"]}, {"draft_ms_by_sequences": 7}, {"draft_ms_by_sequences": [0.0]}):
+        with pytest.raises(UsageError):
+            plan(PlanOptions(stats=statistics(tmp_path, **(figures | damaged))))
 
 
 def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
@@ -229,7 +275,7 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
             read_table(path)
     for times in ("x", "0", "-1", "nan", "inf", "2:490", "1:490,2:x", "1:490,0:3", "1:2:3", ",", "490,500"):
         with pytest.raises(UsageError, match=f"--target-ms must have the form 490 or 1:490,2:495,8:650, not '{times}'"):
-            plan(PlanOptions(target_ms=times, draft_ms=25.0, accept=0.8))
+            plan(PlanOptions(target_ms=times, draft_ms="25", accept=0.8))
 
 
 @pytest.mark.parametrize(
@@ -241,8 +287,19 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
         ("--target-ms 490 --draft-ms 25 --accept 1.1", "--accept must be between 0 and 1"),
         ("--target-ms 490 --draft-ms 25 --accept nan", "--accept must be between 0 and 1"),
         ("--target-ms 490 --draft-ms 25 --accept x", "'--accept'"),
-        ("--target-ms 490 --draft-ms 0 --accept 0.5", "--draft-ms must be between 1e-06 and 1e+09, not"),
-        ("--target-ms 490 --draft-ms inf --accept 0.5", "--draft-ms must be between 1e-06 and 1e+09, not"),
+        (
+            "--target-ms 490 --draft-ms 0 --accept 0.5",
+            "--draft-ms must have the form 490 or 1:490,2:495,8:650, not '0'",
+        ),
+        ("--target-ms 490 --draft-ms inf --accept 0.5", "--draft-ms must have the form"),
+        ("--target-ms 490 --draft-ms 2:25 --accept 0.5", "--draft-ms must have the form"),
+        ("--target-ms 490 --draft-ms 25 --accept 0.5 --latency-ms -1", "--latency-ms must be between 0 and 1e+09"),
+        ("--target-ms 490 --draft-ms 25 --accept 0.5 --latency-ms nan", "--latency-ms must be between 0 and 1e+09"),
+        (
+            "--machine x --draft-ms 25 --accept 0.5",
+            "--machine has all times: remove --target-ms, --table and --draft-ms",
+        ),
+        ("--machine nowhere.json --accept 0.5", "nowhere.json: No such file or directory"),
         ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "'--draft'"),
         ("--target-ms 1e308 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
         (f"--target-ms 1:490,1{'0' * 400}:500 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),

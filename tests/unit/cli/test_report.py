@@ -27,7 +27,7 @@ DRAFTED: dict[str, Any] = PLAIN | {
     "draft": {
         "drafted": 20, "verified": 12, "accepted": 7, "accept_rate": 7 / 12, "accept_rate_by_position": [0.75, 0.25],
         "decodes_by_candidates": [2, 0, 6], "ms_per_token": 20.0, "hidden": 0.8, "unused": 0.65, "error": None,
-        "vocabulary": "shared", "lost_to_translation": 0,
+        "vocabulary": "shared", "lost_to_translation": 0, "branches": None,
     },
     "policy": {
         "schedule": "async", "schedules": ["async", "sync", "off"], "changes": [], "rate": 14.0,
@@ -175,3 +175,22 @@ def test_a_draft_with_another_vocabulary() -> None:
     found = DRAFTED | {"draft": draft}
     assert "accepted (58.3 %); vocabulary translated, 3 guesses lost by it" in render(found)
     assert "            vocabulary translated, 3 guesses lost by it\n" in render_verbose(found)
+
+
+def test_outcomes_prepared() -> None:
+    branches = {
+        "prepared": 12, "tokens": 15, "contradictions": 4, "hits": 3, "hit_rate": 0.75,
+        "hit_rate_by_position": [1.0, None, 0.5],
+    }  # fmt: skip
+    found = DRAFTED | {"draft": DRAFTED["draft"] | {"branches": branches, "error": "out of memory"}}
+    assert "accepted (58.3 %); 12 outcomes prepared, hit rate 75.0 %; failed: out of memory" in render(found)
+    assert len(render(found).splitlines()) == 5
+    lines = render_verbose(found).splitlines()
+    at = lines.index("            the draft failed: out of memory") + 1
+    assert lines[at : at + 2] == [
+        "branches    12 outcomes prepared, hit rate 75.0 % (3 of 4 contradictions); 15 tokens drafted in them",
+        "            hit rate by position, %: 100 - 50",
+    ]
+    branches |= {"contradictions": 0, "hits": 0, "hit_rate": None, "hit_rate_by_position": []}
+    assert "accepted (58.3 %); 12 outcomes prepared, hit rate -; failed" in render(found)
+    assert "hit rate by position" not in render_verbose(found)

@@ -12,7 +12,7 @@ import pytest
 from duo.cli.commands.trace import advise
 from duo.diagnose.shares import Share, Shares
 from duo.diagnose.trace import TraceFile, read_trace
-from duo.engine.metrics import Event, Metrics, StepRecord
+from duo.engine.metrics import Event, Metrics, Resolution, StepRecord
 from duo.spec.schedule import Schedule
 from tests.command import ONE_EACH, assert_refused
 from tests.unit.cli.runner import duo
@@ -61,6 +61,22 @@ def test_the_table(recorded: Path) -> None:
         "",
         "The target waits 20% of the time: use a faster draft, or more threads for it.",
     ]
+
+
+def test_the_branches_of_a_draft(recorded: Path, tmp_path: Path) -> None:
+    path, metrics = tmp_path / "branches.json", Metrics(started=0.0)
+    with mock.patch("time.perf_counter", return_value=0.0):
+        trace = TraceFile(path, metrics, {})
+    metrics.decoded(0.0, 1.0, 1)
+    metrics.steps.append(StepRecord(1.0, 1.0, 0, 0, 1, Schedule.ASYNC))
+    metrics.drafted(0.5, 0.75, 1)
+    metrics.prepared(0.5, 0.75, 4, 3)
+    metrics.resolutions += [Resolution(0.6, 0, hit=True), Resolution(0.7, 2, hit=True), Resolution(0.9, 2, hit=False)]
+    trace.close()
+    run = duo("trace", path, "--from", "0")
+    assert "branches  3 outcomes prepared, hit rate 66.7 % of 3 contradictions" in run.text.splitlines()
+    assert re.search(r"^branches +branch +1 +0.250 +25.0 % +250.00", run.text, re.MULTILINE)
+    assert "branches" not in duo("trace", recorded).text
 
 
 def test_a_part_of_the_time(recorded: Path) -> None:

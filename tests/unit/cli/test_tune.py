@@ -28,12 +28,16 @@ class InstantMeter(Meter):
         target_threads: Sequence[int],
         draft_threads: Sequence[int],
         splits: Sequence[tuple[int, int]],
-        n_text: int,
+        n_more: int,
     ) -> Measurements:
         found = Measurements({(t, n): 0.1 for t in target_threads for n in SIZES})
         found.draft = dict.fromkeys(draft_threads, self.draft_s)
         found.beside = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * self.draft_s) for split in splits}
         return found
+
+    def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
+        assert split == (1, 1)
+        return {n: (1 + 0.1 * n) * self.draft_s for n in sizes}
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +74,23 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     assert (found.status, found.warnings) == (0, [])
     policy = json.loads(report.read_text())["policy"]
     assert policy["draft_ms"]["alone"] == pytest.approx(5), "nothing else is known of this pair"
+
+
+def test_the_times_of_several_sequences_are_kept(tiny: Path, tmp_path: Path) -> None:
+    env = {"DUO_CONFIG": str(tmp_path / "config")}
+    run = duo("tune", *models(tiny, tiny), env=env)
+    said = "concurrent draft, one token in 2, 5, 9 sequences at once: 6.00, 7.50, 9.50 ms"
+    assert said in run.text.splitlines()
+    (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
+    kept = json.loads(profile.read_text())["policy"]["beside"]["branch_s"]
+    assert {n: seconds for n, (seconds, _) in kept.items()} == pytest.approx({"2": 0.006, "5": 0.0075, "9": 0.0095})
+
+
+def test_a_draft_without_room_for_sequences(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duo.engine.slot.Slot._n_branches", 0)
+    run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": str(tmp_path / "config")})
+    assert run.status == 0
+    assert "sequences at once" not in run.text
 
 
 def test_a_slow_draft_does_not_help_however_right_it_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,12 +40,15 @@ def count(prefix: Sequence[int]) -> int:
 
 
 class Pair:
-    """A target that takes 10 s and 1 s more for each token, a draft that takes 2 s, both divided by their threads."""
+    """A target that takes 10 s and 1 s more for each token, a draft that takes 1.5 s and 0.5 s more for each.
+
+    Both are divided by their threads.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.target = FakeContext(count, lambda: self._pass(self.target, 10.0, 1.0), 64, 32, N_VOCAB)
-        self.draft = FakeContext(count, lambda: self._pass(self.draft, 2.0, 0.0), 64, 32, N_VOCAB)
+        self.draft = FakeContext(count, lambda: self._pass(self.draft, 1.5, 0.5), 64, 32, N_VOCAB, n_branches=8)
         self.also: Callable[[FakeContext], object] = lambda _: None  # what else happens in each decode
         self.stop = threading.Event()
         self.progress: list[tuple[str, float]] = []
@@ -64,7 +67,7 @@ class Pair:
         self.also(model)
 
     def measure(self) -> Measurements:
-        return self.meter.measure([1, 2], [1, 4], [(1, 1), (2, 1)], n_text=1)
+        return self.meter.measure([1, 2], [1, 4], [(1, 1), (2, 1)], n_more=1)
 
 
 @pytest.fixture
@@ -99,6 +102,20 @@ def test_both_models_are_timed_concurrently(pair: Pair) -> None:
         assert draft_s == pytest.approx(2.0)
     assert pair.target.threads == {threading.get_ident()}
     assert pair.draft.threads > {threading.get_ident()}
+
+
+def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(pair: Pair) -> None:
+    alone = list[int]()
+
+    def also(model: FakeContext) -> None:
+        if model is pair.draft and threading.current_thread().name != "duo-draft":
+            alone.append(model.batches[-1])
+
+    pair.also = also
+    assert pair.meter.branches((1, 2), (2, 5, 9)) == {n: pytest.approx((1.5 + 0.5 * n) / 2) for n in (2, 5, 9)}
+    assert set(alone) == {32}, "only the prompt"
+    assert pair.target.n_past == pair.draft.n_past == 32
+    assert pair.draft.branches == {}
 
 
 def test_a_slow_outlier_is_ignored(pair: Pair) -> None:

@@ -49,6 +49,22 @@ def test_rate_of_the_last_two_seconds_and_of_all(metrics: Metrics) -> None:
     assert pulse.read() == reading, "nothing has happened since"
 
 
+def test_branches_are_counted_as_they_are_made(metrics: Metrics) -> None:
+    pulse = Pulse(metrics)
+    step(metrics, 1.0)
+    step(metrics, 3.0)
+    metrics.drafted(1.0, 2.0, 1)
+    assert (pulse.read().n_prepared, pulse.read().hits) == (0, None)
+    metrics.prepared(1.0, 2.0, 4, 3)
+    assert (pulse.read().n_prepared, pulse.read().hits) == (3, None)
+    metrics.prepared(2.0, 2.5, 4, 1)
+    for hit in (True, False, True, True):
+        metrics.resolved(0, hit)
+    for _ in range(2):
+        reading = pulse.read()
+        assert (reading.n_prepared, reading.hits, reading.draft) == (4, 0.75, 0.75)
+
+
 def test_rate_of_steps_longer_than_two_seconds(metrics: Metrics) -> None:
     for end in (10.0, 20.0, 30.0):
         metrics.decoded(end - 10, end - 1, 1)

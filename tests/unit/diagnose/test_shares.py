@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from duo.diagnose.shares import Share, Shares, end_of, first_token, united, where_it_went
+from duo.diagnose.shares import Share, Shares, end_of, first_token, where_it_went
 from duo.diagnose.trace import Recording
-from duo.engine.metrics import Event, StepRecord
+from duo.engine.metrics import BranchRecord, Event, Resolution, StepRecord
 from duo.spec.schedule import Schedule
 
 
@@ -76,10 +76,17 @@ def test_the_generation_begins_after_the_prompt(recording: Recording) -> None:
     assert (first_token(Recording()), end_of(Recording())) == (0.0, 0.0)
 
 
-def test_overlapping_events_are_united() -> None:
-    events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
-    assert united(events) == [(0, 4), (5, 9)]
-    assert united([]) == []
+def test_branches_are_a_lane_of_the_draft(recording: Recording) -> None:
+    recording.events += [Event("branches", "branch", 2.0, 4.5, 3), Event("branches", "branch", 5.0, 5.5, 2)]
+    recording.events.sort(key=lambda event: event.start)
+    recording.branches = [BranchRecord(2.0, 4.5, 3, 3), BranchRecord(5.0, 5.5, 2, 1)]
+    recording.resolutions = [Resolution(1.0, 0, True), Resolution(4.0, 0, True), Resolution(5.9, 1, False)]
+    found = where_it_went(recording, 1.0, 6.0)
+    assert found.shares[-2:] == [Share("branches", "branch", 2, 3.0), Share("branches", "idle", 0, 2.0)]
+    assert (found.draft_s, found.overlap_s) == (3.5, 2.5), "a decode for the chain and for branches counts once"
+    assert (found.n_drafted, found.n_prepared, found.n_contradicted, found.n_hits) == (6, 4, 2, 1)
+    found = where_it_went(recording, 5.0, 6.0)
+    assert (found.n_drafted, found.n_prepared, found.n_contradicted, found.n_hits) == (2, 1, 1, 0)
 
 
 def decodes(times: list[float], n: int, *, beside: bool, start: float) -> list[Event]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from duo.diagnose.trace import TraceFile, read_trace
-from duo.engine.metrics import Event, Metrics, StepRecord
+from duo.engine.metrics import Event, Metrics, Resolution, StepRecord
 from duo.errors import TraceError
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, FakeContext, next_token
@@ -55,6 +55,8 @@ class Trace:
                 Event("draft", "rollback", at, at + 0.001, 2),
                 Event("queue", "candidates", at + 0.004, at + 0.004, i),
             ]
+            metrics.prepared(at, at + 0.004, 3, 2)
+            metrics.resolutions.append(Resolution(at + 0.0095, i, hit=i % 2 == 0))
             metrics.steps.append(StepRecord(at + 0.0091, at + 0.01, 2, 1, 2, Schedule.ASYNC))
 
     def flush(self, after_s: float = 0.0) -> None:
@@ -95,6 +97,7 @@ def test_a_recorded_run_is_read_back(path: Path) -> None:
     assert (recording.whole, recording.about) == (True, ABOUT)
     spans = [*metrics.events, *metrics.draft_events]
     spans += [event for event in metrics.details or () if event.lane != "queue"]
+    spans += [Event("branches", "branch", record.start, record.end, 3) for record in metrics.branch_records]
     spans += [Event("target", "commit", step.start, step.end, step.n_tokens) for step in metrics.steps]
 
     def rounded(event: Event, zero: float) -> tuple[Any, ...]:
@@ -103,6 +106,10 @@ def test_a_recorded_run_is_read_back(path: Path) -> None:
     assert sorted(rounded(event, 0.0) for event in recording.events) == sorted(rounded(span, START) for span in spans)
     assert [step[2:] for step in recording.steps] == [step[2:] for step in metrics.steps]
     assert recording.steps[0].end == pytest.approx(0.01)
+    assert [record[2:] for record in recording.branches] == [(3, 2)] * 3
+    assert recording.branches[1][:2] == pytest.approx((0.01, 0.014))
+    assert [each[1:] for each in recording.resolutions] == [(0, True), (1, False), (2, True)]
+    assert recording.resolutions[0].time == pytest.approx(0.0095)
 
 
 def test_the_file_is_a_trace_of_chrome(written: Path) -> None:
@@ -115,12 +122,14 @@ def test_the_file_is_a_trace_of_chrome(written: Path) -> None:
         ("thread_name", 1): "target",
         ("thread_name", 2): "draft",
         ("thread_name", 3): "remote draft",
+        ("thread_name", 4): "branches",
     }
-    assert {event["ph"] for event in found} == {"M", "X", "C"}
+    assert {event["ph"] for event in found} == {"M", "X", "C", "i"}
     for event in found:
         assert event["pid"] == 1
         assert event["ph"] == "M" or event["ts"] >= 0
         assert event["ph"] != "X" or event["dur"] >= 0
+        assert event["ph"] != "i" or (event["name"] in ("hit", "miss") and event["s"] == "t")
         assert event["ph"] != "C" or isinstance(event["args"]["value"], int | float)
     assert {event["name"] for event in found if event["ph"] == "C"} == {"candidates", "tokens per second"}
     (rate, *_) = [event["args"]["value"] for event in found if event["name"] == "tokens per second"]
@@ -176,6 +185,14 @@ def test_a_full_disk_is_reported_at_the_end() -> None:
     assert trace.file.error is not None
 
 
+def test_a_trace_without_branches_has_no_lane_of_them(path: Path) -> None:
+    trace = Trace(path)
+    trace.metrics.decoded(START, START + 1, 1)
+    trace.file.close()
+    assert b"branches" not in path.read_bytes()
+    assert (read_trace(path).branches, read_trace(path).resolutions) == ([], [])
+
+
 def test_a_name_that_is_not_utf8(path: Path) -> None:
     Trace(path, {"target": "\udcff.gguf"}).file.close()
     assert read_trace(path).about == {"target": "?.gguf"}
@@ -227,6 +244,7 @@ def changed(old: str, new: str) -> str:
         (changed('"tokens": 9', '"schedule": "never"'), "line 3 "),
         (changed('"tokens": 9', '"more": ' + "[" * 100_000), "line 3 "),
         (changed('"decode"', r'"\u001b[2J"'), "line 3 "),
+        (changed('"tokens": 9', '"opened": "two"'), "line 3 "),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(path: Path, text: str, said: str) -> None:

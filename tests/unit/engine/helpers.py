@@ -26,7 +26,7 @@ from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 from duo.spec.types import Step
 from duo.spec.verify import Matching
-from tests.fakes import CERTAIN, N_VOCAB, THREADS, Eager, FakeContext
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
 T = TypeVar("T")
@@ -42,7 +42,8 @@ def make_request(
 ) -> DraftRequest:
     session = Session(prompt, N_VOCAB)
     metrics = Metrics() if metrics is None else metrics
-    return DraftRequest(session, ending or make_ending(), metrics, N_VOCAB, Greedy(), SamplingConfig(), mode="greedy")
+    guesser = Greedy(n_alternatives=len(RANKS))
+    return DraftRequest(session, ending or make_ending(), metrics, N_VOCAB, guesser, SamplingConfig(), mode="greedy")
 
 
 def as_far_as(n_ahead: int) -> Lookahead:

@@ -38,7 +38,7 @@ class Patient(Policy):
 
     n_learned = 0
 
-    def learn_draft(self, n_tokens: int, seconds: float) -> None:
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         super().learn_draft(n_tokens, seconds)
         self.n_learned += 1
 
@@ -213,7 +213,7 @@ def test_the_time_of_a_draft_token_that_was_interrupted_by_a_change_is_ignored()
     timed: list[tuple[Schedule, int]] = []
 
     class Recording(Scripted):
-        def learn_draft(self, n_tokens: int, seconds: float) -> None:
+        def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
             timed.append((self.schedule, n_tokens))
             super().learn_draft(n_tokens, seconds)
 
@@ -287,8 +287,8 @@ def test_sequential_candidates_are_drafted_on_request() -> None:
     context = FakeContext()
     draft = begun(context, Eager(2, 6, SYNC))
     first, second = text_after(PROMPT, 2)
-    assert draft.candidates(100) == Candidates((Guess(first, 5.0), Guess(second, 5.0)))
-    assert draft.candidates(2) == Candidates((Guess(first, 5.0),)), "there is room for no more"
+    assert draft.candidates(100).tokens == (first, second)
+    assert draft.candidates(2).tokens == (first,), "there is room for no more"
     assert len(context.batches) == 2
     context = FakeContext()
     assert len(begun(context, Eager(2, 6, SYNC)).candidates(2)) == len(context.batches) == 1

@@ -115,7 +115,7 @@ def test_what_the_cache_holds_of_the_text_is_not_decoded_again(cached: list[int]
     drafter = Drafter(context, make_queue(), Greedy(), N_VOCAB, Metrics(), cached)
     assert drafter.step()
     assert context.batches == batches
-    assert drafter.cached == context.tokens == PROMPT
+    assert drafter.end() == context.tokens == PROMPT
 
 
 # Probes
@@ -268,7 +268,7 @@ def step(side: Telling, context: FakeContext, n: int) -> None:
     drafter = Drafter(context, side, Greedy(), N_VOCAB, Metrics())
     for _ in range(n):
         drafter.step()
-        assert drafter.cached == context.tokens, "a later text relies on it"
+        assert drafter.end() == context.tokens, "a later text relies on it"
 
 
 def test_tokens_told_earlier_are_replaced() -> None:

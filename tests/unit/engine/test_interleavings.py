@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duo.engine.cache import Cache
-from duo.errors import DecodeAborted
+from duo.engine.drafter import Drafter
+from duo.errors import DecodeAborted, DecodeError
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
-from tests.fakes import THREADS, Eager, FakeContext, Scripted, next_token, text_after
+from tests.fakes import THREADS, Eager, FakeContext, Preparing, Scripted, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
 from tests.unit.engine.test_drafter import Hurried
 
@@ -42,13 +43,18 @@ def writing(target: FakeContext, draft: FakeContext, policy: Policy) -> tuple[Wr
     return Writing(target, local, make_ending(N)), local
 
 
+def step(drafter: Drafter, context: FakeContext) -> None:
+    drafter.step()
+    assert context.tokens == drafter._tokens[: context.n_past], "the cache holds the draft's text"
+
+
 def write(policy: Policy, context: FakeContext, moves: Sequence[int]) -> Writing:
     """Write TEXT, with so many draft steps within and between target decodes of the concurrent schedule."""
     numbers, tokens = iter(moves), list[int]()
 
     def move() -> None:
         for _ in range(next(numbers, 1) if draft.schedule is Schedule.ASYNC else 0):
-            draft.drafter.step()
+            step(draft.drafter, context)
 
     def put(step: Step) -> None:
         tokens.extend(step.tokens)
@@ -83,21 +89,92 @@ def test_the_schedule_changes_at_any_step(
 @given(name=NAMES, moves=st.lists(st.integers(0, 3), max_size=60))
 def test_the_target_moves_during_draft_decodes(kind: type[FakeContext], name: str, moves: list[int]) -> None:
     """So that candidates are late, stale, or follow a rejected prefix."""
+    beside_the_target(Eager(4, 6), kind(DRAFTS[name]), moves)
+
+
+def beside_the_target(policy: Policy, context: FakeContext, moves: Sequence[int]) -> None:
+    """Write TEXT, with so many steps of the target within and between decodes of the draft."""
     numbers, tokens = iter(moves), list[int]()
 
     def move() -> None:
         for _ in range(next(numbers, 1)):
-            if (step := next(steps, None)) is not None:
-                tokens.extend(step.tokens)
+            if (written := next(steps, None)) is not None:
+                tokens.extend(written.tokens)
 
-    generation, draft = writing(FakeContext(), kind(DRAFTS[name], during=move), Eager(4, 6))
+    context.during = move
+    generation, draft = writing(FakeContext(), context, policy)
     steps: Iterator[Step] = generation.steps()
     tokens.extend(next(steps).tokens)
     while len(tokens) < N:
         with suppress(DecodeAborted):
-            draft.drafter.step()
+            step(draft.drafter, context)
         move()
     assert tokens == TEXT
+
+
+def close(prefix: Sequence[int]) -> list[int]:
+    """The next-best tokens of a draft that seldom has the right one first, and often second or third."""
+    return [next_token(prefix, salt) for salt in ((4, 0, 5), (0, 4, 5), (6, 4, 5))[next_token(prefix, salt=7) % 3]]
+
+
+def preparing(choose: Callable[[Sequence[int]], int], kind: type[FakeContext] = FakeContext) -> FakeContext:
+    return kind(choose, n_branches=4, others=close)
+
+
+@settings(max_examples=400)
+@given(
+    name=NAMES,
+    moves=st.lists(st.integers(0, 4), max_size=60),
+    n_max=st.integers(1, 6),
+    n_branches=st.integers(1, 8),
+    n_ahead=st.integers(1, 8),
+)
+def test_the_draft_prepares_outcomes_during_target_decodes(
+    name: str, moves: list[int], n_max: int, n_branches: int, n_ahead: int
+) -> None:
+    write(Preparing(n_max, n_ahead, n_branches), preparing(DRAFTS[name]), moves)
+
+
+@pytest.mark.parametrize("kind", [Hurried, FakeContext])
+@settings(max_examples=250)
+@given(name=NAMES, moves=st.lists(st.integers(0, 3), max_size=60))
+def test_the_target_moves_while_the_draft_prepares_outcomes(
+    kind: type[FakeContext], name: str, moves: list[int]
+) -> None:
+    """So that outcomes come true before, during and after the decode of their first token."""
+    beside_the_target(Preparing(4, 6), preparing(DRAFTS[name], kind), moves)
+
+
+@settings(max_examples=150)
+@given(name=NAMES, moves=st.lists(st.integers(0, 3), max_size=60), n_left=st.integers(0, 20))
+def test_a_draft_that_prepares_outcomes_is_killed(name: str, moves: list[int], n_left: int) -> None:
+    numbers, left = iter(moves), iter(range(n_left))
+
+    def move() -> None:
+        try:
+            for _ in range(next(numbers, 1)):
+                step(draft.drafter, context)
+                if next(left, None) is None:
+                    raise DecodeError("dead")
+        except DecodeError as error:
+            draft._fail(error)
+
+    target, context = (
+        FakeContext(during=lambda: move() if draft.schedule is Schedule.ASYNC else None),
+        preparing(DRAFTS[name]),
+    )
+    generation, draft = writing(target, context, Preparing(4, 6))
+    assert run(generation) == TEXT
+
+
+def test_outcomes_that_come_true_save_decodes() -> None:
+    """Nothing random, so that it is certain that they are used."""
+
+    def n_steps(policy: Policy) -> int:
+        context = FakeContext(mostly_right, n_branches=4, others=lambda prefix: [next_token(prefix)])
+        return len(write(policy, context, [4, 0] * 60).metrics.steps)  # none between two decodes of the target
+
+    assert n_steps(Preparing(4, 6)) < n_steps(Eager(4, 6))
 
 
 def test_a_good_draft_saves_decodes() -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from duo.engine.metrics import Metrics, PromptStatistics, overlap
+from duo.engine.metrics import BranchRecord, BranchStatistics, Event, Metrics, PromptStatistics, overlap, united
 from duo.spec.schedule import Schedule
 
 
@@ -102,3 +102,44 @@ def test_probes_are_not_counted_as_drafted_tokens(metrics: Metrics) -> None:
     assert after.hidden is not None
     assert after.hidden < before.hidden, "they take time"
     assert ("draft", "probe", 5.0, 5.5, 48) in metrics.draft_events
+
+
+def test_overlapping_events_are_united() -> None:
+    events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
+    assert united(events) == [(0, 4), (5, 9)]
+    assert united(reversed(events)) == [(0, 4), (5, 9)]
+    assert united([*events, BranchRecord(4.5, 6, 2, 1)]) == [(0, 4), (4.5, 9)]
+    assert united([]) == []
+
+
+def test_outcomes_prepared_and_what_became_of_them() -> None:
+    metrics = Metrics()
+    metrics.decoded(0.0, 4.0, 1)
+    metrics.stepped(4.0, 0, 0, 1, Schedule.ASYNC)
+    metrics.drafted(0.0, 2.0, 1)
+    metrics.prepared(0.0, 2.0, 2, 2)
+    metrics.prepared(8.0, 10.0, 3, 1)  # the draft's own chain is as far ahead as it may be
+    metrics.decoded(4.0, 8.0, 5)
+    metrics.stepped(8.0, 4, 3, 4, Schedule.ASYNC)
+    for position, hit in ((2, True), (0, False), (2, False)):
+        metrics.resolved(position, hit)
+    draft = metrics.statistics().draft
+    assert draft is not None
+    assert draft.branches == BranchStatistics(
+        prepared=3, tokens=5, contradictions=3, hits=1, hit_rate=1 / 3, hit_rate_by_position=[0.0, None, 0.5]
+    )
+    assert (draft.drafted, draft.accepted) == (6, 3), "the tokens of branches are drafted, too"
+    assert draft.unused == 0.5
+    assert draft.hidden == 0.5, "a decode for the chain and for branches counts once"
+    assert draft.ms_per_token == 2000.0
+    json.dumps(asdict(metrics.statistics()))
+
+
+def test_without_branches_there_are_no_figures_about_them(metrics: Metrics) -> None:
+    draft = metrics.statistics().draft
+    assert draft is not None
+    assert draft.branches is None
+    metrics.prepared(5.0, 6.0, 1, 1)
+    draft = metrics.statistics().draft
+    assert draft is not None
+    assert draft.branches == BranchStatistics(1, 1, 0, 0, None, []), "no contradiction yet"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from duo.engine.queue import Offer
+from duo.engine.drafter import Offer
 from duo.spec.policy import Lookahead
 from duo.spec.types import Guess
 from tests.fakes import CERTAIN
@@ -94,8 +94,8 @@ def test_the_first_candidate_of_an_epoch_measures_the_latency(monkeypatch: pytes
     queue.order(0.0)
     assert latency(0, NEXT + 2, after_s=5.0) is None, "nothing new was ordered"
     queue.tell(1, [3], as_far_as(6), ())
-    assert queue.began == (now[0], 0)
+    assert queue.current == (now[0], True, 1)
     queue.order(4.0)
-    assert queue.began == (now[0] + 4.0, 1)
+    assert queue.current == (now[0] + 4.0, False, 1)
     assert latency(0, NEXT + 3, after_s=6.0) is None, "it was made before the order"
     assert latency(1, NEXT + 1) == 4.0

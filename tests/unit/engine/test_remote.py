@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.draft import DraftRequest
-from duo.engine.queue import CandidateQueue, Offer
+from duo.engine.drafter import Offer
+from duo.engine.queue import CandidateQueue
 from duo.link.admission import Admission
 from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import RemoteDrafts

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from duo.engine import warmup
-from duo.engine.warmup import time_draft, warm_up
+from duo.engine.warmup import time_branches, time_draft, warm_up
 from duo.errors import DecodeError
 from duo.llama.model import Model
 from duo.spec.policy import Policy
@@ -46,15 +46,20 @@ class Recorder(FakeContext):
 
 @dataclass
 class FakePolicy:
-    """Knows the times of some numbers of threads."""
+    """Knows the times of some numbers of threads, and of sequences."""
 
     known: Sequence[int] = ()
+    known_sequences: Sequence[int] = ()
     told: dict[int, float] = field(default_factory=dict)
+    told_sequences: list[int] = field(default_factory=list)
 
-    def knows_draft(self, n_threads: int) -> bool:
-        return n_threads in self.known
+    def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
+        return n_threads in self.known if n_sequences == 1 else n_sequences in self.known_sequences
 
-    def learn_warmup(self, n_threads: int, seconds: float) -> None:
+    def learn_warmup(self, n_threads: int, seconds: float, n_sequences: int = 1) -> None:
+        if n_sequences > 1:
+            self.told_sequences.append(n_sequences)
+            return
         assert n_threads not in self.told
         self.told[n_threads] = seconds
 
@@ -151,3 +156,30 @@ def test_the_faster_decode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = FakePolicy()
     time_draft(FakeContext(), model(), (1,), cast("Policy", policy))
     assert policy.told == {1: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("n_branches", "known", "told"), [(8, (), [2, 5, 9]), (8, (5,), [2, 9]), (4, (), [2, 5]), (0, (), [])]
+)
+def test_a_draft_with_room_for_branches_is_timed_with_several_sequences(
+    n_branches: int, known: Sequence[int], told: list[int]
+) -> None:
+    context, policy = FakeContext(n_branches=n_branches), FakePolicy(known_sequences=known)
+    time_branches(context, model(), 1, policy)  # type: ignore[arg-type]
+    assert policy.told_sequences == told
+    assert context.batches == [n for n in told for _ in range(2)]
+    assert (context.tokens, context.branches) == ([], {})
+
+
+def test_the_timing_of_several_sequences_ends_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "_MOST_BRANCHED_S", -1.0)
+    context, policy = FakeContext(n_branches=8), FakePolicy()
+    time_branches(context, model(), 1, policy)  # type: ignore[arg-type]
+    assert policy.told_sequences == [2]
+
+
+def test_an_abort_ends_the_timing_of_several_sequences() -> None:
+    context, policy = FakeContext(n_branches=8), FakePolicy()
+    context.abort()
+    time_branches(context, model(), 1, policy)  # type: ignore[arg-type]
+    assert (policy.told_sequences, context.branches) == ([], {})

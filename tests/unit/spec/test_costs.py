@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.spec.constants import DEFAULT
 from duo.spec.costs import Calibration, CostModel, Mean, Time
 
 SURE, DOUBTFUL = 9.0, 0.0
@@ -292,6 +293,75 @@ def test_another_run_begins_with_the_learned_acceptance_as_that_of_16_candidates
     assert learn(restored, 1.0, 16).mean == pytest.approx((1 + calibration.mean) / 2)
 
 
+# Several sequences of the draft
+
+
+def drafting(times: Mapping[int, float], other: CostModel | None = None) -> CostModel:
+    costs = CostModel(other, slower=1.5)
+    for n, seconds in times.items():
+        for _ in range(5):
+            costs.add_draft(seconds, n_sequences=n)
+    return costs
+
+
+def test_the_draft_s_time_for_several_sequences_is_learned_like_the_target_s_for_several_tokens() -> None:
+    costs = drafting({1: 0.010, 3: 0.012, 9: 0.018})
+    assert costs.draft_s == costs.draft_time(0.0, 1) == pytest.approx(0.010)
+    assert costs.draft_curve(9) == pytest.approx([(10 + n) / 1000 for n in range(9)])
+    assert costs.draft_time(1.0, 3) > costs.draft_time(0.0, 3)
+    noisy = drafting({1: 0.010, 2: 0.006, 5: 0.011, 9: 0.0109})
+    assert all(low <= high for low, high in pairwise(noisy.draft_curve(9))), "never less for more sequences"
+    assert noisy.draft_s == pytest.approx(0.010), "not disturbed"
+
+
+def test_the_draft_s_time_for_sequences_that_were_not_measured_is_assumed() -> None:
+    costs = drafting({1: 0.010})
+    assert [costs.draft_time(0.0, n) for n in (2, 5)] == pytest.approx([0.013, 0.016])
+    assert costs.draft_curve(9) == [], "nothing is known"
+    assert drafting({2: 0.010}).draft_time(0.0, 2) == 0, "nor without the time for one"
+
+
+def test_the_draft_s_time_for_sequences_is_inferred_from_the_other_condition() -> None:
+    alone = drafting({1: 0.010, 9: 0.026})
+    beside = CostModel(alone, slower=1.5)
+    assert beside.draft_curve(9) == pytest.approx([1.5 * (10 + 2 * n) / 1000 for n in range(9)])
+    beside.add_draft(0.040, n_sequences=9)
+    assert beside.draft_time(0.0, 9) == pytest.approx(0.040)
+    assert alone.draft_time(0.0, 9) == pytest.approx(0.026)
+
+
+def test_which_sequences_are_known() -> None:
+    costs = drafting({1: 0.010, 5: 0.011})
+    assert [costs.knows_draft(1, n) for n in (1, 2, 5)] == [True, False, True]
+    assert not costs.knows_draft(2, 1)
+
+
+def test_sequences_and_ranks_are_kept_and_missing_in_profiles_of_earlier_versions() -> None:
+    costs, calibration = drafting({1: 0.010, 5: 0.012}), learn(Calibration(), 0.5, 9)
+    for rank in (0, 0, 0, 2, -1):
+        calibration.add_rank(rank)
+    kept, kept_ranks = CostModel(), Calibration()
+    kept.restore(json.loads(json.dumps(costs.state())))
+    kept_ranks.restore(json.loads(json.dumps(calibration.state())))
+    assert kept.draft_curve(5) == pytest.approx(costs.draft_curve(5))
+    assert kept_ranks.ranks == pytest.approx(calibration.ranks)
+    for made in (costs, calibration):
+        state = {name: value for name, value in made.state().items() if name not in ("branch_s", "ranks")}
+        restored = type(made)()
+        restored.restore(state)
+    assert isinstance(restored, Calibration)
+    assert restored.ranks == Calibration().ranks
+    assert restored.mean == calibration.mean
+
+
+def test_ranks_follow_what_the_target_chose_instead() -> None:
+    calibration = Calibration()
+    assert calibration.ranks == DEFAULT.ranks
+    for i in range(400):
+        calibration.add_rank((1, 1, 2, -1)[i % 4])
+    assert calibration.ranks == pytest.approx((0, 0.5, 0.25), abs=0.03)
+
+
 NO_TIMES = [[0.0, 0], [-1.0, 0], [math.inf, 0], [math.nan, 0], [None, 0], 0.1, [0.1, -1], [0.1, 1.5], [0.1, True]]
 
 
@@ -302,7 +372,9 @@ NO_TIMES = [[0.0, 0], [-1.0, 0], [math.inf, 0], [math.nan, 0], [None, 0], 0.1, [
         (CostModel, {"target_s": {"one": [0.1, 0]}}),
         (CostModel, {"target_s": {"0": [0.1, 0]}}),
         (CostModel, {"draft_s": {"1": ["fast", 0]}}),
+        (CostModel, {"branch_s": {"2": ["fast", 0]}}),
         *((CostModel, {name: DELETE}) for name in ("draft_s", "target_s")),
+        *((Calibration, {"ranks": value}) for value in ([2.0, 0, 0], ["often"], 7)),
         *((Calibration, {"mean": value}) for value in (1.5, "often", math.nan, DELETE)),
         *((Calibration, {"accepted": value}) for value in ([0.5], [-0.1] * 9, None)),
         (Calibration, {"edges": [1.0]}),

@@ -1,10 +1,13 @@
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from duo.spec.forecast import Forecast, alone, limit, overlapped, taking_turns
-from duo.spec.simulate import Machine
+from duo.spec.constants import DEFAULT
+from duo.spec.forecast import BranchModel, Forecast, alone, limit, overlapped, taking_turns
+from duo.spec.schedule import Schedule
+from duo.spec.simulate import Machine, constant, foresee
 from tests.unit.spec.machines import (
     APART,
     N_AHEAD,
@@ -13,7 +16,10 @@ from tests.unit.spec.machines import (
     best_concurrent,
     expected,
     random_case,
+    times,
 )
+
+ASYNC = Schedule.ASYNC
 
 CASES = [random_case(seed) for seed in range(40)]
 FAST = [case for case in CASES if case.machine.beside_draft_s < 0.95 * case.machine.beside_target_s[0]]
@@ -113,3 +119,79 @@ def test_with_latency_a_cycle_begins_behind_the_target() -> None:
     assert (near.behind, far.behind) == (1, 5)
     assert far.worth_of(-4) == pytest.approx(0.0, abs=1e-6)
     assert far.worth_of(0) > 0.1
+
+
+# Outcomes prepared
+
+# T(1, 2, 4, 8) and t_d in ms, α; tokens/s alone, both at once, and with outcomes prepared 65 % of the time at no cost:
+# by another simulation, before this project had one.
+PREPARED = [
+    ((490, 495, 520, 650), 25, 0.8, (2.04, 5.49, 6.08)),
+    ((120, 124, 135, 165), 12, 0.75, (8.33, 17.3, 20.0)),
+    ((62, 64, 70, 85), 28, 0.85, (16.1, 26.7, 30.1)),
+    ((25, 26, 29, 38), 8, 0.8, (40, 72, 84)),
+    ((25, 26, 29, 38), 4, 0.8, (40, 84, 99)),
+]
+
+
+def free(draft_s: float, n: int = 40, share: float = 0.65) -> BranchModel:
+    """As many branches as there are outcomes, which cost nothing."""
+    return BranchModel(n, (n + 1) * [draft_s], [share])
+
+
+@pytest.mark.parametrize(("target_ms", "draft_ms", "acceptance", "expected"), PREPARED)
+def test_what_preparing_outcomes_is_worth(
+    target_ms: tuple[float, ...], draft_ms: float, acceptance: float, expected: tuple[float, ...]
+) -> None:
+    target_s, draft_s = times(dict(zip((1, 2, 4, 8), target_ms, strict=True))), draft_ms / 1000
+    both = overlapped(target_s, draft_s, acceptance, N_AHEAD)
+    prepared = overlapped(target_s, draft_s, acceptance, N_AHEAD, branches=free(draft_s))
+    assert [alone(target_s).rate, both.rate, prepared.rate] == pytest.approx(expected, rel=0.05)
+    machine = Machine(target_s, draft_s, target_s, draft_s, branch_s=9 * [draft_s])
+    for n, rate in ((0, expected[1]), (8, expected[2])):
+        found = foresee(machine, ASYNC, constant(acceptance), N_MAX, 10_000, branches=n, ranks=[0.65])
+        assert found.rate == pytest.approx(rate, rel=0.05), n
+        if n:
+            assert found.n_prepared / found.n_contradicted == pytest.approx(0.64, abs=0.03)
+
+
+def test_more_branches_at_no_cost_are_never_worse_and_dear_ones_are() -> None:
+    target_s = APART.target_s
+    costs = target_s, 0.025, 0.8, N_AHEAD
+    rates = [overlapped(*costs, branches=free(0.025, n)).rate for n in (1, 2, 4, 8)]
+    assert overlapped(*costs).rate < rates[0] < rates[1] < rates[2] < rates[3]
+    assert rates[3] > overlapped(*costs, branches=free(0.025, 8, share=0.3)).rate
+    dear = BranchModel(8, [0.025 * (n + 1) for n in range(9)], [0.65])
+    assert overlapped(*costs, branches=dear).rate < rates[3]
+    flat = [0.025] * 9
+    dear = BranchModel(8, [0.008 * (n + 1) for n in range(9)], [0.65])
+    assert overlapped(flat, 0.008, 0.8, N_AHEAD, branches=dear).rate < overlapped(flat, 0.008, 0.8, N_AHEAD).rate
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+@pytest.mark.parametrize("case", FAST[:8])
+def test_forecasts_with_branches_agree_with_replays(case: Case, aborts: bool) -> None:
+    draft_s, acceptance = case.machine.beside_draft_s, case.acceptance
+    branch_s = [draft_s * (1 + 0.05 * n) for n in range(9)]
+    machine = replace(case.machine, branch_s=branch_s, aborts=aborts)
+    for n in (0, 2, 8):
+        branches = BranchModel(n, branch_s[: n + 1], DEFAULT.ranks) if n else None
+        latency_s = 0.0 if aborts else branch_s[n] / 2
+        rate = overlapped(machine.beside_target_s, draft_s, acceptance, N_AHEAD, latency_s, branches).rate
+        found = foresee(machine, ASYNC, constant(acceptance), N_MAX, 6000, branches=n).rate
+        assert 0.95 <= rate / found <= 1.08, n
+
+
+def test_sequential_forecast_with_latency_has_a_round_trip_per_turn() -> None:
+    near, far = (taking_turns([0.1] * 9, 0.01, 0.8, latency_s) for latency_s in (0.0, 0.05))
+    k = far.n_verify
+    assert far.rate == pytest.approx(expected(0.8, k) / (0.05 + (k + 0.8**k) * 0.01 + 0.1))
+    assert far.n_verify >= near.n_verify
+
+
+def test_outcomes_that_are_all_prepared_leave_a_forecast() -> None:
+    """The learned shares of the ranks may add up to 1."""
+    times = [0.025 + 0.0023 * n for n in range(17)]
+    branches = BranchModel(8, [0.008] * 9, (0.4735, 0.5265, 1.5e-17))
+    rate = overlapped(times, 0.008, 0.7538, 32, 0.01125, branches).rate
+    assert 1 / 0.025 < rate < 1 / 0.008

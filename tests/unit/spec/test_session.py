@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.session import Session
-from duo.spec.types import Guess
+from duo.spec.session import Contradiction, Session
+from duo.spec.types import Guess, Outcome
 
 
 def session(*accepted: int) -> Session:
@@ -148,3 +148,79 @@ def test_a_remote_draft_replaces_nothing() -> None:
         assert made.offer(0, position, Guess(token, 0.5), n_known=1)
     assert not made.offer(0, 1, Guess(8, 0.5), n_known=1)
     assert made.candidates(9).tokens == (5, 6)
+
+
+# Outcomes
+
+
+def prepared() -> Session:
+    """Two candidates, and tokens that continue two outcomes."""
+    made = session()
+    for position, (token, alternatives) in enumerate([(5, (8, 9)), (6, (7,))], 1):
+        assert made.offer(0, position, Guess(token, 1.0, alternatives=alternatives))
+    assert made.prepare(0, Outcome(1, 8), 2, Guess(3, 0.5))
+    assert made.prepare(0, Outcome(1, 8), 3, Guess(4, 0.25))
+    assert made.prepare(0, Outcome(2, 7), 3, Guess(2, 0.5))
+    return made
+
+
+def test_when_an_outcome_comes_true_its_tokens_are_the_candidates() -> None:
+    made = prepared()
+    assert made.commit([8], 2) == [(1.0, False)]
+    assert made.candidates(9).tokens == (3, 4)
+    assert (made.epoch, made.came_true) == (1, Outcome(1, 8))
+    assert made.contradictions == [Contradiction(0, 0, True)]
+    assert made.prepare(0, Outcome(1, 8), 4, Guess(5, 0.5)), "its decode had begun before"
+    assert made.offer(1, 5, Guess(6, 0.5))
+    assert made.candidates(9).tokens == (3, 4, 5, 6)
+
+
+def test_an_outcome_of_a_later_candidate() -> None:
+    made = prepared()
+    made.commit([5, 7], 2)
+    assert made.candidates(9).tokens == (2,)
+    assert made.contradictions == [Contradiction(1, 0, True)]
+
+
+def test_an_outcome_that_was_begun_but_not_continued_yet() -> None:
+    made = prepared()
+    made.commit([9], 2)
+    assert (made.n_pending, made.contradictions) == (0, [Contradiction(0, 1, False)])
+    assert made.prepare(0, Outcome(1, 9), 2, Guess(3, 0.5))
+    assert made.candidates(9).tokens == (3,)
+
+
+def test_a_token_that_was_no_alternative() -> None:
+    made = prepared()
+    made.commit([2], 2)
+    assert (made.n_pending, made.contradictions) == (0, [Contradiction(0, -1, False)])
+    for outcome in (Outcome(1, 8), Outcome(2, 7)):
+        assert not made.prepare(0, outcome, outcome.position + 1, Guess(1, 0.5)), outcome
+
+
+def test_outcomes_of_later_positions_outlive_a_commit() -> None:
+    made = prepared()
+    made.commit([5])
+    assert not made.prepare(0, Outcome(1, 8), 4, Guess(1, 0.5)), "it cannot come true any more"
+    made.commit([7])
+    assert made.candidates(9).tokens == (2,)
+
+
+def test_what_does_not_continue_an_outcome_is_dropped() -> None:
+    made = prepared()
+    assert not made.prepare(0, Outcome(1, 8), 5, Guess(1, 0.5)), "a gap"
+    assert not made.prepare(0, Outcome(1, 8), 4, Guess(10, 0.5)), "another vocabulary"
+    assert not made.prepare(1, Outcome(1, 8), 4, Guess(1, 0.5)), "another epoch"
+    made.commit([8])
+    assert made.candidates(9).tokens == (3, 4)
+
+
+def test_an_outcome_does_not_outlive_two_epochs() -> None:
+    made = prepared()
+    made.commit([8])
+    made.commit([9])
+    assert not made.prepare(0, Outcome(1, 8), 4, Guess(5, 0.5))
+    made = prepared()
+    made.drop()
+    assert not made.prepare(0, Outcome(1, 8), 4, Guess(5, 0.5))
+    assert made.came_true is None

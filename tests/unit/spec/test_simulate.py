@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
-from duo.spec.policy import Decision, Policy, StepCost
+from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, predict, recorded, replay
+from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, foresee, predict, recorded, replay
 from tests.unit.spec.machines import (
     APART,
     MACHINES,
@@ -182,3 +182,53 @@ def test_the_same_run_is_decided_in_the_same_way(machine: Machine) -> None:
     runs = [replay(policy, machine, constant(0.6, 3), 1000) for policy in (first, second)]
     assert runs[0] == runs[1]
     assert first.statistics() == second.statistics()
+
+
+# Devices apart
+
+
+def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_is_always_right() -> None:
+    machine = replace(APART, branch_s=9 * [APART.beside_draft_s])
+    found = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 3000, branches=8, ranks=(1.0,))
+    assert found.n_prepared >= 0.97 * found.n_contradicted > 0
+    never = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 3000, branches=8, ranks=(0.0,))
+    assert never.n_prepared == 0 < never.n_contradicted
+    assert found.rate > 1.1 * never.rate
+    assert never.n_opened < 0.5 * found.n_opened, "the policy learns that it prepares in vain"
+
+
+def test_the_outcome_that_comes_true_costs_no_decode() -> None:
+    """Always wrong, and always prepared: after each rejection the next candidate is there."""
+    machine = Machine([0.5] * 9, 0.1, [0.5] * 9, 0.1, branch_s=9 * [0.1])
+
+    class Prepares(Fixed):
+        def lookahead(self) -> Lookahead:
+            return Lookahead(N_AHEAD, 0.0, 9 * [0.5], n_branches=2, ranks=(1.0,))
+
+    found = replay(Prepares(1, 1), machine, constant(0.0), 200, ranks=(1.0,))
+    plain = replay(Fixed(1, 1), machine, constant(0.0), 200)
+    assert plain.waited_s == pytest.approx(199 * 0.1)
+    assert found.waited_s == 0
+    assert found.n_prepared >= 199
+
+
+def test_sequences_that_cost_more_slow_the_draft_down() -> None:
+    assert [FLAT.drafting_s(n) for n in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
+    several = replace(FLAT, branch_s=[0.1, 0.11, 0.12])
+    assert [several.drafting_s(n) for n in (1, 3, 6)] == pytest.approx([0.1, 0.12, 0.24])
+
+
+def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
+    machine = Machine([0.55] * 9, 0.1, [0.55] * 9, 0.1)
+    aborts, ends = (replay(Fixed(1, 1), replace(machine, aborts=each), constant(0.0), 200) for each in (True, False))
+    assert aborts.waited_s == pytest.approx(199 * 0.1)
+    assert ends.waited_s == pytest.approx(0.1 + 198 * 0.15)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SYNC, Schedule.ASYNC])
+def test_latency_delays_the_first_candidate_after_a_rejection(schedule: Schedule) -> None:
+    near, far = (
+        replay(Fixed(2, 2, schedule), replace(FLAT, latency_s=latency_s), constant(0.0), 100)
+        for latency_s in (0.0, 0.04)
+    )
+    assert far.seconds - near.seconds == pytest.approx((100 if schedule is Schedule.SYNC else 98) * 0.04)

@@ -1,0 +1,160 @@
+"""Machine files: what decodes cost on hardware that somebody has measured. See docs/benchmarking.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from duo.config import AUTO_DRAFT, MAX_BRANCHES
+from duo.errors import UsageError
+from duo.models.files import MIB, read_path
+from duo.spec.simulate import Machine
+
+Milliseconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Table: TypeAlias = dict[Annotated[int, Meta(ge=1, le=1 << 20)], Milliseconds]
+
+
+class _Emulated(msgspec.Struct, forbid_unknown_fields=True):
+    slow_down: Annotated[float, Meta(gt=0, le=1e6)]
+
+
+class _PairFields(msgspec.Struct, forbid_unknown_fields=True):
+    target_ms: Table
+    draft_ms: Milliseconds | Table
+    beside_target_ms: Table | None = None
+    beside_draft_ms: Milliseconds | Table | None = None
+    read_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    apart: bool = False
+    aborts: bool = True
+    delay_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
+    two_devices: _Emulated | None = None
+    traces: str = ""
+    source: str = ""
+    inferred: str = ""
+    assumed: list[str] = []
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    pairs: dict[str, _PairFields]
+    source: str = ""
+    inferred: str = ""
+    assumed: list[str] = []
+    noise: Share = 0.0
+    spikes: Share = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and a draft on a machine. Times in seconds."""
+
+    name: str
+    machine_name: str
+    machine: Machine  # target_s: of T(1) to T(n_max + 1)
+    apart: bool  # whether the draft has a device of its own
+    delay_s: float  # of the link to the draft, one way; 0: none
+    aborts: bool  # whether the draft's device can abort a decode
+    draft_alone_s: tuple[float, ...]  # of one token in each of 1, 2, … MAX_BRANCHES + 1 sequences, the target idle
+    draft_beside_s: tuple[float, ...]  # the same while the target decodes
+    slow_down: float | None  # for the scenario two-devices of the benchmarks; None: not part of it
+    traces: str  # name of the recorded texts
+    source: str  # who measured this
+    assumed: tuple[str, ...]  # fields that nobody has measured
+
+
+def read_machine(path: Path, n_max: int = AUTO_DRAFT) -> dict[str, Pair]:
+    """The pairs of a machine file by name, with T(n) for batches of up to `n_max` candidates.
+
+    Times are interpolated linearly, and extrapolated from the last two. Raises UsageError, which names file and field.
+    """
+    try:
+        found = msgspec.json.decode(read_path(path, MIB), type=_File)
+        if not found.pairs:
+            raise ValueError("there are no `pairs`")
+        return {name: _pair(name, found, n_max) for name in found.pairs}
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # including those of msgspec and of encodings
+        raise UsageError(f"{path}: not a machine file: {error}") from None
+
+
+def read_pair(text: str, n_max: int = AUTO_DRAFT) -> Pair:
+    """The pair of FILE or FILE:PAIR. Raises UsageError, also if the file has several pairs and none is named."""
+    path, name = Path(text).expanduser(), ""
+    if not path.is_file() and ":" in text:
+        before, _, name = text.rpartition(":")
+        path = Path(before).expanduser()
+    pairs = read_machine(path, n_max)
+    names = ", ".join(pairs)
+    if name and name not in pairs:
+        raise UsageError(f"{path}: no pair {name!r} (it has: {names})")
+    if not name and len(pairs) > 1:
+        raise UsageError(f"{path} has several pairs: add : and one of these names: {names}")
+    return pairs[name] if name else next(iter(pairs.values()))
+
+
+def _pair(name: str, file: _File, n_max: int) -> Pair:
+    fields = file.pairs[name]
+    for missing in ("beside_target_ms", "beside_draft_ms"):
+        if getattr(fields, missing) is None and not fields.apart:
+            raise ValueError(f"pair {name!r}: `{missing}` is required unless `apart` is true")
+    target_s = _curve(name, "target_ms", fields.target_ms, n_max + 1)
+    drafts = [_sequences(name, "draft_ms", fields.draft_ms)]
+    if fields.beside_draft_ms is not None:
+        drafts.append(_sequences(name, "beside_draft_ms", fields.beside_draft_ms))
+    beside = fields.beside_target_ms
+    machine = Machine(
+        target_s,
+        drafts[0][0],
+        _curve(name, "beside_target_ms", beside, n_max + 1) if beside is not None else target_s,
+        drafts[-1][0],
+        fields.read_ms / 1000,
+        file.noise,
+        file.spikes,
+        branch_s=drafts[-1],
+        latency_s=2 * fields.delay_ms / 1000,
+        aborts=fields.aborts,
+    )
+    return Pair(
+        name,
+        file.name,
+        machine,
+        fields.apart,
+        fields.delay_ms / 1000,
+        fields.aborts,
+        *(drafts[0], drafts[-1]),
+        None if fields.two_devices is None else fields.two_devices.slow_down,
+        fields.traces,
+        fields.source or file.source,
+        tuple(fields.assumed or file.assumed),
+    )
+
+
+def _sequences(pair: str, field: str, known: float | Mapping[int, float]) -> tuple[float, ...]:
+    """By the number of sequences; from a single number: as many tokens, one after the other."""
+    n = MAX_BRANCHES + 1
+    return _curve(pair, field, known if isinstance(known, Mapping) else {1: known, n: n * known}, n)
+
+
+def _curve(pair: str, field: str, known: Mapping[int, float], n_most: int) -> tuple[float, ...]:
+    """Seconds for 1 to `n_most` from some of them in ms: linear between these, and beyond the last two."""
+    if 1 not in known:
+        raise ValueError(f"pair {pair!r}: `{field}` has no time for 1")
+    ns = sorted(known)
+    ms = [known[n] for n in ns]
+    if ns[-1] < n_most:
+        slope = (ms[-1] - ms[-2]) / (ns[-1] - ns[-2]) if len(ns) > 1 else 0.0
+        ns.append(n_most)
+        ms.append(ms[-1] + max(0.0, slope) * (n_most - ns[-2]))
+    seconds = np.interp(range(1, n_most + 1), ns, np.array(ms) / 1000).tolist()
+    if not all(map(math.isfinite, seconds)):
+        raise ValueError(f"pair {pair!r}: `{field}` is out of range")
+    return tuple(seconds)

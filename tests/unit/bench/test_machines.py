@@ -1,0 +1,111 @@
+"""Machine files: what is read from them, and what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.regret import FOLDER
+from duo.bench.machines import read_machine, read_pair
+from duo.errors import UsageError
+
+CARD: dict[str, Any] = {
+    "target_ms": {"1": 25, "2": 26, "4": 30},
+    "draft_ms": {"1": 8, "3": 9},
+    "read_ms": 0.5,
+    "apart": True,
+    "aborts": False,
+    "delay_ms": 10,
+    "traces": "smollm2-f16",
+    "two_devices": {"slow_down": 3},
+}
+SAME: dict[str, Any] = {"target_ms": {"1": 10}, "draft_ms": 2, "beside_target_ms": {"1": 15}, "beside_draft_ms": 3}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "machine.json"
+
+
+def write(path: Path, *, pairs: dict[str, Any] | None = None, **fields: Any) -> Path:
+    document = {"name": "a machine", "source": "somebody", "noise": 0.03, "spikes": 0.01}
+    path.write_text(json.dumps({**document, "pairs": pairs or {"card": CARD, "same": SAME}, **fields}))
+    return path
+
+
+def test_what_a_pair_says(path: Path) -> None:
+    pair = read_machine(write(path, assumed=["noise"]), n_max=4)["card"]
+    machine = pair.machine
+    assert machine.target_s == machine.beside_target_s == pytest.approx((0.025, 0.026, 0.028, 0.030, 0.032))
+    assert pair.draft_alone_s == pair.draft_beside_s == machine.branch_s
+    assert machine.branch_s == pytest.approx([0.008 + i * 0.0005 for i in range(9)])
+    assert (machine.draft_s, machine.beside_draft_s, machine.read_s) == (0.008, 0.008, 0.0005)
+    assert (machine.noise, machine.spikes, machine.latency_s, machine.aborts) == (0.03, 0.01, 0.02, False)
+    assert (pair.apart, pair.aborts, pair.delay_s, pair.slow_down) == (True, False, 0.01, 3)
+    assert (pair.name, pair.machine_name, pair.source, pair.assumed) == ("card", "a machine", "somebody", ("noise",))
+
+
+def test_models_that_share_their_hardware(path: Path) -> None:
+    pair = read_machine(write(path), n_max=2)["same"]
+    assert (pair.machine.target_s, pair.machine.beside_target_s) == ((0.01,) * 3, (0.015,) * 3)
+    assert pair.draft_alone_s == pytest.approx([0.002 * n for n in range(1, 10)]), "one after the other"
+    assert pair.machine.branch_s == pair.draft_beside_s == pytest.approx([0.003 * n for n in range(1, 10)])
+    assert (pair.apart, pair.aborts, pair.delay_s, pair.slow_down) == (False, True, 0.0, None)
+
+
+def test_a_pair_is_named_unless_there_is_only_one(path: Path) -> None:
+    write(path)
+    assert read_pair(f"{path}:same").name == "same"
+    with pytest.raises(UsageError, match=r"has several pairs.* card, same$"):
+        read_pair(str(path))
+    with pytest.raises(UsageError, match=r"no pair 'other' \(it has: card, same\)$"):
+        read_pair(f"{path}:other")
+    assert read_pair(str(write(path, pairs={"same": SAME}))).name == "same"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"target_ms": {"2": 25}}, "pair 'card': `target_ms` has no time for 1"),
+        ({"target_ms": {"one": 25}}, "Expected `int`, got `str` - at `key` in `$.pairs[...].target_ms`"),
+        ({"target_ms": {"0": 25}}, "target_ms"),
+        ({"draft_ms": 0}, "$.pairs[...].draft_ms"),
+        ({"draft_ms": {"1": "8"}}, "$.pairs[...].draft_ms"),
+        ({"draft_ms": {"1": 1e300}}, "draft_ms"),
+        ({"apart": False}, "pair 'card': `beside_target_ms` is required unless `apart` is true"),
+        ({"apart": "yes"}, "$.pairs[...].apart"),
+        ({"delay_ms": -1}, "$.pairs[...].delay_ms"),
+        ({"two_devices": {"slow_down": 0}}, "two_devices.slow_down"),
+        ({"draft_mss": 4}, "unknown field `draft_mss`"),
+    ],
+)
+def test_a_wrong_field_is_named(path: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_machine(write(path, pairs={"card": CARD | wrong}))
+    assert str(raised.value).startswith(f"{path}: not a machine file: ")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"name": "x", "pairs": {}}', b"[" * 9999])
+def test_what_is_no_machine_file(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="not a machine file: "):
+        read_machine(path)
+
+
+def test_a_file_that_cannot_be_read(path: Path) -> None:
+    with pytest.raises(UsageError, match=r"machine\.json: No such file or directory$"):
+        read_pair(f"{path}:card")
+    with pytest.raises(UsageError, match=r"Is a directory$"):
+        read_pair(str(path.parent))
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_the_files_of_the_benchmarks(file: Path) -> None:
+    for pair in read_machine(file).values():
+        assert len(pair.machine.target_s) == 17
+        assert pair.source
