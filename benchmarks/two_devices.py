@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from duo.bench.contestant import PLAIN, PREPARED, Contestant
 from duo.bench.emulation import Emulation
 from duo.bench.lineup import own_modes
 from duo.bench.machines import Pair, read_machine
+from duo.bench.modes import ChooseDrafts, InProcess
 from duo.bench.prompts import Prompt
 from duo.bench.results import Results
 from duo.bench.rounds import Sample
@@ -25,18 +27,31 @@ from duo.bench.rounds import measure as take_samples
 from duo.bench.statistics import Range, speed_up
 from duo.config import AUTO_DRAFT, DraftConfig
 from duo.engine.engine import Engine
+from duo.engine.slot import Drafts
 from duo.loading import load
-from duo.spec.policy import Policy
+from duo.spec.lookup import Lookup
+from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Guesses, constant, recorded, replay
 
 TURNS, BOTH = "sync", "async"
+FIXED = "fixed k"  # taking turns with the same number of candidates in each
 PROMPTS = ("code", "letter", "story", "translation")
 _KS = ("1", "2", "3", "4", "6", "8", "auto")  # candidates that take turns verifies at most
-_FINALISTS = 2  # of those that take turns, which run in every round
-_MOST_PLAIN = 1.005  # 1.00 as far as the noise of 64 decodes allows
+_FINALISTS = 2  # of those that take turns, which run with every prompt and in every round
 _N_CTX = 512
 _N_SIMULATED = 20_000  # tokens
+
+
+class FixedLength(Policy):
+    """Verifies as many candidates as allowed in every step, as programs do that take turns without a policy."""
+
+    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, _: Lookup | None = None) -> Decision:
+        """See Policy."""
+        n = max(0, min(self.n_max, n_room - 1))
+        if len(confidences) < n and next_s < math.inf:
+            return Decision(0, next_s)
+        return Decision(min(len(confidences), n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +156,15 @@ class Measured:
 
     def row(self) -> dict[str, Any]:
         """The figures as JSON types."""
-        turns = self.contestant(TURNS)
-        modes = [mode for mode in (PLAIN, TURNS, BOTH, PREPARED) if self.contestant(mode) is not None]
+        turns, fixed = self.contestant(TURNS), self.contestant(FIXED)
+        modes = [mode for mode in (PLAIN, FIXED, TURNS, BOTH, PREPARED) if self.contestant(mode) is not None]
         fastest = {mode: self.contestant(mode) for mode in modes}
         return {
             "machine": self.name,
             "tokens_per_s": {m: geometric_mean(self.rates(c)) for m, c in fastest.items() if c is not None},
             "limit_tokens_per_s": geometric_mean(self.limits()),
             "turns_k": turns and turns.n_max,
+            "fixed_k": fixed and fixed.n_max,
             "ratios": {
                 f"{first} over {second}": self.ratio(first, second)
                 for i, second in enumerate(modes)
@@ -156,8 +172,11 @@ class Measured:
             },
             "of_limit": {mode: self.of_limit(mode) for mode in modes},
             "plain_over_1/T(1)": self.plain_over_device(),
-            "planned_over_measured": {mode: self.planned(mode) for mode in modes},
-            "replayed_over_measured": {mode: self.replayed(mode) for mode in modes},
+            "planned_over_measured": {mode: self.planned(mode) for mode in modes if mode != FIXED},
+            "replayed_over_measured": {mode: self.replayed(mode) for mode in modes if mode != FIXED},
+            "draft_us_per_decode": {
+                m: self.results.row(c)["draft_us_per_decode"] for m, c in fastest.items() if c is not None
+            },
             "engine_us_per_step": {
                 m: self.results.row(c)["engine_us_per_step"] for m, c in fastest.items() if c is not None
             },
@@ -178,7 +197,7 @@ class Measured:
 
     def verdicts(self) -> Iterator[Verdict]:
         """The bars."""
-        yield Verdict(f"{self.name}: plain over 1/T(1)", self.plain_over_device(), 0.98, _MOST_PLAIN)
+        yield Verdict(f"{self.name}: plain over 1/T(1)", self.plain_over_device(), 0.98, 1.0)
         for mode in (TURNS, BOTH, PREPARED):
             if self.contestant(mode) is not None:
                 yield Verdict(f"{self.name}: planned over measured, {mode}", self.planned(mode), 0.93, 1.07)
@@ -195,9 +214,9 @@ class Measured:
 
 
 _BARS = {
-    (25, 8): ((BOTH, TURNS, 1.20), (PREPARED, BOTH, 1.10), (PREPARED, "limit", 0.75)),
-    (490, 25): ((PREPARED, TURNS, 1.12), (PREPARED, PLAIN, 2.6)),
-    (0, 0): ((BOTH, TURNS, 1.25), (BOTH, PLAIN, 1.5)),
+    (25, 8): ((BOTH, TURNS, 1.20), (BOTH, FIXED, 1.20), (PREPARED, BOTH, 1.10), (PREPARED, "limit", 0.75)),
+    (490, 25): ((PREPARED, TURNS, 1.12), (PREPARED, FIXED, 1.12), (PREPARED, PLAIN, 2.6)),
+    (0, 0): ((BOTH, TURNS, 1.25), (BOTH, FIXED, 1.25), (BOTH, PLAIN, 1.5)),
 }
 
 
@@ -244,13 +263,16 @@ def measured(setup: Setup, name: str, pair: Pair) -> Measured:
         )  # fmt: skip
         engine.call(lambda slot: slot.reserve(0, _N_CTX))
         found = [trace_of(engine, prompt.text, setup.n_tokens) for prompt in prompts]
-        results = Results(contestants(engine, emulation, stack))
+        results = Results(contestants(engine, emulation, stack, likely_ks(found, emulation)))
         take_all(results, prompts, setup)
         return Measured(name, emulation, results, found)
 
 
 def take_all(results: Results, prompts: Sequence[Prompt], setup: Setup) -> None:
-    """All contestants in the first round; of those that take turns, only the fastest in the others."""
+    """All contestants with the first prompt; with the others only the fastest of those that take turns.
+
+    Those with a fixed k are in `results` only if they can be the fastest: see likely_ks().
+    """
     n_shift = 0
 
     def put(sample: Sample) -> None:
@@ -258,12 +280,12 @@ def take_all(results: Results, prompts: Sequence[Prompt], setup: Setup) -> None:
         note(formats.progress(results.samples[-1], results, setup.n_rounds * len(prompts)))
 
     never = threading.Event()
-    take_samples(results.contestants, prompts, setup.job, put, note, never)
+    take_samples(results.contestants, prompts[:1], setup.job, put, note, never)
     turns = [contestant for contestant in results.contestants if contestant.mode == TURNS]
     turns.sort(key=lambda contestant: mean_rate(results, contestant), reverse=True)
     kept = [contestant for contestant in results.contestants if contestant not in turns[_FINALISTS:]]
-    n_shift = len(prompts)
-    take_samples(kept, list(prompts) * (setup.n_rounds - 1), setup.job, put, note, never, warm_up=False)
+    n_shift = 1
+    take_samples(kept, (list(prompts) * setup.n_rounds)[1:], setup.job, put, note, never, warm_up=False)
 
 
 def trace_of(engine: Engine, prompt: str, n_tokens: int) -> Trace:
@@ -271,30 +293,56 @@ def trace_of(engine: Engine, prompt: str, n_tokens: int) -> Trace:
     return engine.call(lambda slot: traced(slot, engine.tokenize(prompt), n_tokens))
 
 
-def contestants(engine: Engine, emulation: Emulation, stack: ExitStack) -> list[Contestant]:
-    """Plain, taking turns with each k, both at once, and outcomes prepared unless the draft is on another machine."""
+def likely_ks(traces: Sequence[Trace], emulation: Emulation) -> list[str]:
+    """The fixed numbers of candidates that are the fastest with these texts, by T(n), t_d and what is accepted."""
+    machine = emulation.pair.machine
+
+    def rate(k: int) -> float:
+        seconds = k * machine.draft_s + machine.latency_s + machine.target_s[k]
+        return math.prod(trace.expected(k) / seconds for trace in traces)
+
+    return [str(k) for k in sorted(range(1, AUTO_DRAFT + 1), key=rate, reverse=True)[:_FINALISTS]]
+
+
+def contestants(engine: Engine, emulation: Emulation, stack: ExitStack, ks: Sequence[str] = ()) -> list[Contestant]:
+    """Plain, taking turns with at most or always k candidates, both at once, and outcomes prepared.
+
+    `ks`: those of a fixed length. On another machine a draft prepares no outcomes.
+    """
     auto = {"auto": DraftConfig(AUTO_DRAFT, 2 * AUTO_DRAFT)}
     turns = {k: DraftConfig(int(k), 2 * int(k)) for k in _KS if k != "auto"} | auto
     modes = [mode for mode in (BOTH, PREPARED) if mode not in emulation.impossible_modes]
     found = own_modes(engine, [PLAIN], auto, stack, emulation)
     found += own_modes(engine, [TURNS], turns, stack, emulation)
+    for k in ks:
+        found.append(Contestant(FIXED, InProcess(engine, fixed(engine, emulation, k), emulation), n_max=k))
     return found + own_modes(engine, modes, auto, stack, emulation)
+
+
+def fixed(engine: Engine, emulation: Emulation, k: str) -> ChooseDrafts:
+    """A draft that takes turns with always `k` candidates."""
+    drafting = DraftConfig(int(k), 2 * int(k), TURNS, 0)
+    draft = engine.slot.new_draft(engine.call(lambda slot: emulation.new_policy(slot, drafting, FixedLength)))
+    return lambda _: Drafts(draft)
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Two tables: rates, and what predictions and Python have to do with them."""
-    heading = ["machine", "plain", "taking turns", "both at once", "outcomes prepared", "limit", "both over turns",
-               "prepared over both", "prepared over plain", "prepared of the limit"]  # fmt: skip
-    rates, checks = [heading], [["machine", "plain × T(1)", *(f"{what}, {mode}" for what in ("plan", "replay")
-                                 for mode in (TURNS, BOTH, PREPARED)), "engine µs", "texts as plain"]]  # fmt: skip
+    heading = ["machine", "plain", "fixed k", "taking turns", "both at once", "outcomes prepared", "limit",
+               "both over fixed k", "both over turns", "prepared over both", "prepared over plain",
+               "prepared of the limit"]  # fmt: skip
+    predicted = [f"{what}, {mode}" for what in ("plan", "replay") for mode in (TURNS, BOTH, PREPARED)]
+    rates = [heading]
+    checks = [["machine", "plain × T(1)", *predicted, "engine µs", "draft's µs", "texts as plain"]]
     for row in rows:
         figures, ratios = row["tokens_per_s"], row["ratios"]
         turns = f"{figures[TURNS]:.2f} (k={row['turns_k']})" if TURNS in figures else ""
+        fixed_k = f"{figures[FIXED]:.2f} (k={row['fixed_k']})" if FIXED in figures else ""
         rates.append([
-            row["machine"], _number(figures.get(PLAIN)), turns, _number(figures.get(BOTH)),
+            row["machine"], _number(figures.get(PLAIN)), fixed_k, turns, _number(figures.get(BOTH)),
             _number(figures.get(PREPARED)), _number(row["limit_tokens_per_s"]),
             *(formats.spread(ratios.get(f"{first} over {second}"), 2)
-              for first, second in ((BOTH, TURNS), (PREPARED, BOTH), (PREPARED, PLAIN))),
+              for first, second in ((BOTH, FIXED), (BOTH, TURNS), (PREPARED, BOTH), (PREPARED, PLAIN))),
             formats.spread(row["of_limit"].get(PREPARED), 2),
         ])  # fmt: skip
         checks.append([
@@ -302,6 +350,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
             *(formats.spread(row[f"{what}_over_measured"].get(mode), 2)
               for what in ("planned", "replayed") for mode in (TURNS, BOTH, PREPARED)),
             ", ".join(f"{mode} {us:.0f}" for mode, us in row["engine_us_per_step"].items() if us is not None),
+            ", ".join(f"{mode} {us:.0f}" for mode, us in row["draft_us_per_decode"].items() if us is not None),
             "yes" if row["same_text"] else "no",
         ])  # fmt: skip
     return [

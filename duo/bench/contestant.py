@@ -37,7 +37,8 @@ class Run:
     hidden: float | None = None  # share of the draft's compute time that is concurrent with the target's
     waste: float | None = None  # share of drafted tokens that are not in the text
     predicted_tokens_per_s: float | None = None  # by duo's simulation
-    own_us: float | None = None  # processor time of Python per step of the target, where devices are emulated
+    own_us: float | None = None  # processor time of Python per step of the target, where devices are emulated,
+    draft_own_us: float | None = None  # and per decode of a draft on a thread of its own
     metrics: Metrics | None = None  # of duo's runs only
     peak_bytes: int | None = None  # peak resident size, for a run in a separate process
     startup_s: float | None = None  # wall time of that process without the generation

@@ -16,6 +16,8 @@ from duo.engine.warmup import time_branches, time_draft
 from duo.errors import DecodeError
 from duo.spec.policy import Policy
 
+_TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
+
 
 @dataclass(slots=True)
 class Emulation:
@@ -23,7 +25,6 @@ class Emulation:
 
     pair: Pair
     slow_down: float
-    has_noise: bool = True
     account: Account = field(init=False)
     failure: Callable[[], str | None] = lambda: None  # of a draft in another process
 
@@ -51,7 +52,7 @@ class Emulation:
             "slow_down": self.slow_down,
             "target_ms": _in_ms(machine.target_s),
             "draft_ms": _in_ms(pair.draft_alone_s),  # by sequences
-            "noise": machine.noise if self.has_noise else 0.0,
+            "noise": machine.noise,
             "delay_ms": round(1000 * pair.delay_s, 3),
             "source": pair.source,
             "assumed": list(pair.assumed),
@@ -78,23 +79,22 @@ class Emulation:
         if slot.target_cache is not None and isinstance(slot.target_cache.context, Emulated):
             return
         slot.threads = replace(slot.threads, apart=pair.apart)
-        shared = None if pair.apart else Devices()
-        seeds = (1, 2) if self.has_noise else (0, 0)
+        devices = Devices()
         assert slot.target_cache is not None
-        target = Emulated(slot.target_cache.context, self.target_times(), self.account, shared, seeds[0])
+        target = Emulated(slot.target_cache.context, self.target_times(), self.account, devices, _TARGET_SEED)
         slot.target_cache = Cache(target)
         if slot.draft_cache is not None:
             times = self.draft_times(2 * pair.delay_s)
-            draft = Emulated(slot.draft_cache.context, times, self.account, shared, seeds[1])
+            draft = Emulated(slot.draft_cache.context, times, self.account, devices, _DRAFT_SEED)
             slot.draft_cache = Cache(draft)
             self.account.on_step = draft.begin_turn
 
-    def new_policy(self, slot: Slot, drafting: DraftConfig) -> Policy:
+    def new_policy(self, slot: Slot, drafting: DraftConfig, kind: type[Policy] = Policy) -> Policy:
         """A policy that knows what a warm-up measures. On the engine's thread, after install()."""
         assert slot.draft_cache is not None
         assert slot.draft_model is not None
         context, threads = slot.draft_cache.context, slot.threads
-        policy = Policy(
+        policy = kind(
             drafting.n_max,
             drafting.n_ahead,
             schedules_of(drafting),
@@ -104,7 +104,7 @@ class Emulation:
             aborts=self.pair.aborts,
         )
         time_draft(context, slot.draft_model, threads.draft, policy)
-        time_branches(context, slot.draft_model, threads.beside[1], policy)
+        time_branches(context, slot.draft_model, policy)
         self.account.reset()
         return policy
 
@@ -112,6 +112,7 @@ class Emulation:
         """The figures of a text on the emulated devices. Raises DecodeError if the slow-down is too small."""
         if (failure := self.failure()) is not None:
             raise DecodeError(f"the remote draft failed: {failure}")
+        draft_own_us = self.account.draft_us
         own_us, factor = self.account.close(), self.slow_down
         predicted = run.predicted_tokens_per_s
         return replace(
@@ -123,6 +124,7 @@ class Emulation:
             draft_ms=None if run.draft_ms is None else run.draft_ms / factor,
             predicted_tokens_per_s=None if predicted is None else predicted * factor,
             own_us=own_us,
+            draft_own_us=draft_own_us,
         )
 
 

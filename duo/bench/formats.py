@@ -136,7 +136,7 @@ def _rows(rows: Iterable[Row], facts: Facts) -> list[Row]:
         if devices := facts.get("emulated"):
             line |= {"emulated": f"{devices['machine']}, {devices['pair']}", "slow_down": devices["slow_down"]}
         else:
-            del line["engine_us_per_step"]
+            del line["engine_us_per_step"], line["draft_us_per_decode"]
         found.append(line)
     return found
 

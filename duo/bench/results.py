@@ -120,6 +120,7 @@ class Results:
             "waste": _median(run.waste for run in runs),
             "first_token_s": _median(run.first_token_s for run in runs),
             "engine_us_per_step": _median(run.own_us for run in runs),
+            "draft_us_per_decode": _median(run.draft_own_us for run in runs),
             "same_text": None if differences is None else not differences,
             "differs_in": where,
             "differs_at": place,

@@ -91,6 +91,8 @@ class Branches:
             return [], 0
         n_new = 0
         for outcome in self._likely(n_accepted, n_verified, lookahead):
+            if not 0 <= outcome.position - first <= self._draft.n_past:  # the context begins later
+                continue
             if not (free := self._free(lookahead.n_branches)):
                 break
             self._draft.branch(free, outcome.position - first)

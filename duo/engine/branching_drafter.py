@@ -17,8 +17,8 @@ from duo.spec.types import Guess, Outcome
 class BranchingSide(TargetSide, Protocol):
     """The view that such a draft has of its target: a CandidateQueue."""
 
-    def continues(self, outcomes: Iterable[Outcome]) -> None:
-        """The decode that was begun also continues these outcomes."""
+    def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
+        """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
 
     def publish_all(self, epoch: int, offers: Iterable[Offer], *, may_prepare: bool) -> bool:
         """publish() for several sequences. `may_prepare`: whether there is more to do besides the chain."""
@@ -68,7 +68,7 @@ class BranchingDrafter(Drafter):
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
         lookahead, _, may_draft = self._preparation
-        self._side.continues(branch.outcome for branch in branches)
+        self._side.continues((branch.outcome for branch in branches), on_chain=may_draft)
         entries = [(branch.sequence, branch.tokens[-1]) for branch in branches]
         if may_draft:
             entries.append((0, self._tokens[-1]))

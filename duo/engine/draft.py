@@ -118,7 +118,7 @@ class QueuedDraft(Draft):
         n_verified = cost.n_candidates if cost is not None and cost.source is Source.DRAFT else 0
         self.policy.learn_scores(self._session.commit(tokens, n_verified))
         self._tell(tokens)  # before learn_step(), which may take a while
-        self._learn_contradictions()
+        self._learn_contradictions(counts=cost is not None and cost.source is Source.DRAFT)
         if cost is not None:
             lookahead = self.policy.lookahead()
             self.policy.learn_step(len(tokens), cost)
@@ -170,10 +170,11 @@ class QueuedDraft(Draft):
             return self._session.prepare(epoch, offer.outcome, position, guess)
         return self._session.offer(epoch, position, guess, offer.n_known)
 
-    def _learn_contradictions(self) -> None:
+    def _learn_contradictions(self, *, counts: bool) -> None:
+        """Learn the ranks of the target's tokens. `counts`: the draft could prepare for this verification."""
         if found := self._session.contradictions:
             self.policy.learn_ranks(contradiction.rank for contradiction in found)
-            if self.policy.lookahead().n_branches:
+            if counts and self.policy.lookahead().n_branches:
                 for contradiction in found:
                     self._metrics.resolved(contradiction.position, contradiction.prepared)
 

@@ -95,6 +95,9 @@ class Account:
     times: list[tuple[float, float]] = field(default_factory=list)  # real and emulated seconds of each decode
     own_s: float = 0.0  # processor time of the target's thread between decodes of the target, without the draft's
     n_steps: int = 0
+    draft_own_s: float = 0.0  # processor time of the draft's thread between its decodes
+    n_drafted: int = 0
+    _drafted: tuple[int, float] | None = None  # thread of the draft's last decode, and its processor time at the end
     _ended: tuple[int, float] | None = None  # thread of the target's last decode, and its processor time at the end
 
     def begin_step(self) -> None:
@@ -102,6 +105,22 @@ class Account:
         if self._ended is not None and self._ended[0] == threading.get_ident():
             self.own_s += time.thread_time() - self._ended[1]
             self.n_steps += 1
+
+    def begin_draft(self) -> None:
+        """A decode of the draft begins. What it does between two decodes on a thread of its own is counted."""
+        thread = threading.get_ident()
+        if self._drafted is not None and self._drafted[0] == thread and (not self._ended or self._ended[0] != thread):
+            self.draft_own_s += time.thread_time() - self._drafted[1]
+            self.n_drafted += 1
+
+    def end_draft(self) -> None:
+        """A decode of the draft has ended."""
+        self._drafted = threading.get_ident(), time.thread_time()
+
+    @property
+    def draft_us(self) -> float | None:
+        """Python's µs per decode of the draft on a thread of its own."""
+        return 1e6 * self.draft_own_s / self.n_drafted if self.n_drafted else None
 
     def end_step(self) -> None:
         """A decode of the target has ended."""
@@ -151,12 +170,14 @@ class Account:
     def reset(self) -> None:
         """Begin anew."""
         self.times, self.own_s, self.n_steps, self._ended = [], 0.0, 0, None
+        self.draft_own_s, self.n_drafted, self._drafted = 0.0, 0, None
 
 
 class Emulated:
     """Decodes for real, then waits until the emulated device would have finished: see Decoder.
 
-    A decode that is aborted in its wait leaves branches one token longer: what they prepare has not come true.
+    The prompt is read at real speed: prefill is not emulated. A decode that is aborted in its wait is rolled back, but
+    not its branches, which then have one more token: if one of them comes true, the drafter decodes that token again.
     """
 
     def __init__(
@@ -192,6 +213,8 @@ class Emulated:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """See Decoder."""
         n, read_s = len(tokens), self._times.read_s
+        if not self.n_past and n > 1:
+            return self._context.decode(tokens, n_rows)
         more_s = 0.0 if read_s is None else (n - 1) * read_s
         return self._timed(lambda: self._context.decode(tokens, n_rows), n if read_s is None else 1, more_s)
 
@@ -202,6 +225,8 @@ class Emulated:
     def _timed(self, compute: Callable[[], Logits], n: int, more_s: float = 0.0) -> Logits:
         if self._is_target:
             self._account.begin_step()
+        else:
+            self._account.begin_draft()
         began = time.thread_time()
         try:
             if n > len(self._times.alone_s):  # prefill
@@ -216,6 +241,7 @@ class Emulated:
                 self._account.end_step()
             else:
                 self._account.exclude(time.thread_time() - began)
+                self._account.end_draft()
 
     def _waiting(self, compute: Callable[[], Logits], work: _Work) -> Logits:
         start, n_past, devices = work.since, self.n_past, self._devices

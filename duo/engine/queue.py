@@ -26,7 +26,7 @@ class Decode(NamedTuple):
     """A decode of the draft in progress."""
 
     since: float  # time.perf_counter() at its start
-    is_stale: bool  # whether it is of no use
+    is_stale: bool  # whether it brings no candidate
     n_sequences: int
 
 
@@ -57,6 +57,8 @@ class CandidateQueue:
         self._outcomes: frozenset[Outcome] = frozenset()  # that the draft's current decode continues
         self._n_verified = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
         self._may_prepare = False  # whether the draft may find something to do besides its chain
+        self._on_chain = True  # whether the draft's current decode continues its chain,
+        self._is_told = False  # and whether tokens were accepted since it began
 
     # The target's side
 
@@ -65,6 +67,7 @@ class CandidateQueue:
         with self._changed:
             self._open = True
             self._began = None
+            self._may_prepare = False
 
     def close(self) -> None:
         """Accept no more offers, and wake both sides. A second call does nothing."""
@@ -88,8 +91,9 @@ class CandidateQueue:
             self._tokens += tokens
             self._epoch, self._came_true = epoch, came_true
             self._lookahead = lookahead
-            if tokens:
-                self._n_verified = 0
+            if tokens or not lookahead.n_branches:
+                self._n_verified, self._may_prepare = 0, False
+            self._is_told = self._is_told or bool(tokens)
             fresh = (offer.guess.confidence for offer in self._offers if offer.epoch == epoch and not offer.outcome)
             self._pending = [*pending, *fresh]
             self._watch(len(self._pending))
@@ -125,7 +129,8 @@ class CandidateQueue:
         with self._changed:
             if self._began is None:
                 return None
-            return Decode(self._began[0], self._is_stale(), 1 + len(self._outcomes))
+            is_stale = self._is_stale() or (self._began[1] == self._epoch and not self._on_chain)
+            return Decode(self._began[0], is_stale, self._on_chain + len(self._outcomes))
 
     # The draft's side
 
@@ -141,14 +146,15 @@ class CandidateQueue:
         with self._changed:
             self._began = time.perf_counter(), self._epoch
             self._outcomes, self._may_prepare = frozenset(), False
+            self._on_chain, self._is_told = True, False
             may_draft = self._lookahead.allows(self._pending)
             preparation = Preparation(self._lookahead, self._n_verified, may_draft)
             return Accepted(self._epoch, self._take(), preparation=preparation)
 
-    def continues(self, outcomes: Iterable[Outcome]) -> None:
-        """The decode that was begun also continues these outcomes."""
+    def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
+        """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
         with self._changed:
-            self._outcomes = frozenset(outcomes)
+            self._outcomes, self._on_chain = frozenset(outcomes), on_chain
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
         """Offer a token for which `n_tokens` were decoded in `seconds`. False if its epoch has passed."""
@@ -163,7 +169,7 @@ class CandidateQueue:
             self._began = None
             for offer in offers:
                 self._put(offer)
-            self._may_prepare = self._may_prepare or (may_prepare and epoch == self._epoch and self._n_verified > 0)
+            self._may_prepare = self._n_verified > 0 and (self._may_prepare or (may_prepare and epoch == self._epoch))
             return epoch == self._epoch
 
     # The connection to a remote draft
@@ -205,12 +211,15 @@ class CandidateQueue:
         if offer.epoch == self._epoch and offer.outcome is None:
             self._pending.append(offer.guess.confidence)
             self._watch(len(self._pending))
+            self._may_prepare = self._n_verified > 0  # outcomes after this token
         self._changed.notify_all()
 
     def _is_stale(self) -> bool:
         """Whether the draft's current decode is of no use. One that continues an outcome that came true is."""
-        if self._began is None or self._began[1] == self._epoch:
+        if self._began is None:
             return False
+        if self._began[1] == self._epoch:
+            return self._is_told and not self._on_chain
         return self._began[1] != self._epoch - 1 or self._came_true not in self._outcomes
 
     def _take(self) -> list[int]:

@@ -215,7 +215,7 @@ class Slot:
                     time_draft(draft, self.draft_model, self.threads.draft, self.policy)
                     n_beside = self.threads.beside[1]
                     draft.set_threads(n_beside, n_beside)
-                    time_branches(draft, self.draft_model, n_beside, self.policy)
+                    time_branches(draft, self.draft_model, self.policy)
         finally:
             with self._lock:
                 self._warming = []

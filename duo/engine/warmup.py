@@ -16,7 +16,7 @@ log = logging.getLogger("duo.engine")
 
 _PAIR = 2  # tokens of the only batch on the CPU, as in llama.cpp
 N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
-_MOST_BRANCHED_S = 0.25  # after which no more sequences are tried
+_MOST_BRANCHED_S = 0.1  # after which no more sequences are tried
 _N_TIMED = 2  # decodes of which the faster counts: the first one with other threads has to start them
 _MOST_S = 2.0  # after which no further size is decoded on devices: with layers on the CPU, a batch may take a second
 
@@ -55,24 +55,31 @@ def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: P
         policy.learn_warmup(n_threads, min(times))
 
 
-def time_branches(context: Decoder, model: Model, n_threads: int, policy: Policy) -> None:
-    """Tell `policy` the time of one token for each of several sequences, where it knows none.
+def time_branches(context: Decoder, model: Model, policy: Policy) -> None:
+    """Tell `policy` how much longer one token for each of several sequences takes than one, where it does not know.
 
-    The context must be warm, with `n_threads` set. Leaves its cache empty. Ends early where a decode takes long.
+    The context must be warm. Leaves its cache empty. Ends early where a decode takes long.
     """
-    token = _tokens(model, 1)[0]
-    for n in N_SEQUENCES:
-        if n - 1 > context.n_branches or policy.knows_draft(n_threads, n):
-            continue
-        times = []
-        for _ in range(_N_TIMED):
-            start = time.perf_counter()
-            if not _decode_each(context, token, n):
-                return
-            times.append(time.perf_counter() - start)
-        policy.learn_warmup(n_threads, min(times), n)
-        if sum(times) > _MOST_BRANCHED_S:
+    unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
+    if not unknown or not (one_s := _time_each(context, model, 1)):
+        return
+    for n in unknown:
+        if not (seconds := _time_each(context, model, n)):
             return
+        policy.learn_branches(n, seconds / one_s)
+        if seconds > _MOST_BRANCHED_S:
+            return
+
+
+def _time_each(context: Decoder, model: Model, n: int) -> float:
+    """Seconds for one token in each of `n` sequences: the faster of two decodes; 0 if one failed."""
+    token, times = _tokens(model, 1)[0], []
+    for _ in range(_N_TIMED):
+        start = time.perf_counter()
+        if not _decode_each(context, token, n):
+            return 0.0
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def _decode_each(context: Decoder, token: int, n: int) -> bool:

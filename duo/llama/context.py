@@ -100,9 +100,9 @@ class Context(Handle):
         self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is reserved for the second.
         self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
-        self.n_branches = config.n_branches
         self._branch_past: dict[int, int] = {}  # tokens in each branch, those shared with sequence 0 included
         self._n_batch_max: int = llama_cpp.llama_n_ubatch(pointer)
+        self.n_branches = min(config.n_branches, self._n_batch_max - 1)  # a decode may have a token of each
         self._is_remote = model.is_remote
         self.n_batch: int = min(self._n_batch_max, _FIRST_BATCH) if model.is_remote else self._n_batch_max
         self._threads = (config.n_threads, config.n_threads_batch)

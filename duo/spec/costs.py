@@ -8,12 +8,15 @@ from collections.abc import Iterable, Sequence
 from operator import truediv
 from typing import Any
 
+from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.curves import increasing, interpolated
 
 _LEAST_S, _MOST_S = 1e-7, 1e5  # plausible times: beyond, ratios of them overflow
 _MOST = 2**31 - 1
 _LATER = "branch_s"  # profiles of earlier versions have none
+# Smallest and largest batch, number of threads, and of sequences.
+_SIZES = {"target_s": (1, MAX_CANDIDATES + 1), "draft_s": (1, MAX_THREADS), _LATER: (2, MAX_BRANCHES + 1)}
 
 
 class Mean:
@@ -209,10 +212,11 @@ class CostModel:
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times():
+            least, most = _SIZES[name]
             for key, (value, spread) in (state[name] if name in state or name != _LATER else {}).items():
                 n, seconds = int(key), duration(value)
-                if not 1 <= n <= _MOST:
-                    raise ValueError("not a number of tokens or threads")
+                if not least <= n <= most:
+                    raise ValueError("not a number of tokens, threads or sequences")
                 self._kept[name, n] = seconds
                 times[n] = Time(seconds, DEFAULT.kept, between(spread, 0, 1))
         self._forget_curves()

@@ -7,7 +7,7 @@ A batch of k candidates, of which the first i survive with probability s_i = a(c
 tokens: the tokens it adds, minus what the time it takes yields at the rate λ, plus the value of the lead that the draft
 keeps if all k candidates and the target's own next token are as drafted. T is the target's time for a batch; λ and
 worth() come from duo/spec/forecast.py. Maximising tokens - λ · seconds with λ the long-run rate maximises that rate.
-What the draft prepares for a rejection is left out: it is worth about the same for each k.
+What the draft prepares for a rejection is left out: in replays it made no difference (benchmarks/NOTES.md).
 
 The rules return a number of candidates, two of them with its value. A number larger than `len(chances)` means: wait for
 the next one.

@@ -99,7 +99,7 @@ class PairModel:
         """
         is_known = self.beside.draft_s and self.beside.target_s(1)
         if not allowed or not self.n_max or self.branches is not None or not is_known:
-            self._n_branches = self.branches or 0 if allowed else 0
+            self._n_branches, self._compared = self.branches or 0 if allowed else 0, ()
             return
         curve, acceptance = self.beside.curve(self.n_max + 1), self.calibration.mean
         shares = acceptance, *self.calibration.ranks
@@ -161,10 +161,15 @@ class PairModel:
             "curve_ms": {name: [1000 * s for s in curve] if curve[0] else None for name, curve in curves.items()},
         }
 
-    def learn_warmup(self, n_threads: int, seconds: float, n_sequences: int = 1) -> None:
-        """The draft decoded a token in each of `n_sequences` with `n_threads` while it was loaded."""
-        if not self.knows_draft(n_threads, n_sequences):
-            self.alone.add_draft(seconds, n_threads, n_sequences)
+    def learn_warmup(self, n_threads: int, seconds: float) -> None:
+        """The draft decoded one token with `n_threads` while it was loaded."""
+        if not self.knows_draft(n_threads):
+            self.alone.add_draft(seconds, n_threads)
+
+    def learn_branches(self, n_sequences: int, ratio: float) -> None:
+        """While it was loaded, a token in each of `n_sequences` took the draft `ratio` times as long as one token."""
+        if self.alone.draft_s and not self.knows_draft(1, n_sequences):
+            self.alone.add_draft(ratio * self.alone.draft_s, n_sequences=n_sequences)
 
     def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
         """Whether the draft's time with `n_threads` is known, from this run or an earlier one."""

@@ -77,7 +77,10 @@ class Greedy:
         gap, others = runners_up(logits, token, self._n_alternatives)
         return Guess(token, gap, alternatives=tuple(others))
 
-    judge = guess
+    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+        """The arg-max and its confidence."""
+        token = self.sample(logits, position, recent)
+        return Guess(token, confidence(logits, token))
 
 
 class Coupled:
@@ -203,13 +206,11 @@ def runners_up(scores: Logits, best: int, n: int) -> tuple[float, list[int]]:
 
     An arg-max for each: for a few, that is faster than a partial sort of `[n_vocab]` scores.
     """
-    own, found = scores[best], list[int]()
-    left = scores.copy() if n > 1 else scores
-    left[best] = -np.inf
-    while len(found) < n and left[i := int(left.argmax())] > -np.inf:
-        found.append(i)
-        if n > 1:
-            left[i] = -np.inf
-    gap = min(float(own - scores[found[0]]), _SURE) if found else _SURE
-    scores[best] = own
-    return gap, found
+    masked, values = [best], [scores[best]]
+    scores[best] = -np.inf
+    while len(masked) <= n and (value := scores[i := int(scores.argmax())]) > -np.inf:
+        masked.append(i)
+        values.append(value)
+        scores[i] = -np.inf
+    scores[masked] = values
+    return min(float(values[0] - values[1]), _SURE) if len(values) > 1 else _SURE, masked[1:]

@@ -188,7 +188,7 @@ class _Replay:
         if policy.n_max:
             policy.learn_warmup(1, self._measured(machine.draft_s))
             for n in _WARMED if machine.branch_s and policy.branches != 0 else ():
-                policy.learn_warmup(1, machine.drafting_s(n), n)
+                policy.learn_branches(n, machine.drafting_s(n) / machine.draft_s)
         if machine.latency_s:
             policy.learn_latency(machine.latency_s)
 

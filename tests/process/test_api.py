@@ -159,12 +159,12 @@ def test_a_draft_that_fails_is_logged_once_and_the_text_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_: Drafter) -> bool:
+    def fail(_: Drafter) -> None:
         raise RuntimeError("no more ideas")
 
     with load(demo_pair, schedule=schedule) as engine:
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "duo"):
-            patch.setattr(Drafter, "step", fail)
+            patch.setattr(Drafter, "_reconcile", fail)
             answer = engine.generate(PROMPT, max_tokens=N)
         assert answer.text == plain
         assert answer.statistics.draft is not None

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import two_devices
 from benchmarks.contestants import Setup
 from benchmarks.predicted_texts import Trace, traced
-from benchmarks.two_devices import Measured, lines, marked_pairs, take_all
+from benchmarks.two_devices import Measured, likely_ks, lines, marked_pairs, take_all
 from duo.bench.contestant import Contestant, Job, Run
 from duo.bench.emulation import Emulation
 from duo.bench.machines import Pair
@@ -118,11 +118,11 @@ class Quick:
         return Run(job.n_tokens, self.rate, STORY)
 
 
-def test_the_slower_of_those_that_take_turns_run_in_one_round_only(tmp_path: Path) -> None:
+def test_the_slower_of_those_that_take_turns_run_with_one_prompt_only(tmp_path: Path) -> None:
     setup = Setup("", Path(), Path(), (), 3, 64, [], tmp_path, (), tmp_path, ExitStack())
     found = Results([Contestant("plain", Quick(40)), *(Contestant("sync", Quick(k), n_max=str(k)) for k in (3, 5, 4))])
     take_all(found, [Prompt("code", "a"), Prompt("letter", "b")], setup)
-    assert [len(found.of(contestant)) for contestant in found.contestants] == [6, 2, 6, 6]
+    assert [len(found.of(contestant)) for contestant in found.contestants] == [6, 1, 6, 6]
     assert [sample.i_round for sample in found.of(found.contestants[0])] == list(range(6))
     turns = Measured("m/p", Emulation(PAIR, 1.0), found, [TRACE, TRACE]).contestant("sync")
     assert turns is found.contestants[2]
@@ -150,3 +150,10 @@ def test_the_marked_pairs_can_be_selected() -> None:
     assert all(pair.slow_down for pair in found.values())
     one = next(iter(found))
     assert [name for name, _ in marked_pairs([one])] == [one]
+
+
+def test_the_best_fixed_lengths_follow_from_the_texts() -> None:
+    emulation = Emulation(PAIR, 1.0)
+    assert likely_ks([TRACE], emulation) == ["3", "4"]
+    assert likely_ks([Trace(1, [WRONG] * 20, [])], emulation) == ["1", "2"]
+    assert likely_ks([Trace(1, [RIGHT] * 64, [])], emulation)[0] == "16"

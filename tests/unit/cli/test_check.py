@@ -55,10 +55,10 @@ def test_a_wrong_verification_is_found(kin: dict[str, Path], monkeypatch: pytest
 
 
 def test_a_draft_that_fails_proves_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Drafter) -> bool:
+    def fail(self: Drafter) -> None:
         raise RuntimeError("a wire came loose")
 
-    monkeypatch.setattr(Drafter, "step", fail)
+    monkeypatch.setattr(Drafter, "_reconcile", fail)
     run = duo("check", *models(tiny, tiny), *EXACT)
     assert run.status == 1
     assert "the draft failed (a wire came loose): nothing can be checked" in run.stderr

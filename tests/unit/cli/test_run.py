@@ -22,11 +22,11 @@ KEYS = {
     "generation": "tokens seconds tokens_per_s time_to_first_token_s decodes tokens_per_decode target_ms_per_decode "
     "waited_s tokens_by_schedule stop",
     "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token hidden "
-    "unused error vocabulary lost_to_translation",
+    "unused error vocabulary lost_to_translation branches",
     "memory": "peak_bytes",
     "sampling": "temperature seed mode",
     "policy": "schedule schedules changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance most_gain "
-    "target_ms draft_ms alone_ms curve_ms latency_ms",
+    "target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
     "threads": "target target_batch draft beside cores draft_cores apart",

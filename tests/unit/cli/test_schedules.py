@@ -164,14 +164,14 @@ def test_exact_on_a_model_that_cannot_roll_back(tiny: Path, recurrent: Path) -> 
 
 def dying(monkeypatch: pytest.MonkeyPatch, n_steps: int) -> None:
     """The draft offers `n_steps` candidates and fails."""
-    step, left = Drafter.step, iter(range(n_steps))
+    reconcile, left = Drafter._reconcile, iter(range(n_steps))
 
-    def fail(self: Drafter) -> bool:
+    def fail(self: Drafter) -> None:
         if next(left, None) is None:
             raise ValueError("out of ink")
-        return step(self)
+        reconcile(self)
 
-    monkeypatch.setattr(Drafter, "step", fail)
+    monkeypatch.setattr(Drafter, "_reconcile", fail)
 
 
 def assert_the_target_continues(kin: dict[str, Path], *options: Argument) -> None:

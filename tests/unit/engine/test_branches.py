@@ -110,6 +110,15 @@ def test_no_outcome_that_was_prepared_comes_true() -> None:
     assert len(context.tokens) == 5, "the drafter rolls it back"
 
 
+def test_outcomes_before_the_beginning_of_the_context_or_after_its_end_are_left_out() -> None:
+    made, context = branches()
+    context.tokens = [3, 4]
+    assert sorted(branch.outcome.position for branch in made.plan(3, 4, may())[0]) == [4, 4, 5, 5]
+    made, context = branches()
+    context.tokens = [0, 1, 2]
+    assert sorted(branch.outcome.position for branch in made.plan(3, 0, may())[0]) == [3, 3]
+
+
 def test_positions_in_a_context_that_begins_later() -> None:
     made, context = branches()
     context.tokens = [2, 3, 4]

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
+from duo.engine.branches import Preparation
 from duo.engine.drafter import Offer
+from duo.engine.queue import CandidateQueue
 from duo.spec.policy import Lookahead
-from duo.spec.types import Guess
-from tests.fakes import CERTAIN
+from duo.spec.types import Guess, Outcome
+from tests.fakes import CERTAIN, RANKS
 from tests.unit.engine.helpers import PROMPT, as_far_as, make_queue
 
 LONG = 3600.0
 NEXT = len(PROMPT)
+GUESS = Guess(7, 1.0)
 
 
 def offer(position: int = NEXT, epoch: int = 0, n_known: int | None = None) -> Offer:
@@ -99,3 +102,79 @@ def test_the_first_candidate_of_an_epoch_measures_the_latency(monkeypatch: pytes
     assert queue.current == (now[0] + 4.0, False, 1)
     assert latency(0, NEXT + 3, after_s=6.0) is None, "it was made before the order"
     assert latency(1, NEXT + 1) == 4.0
+
+
+# Outcomes
+
+
+OUTCOME, OTHER = Outcome(NEXT, 5), Outcome(NEXT, 6)
+
+
+def preparing(n_ahead: int = 6) -> CandidateQueue:
+    queue = make_queue()
+    queue.tell(0, (), Lookahead(n_ahead, 0.0, CERTAIN, 4, RANKS), ())
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("epoch", "came_true", "is_stale"),
+    [(0, None, False), (1, OUTCOME, False), (1, OTHER, True), (1, None, True), (2, OUTCOME, True)],
+)
+def test_a_decode_is_of_use_if_it_continues_what_came_true(
+    epoch: int, came_true: Outcome | None, is_stale: bool
+) -> None:
+    queue = preparing()
+    queue.begin()
+    queue.continues([OUTCOME], on_chain=True)
+    assert queue.tell(epoch, [5], as_far_as(6), (), came_true) is is_stale
+    assert queue.current is not None
+    assert (queue.current.is_stale, queue.current.n_sequences) == (is_stale, 2)
+
+
+def test_a_decode_of_branches_alone_brings_no_candidate_unless_one_comes_true() -> None:
+    queue = preparing()
+    for came_true, is_stale in ((None, True), (OUTCOME, False)):
+        queue.begin()
+        queue.continues([OUTCOME], on_chain=False)
+        assert queue.current is not None
+        assert (queue.current.is_stale, queue.current.n_sequences) == (True, 1)
+        epoch = 0 if came_true is None else 1
+        assert queue.tell(epoch, [5], as_far_as(6), (), came_true) is is_stale
+
+
+def test_a_verification_wakes_a_draft_that_has_drafted_enough() -> None:
+    queue = preparing(n_ahead=0)
+    queue.verifies(NEXT + 2)
+    assert queue.wait_for_room()
+    assert queue.begin().preparation == Preparation(Lookahead(0, 0.0, CERTAIN, 4, RANKS), NEXT + 2, may_draft=False)
+    assert queue.publish_all(0, [Offer(0, NEXT + 1, GUESS, 0, 0.0, outcome=OUTCOME)], may_prepare=True)
+    assert queue.wait_for_room(), "it has more to do"
+    queue.tell(0, [7], Lookahead(0, 0.0, CERTAIN, 4, RANKS), ())
+    assert queue.begin().preparation.n_verified == 0
+
+
+def test_a_chain_that_grows_during_a_verification_has_new_outcomes() -> None:
+    """Also if it must not grow any further."""
+    queue = preparing(n_ahead=1)
+    queue.verifies(NEXT)
+    queue.begin()
+    queue.publish(0, NEXT, GUESS, 1, 0.1)
+    assert queue.wait_for_room()
+
+
+def test_without_branches_a_verification_is_nothing_to_the_draft() -> None:
+    queue = make_queue()
+    queue.verifies(NEXT + 2)
+    assert queue.begin().preparation.n_verified == 0
+
+
+def test_only_the_chain_is_pending() -> None:
+    seen: list[int] = []
+    queue = CandidateQueue(6, seen.append)
+    queue.open()
+    queue.tell(0, PROMPT, as_far_as(6), ())
+    offers = [Offer(0, NEXT, GUESS, 1, 0.1), Offer(0, NEXT + 1, GUESS, 0, 0.0, outcome=OUTCOME)]
+    queue.publish_all(0, offers, may_prepare=False)
+    queue.tell(0, (), as_far_as(6), ())
+    assert seen[-1] == 1
+    assert queue.collect() == offers

@@ -56,10 +56,11 @@ class FakePolicy:
     def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
         return n_threads in self.known if n_sequences == 1 else n_sequences in self.known_sequences
 
-    def learn_warmup(self, n_threads: int, seconds: float, n_sequences: int = 1) -> None:
-        if n_sequences > 1:
-            self.told_sequences.append(n_sequences)
-            return
+    def learn_branches(self, n_sequences: int, ratio: float) -> None:
+        assert ratio > 0
+        self.told_sequences.append(n_sequences)
+
+    def learn_warmup(self, n_threads: int, seconds: float) -> None:
         assert n_threads not in self.told
         self.told[n_threads] = seconds
 
@@ -165,21 +166,21 @@ def test_a_draft_with_room_for_branches_is_timed_with_several_sequences(
     n_branches: int, known: Sequence[int], told: list[int]
 ) -> None:
     context, policy = FakeContext(n_branches=n_branches), FakePolicy(known_sequences=known)
-    time_branches(context, model(), 1, policy)  # type: ignore[arg-type]
+    time_branches(context, model(), policy)  # type: ignore[arg-type]
     assert policy.told_sequences == told
-    assert context.batches == [n for n in told for _ in range(2)]
+    assert context.batches == [n for n in (1, *told) for _ in range(2 if told else 0)], "relative to one sequence"
     assert (context.tokens, context.branches) == ([], {})
 
 
 def test_the_timing_of_several_sequences_ends_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "_MOST_BRANCHED_S", -1.0)
     context, policy = FakeContext(n_branches=8), FakePolicy()
-    time_branches(context, model(), 1, policy)  # type: ignore[arg-type]
+    time_branches(context, model(), policy)  # type: ignore[arg-type]
     assert policy.told_sequences == [2]
 
 
 def test_an_abort_ends_the_timing_of_several_sequences() -> None:
     context, policy = FakeContext(n_branches=8), FakePolicy()
     context.abort()
-    time_branches(context, model(), 1, policy)  # type: ignore[arg-type]
+    time_branches(context, model(), policy)  # type: ignore[arg-type]
     assert (policy.told_sequences, context.branches) == ([], {})

@@ -36,8 +36,9 @@ def known(
     for n, seconds in enumerate(machine.beside_target_s, 1):
         made.beside.add_target(n, seconds)
         made.alone.add_target(n, seconds)
-    for n, seconds in enumerate(machine.branch_s, 1):
-        made.learn_warmup(1, seconds, n)
+    made.learn_warmup(1, machine.draft_s)
+    for n, seconds in enumerate(machine.branch_s[1:], 2):
+        made.learn_branches(n, seconds / machine.draft_s)
     made.learn_scores([(1.0, i % 5 > 0) for i in range(100)])
     made.begin(0, mode=mode)
     return made
@@ -115,8 +116,8 @@ def test_several_sequences_do_not_disturb_the_time_for_one() -> None:
 def test_a_warm_up_tells_each_number_of_sequences_once() -> None:
     made = Policy(N_MAX, N_AHEAD, branches=None)
     made.learn_warmup(1, 0.01)
-    made.learn_warmup(1, 0.02, 5)
-    made.learn_warmup(1, 9.0, 5)
+    made.learn_branches(5, 2.0)
+    made.learn_branches(5, 900.0)
     assert made.alone.draft_time(0.0, 5) == 0.02
     assert [made.knows_draft(1, n) for n in (1, 2, 5)] == [True, False, True]
 
@@ -166,3 +167,19 @@ def test_a_prediction_from_a_run_has_its_branches() -> None:
     assert predict(made, 3000) == pytest.approx(found.rate, rel=0.06)
     none = Policy(N_MAX, N_AHEAD, (ASYNC,), apart=True, branches=0)
     assert found.rate > 1.1 * replay(none, CHEAP, constant(0.8), 3000).rate
+
+
+def test_a_text_without_branches_does_not_end_them() -> None:
+    """Rejection sampling has none; the next text has as many as before."""
+    made = known(CHEAP)
+    n = made.lookahead().n_branches
+    for mode, found in (("rejection", 0), ("greedy", n)):
+        made.begin(0, mode=mode)
+        assert made.lookahead().n_branches == found, mode
+
+
+def test_a_profile_with_too_many_sequences_is_damaged() -> None:
+    state = known(CHEAP).state()
+    for key in ("1", "10", str(2**31 - 1)):
+        with pytest.raises(ValueError, match="sequences"):
+            known(CHEAP).restore({**state, "alone": {**state["alone"], "branch_s": {key: [1.0, 0.1]}}})
