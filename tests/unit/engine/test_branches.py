@@ -10,8 +10,8 @@ from duo.spec.outcomes import MOST_DEEP
 from duo.spec.policy import Lookahead
 from duo.spec.schedule import Schedule
 from duo.spec.types import Guess, Outcome
-from tests.fakes import CERTAIN, Eager, FakeContext
-from tests.unit.engine.helpers import begun
+from tests.fakes import CERTAIN, Eager, FakeContext, Preparing
+from tests.unit.engine.helpers import PROMPT, begun
 
 HALF = (0.5,) * len(CERTAIN)
 RANKS = (0.6, 0.2)
@@ -135,3 +135,21 @@ def test_without_branches_a_draft_that_could_have_some_drafts(policy: Eager) -> 
     assert draft.drafter.step()
     draft.commit((), None)
     assert draft.session.n_pending == 1
+
+
+def test_after_an_outcome_came_true_the_draft_goes_on_where_its_branch_ends() -> None:
+    """Nothing of the branch is decoded again, or drafted again."""
+    context = FakeContext(lambda _: 5, n_branches=2, others=lambda _: [7, 8])
+    draft = begun(context, Preparing(4, 6, 2))
+    draft.start()
+    draft.drafter.step()
+    assert draft.candidates(100).tokens == (5,)
+    for _ in range(2):
+        draft.drafter.step()
+    draft.commit((7,), None)
+    assert draft.session.candidates(9).tokens == (5, 5)
+    n = len(context.batches)
+    draft.drafter.step()
+    assert (context.tokens, context.batches[n:], context.branches) == ([*PROMPT, 7, 5, 5], [1], {})
+    draft.commit((), None)
+    assert draft.session.candidates(9).tokens == (5, 5, 5)
