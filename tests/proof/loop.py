@@ -172,7 +172,8 @@ def write(case: Case) -> tuple[list[int], int]:
     if case.branches and not rejection:
         assert statistics is not None
         assert statistics.branches is not None
-        assert statistics.branches.hits > n_tokens / 100, "too few to see a bias"
+        # With threads, what the draft has time for depends on the machine.
+        assert case.threads or statistics.branches.hits > n_tokens / 100, "too few to see a bias"
     else:
         assert statistics is None or statistics.branches is None
     if case.lookup and draft is None:
