@@ -241,7 +241,6 @@ def test_emulated_devices_are_named_everywhere(tiny: Path, machine: Path, output
         assert {row["threads"] for row in document["rows"]} == {"1", "1/1", "1+1"}
         assert {row["same_text"] for row in document["rows"][1:]} == {True}
         assert document["emulated"]["target_ms"][0] == 4
-        assert document["rows"][0]["tokens_per_s"] <= 250
 
 
 def test_devices_that_are_too_fast_are_refused(tiny: Path, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
