@@ -72,12 +72,6 @@ def test_every_mode_writes_the_same_text_as_fast_as_its_devices(engine: Engine, 
     assert runs["sync"].n_verified
 
 
-def test_figures_are_converted_back(tmp_path: Path) -> None:
-    emulation = Emulation(pair(tmp_path), 2.0)
-    run = emulation.close(Run(64, 10.0, "", target_ms=80.0, draft_ms=20.0, predicted_tokens_per_s=11.0))
-    assert (run.tokens_per_s, run.target_ms, run.draft_ms, run.predicted_tokens_per_s) == (20.0, 40.0, 10.0, 22.0)
-
-
 def test_a_policy_knows_the_emulated_draft_and_no_more(engine: Engine, tmp_path: Path) -> None:
     emulation = Emulation(pair(tmp_path), 3.0)
     _, both, prepared = own_modes(engine, ("sync", "async", "prepared"), LIMIT, ExitStack(), emulation)
