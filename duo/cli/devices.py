@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.engine import EngineOptions
-from duo.cli.remedies import CUDA, GPU_BACKENDS, RPC, best_backend, build_with
+from duo.cli.remedies import CUDA, RPC, best_backend, build_with
 from duo.cli.terminal.console import warn
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
+from duo.llama.backends import built_gpu_backends, hiding_variables
 from duo.llama.connections import resolved
-from duo.llama.devices import CPU, gpus, list_backends, list_devices
+from duo.llama.devices import CPU, gpus, list_devices
 from duo.llama.library import supports_rpc
 
 
@@ -77,15 +79,25 @@ def check_gpu(options: DeviceOptions, servers: Servers, *, has_draft: bool) -> N
         named |= {"-devd": options.device_draft}
         asked |= {"-ngld": options.gpu_layers_draft, "-smd": options.split_mode_draft != "layer"}
         asked |= {"-tsd": options.tensor_split_draft, "-mgd": options.main_gpu_draft}
-    if GPU_BACKENDS & set(list_backends()):
-        why = "llama.cpp finds no GPU (see duo doctor)"
-    else:
+    why = no_gpu_found()
+    if why is None:
         command = build_with(best_backend(read_host()) or CUDA)
         why = f"llama.cpp was built without a GPU backend; to build it with one: {command}"
     if any(named.values()) and all(device.kind == CPU for device in list_devices()):
         raise UsageError(f"{_given(named)}: {why}")
     if any(asked.values()):
         warn(f"{_given(asked)}: all layers stay on the CPU: {why}")
+
+
+def no_gpu_found() -> str | None:
+    """What is wrong if llama.cpp was built for GPUs but finds none; otherwise None."""
+    built = built_gpu_backends()
+    if gpus() or not built:
+        return None
+    values = [f"{name}={shlex.quote(value)}" for name, value in hiding_variables(built).items()]
+    be = "is" if len(values) == 1 else "are"
+    suspects = f", and {' and '.join(values)} {be} set" if values else ""
+    return f"llama.cpp finds no GPU for {', '.join(built)}{suspects} (see duo doctor)"
 
 
 def _given(options: dict[str, object]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import platform
 import re
 import signal
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from duo import __version__
@@ -18,11 +20,12 @@ from duo.diagnose.host import Host, read_host
 from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama import child
+from duo.llama.backends import GPU_BACKENDS, hiding_variables
 from duo.models.cache import cache_dir
 from duo.models.profiles import config_dir
 
 SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # environment variables that can slow down every decode
-_VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS", "CUDA_VISIBLE_DEVICES")
+_VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS")
 _LOAD_S = 60  # timeout for loading llama.cpp
 
 
@@ -48,6 +51,16 @@ class Build:
     features: tuple[str, ...] = ()  # instruction sets and libraries
     rpc: bool = False
     gpu: bool = False  # whether layers can be offloaded to a GPU
+    gpu_backends: tuple[str, ...] = ()  # also those that are not in `backends`, because they could not start
+    messages: tuple[str, ...] = ()  # errors of llama.cpp while it looked for devices
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Environment variables without which llama.cpp can be loaded and finds these devices."""
+
+    variables: tuple[str, ...]
+    devices: tuple[DeviceFacts, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,7 @@ class Installation:
     threads: dict[str, int]  # defaults: `alone` without a draft, `target` and `draft` when concurrent
     bandwidth: Bandwidth | None
     build: Build
+    hidden: Hidden | None  # looked for only where `build` has no GPU
     optional: dict[str, str | None]  # versions of optional packages; None: not installed
     folders: dict[str, Folder]
     environment: dict[str, str]
@@ -99,38 +113,64 @@ def read_installation() -> Installation:
         threads={"alone": n_cores, "target": target, "draft": draft},
         bandwidth=measure_bandwidth(n_cores),
         build=build,
+        hidden=_find_hidden(build),
         optional={"huggingface_hub": version_of("huggingface_hub")},
         folders={"config": _folder(config_dir), "cache": _folder(cache_dir)},
-        environment={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        environment={name: os.environ[name] for name in _VARIABLES if name in os.environ} | hiding_variables(),
     )  # fmt: skip
 
 
-def _read_build() -> Build:
-    if failure := _load_failure():
-        return Build(failure)
-    from duo.llama import library  # noqa: PLC0415 - only if it can be loaded
+def print_build() -> None:
+    """Print the Build of this process as JSON: started by _read_build()."""
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to stderr
+    from duo.llama import library  # noqa: PLC0415 - importing it may end the process
+    from duo.llama.backends import built_gpu_backends  # noqa: PLC0415
     from duo.llama.devices import list_backends, list_devices  # noqa: PLC0415
     from duo.llama.versions import versions  # noqa: PLC0415
 
     devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
-    return Build(
+    build = Build(
         version=versions()["llama.cpp"], backends=tuple(list_backends()), devices=devices,
         features=tuple(re.findall(r"(\w+) = 1", library.system_info())), rpc=library.supports_rpc(),
-        gpu=any(device.kind in ("GPU", "IGPU") for device in devices),
+        gpu=any(device.kind in ("GPU", "IGPU") for device in devices), gpu_backends=tuple(built_gpu_backends()),
     )  # fmt: skip
+    print(json.dumps(asdict(build)), flush=True)  # noqa: T201 - the output
 
 
-def _load_failure() -> str | None:
-    """Why llama.cpp cannot be loaded, tried in a child process: an unsupported instruction ends the process."""
-    command = child.call("duo.llama.library", function="start")
+def _read_build(without: Sequence[str] = ()) -> Build:
+    """llama.cpp in a child process: an unsupported instruction ends the process. `without`: variables to unset."""
+    command = child.call("duo.cli.installation", function="print_build")
+    env = {name: value for name, value in os.environ.items() if name not in without}
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LOAD_S)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LOAD_S, env=env
+        )
     except subprocess.TimeoutExpired:
-        return f"timed out after {_LOAD_S} s: a GPU driver may hang"
+        return Build(f"timed out after {_LOAD_S} s: a GPU driver may hang")
     if done.returncode < 0:
-        return f"the process was killed by a signal: {signal.strsignal(-done.returncode)}"
+        return Build(f"the process was killed by a signal: {signal.strsignal(-done.returncode)}")
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return (lines or [f"exit status {done.returncode}"])[-1] if done.returncode else None
+    if done.returncode:
+        return Build((lines or [f"exit status {done.returncode}"])[-1])
+    facts = json.loads(done.stdout.splitlines()[-1])  # a driver may have printed lines before
+    lists = {name: tuple(value) for name, value in facts.items() if isinstance(value, list)}
+    devices = tuple(DeviceFacts(**device) for device in facts["devices"])
+    # Of stderr only llama.cpp's lines: drivers write there, too.
+    messages = tuple(dict.fromkeys(line for line in lines if line.startswith("ggml_")))
+    return Build(**facts | lists | {"devices": devices, "messages": messages})
+
+
+def _find_hidden(build: Build) -> Hidden | None:
+    """Start llama.cpp without the variables that may hide devices: without each of them, then without all."""
+    if build.gpu:
+        return None
+    # A wrong value can also let a back end fail.
+    names = list(hiding_variables(GPU_BACKENDS if build.failure else build.gpu_backends))
+    for removed in [[name] for name in names] + [names] * (len(names) > 1):
+        found = _read_build(removed)
+        if found.gpu or (build.failure and not found.failure):
+            return Hidden(tuple(removed), tuple(device for device in found.devices if device.kind in ("GPU", "IGPU")))
+    return None
 
 
 def _folder(find: Callable[[], Path]) -> Folder:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from duo.cli import remedies
-from duo.cli.installation import SLOWING, Installation
-from duo.cli.remedies import CUDA, GPU_BACKENDS, LLAMA, VULKAN, best_backend
+from duo.cli.installation import SLOWING, Hidden, Installation
+from duo.cli.remedies import CUDA, LLAMA, METAL, VULKAN, best_backend
 from duo.diagnose.host import APPLE, NVIDIA
+from duo.llama.backends import GPU_BACKENDS
 
 _MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
 _MIN_MEMORY = 1_000_000_000  # the demo pair needs about half of it
+# The commands that show what the driver of a back end finds.
+_CHECKS = {
+    CUDA: "nvidia-smi", VULKAN: "vulkaninfo --summary", METAL: "system_profiler SPDisplaysDataType", "ROCm": "rocminfo",
+    "SYCL": "sycl-ls", "OpenCL": "clinfo", "MUSA": "mthreads-gmi", "CANN": "npu-smi info",
+}  # fmt: skip
 _COMPILERS = {CUDA: ("nvcc", "NVIDIA's CUDA toolkit"), VULKAN: ("glslc", "the Vulkan SDK")}
 
 
@@ -30,8 +37,10 @@ def find_problems(here: Installation) -> list[Problem]:
     """All problems, advice last."""
     missing = list(_build(here))
     # One build with all features, so that no command undoes another.
-    command = remedies.build_with(*(feature for feature, _ in missing if feature), backends=here.build.backends)
-    found = [*(replace(problem, command=command) for _, problem in missing), *_environment(here), *_machine(here)]
+    features = (feature for feature, _ in missing if feature)
+    command = remedies.build_with(*features, backends=[*here.build.backends, *here.build.gpu_backends])
+    found = [replace(problem, command=problem.command or command) for _, problem in missing]
+    found += [*_gpu(here), *_environment(here), *_machine(here)]
     return sorted(found, key=lambda problem: problem.advice)
 
 
@@ -42,7 +51,7 @@ def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
         what = f"{LLAMA} {number} is installed, but duo was tested with {wanted}: other versions may be incompatible."
         yield None, Problem("version", what)
     if build.failure:
-        yield best, Problem("load", f"llama.cpp cannot be loaded: {build.failure}")
+        yield _unloadable(here, best)
         return
     if unused := [name for name in here.host.instructions if name not in build.features]:
         what = f"llama.cpp was built without {', '.join(unused)}, which this CPU supports: it is slower than necessary."
@@ -53,7 +62,7 @@ def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
         # Others are often integrated into the CPU, share its memory and are seldom faster.
         discrete = any(gpu.vendor in (NVIDIA, APPLE) for gpu in here.host.gpus)
         yield best, Problem("gpu", what + _needs(best), advice=not discrete)
-    elif best == CUDA and CUDA not in usable:
+    elif best == CUDA and build.gpu and CUDA not in build.gpu_backends:
         what = f"{names}: llama.cpp uses it through {usable}; CUDA is usually faster."
         yield best, Problem("cuda", what + _needs(best), advice=True)
     if not build.rpc:
@@ -61,10 +70,47 @@ def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
         yield remedies.RPC, Problem("rpc", what, advice=True)
 
 
+def _unloadable(here: Installation, best: str | None) -> tuple[str | None, Problem]:
+    what = f"llama.cpp cannot be loaded: {here.build.failure}"
+    if here.hidden:
+        without = f"{what}; without {_assigned(here, here.hidden.variables)}, it can be loaded."
+        return None, Problem("load", without, _unset(here.hidden))
+    return best, Problem("load", what)
+
+
+def _gpu(here: Installation) -> Iterator[Problem]:
+    """A build for GPUs that finds none."""
+    build, hidden = here.build, here.hidden
+    if build.gpu or not build.gpu_backends:
+        return
+    names, built = _gpus(here)
+    what = f"{names}: " * bool(names) + f"llama.cpp was built with {built} but finds no GPU"
+    if hidden:
+        found = ", ".join(f"{device.name}, {device.description}" for device in hidden.devices)
+        hides = "hides" if len(hidden.variables) == 1 else "hide"
+        yield Problem("hidden", f"{what}: {_assigned(here, hidden.variables)} {hides} {found}.", _unset(hidden))
+        return
+    all_variables = dict.fromkeys(name for backend in build.gpu_backends for name in GPU_BACKENDS[backend].variables)
+    if tried := [name for name in all_variables if name in here.environment]:
+        what += f", also without {_assigned(here, tried)}"
+    what += "".join(f'. llama.cpp says: "{line}"' for line in build.messages[:1])
+    if VULKAN in build.gpu_backends:
+        what += ". A Vulkan device of the type CPU, such as llvmpipe, is used only if GGML_VK_VISIBLE_DEVICES names it"
+    look = "; ".join(_CHECKS[name] for name in build.gpu_backends)
+    yield Problem("driver", f"{what}. Check the driver:", look)
+
+
 def _gpus(here: Installation) -> tuple[str, str]:
     """The names of the GPUs, and of the backends for them."""
-    backends = sorted(GPU_BACKENDS & set(here.build.backends))
-    return ", ".join(gpu.name for gpu in here.host.gpus), ", ".join(backends)
+    return ", ".join(gpu.name for gpu in here.host.gpus), ", ".join(here.build.gpu_backends)
+
+
+def _assigned(here: Installation, names: Iterable[str]) -> str:
+    return " and ".join(f"{name}={shlex.quote(here.environment[name])}" for name in names)
+
+
+def _unset(hidden: Hidden) -> str:
+    return f"unset {' '.join(hidden.variables)}"
 
 
 def _needs(backend: str) -> str:
@@ -84,13 +130,6 @@ def _environment(here: Installation) -> Iterator[Problem]:
         wrong = f"more than the {n_cores} usable cores: threads wait for each other"
     if wrong:
         yield Problem("threads", f"LLAMA_ARG_THREADS={threads} is {wrong}.", "unset LLAMA_ARG_THREADS")
-    names, usable = _gpus(here)
-    if usable and names and not here.build.gpu:
-        look = "nvidia-smi" if best_backend(here.host) == CUDA else "vulkaninfo --summary"
-        hidden = "CUDA_VISIBLE_DEVICES" in variables
-        why = "CUDA_VISIBLE_DEVICES hides it" if hidden else "check the driver"
-        what = f"{names}: llama.cpp was built with {usable} but finds no GPU: {why}."
-        yield Problem("driver", what, "unset CUDA_VISIBLE_DEVICES" if hidden else look)
 
 
 def _machine(here: Installation) -> Iterator[Problem]:

@@ -20,9 +20,9 @@ RPC, CUDA, METAL, VULKAN = "RPC", "CUDA", "MTL", "Vulkan"  # backends, as llama.
 # The CMake option of each.
 _FLAGS = {
     RPC: "GGML_RPC", CUDA: "GGML_CUDA", METAL: "GGML_METAL", VULKAN: "GGML_VULKAN", "ROCm": "GGML_HIP",
-    "MUSA": "GGML_MUSA", "SYCL": "GGML_SYCL", "OpenCL": "GGML_OPENCL", "BLAS": "GGML_BLAS", NATIVE: "GGML_NATIVE",
+    "MUSA": "GGML_MUSA", "SYCL": "GGML_SYCL", "OpenCL": "GGML_OPENCL", "CANN": "GGML_CANN", "BLAS": "GGML_BLAS",
+    NATIVE: "GGML_NATIVE",
 }  # fmt: skip
-GPU_BACKENDS = frozenset(_FLAGS) - {RPC, NATIVE, "BLAS"}
 # The fastest, or the simplest to build, by vendor.
 _BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
 
@@ -30,13 +30,14 @@ _BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
 def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     """The command that builds llama-cpp-python with `features` in addition to `backends` (None: those of this build).
 
-    `features` are RPC, NATIVE or GPU_BACKENDS. In the environment that the Makefile of a checkout made, it uses make;
+    `features` are RPC, NATIVE or GPU back ends. In the environment that the Makefile of a checkout made, it uses make;
     in an archive, the command is for a clone.
     """
     if backends is None:
-        from duo.llama.devices import list_backends  # noqa: PLC0415 - llama.cpp may not be loadable
+        from duo.llama.backends import built_gpu_backends  # noqa: PLC0415 - llama.cpp may not be loadable
+        from duo.llama.devices import list_backends  # noqa: PLC0415
 
-        backends = list_backends()
+        backends = [*list_backends(), *built_gpu_backends()]
     checkout = _checkout()
     wanted = dict.fromkeys([*(name for name in backends if name in _FLAGS), *features])
     # The Makefile adds RPC.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -62,16 +63,23 @@ def _rows(here: Installation) -> Iterator[tuple[str, str]]:
     yield "bandwidth", _bandwidth(here)
     yield "GPUs", ", ".join(gpu.name for gpu in host.gpus) or "none found"
     if build.failure is None:
-        yield "backends", ", ".join(build.backends)
+        failed = [f"{name} (not started)" for name in build.gpu_backends if name not in build.backends]
+        yield "backends", ", ".join([*build.backends, *failed])
         for device in build.devices:
             memory = f"{_gigabytes(device.memory_total)}, {_gigabytes(device.memory_free)} free"
             yield "device", f"{device.name}: {device.description}, {memory}"
         yield "built with", ", ".join(build.features)
-        yield "GPU layers", "yes" if build.gpu else "no: this build can use no GPU of this machine"
+        yield "GPU layers", "yes" if build.gpu else _no_gpu(here)
         yield "RPC", "yes" if build.rpc else "no"
     yield "optional", ", ".join(f"{name} {version or 'not installed'}" for name, version in here.optional.items())
+    if here.environment:
+        yield "variables", ", ".join(f"{name}={shlex.quote(value)}" for name, value in here.environment.items())
     for name, folder in here.folders.items():
         yield name, f"{folder.path or ''} ({folder.failure or 'writable'})".strip()
+
+
+def _no_gpu(here: Installation) -> str:
+    return "no: this build finds no GPU" if here.build.gpu_backends else "no: this build can use no GPU"
 
 
 def _bandwidth(here: Installation) -> str:

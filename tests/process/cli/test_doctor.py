@@ -91,3 +91,24 @@ def test_a_llama_cpp_that_cannot_be_loaded(
     assert "--no-binary llama-cpp-python" in problem["command"] or "make " in problem["command"]
     assert document["build"]["devices"] == []
     assert is_wrong([Problem(**problem) for problem in document["problems"]])
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_variable_without_which_llama_cpp_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that are set are tried one by one."""
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").write_text(
+        "import os, sys\n"
+        "if 'GGML_OPENCL_PLATFORM' in os.environ: raise OSError('no such platform')\n"
+        f"sys.path.remove({str(tmp_path)!r})\n"
+        "del sys.modules['llama_cpp']\n"
+        "import llama_cpp\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = runner.duo("doctor", "--json", env={"CUDA_VISIBLE_DEVICES": "9", "GGML_OPENCL_PLATFORM": "9"})
+    document = json.loads(run.text)
+    (problem,) = [problem for problem in document["problems"] if problem["name"] == "load"]
+    assert problem["what"].endswith("no such platform; without GGML_OPENCL_PLATFORM=9, it can be loaded.")
+    assert problem["command"] == "unset GGML_OPENCL_PLATFORM"
+    assert document["environment"].items() >= {"CUDA_VISIBLE_DEVICES": "9", "GGML_OPENCL_PLATFORM": "9"}.items()
+    assert document["hidden"] == {"variables": ["GGML_OPENCL_PLATFORM"], "devices": []}

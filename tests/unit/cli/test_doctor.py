@@ -14,10 +14,11 @@ import pytest
 
 from duo.cli import remedies
 from duo.cli.commands.doctor import is_wrong, render, to_json
-from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Installation
+from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Installation
 from duo.cli.problems import find_problems
 from duo.diagnose.bandwidth import Bandwidth
 from duo.diagnose.host import Gpu, Host, read_host
+from duo.llama.backends import GPU_BACKENDS
 from tests.command import ROOT
 
 CPU = DeviceFacts("CPU", "Some CPU", "CPU", 8 * 10**9, 16 * 10**9)
@@ -32,6 +33,7 @@ HEALTHY = Installation(
     threads={"alone": 4, "target": 3, "draft": 1},
     bandwidth=Bandwidth(10e9, 40e9, 4),
     build=Build(None, "b1", ("RPC", "CPU"), (CPU,), ("AVX", "AVX2", "OPENMP"), rpc=True),
+    hidden=None,
     optional={"huggingface_hub": "1.0"},
     folders={"config": Folder("/home/me/.config/duo"), "cache": Folder("/home/me/.cache/duo")},
     environment={},
@@ -45,6 +47,7 @@ def no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_gpu(card: Gpu, *backends: str, devices: tuple[DeviceFacts, ...] = (CPU,), **more: Any) -> Installation:
+    more = {"gpu_backends": tuple(name for name in backends if name in GPU_BACKENDS)} | more
     build = replace(HEALTHY.build, backends=(*backends, "CPU"), devices=devices, rpc="RPC" in backends, **more)
     return replace(HEALTHY, host=replace(HEALTHY.host, gpus=(card,)), build=build)
 
@@ -56,6 +59,16 @@ def change(**fields: Any) -> Installation:
         for name, value in fields.items()
     }
     return replace(HEALTHY, **merged)
+
+
+def without_gpu(*backends: str) -> Installation:
+    """A build with these back ends that finds no GPU, on a machine that shows none, such as a container."""
+    return replace(with_gpu(NVIDIA, "RPC", *backends), host=HEALTHY.host)
+
+
+def hidden_by(installation: Installation, **variables: str) -> Installation:
+    """With these variables set, without which it finds CARD."""
+    return replace(installation, hidden=Hidden(tuple(variables), (CARD,)), environment=variables)
 
 
 def test_a_healthy_installation() -> None:
@@ -70,6 +83,9 @@ def test_a_healthy_installation() -> None:
     assert "not measured" in "\n".join(render(unknown, []))
     for other in (
         with_gpu(NVIDIA, "RPC", "CUDA", devices=(CARD, CPU), gpu=True),
+        with_gpu(NVIDIA, "RPC", "Vulkan", "CUDA", devices=(CARD, CPU), gpu=True),  # one of them finds it
+        replace(with_gpu(NVIDIA, "RPC", "CUDA", devices=(CARD,), gpu=True), environment={"CUDA_VISIBLE_DEVICES": "1"}),
+        change(environment={"CUDA_VISIBLE_DEVICES": "", "GGML_VK_VISIBLE_DEVICES": ""}),  # a build without GPUs
         change(environment={"LLAMA_ARG_THREADS": "4"}),
         change(environment={"OMP_WAIT_POLICY": "passive"}, build={"features": ("AVX", "AVX2")}),  # without OpenMP
     ):
@@ -88,8 +104,35 @@ def test_a_healthy_installation() -> None:
         ),
         (with_gpu(NVIDIA, "RPC", "CUDA"), "driver", False, "", "nvidia-smi"),
         (
-            replace(with_gpu(NVIDIA, "RPC", "CUDA"), environment={"CUDA_VISIBLE_DEVICES": ""}),
-            *("driver", False, "", "unset CUDA_VISIBLE_DEVICES"),
+            hidden_by(with_gpu(NVIDIA, "RPC", "CUDA"), CUDA_VISIBLE_DEVICES=""),
+            *(
+                "hidden",
+                False,
+                "A10: llama.cpp was built with CUDA but finds no GPU: CUDA_VISIBLE_DEVICES='' hides CUDA0",
+            ),
+            "unset CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            hidden_by(without_gpu("ROCm"), HIP_VISIBLE_DEVICES="9", ROCR_VISIBLE_DEVICES="9"),
+            *("hidden", False, "HIP_VISIBLE_DEVICES=9 and ROCR_VISIBLE_DEVICES=9 hide CUDA0, NVIDIA A10"),
+            "unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES",
+        ),
+        (with_gpu(NVIDIA, "RPC", "Vulkan"), "driver", False, "A10: llama.cpp was built with Vulkan but", "vulkaninfo"),
+        (without_gpu("Vulkan"), "driver", False, "llama.cpp was built with Vulkan but finds no GPU. ", "vulkaninfo"),
+        (without_gpu("CUDA", "Vulkan"), "driver", False, "with CUDA, Vulkan", "nvidia-smi; vulkaninfo --summary"),
+        (
+            replace(without_gpu("SYCL"), environment={"ZE_AFFINITY_MASK": "9", "CUDA_VISIBLE_DEVICES": "1"}),
+            *("driver", False, "finds no GPU, also without ZE_AFFINITY_MASK=9. Check the driver:", "sycl-ls"),
+        ),
+        (
+            change(build={"gpu_backends": ("Vulkan",), "messages": ("ggml_vulkan: bad index.", "more")}),
+            *("driver", False, 'llama.cpp says: "ggml_vulkan: bad index."', "vulkaninfo --summary"),
+        ),
+        (change(build={"failure": "exit status 1"}), "load", False, "cannot be loaded: exit status 1", "install"),
+        (
+            hidden_by(change(build={"failure": "no such platform"}), GGML_OPENCL_PLATFORM="9"),
+            *("load", False, "no such platform; without GGML_OPENCL_PLATFORM=9, it can be loaded."),
+            "unset GGML_OPENCL_PLATFORM",
         ),
         (change(build={"backends": ("CPU",), "rpc": False}), "rpc", True, "--rpc", "RPC"),
         (change(versions=HEALTHY.versions | {"llama-cpp-python": "0.4.0"}), "version", None, "0.4.0", "0.3.36"),
@@ -124,6 +167,31 @@ def test_one_build_command_fixes_everything_that_a_build_can_fix() -> None:
     assert "AVX2" in problems[0].what
     lines = render(without_rpc, problems)
     assert lines.count(f"      {problems[0].command}") == 2, "once for what is wrong, once for advice"
+
+
+def test_back_ends_that_did_not_start_and_variables_are_shown() -> None:
+    here = change(
+        build={"gpu_backends": ("Vulkan",)}, environment={"GGML_VK_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "0"}
+    )
+    lines = render(here, find_problems(here))
+    assert "backends    RPC, CPU, Vulkan (not started)" in lines
+    assert "variables   GGML_VK_VISIBLE_DEVICES='', ZE_AFFINITY_MASK=0" in lines
+    assert "GPU layers  no: this build finds no GPU" in lines
+    assert not any(line.startswith("variables") for line in render(HEALTHY, []))
+
+
+@pytest.mark.parametrize("backend", GPU_BACKENDS)
+def test_every_gpu_back_end_has_a_command_that_checks_its_driver(backend: str) -> None:
+    (problem,) = find_problems(without_gpu(backend))
+    assert problem.name == "driver"
+    assert problem.command
+    assert ("llvmpipe" in problem.what) == (backend == "Vulkan")
+
+
+def test_a_back_end_that_did_not_start_is_kept_by_the_next_build() -> None:
+    here = change(build={"gpu_backends": ("Vulkan",), "rpc": False, "backends": ("CPU",)})
+    (command,) = [problem.command for problem in find_problems(here) if problem.name == "rpc"]
+    assert flags(command) == {"-DGGML_VULKAN=on", "-DGGML_RPC=on"}
 
 
 def test_json_has_all_that_is_printed() -> None:

@@ -1,0 +1,59 @@
+"""llama.cpp's back ends for GPUs: their libraries, and the environment variables that hide devices from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBackend:
+    """One back end."""
+
+    library: str  # its file beside libggml is libggml-<library>.so (or .dylib)
+    variables: tuple[str, ...] = ()  # read by llama.cpp, the driver or its loader; each can hide all devices
+
+
+_CUDA = "CUDA_VISIBLE_DEVICES"  # AMD's HIP reads it too
+# By llama.cpp's names. GGML_CUDA_DEVICES is missing: it can only add devices.
+GPU_BACKENDS = {
+    "CUDA": GpuBackend("cuda", (_CUDA,)),
+    "ROCm": GpuBackend("hip", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", _CUDA)),
+    "MTL": GpuBackend("metal", ("GGML_METAL_DEVICES",)),
+    "Vulkan": GpuBackend(
+        "vulkan",
+        (
+            *("GGML_VK_VISIBLE_DEVICES", "GGML_DISABLE_VULKAN", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"),
+            *("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE"),
+        ),
+    ),
+    "SYCL": GpuBackend("sycl", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK")),
+    "OpenCL": GpuBackend("opencl", ("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE")),
+    "MUSA": GpuBackend("musa", ("MUSA_VISIBLE_DEVICES",)),
+    "CANN": GpuBackend("cann", ("ASCEND_RT_VISIBLE_DEVICES",)),
+}
+
+
+def hiding_variables(backends: Iterable[str] = GPU_BACKENDS) -> dict[str, str]:
+    """The variables that are set and can hide devices from these back ends (a variable may be set and empty)."""
+    names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend].variables)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def built_gpu_backends() -> list[str]:
+    """The GPU back ends that this llama.cpp was built with.
+
+    llama.cpp's own list, list_backends(), lacks those that could not start: Vulkan without a driver, for example.
+    """
+    from llama_cpp._ggml import libggml  # noqa: PLC0415 - the table above is read also where llama.cpp cannot be loaded
+
+    from duo.llama.devices import list_backends  # noqa: PLC0415
+
+    started, folder = list_backends(), Path(libggml._name).parent
+    return [
+        name
+        for name, backend in GPU_BACKENDS.items()
+        if name in started or any(folder.glob(f"libggml-{backend.library}.*"))
+    ]
