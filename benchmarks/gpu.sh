@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
-# Builds duo with CUDA for the local NVIDIA GPU, creates the models and compares placements of target and draft.
+# Builds duo for the local GPU, creates the models, compares placements of target and draft, and prints a report.
 #
 #   benchmarks/gpu.sh [--dry-run] [--quick] [options of python -m benchmarks.gpu]
 #
 #   --dry-run   print the commands without running them
 #   --quick     test run of a few minutes: the demo pair, two prompts once; also for small GPUs
+#   --minutes M time for the measurement, without building (default: 15)
 #   --models TARGET DRAFT   other models: the target larger than the GPU memory, the draft at most a tenth of it
 #
+# BACKEND cuda (default), vulkan (AMD, Intel) or metal (the default on a Mac)
 # PYTHON  interpreter for the virtual environment (default: python3)
-# ARCH    compute capability without the dot, such as 86 (default: as reported by nvidia-smi)
+# ARCH    compute capability without the dot, such as 86 (cuda; default: as reported by nvidia-smi)
 # JOBS    number of parallel compile jobs (default: all cores)
+# CMAKE_ARGS  further build options
 #
-# Needs the driver, the CUDA toolkit (nvcc), a C and C++ compiler; npm for the default models, 10 GB of disk. The
-# first run takes about half an hour, mostly to compile. With build/gpu and build/models it works offline.
+# Needs the driver; the CUDA toolkit (nvcc), the Vulkan SDK (glslc) or Xcode's command line tools; a C and C++ compiler;
+# npm for the default models, 10 GB of disk. The first run takes about half an hour, mostly to compile. With build/gpu
+# and build/models it works offline. The report is also in build/gpu/result.md, all figures in build/gpu/result.json.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -45,24 +49,42 @@ fail() {
     $dry_run || exit 1
 }
 
-command -v nvidia-smi >/dev/null || fail "no nvidia-smi: install the NVIDIA driver (without a GPU, use python -m benchmarks.gpu --cpu)"
-if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
-    export PATH=/usr/local/cuda/bin:$PATH
-fi
-command -v nvcc >/dev/null || fail "no nvcc: install NVIDIA's CUDA toolkit and put its bin folder on the PATH"
-
-arch=${ARCH:-}
-if [[ -z $arch ]] && command -v nvidia-smi >/dev/null; then
-    # One line per GPU, such as 8.6.
-    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d '. ' | paste -sd ';' -) || true
-fi
-[[ $arch =~ ^[0-9]+(\;[0-9]+)*$ ]] || arch=native
-flags="-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES=$arch"
+backend=${BACKEND:-$([[ $(uname) == Darwin ]] && echo metal || echo cuda)}
+case $backend in
+cuda)
+    command -v nvidia-smi >/dev/null || fail "no nvidia-smi: install the NVIDIA driver (other GPUs: BACKEND=vulkan; without a GPU: python -m benchmarks.gpu --cpu)"
+    if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
+        export PATH=/usr/local/cuda/bin:$PATH
+    fi
+    command -v nvcc >/dev/null || fail "no nvcc: install NVIDIA's CUDA toolkit and put its bin folder on the PATH"
+    arch=${ARCH:-}
+    if [[ -z $arch ]] && command -v nvidia-smi >/dev/null; then
+        # One line per GPU, such as 8.6.
+        arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d '. ' | paste -sd ';' -) || true
+    fi
+    [[ $arch =~ ^[0-9]+(\;[0-9]+)*$ ]] || arch=native
+    flags="-DGGML_CUDA=on -DGGML_RPC=on -DCMAKE_CUDA_ARCHITECTURES=$arch"
+    ;;
+vulkan)
+    command -v glslc >/dev/null || fail "no glslc: install the Vulkan SDK, or the packages with glslc and the Vulkan headers"
+    flags="-DGGML_VULKAN=on -DGGML_RPC=on"
+    ;;
+metal)
+    [[ $(uname) == Darwin ]] || fail "BACKEND=metal needs a Mac"
+    flags="-DGGML_METAL=on -DGGML_RPC=on"
+    ;;
+*)
+    echo "gpu.sh: BACKEND=$backend: use cuda, vulkan or metal" >&2
+    exit 2
+    ;;
+esac
+flags+=${CMAKE_ARGS:+ $CMAKE_ARGS}
 
 # The marker has the build flags: an interrupted or different build is repeated.
 if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then
     run rm -f build/gpu/BUILT
-    run "${PYTHON:-python3}" -m venv "$environment"
+    # --clear: pip would keep a llama-cpp-python that was built with other flags.
+    run "${PYTHON:-python3}" -m venv "$environment" --clear
     run "$python" -m pip install --quiet --upgrade pip
     # pip's wheel cache ignores build flags.
     run env CMAKE_ARGS="$flags" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
@@ -73,6 +95,6 @@ fi
 run "$python" -m benchmarks.gpu --prepare ${options[@]+"${options[@]}"}
 run "$python" -m benchmarks.gpu --json "$result" ${options[@]+"${options[@]}"}
 if $dry_run; then
-    echo "# runs these commands in rounds, with the numbers of layers that fit:"
+    echo "# runs these commands, most of them in rounds, with the numbers of layers that fit:"
     "${PYTHON:-python3}" -m benchmarks.gpu --dry-run --duo "$environment/bin/duo" ${options[@]+"${options[@]}"}
 fi
