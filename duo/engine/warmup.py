@@ -18,23 +18,38 @@ _PAIR = 2  # tokens of the only batch on the CPU, as in llama.cpp
 N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
 _MOST_BRANCHED_S = 0.1  # after which no more sequences are tried
 _N_TIMED = 2  # decodes of which the faster counts: the first one with other threads has to start them
-_MOST_S = 2.0  # after which no further size is decoded on devices: with layers on the CPU, a batch may take a second
+# Of decodes, after which no further size is decoded on devices: with layers on the CPU, a batch may take a second.
+_MOST_S = 2.0
+_SHOWN_EVERY_S = 2.0  # the progress of a warm-up that takes longer
 
 
 def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -> None:
     """Decode a batch of two tokens or, with layers on other devices, of each size from 1 to `n_most` (at least 2).
 
-    Devices may compile for each size. Each batch returns `n_rows_most` rows of logits, or one per token if it has
-    fewer. Leaves the cache empty. A decode that fails is not an error: the text's own will fail with the reason.
+    Devices compile for each size, which may take seconds for the first text that a machine ever writes with a model;
+    then the progress is logged. Each batch returns `n_rows_most` rows of logits, or one per token if it has fewer.
+    Leaves the cache empty. A decode that fails is not an error: the text's own will fail with the reason.
     """
-    on_cpu = model.places == {CPU}
-    end = time.perf_counter() + _MOST_S
     most = min(max(_PAIR, n_most), context.n_batch, context.n_ctx)
-    for n in [min(_PAIR, most)] if on_cpu else range(1, most + 1):
-        if n > _PAIR and time.perf_counter() > end:
+    if model.places == {CPU}:
+        few = min(_PAIR, most)
+        _decode(context, _tokens(model, few), min(few, n_rows_most))
+        return
+    one_s, shown = 0.0, time.perf_counter()
+    for n in range(1, most + 1):
+        # Measured without compiling: a batch takes at least as long as one token.
+        if n > _PAIR and n * one_s > _MOST_S:
             return
         if not _decode(context, _tokens(model, n), min(n, n_rows_most)):
             return
+        now = time.perf_counter()
+        if now - shown > _SHOWN_EVERY_S:
+            shown = now
+            log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
+        if n == 1:
+            if not _decode(context, _tokens(model, n)):
+                return
+            one_s = time.perf_counter() - now
 
 
 def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: Policy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -26,6 +27,7 @@ class FakeModel:
     bos: int = 1
     eos: int = 2
     places: frozenset[str] = CPU
+    path: Path = Path("model.gguf")
 
 
 def model(bos: int = 1, eos: int = 2, places: frozenset[str] = CPU) -> Model:
@@ -89,7 +91,7 @@ def test_on_devices_each_size_is_decoded_from_the_beginning(
     context = Recorder()
     warm_up(context, model(places=places), n_most, n_most)
     assert [(len(tokens), n_past, n_rows) for tokens, n_past, n_rows in context.decodes] == [
-        (n, 0, min(n, n_most)) for n in sizes
+        (n, 0, min(n, n_most)) for n in [1, *sizes]
     ]
     assert context.n_past == 0
 
@@ -98,17 +100,47 @@ def test_on_devices_each_size_is_decoded_from_the_beginning(
 def test_what_does_not_fit_is_left_out(n_ctx: int, n_batch: int, sizes: list[int]) -> None:
     context = FakeContext(n_ctx=n_ctx, n_batch=n_batch)
     warm_up(context, model(places=DEVICE), 17, 17)
-    assert context.batches == sizes
+    assert context.batches == [1, *sizes]
     small = FakeContext(n_ctx=1)
     warm_up(small, model(), 17, 17)
     assert small.batches == [1]
 
 
+class Clocked(FakeContext):
+    """A device on which the first decode of a size takes `compile_s` longer than each, `each_s`."""
+
+    def __init__(self, clock: pytest.MonkeyPatch, each_s: float, compile_s: float) -> None:
+        super().__init__(n_batch=32)
+        self.now, self.each_s, self.compile_s = 0.0, each_s, compile_s
+        clock.setattr("duo.engine.warmup.time.perf_counter", lambda: self.now)
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        self.now += self.each_s + (0 if len(tokens) in self.batches else self.compile_s)
+        return super().decode(tokens, n_rows)
+
+
 def test_on_slow_devices_not_all_sizes_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "_MOST_S", -1.0)
-    context = FakeContext(n_batch=32)
+    context = Clocked(monkeypatch, each_s=0.5, compile_s=0)
     warm_up(context, model(places=DEVICE), 17, 17)
-    assert context.batches == [1, 2]
+    assert context.batches == [1, 1, 2, 3, 4]
+
+
+def test_devices_that_compile_long_compile_for_all_sizes_and_show_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = Clocked(monkeypatch, each_s=0.01, compile_s=1.5)
+    with caplog.at_level("INFO", "duo.engine"):
+        warm_up(context, model(places=DEVICE), 5, 5)
+    assert context.batches == [1, 1, 2, 3, 4, 5]
+    assert caplog.messages == [f"warming up model.gguf: {n} of 5 batch sizes" for n in (2, 4)]
+
+
+def test_devices_that_compile_fast_show_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "duo.engine"):
+        warm_up(Clocked(monkeypatch, each_s=0.01, compile_s=0.1), model(places=DEVICE), 17, 17)
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("n_rollback", [0, 1, 6])
