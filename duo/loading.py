@@ -22,7 +22,7 @@ from duo.engine.threads import kept_threads
 from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts
-from duo.llama.context import CACHE_TYPES
+from duo.llama.kv_cache import CACHE_TYPES
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.llama.offload import devices_for

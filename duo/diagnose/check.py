@@ -16,7 +16,7 @@ from duo.errors import DecodeError
 from duo.spec.policy import Policy
 from duo.spec.types import common_prefix
 
-_SEVERAL = 5  # rows of the batches that are compared with single rows
+_SEVERAL = 5  # rows of batches that are compared with single rows, as are the largest: devices have kernels for those
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Divergence:
     alone: int  # the token without a draft; -1: the text had ended
     drafted: int  # the token with a draft
     gap: float  # between the two best scores
-    kernels: float  # largest difference of scores between batches of one row and of several
+    kernels: float  # largest difference of scores between batches of one row, of several and of the most
     flips: bool  # whether the target alone chooses another token in batches of several rows
 
     @property
@@ -98,11 +98,12 @@ def _margin(slot: Slot, text: Sequence[int], config: GenerationConfig) -> tuple[
     _, guesser = choosing(slot.target, replace(config, grammar=None))
     recent = text[-guesser.n_recent :] if guesser.n_recent else ()
     rows = []
-    for n in (1, _SEVERAL):
+    for n in (1, _SEVERAL, slot.drafting.n_max + 1):
         target.rollback(0)
         for start in range(0, len(text), n):
             row = target.decode(text[start : start + n])[0]
         rows.append(row.copy())
     target.rollback(0)
-    one, several = (guesser.judge(row.copy(), len(text), recent) for row in rows)
-    return one.confidence, float(np.abs(rows[0] - rows[1]).max()), one.token != several.token
+    one, *others = (guesser.judge(row.copy(), len(text), recent) for row in rows)
+    kernels = max(float(np.abs(rows[0] - row).max()) for row in rows[1:])
+    return one.confidence, kernels, any(other.token != one.token for other in others)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
 from duo.errors import PromptError
-from duo.llama.context import Context, cache_bytes
+from duo.llama.capacity import cache_bytes
+from duo.llama.context import Context
 from duo.llama.devices import CPU
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model

@@ -13,46 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 from duo.config import ContextConfig
-from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, ModelError, RollbackError, UsageError
+from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
+from duo.llama.capacity import check_memory
 from duo.llama.devices import CPU
 from duo.llama.handle import Handle
+from duo.llama.kv_cache import BRANCH_CELLS, cache_type
 from duo.llama.lifeline import blaming
-from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 
 Logits = npt.NDArray[np.float32]
 
-# ggml's type and bytes per value of the cache types that llama.cpp accepts (quantised: in blocks of 32 values).
-CACHE_TYPES: dict[str, tuple[int, float]] = {
-    "f32": (llama_cpp.GGML_TYPE_F32, 4),
-    "f16": (llama_cpp.GGML_TYPE_F16, 2),
-    "bf16": (30, 2),
-    "q8_0": (llama_cpp.GGML_TYPE_Q8_0, 34 / 32),
-    "q5_1": (llama_cpp.GGML_TYPE_Q5_1, 24 / 32),
-    "q5_0": (llama_cpp.GGML_TYPE_Q5_0, 22 / 32),
-    "q4_1": (llama_cpp.GGML_TYPE_Q4_1, 20 / 32),
-    "q4_0": (llama_cpp.GGML_TYPE_Q4_0, 18 / 32),
-    "iq4_nl": (llama_cpp.GGML_TYPE_IQ4_NL, 18 / 32),
-}
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _ABORTED = 2
 # llama_get_logits, whose result is an address: an object for the pointer takes longer than the rest.
 _get_logits = llama_cpp.llama_cpp._lib["llama_get_logits"]
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
-BRANCH_CELLS = 32  # of the KV cache for each branch
 _LARGE = 65  # batches of a prompt: larger than those of candidates, and computed alike
 _FIRST_BATCH, _BATCH_S = 32, 1.0  # first size and intended duration of a batch on RPC servers
 # States of a recurrent layer that are kept for a rollback. llama.cpp aborts the process if its graph has no room for
 # them: that of LFM2-8B-A1B has room for 8, others for 12 and more.
 _MAX_STATES = 6
-
-
-def cache_bytes(model: Model, config: ContextConfig) -> int:
-    """Size of the KV cache in bytes."""
-    k, v = model.cache_width
-    per_token = k * cache_type(config.type_k)[1] + v * cache_type(config.type_v)[1]
-    return int((config.n_ctx + config.n_branches * BRANCH_CELLS) * per_token)
 
 
 class Context(Handle):
@@ -74,7 +55,7 @@ class Context(Handle):
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
         """Allocate the cache. Raises MemoryLimitError if it does not fit, ModelError or UsageError if this fails."""
-        _check_memory(model, config)
+        check_memory(model, config)
         params = _params(model, config)
         # A flag in C memory that ggml reads between two operations through strlen(): "" is 0, continue. No Python code
         # runs during a decode.
@@ -347,33 +328,6 @@ def _states_wanted(model: Model, config: ContextConfig) -> int:
     if model.can_roll_back:
         return 0
     return min(_MAX_STATES, max(config.n_outputs_max - 1, int(config.exact)))
-
-
-def cache_type(name: str) -> tuple[int, float]:
-    """ggml's type and bytes per value of a cache type. Raises UsageError for an unknown one."""
-    if name not in CACHE_TYPES:
-        raise UsageError(f"unknown cache type {name} (available: {', '.join(CACHE_TYPES)})")
-    return CACHE_TYPES[name]
-
-
-def _check_memory(model: Model, config: ContextConfig) -> None:
-    """Raise MemoryLimitError if cache and logits do not fit the host's available memory.
-
-    Linux overcommits and kills the process later, so llama.cpp would not fail; for a device's memory it does.
-    """
-    if model.places != {CPU}:
-        return
-    cache = cache_bytes(model, config)
-    # Of the compute buffers, only the attention mask of a batch, in float16, and the logits: these are certain.
-    mask = 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx if cache else 0
-    needed = cache + mask + config.n_outputs_max * model.n_vocab * 4
-    available = available_bytes()
-    if available is not None and needed > available:
-        raise MemoryLimitError(
-            f"{model.path.name}: a context of {config.n_ctx} tokens needs {needed / 2**30:.1f} GiB for its cache and "
-            f"buffers, and {available / 2**30:.1f} GiB are available: use a smaller n_ctx"
-            + (" or n_ubatch" if mask > cache else ", or q8_0 for type_k and type_v")
-        )
 
 
 def _decode_error(status: int, n_tokens: int, n_past: int, n_ctx: int) -> DecodeError:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.context import cache_type
 from duo.llama.gguf_check import MAX_LAYERS
 from duo.llama.gguf_head import Head
+from duo.llama.kv_cache import cache_type, n_cells
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
+# A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.
+_KIND = re.compile(r"^blk\.(\d+)\.(ssm_|attn_k\.)")
 # llama-arch.cpp, LLM_TENSOR_LAYER_INPUT: one row is read per token, and llama.cpp keeps it on the host.
 _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_embd|token_types)\.")
-_CELLS = 256  # llama.cpp rounds the context size up to a multiple of this
-_COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of the tensors that pass between devices
+_COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of what a device receives, if there are several
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +26,51 @@ class ModelSize:
 
     layers: tuple[int, ...]  # weights of each layer, first to last
     output: int  # weights of the output layer; of the token embedding if that is the same tensor
+    largest: int  # the largest tensor of any layer
     n_bytes: int  # all weights
     cache_widths: tuple[tuple[int, int], ...]  # values of one token in the K and V cache of each layer
     n_vocab: int
     n_embd: int
     n_head: int
     n_ff: int  # width of the widest feed-forward layer, over all experts that one token uses
+    n_masks: int  # attention masks: a second one for a sliding window
+
+    def offloaded_bytes(self, n_layers: int) -> int:
+        """Weights of the last `n_layers` layers and the output, which are on devices."""
+        return sum(self.layers[len(self.layers) - n_layers :]) + self.output
 
     def cache_bytes(self, config: ContextConfig) -> tuple[int, ...]:
         """KV cache of each layer. Raises UsageError for an unknown cache type.
 
         Sliding windows count in full, as duo configures them. The states of recurrent layers, a few MiB, do not count.
         """
-        cells = -(-config.n_ctx // _CELLS) * _CELLS
+        cells = n_cells(config)
         per_k, per_v = cache_type(config.type_k)[1], cache_type(config.type_v)[1]
         return tuple(int(cells * (k * per_k + v * per_v)) for k, v in self.cache_widths)
 
-    def compute_bytes(self, config: ContextConfig) -> int:
-        """An upper estimate of the compute buffers of each device with layers.
+    def compute_bytes(self, config: ContextConfig, n_devices: int = 2) -> int:
+        """An upper estimate of the compute buffers of each device with layers, of `n_devices` in use.
 
-        Float32 for a batch of n_ubatch tokens: both halves of a feed-forward layer, six times the embedding (the
-        residual, the normed one, Q, K, V and a result), the attention mask in float16, and four copies of the tensors
-        for the next device. Then the logits, and without flash attention the scores of all heads.
+        For a batch of n_ubatch tokens: seven times the embedding (the residual, the normed one, Q and its gate, K, V
+        and a result), and the embedding that comes from the host or the device before. Then the larger of the logits
+        and of what a layer needs: the attention masks, and the larger of its feed-forward halves and, without flash
+        attention, the scores of all heads. Float32; the masks are float16 with flash attention.
         """
-        n_tokens = min(config.n_ubatch, config.n_batch)
-        mask = 2 * config.n_ctx
-        per_token = 4 * (2 * self.n_ff + 6 * self.n_embd) + mask + _COPIES * (4 * self.n_embd + mask)
-        if config.flash_attn == "off":
-            per_token += 4 * self.n_head * config.n_ctx
-        return n_tokens * per_token + 4 * self.n_vocab * config.n_outputs_max
+        cells, flash = n_cells(config), config.flash_attn != "off"
+        n_tokens = min(config.n_ubatch, config.n_batch, cells)
+        n_copies = _COPIES if n_devices > 1 else 1
+        embeddings = n_tokens * 4 * self.n_embd * (7 + n_copies)
+        masks = n_tokens * (2 if flash else 4) * cells * self.n_masks * n_copies
+        scores = 0 if flash else n_tokens * 4 * self.n_head * cells
+        logits = min(n_tokens, config.n_outputs_max) * 4 * self.n_vocab
+        return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * self.n_ff))
+
+    def staging_bytes(self, config: ContextConfig) -> int:
+        """Additional compute buffers if some layers stay on the host: their prefill runs on a device nevertheless.
+
+        llama.cpp copies one tensor of weights after the other, and the KV cache of one layer after the other.
+        """
+        return max(self.largest, *self.cache_bytes(config), 0)
 
 
 def model_size(config: ModelConfig) -> ModelSize:
@@ -77,12 +95,14 @@ def _model_size(file: Head, tensors: dict[str, int]) -> ModelSize:
     return ModelSize(
         layers=layers,
         output=output,
+        largest=max((size for name, size in tensors.items() if _LAYER.search(name)), default=0),
         n_bytes=sum(tensors.values()),
-        cache_widths=_cache_widths(file, len(layers)),
+        cache_widths=_cache_widths(file, tensors, len(layers)),
         n_vocab=file.count("tokenizer.ggml.tokens") or 0,
         n_embd=n_embd,
         n_head=n_head,
         n_ff=max(file.number("feed_forward_length"), n_used * file.number("expert_feed_forward_length")),
+        n_masks=2 if file.number("attention.sliding_window") else 1,
     )
 
 
@@ -106,7 +126,7 @@ def _weights_by_layer(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int,
     return tuple(size + each + (i < odd) for i, size in enumerate(layers)), output
 
 
-def _cache_widths(file: Head, n_layer: int) -> tuple[tuple[int, int], ...]:
+def _cache_widths(file: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:
     """Values of one token in the K and V cache of each layer."""
     heads = file.numbers("attention.head_count") or [0]
     per_head = file.number("embedding_length") // max(1, *heads)
@@ -117,4 +137,7 @@ def _cache_widths(file: Head, n_layer: int) -> tuple[tuple[int, int], ...]:
     heads_kv = file.numbers("attention.head_count_kv") or heads
     if len(heads_kv) == 1:
         heads_kv *= n_layer
-    return tuple((k * n, v * n) for n in (heads_kv + [0] * n_layer)[:n_layer])
+    kinds = {match.groups() for match in map(_KIND.search, names) if match}
+    recurrent = {int(i) for i, kind in kinds if kind == "ssm_" and (i, "attn_k.") not in kinds}
+    heads_kv = [0 if i in recurrent else n for i, n in enumerate((heads_kv + [0] * n_layer)[:n_layer])]
+    return tuple((k * n, v * n) for n in heads_kv)

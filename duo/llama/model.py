@@ -15,6 +15,7 @@ from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
 from duo.llama import library
 from duo.llama.gguf_check import check_file
+from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.handle import Handle
 from duo.llama.lifeline import blaming, lifeline
 from duo.llama.offload import Offload
@@ -66,6 +67,8 @@ class Model(Handle):
             raise ModelError(f"{config.path}: the vocabulary adds a BOS or EOS that it lacks: the file is damaged")
         self.is_remote = self._offload.is_remote  # whether an RPC server holds some of its layers
         self.places = self._offload.places(self.n_layer)
+        self.devices = self._offload.devices
+        self.n_offloaded = self._offload.n_layers(self.n_layer)  # layers on these devices
         self._vocabulary = vocabulary
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
@@ -98,6 +101,11 @@ class Model(Handle):
     def call(self) -> AbstractContextManager[None]:
         """See Handle."""
         return lifeline if self._offload.is_remote else nullcontext()
+
+    @functools.cached_property
+    def size(self) -> ModelSize:
+        """What each layer needs, from the file's header."""
+        return model_size(self.config)
 
     @property
     def cache_width(self) -> tuple[int, int]:

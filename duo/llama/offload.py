@@ -57,10 +57,18 @@ class Offload:
         if self._config.tensor_split:
             params.tensor_split = self._shares
 
+    @property
+    def devices(self) -> list[Device]:
+        """The devices that hold layers."""
+        config, devices = self._config, self._devices
+        return devices[config.main_gpu : config.main_gpu + 1] if config.split_mode == "none" else devices
+
+    def n_layers(self, n_layer: int) -> int:
+        """How many of the `n_layer` layers of a model are on devices; llama.cpp counts the output as one more."""
+        wanted = self._config.n_gpu_layers
+        return min(n_layer, wanted - 1 if wanted > 0 else n_layer) if self._devices else 0
+
     def places(self, n_layer: int) -> frozenset[str]:
         """Names of the devices, CPU included, that hold layers of a model with `n_layer` layers."""
-        config, devices = self._config, self._devices
-        used = devices[config.main_gpu : config.main_gpu + 1] if config.split_mode == "none" else devices
-        # llama.cpp counts the output as one more layer.
-        on_cpu = not devices or 0 <= config.n_gpu_layers <= n_layer
-        return frozenset([*(device.name for device in used), *([CPU] if on_cpu else [])])
+        on_cpu = not self._devices or 0 <= self._config.n_gpu_layers <= n_layer
+        return frozenset([*(device.name for device in self.devices), *([CPU] if on_cpu else [])])

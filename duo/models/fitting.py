@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
-from duo.llama.gguf_file import model_size
+from duo.errors import MemoryLimitError
+from duo.llama.capacity import largest_cache
+from duo.llama.devices import Device
+from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.offload import devices_for
 from duo.spec.placement import Footprint, Layout, Room, fill, place
 
@@ -35,6 +39,7 @@ def fit(
     models = [_Placed(name, "n_gpu_layers", target, context)]
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", "draft_n_gpu_layers", draft, context))
+    _check_weights(models)
     if any(model.rooms and model.n_layers is None for model in models):
         layouts = _layouts(models)
         chosen = [
@@ -46,6 +51,29 @@ def fit(
         placed = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
         return placed[0], placed[1] if len(placed) > 1 else draft
     return target, draft
+
+
+def _check_weights(models: Sequence[_Placed]) -> None:
+    """Raise MemoryLimitError if required layers are larger than the free memory of their devices.
+
+    Some drivers would use the host's memory instead, at a fraction of the speed.
+    """
+    rooms: dict[str, int] = {}
+    needed, names = 0, list[str]()
+    for model in models:
+        if not model.required_bytes:
+            continue
+        rooms |= {room.name: room.free_bytes for room in model.rooms}
+        needed += model.required_bytes
+        names.append(model.parameter)
+        free = sum(rooms.values())
+        if free and needed > free:  # 0: not reported
+            n_fitting = model.n_fitting((free - needed + model.required_bytes) / free)
+            raise MemoryLimitError(
+                f"{' and '.join(names)}: the layers need {needed / 2**30:.1f} GiB on {', '.join(rooms)}, and "
+                f"{free / 2**30:.1f} GiB are free: {n_fitting} of the {len(model.footprint.weights)} layers of "
+                f"{model.path.name} fit (auto: as many as fit)"
+            )
 
 
 def _layouts(models: list[_Placed]) -> list[Layout]:
@@ -70,13 +98,41 @@ class _Placed:
             devices = devices[config.main_gpu : config.main_gpu + 1]
         if config.split_mode not in _BY_LAYER:
             self.n_layers = ALL_LAYERS
-        self.rooms = [Room(device.name, device.memory[0]) for device in devices]
         self._context = context
+        self.path = config.path
+        self.rooms = [Room(device.name, self._usable_bytes(device)) for device in devices]
+
+    def _usable_bytes(self, device: Device) -> int:
+        """Free memory; none if the cache of a layer is too large for a buffer and the layers are to be chosen."""
+        if (
+            self.n_layers is None
+            and largest_cache(device, self._size.cache_widths, self._context) < self._context.n_ctx
+        ):
+            return 0
+        return device.memory[0]
+
+    @cached_property
+    def _size(self) -> ModelSize:
+        return model_size(self._config)
+
+    @property
+    def required_bytes(self) -> int:
+        """Weights of the layers that have to be on devices."""
+        if not self.rooms or not self.n_layers:
+            return 0
+        weights = self.footprint.weights
+        return sum(weights if self.n_layers < 0 else weights[-self.n_layers :])
+
+    def n_fitting(self, share: float) -> int:
+        """How many layers fit this share of the free memory."""
+        rooms = [replace(room, free_bytes=int(share * room.free_bytes)) for room in self.rooms]
+        return fill(self.footprint, rooms).n_gpu_layers
 
     @cached_property
     def footprint(self) -> Footprint:
-        size = model_size(self._config)
-        return Footprint(size.layers, size.output, size.cache_bytes(self._context), size.compute_bytes(self._context))
+        size = self._size
+        buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
+        return Footprint(size.layers, size.output, size.cache_bytes(self._context), *buffers)
 
     def summary(self, layout: Layout) -> str:
         names = [room.name for room, n in zip(self.rooms, layout.tensor_split, strict=True) if n]

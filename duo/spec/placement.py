@@ -35,7 +35,7 @@ from itertools import accumulate, pairwise
 from duo.spec.forecast import overlapped, taking_turns
 
 # Bytes to leave free on each device, as llama.cpp does (common.h, fit_params_target): for the driver, for errors in the
-# estimates of buffers, and for host tensors that are copied in during prefill.
+# estimates of buffers.
 MARGIN = 1 << 30
 
 _HOST = ""  # key of the host among device names
@@ -59,6 +59,7 @@ class Footprint:
     output: int  # weights of the output layer
     cache: tuple[int, ...]  # KV cache of each layer
     overhead: int  # compute buffers, on each device that has a layer
+    staging: int = 0  # more of them unless all layers are on devices: a tensor of the host, copied in during prefill
 
     @property
     def weights(self) -> tuple[int, ...]:
@@ -155,18 +156,27 @@ def _fill(model: Footprint, rooms: Sequence[Room], free: Mapping[str, int], n_la
     sizes = model.sizes
     most = len(sizes) if n_layers is None or n_layers < 0 else min(n_layers, len(sizes))
     room_sizes = [max(0, free.get(room.name, 0)) for room in rooms]
+    counts = _counts(sizes[len(sizes) - most :], room_sizes, model.overhead)
+    if sum(counts) < len(sizes):
+        counts = _counts(sizes[len(sizes) - most :], room_sizes, model.overhead + model.staging)
+    if n_layers is not None and sum(counts) < most and rooms:
+        counts = _in_proportion(most, room_sizes)
+    n = sum(counts)
+    overhead = model.overhead + (model.staging if n < len(sizes) else 0)
+    ends = list(accumulate(counts, initial=len(sizes) - n))
+    used = [sum(sizes[a:b]) + (overhead if b > a else 0) for a, b in pairwise(ends)]
+    return Layout(n, tuple(counts), tuple(used))
+
+
+def _counts(sizes: Sequence[int], room_sizes: Sequence[int], overhead: int) -> list[int]:
+    """How many of the last `sizes` fit into each room, filled from the last room to the first."""
     counts: list[int] = []
     n = 0
-    for size in reversed(room_sizes):
-        at = len(sizes) - n
-        taken = list(accumulate(reversed(sizes[len(sizes) - most : at]), initial=model.overhead))
-        counts.insert(0, sum(total <= size for total in taken[1:]))
+    for room_size in reversed(room_sizes):
+        taken = list(accumulate(reversed(sizes[: len(sizes) - n]), initial=overhead))
+        counts.insert(0, sum(total <= room_size for total in taken[1:]))
         n += counts[0]
-    if n_layers is not None and n < most and rooms:
-        counts, n = _in_proportion(most, room_sizes), most
-    ends = list(accumulate(counts, initial=len(sizes) - n))
-    used = [sum(sizes[a:b]) + (model.overhead if b > a else 0) for a, b in pairwise(ends)]
-    return Layout(n, tuple(counts), tuple(used))
+    return counts
 
 
 def _in_proportion(n: int, parts: Sequence[int]) -> list[int]:

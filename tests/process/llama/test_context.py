@@ -11,7 +11,9 @@ import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import ClosedError, DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
-from duo.llama.context import BRANCH_CELLS, Context, cache_bytes
+from duo.llama.capacity import cache_bytes
+from duo.llama.context import Context
+from duo.llama.kv_cache import BRANCH_CELLS
 from duo.llama.model import Model
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "

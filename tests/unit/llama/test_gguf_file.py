@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -9,10 +11,10 @@ import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError, UsageError
-from duo.llama.context import cache_bytes
+from duo.llama.capacity import cache_bytes
 from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.model import Model
-from tests.gguf_files import N_EMBD, N_FF, N_HEAD, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import N_EMBD, N_FF, N_HEAD, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
 
 F32 = 4
 Facts = Callable[[gguf.GGUFWriter], object]
@@ -60,15 +62,52 @@ def test_layers_without_attention_have_no_cache(tmp_path: Path) -> None:
     assert size.cache_bytes(ContextConfig(256, 1, 1)) == (0, 256 * 2 * N_EMBD * 2)
 
 
+def test_layers_of_linear_attention_have_no_cache(tmp_path: Path) -> None:
+    assert size_of(tiny_qwen35(tmp_path / "model.gguf")).cache_widths == ((0, 0), (N_EMBD, N_EMBD))
+
+
 def test_the_context_is_rounded_up_like_llama_cpps(llama: ModelSize) -> None:
     assert llama.cache_bytes(ContextConfig(257, 1, 1)) == llama.cache_bytes(ContextConfig(512, 1, 1))
     assert llama.cache_bytes(ContextConfig(513, 1, 1)) == (768 * 2 * N_EMBD * 2,)
 
 
-def test_compute_buffers_grow_with_the_batch_and_without_flash_attention(llama: ModelSize) -> None:
-    usual = llama.compute_bytes(ContextConfig(4096, 1, 1))
-    assert llama.compute_bytes(ContextConfig(4096, 1, 1, n_ubatch=1024)) > 1.9 * usual
-    assert llama.compute_bytes(ContextConfig(4096, 1, 1, flash_attn="off")) == usual + 512 * N_HEAD * 4096 * F32
+def test_branches_have_cells_of_their_own(llama: ModelSize) -> None:
+    assert llama.cache_bytes(ContextConfig(1024, 1, 1, n_branches=3)) == (1280 * 2 * N_EMBD * 2,)
+
+
+def test_compute_buffers_grow_with_the_batch_and_the_number_of_devices(llama: ModelSize) -> None:
+    one = llama.compute_bytes(ContextConfig(4096, 1, 1), n_devices=1)
+    assert one == 512 * F32 * (8 * N_EMBD + 2 * N_FF) + 512 * 2 * 4096
+    assert llama.compute_bytes(ContextConfig(4096, 1, 1, n_ubatch=1024), n_devices=1) == 2 * one
+    assert llama.compute_bytes(ContextConfig(4096, 1, 1), n_devices=2) == one + 3 * 512 * (F32 * N_EMBD + 2 * 4096)
+    short = llama.compute_bytes(ContextConfig(200, 1, 1), n_devices=1)
+    assert short == llama.compute_bytes(ContextConfig(256, 1, 1, n_ubatch=256), n_devices=1)
+
+
+def test_compute_buffers_have_room_for_the_largest_of_what_is_not_needed_at_once(tmp_path: Path) -> None:
+    size = size_of(tiny_llama(tmp_path / "model.gguf", padding=8000))
+
+    def compute(**options: Any) -> int:
+        return size.compute_bytes(ContextConfig(4096, 1, 1, **options), n_devices=1)
+
+    embeddings, masks = 512 * F32 * 8 * N_EMBD, 512 * F32 * 4096
+    assert compute(flash_attn="off") == embeddings + masks + 512 * F32 * N_HEAD * 4096
+    assert compute(n_outputs_max=100) == compute()
+    assert compute(n_outputs_max=512) == compute(n_outputs_max=1024) == embeddings + 512 * F32 * size.n_vocab
+
+
+def test_a_sliding_window_has_a_mask_of_its_own(tmp_path: Path) -> None:
+    size = size_of(tiny_gemma(tmp_path / "model.gguf", window=16))
+    assert size.n_masks == 2
+    half = replace(size, n_masks=1)
+    config = ContextConfig(4096, 1, 1)
+    assert size.compute_bytes(config, 1) == half.compute_bytes(config, 1) + 512 * 2 * 4096
+
+
+def test_prefill_copies_weights_or_the_cache_of_a_layer(llama: ModelSize) -> None:
+    assert llama.staging_bytes(ContextConfig(64, 1, 1)) == 256 * 2 * N_EMBD * 2
+    assert llama.staging_bytes(ContextConfig(64, 1, 1, type_k="q4_0", type_v="q4_0")) == llama.largest
+    assert llama.largest == F32 * N_EMBD * N_FF
 
 
 def test_an_unknown_cache_type_is_refused(llama: ModelSize) -> None:

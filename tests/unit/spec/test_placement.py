@@ -142,6 +142,17 @@ def test_fill_counts_layers_from_the_last_and_spreads_what_does_not_fit() -> Non
     assert fill(TARGET, rooms(10_000, 3000), 3).tensor_split == (0, 3), "on few devices"
 
 
+def test_a_model_partly_on_the_host_needs_more_buffers() -> None:
+    model = Footprint((10 * M,) * 3, 10 * M, (0,) * 3, 5 * M, staging=8 * M)
+    assert fill(model, rooms(45)) == Layout(4, (4,), (45 * M,)), "not if all layers fit"
+    assert fill(model, rooms(44)) == Layout(3, (3,), (43 * M,))
+    assert fill(model, rooms(42)) == Layout(2, (2,), (33 * M,))
+    assert fill(model, rooms(25, 25)).used == (25 * M, 25 * M)
+    assert fill(model, rooms(24, 24)).used == (23 * M, 23 * M)
+    assert fill(model, rooms(45), 3) == Layout(3, (3,), (43 * M,)), "fewer are requested"
+    assert fill(model, rooms(20), -1) == Layout(4, (4,), (45 * M,)), "all are requested"
+
+
 # Properties
 
 SIZES = st.integers(0, 40)
@@ -151,7 +162,7 @@ SIZES = st.integers(0, 40)
 def models(draw: st.DrawFn) -> Footprint:
     layers = draw(st.lists(SIZES, min_size=1, max_size=6))
     cache = draw(st.lists(SIZES, min_size=len(layers), max_size=len(layers)))
-    return Footprint(tuple(layers), draw(SIZES), tuple(cache), draw(SIZES))
+    return Footprint(tuple(layers), draw(SIZES), tuple(cache), draw(SIZES), draw(SIZES))
 
 
 @st.composite
@@ -164,8 +175,9 @@ def taken(model: Footprint, counts: Iterable[int]) -> list[int]:
     """Bytes on each device with so many of the last layers on it."""
     sizes = [*(weights + cache for weights, cache in zip(model.layers, model.cache, strict=True)), model.output]
     counts = list(counts)
+    buffers = model.overhead + (model.staging if sum(counts) < len(sizes) else 0)
     ends = accumulate(counts, initial=len(sizes) - sum(counts))
-    return [sum(sizes[a:b]) + (model.overhead if a < b else 0) for a, b in pairwise(ends)]
+    return [sum(sizes[a:b]) + (buffers if a < b else 0) for a, b in pairwise(ends)]
 
 
 @given(models(), devices(), st.data())

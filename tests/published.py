@@ -1,0 +1,125 @@
+"""Headers of published models: their shapes, and the types of their tensors as llama.cpp's quantize chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFValueType as Kind
+
+from tests.gguf_head import Head, Key, Tensor
+
+_ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model, as in its config.json."""
+
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    n_vocab: int
+    n_embd_head: int = 128
+    biases: bool = False  # of Q, K and V
+    ffn_norm: bool = True
+    tied: bool = False  # the token embedding is also the output
+
+
+LLAMA_70B = Shape("llama", 80, 8192, 28672, 64, 8, 128256)
+LLAMA_1B = Shape("llama", 16, 2048, 8192, 32, 8, 128256, n_embd_head=64, tied=True)  # Llama 3.2
+QWEN_32B = Shape("qwen2", 64, 5120, 27648, 40, 8, 152064, biases=True)  # Qwen2.5 and R1-Distill-Qwen
+QWEN_14B = Shape("qwen2", 48, 5120, 13824, 40, 8, 152064, biases=True)
+QWEN_3B = Shape("qwen2", 36, 2048, 11008, 16, 2, 151936, biases=True, tied=True)
+QWEN_1B = Shape("qwen2", 28, 1536, 8960, 12, 2, 151936, biases=True, tied=True)
+QWEN_500M = Shape("qwen2", 24, 896, 4864, 14, 2, 151936, n_embd_head=64, biases=True, tied=True)
+YI_34B = Shape("llama", 60, 7168, 20480, 56, 8, 64000)
+COMMAND_R = Shape("command-r", 40, 8192, 22528, 64, 64, 256000, ffn_norm=False, tied=True)
+
+
+def header(path: Path, shape: Shape, quantization: str) -> Path:
+    """Write a GGUF file with all keys that describe sizes, and all tensors, but without their data."""
+    tensors, offset = [], 0
+    for name, dims, kind in _tensors(shape, quantization):
+        tensors.append(Tensor(name.encode(), dims, int(kind), offset))
+        values, n_bytes = GGML_QUANT_SIZES[kind]
+        offset += -(-prod(dims) // values * n_bytes // _ALIGNMENT) * _ALIGNMENT
+    return Head(_keys(shape), tensors, b"").write(path)
+
+
+def _keys(shape: Shape) -> list[Key]:
+    numbers = {
+        "block_count": shape.n_layer,
+        "embedding_length": shape.n_embd,
+        "feed_forward_length": shape.n_ff,
+        "attention.head_count": shape.n_head,
+        "attention.head_count_kv": shape.n_head_kv,
+        "attention.key_length": shape.n_embd_head,
+        "attention.value_length": shape.n_embd_head,
+    }
+    return [
+        Key(b"general.architecture", int(Kind.STRING), shape.architecture.encode()),
+        *(Key(f"{shape.architecture}.{name}".encode(), int(Kind.UINT32), n) for name, n in numbers.items()),
+        Key(b"tokenizer.ggml.tokens", int(Kind.STRING), [b""] * shape.n_vocab, array=True),
+    ]
+
+
+def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], Type]]:
+    """Name, dimensions and type of each tensor."""
+    n_embd, n_q, n_kv = shape.n_embd, shape.n_head * shape.n_embd_head, shape.n_head_kv * shape.n_embd_head
+    most, output = _MOST[quantization]
+    yield "token_embd.weight", [n_embd, shape.n_vocab], output if shape.tied else most
+    yield "output_norm.weight", [n_embd], Type.F32
+    if not shape.tied:
+        yield "output.weight", [n_embd, shape.n_vocab], output
+    for i in range(shape.n_layer):
+        value, down = _v_and_down(shape, quantization, i)
+        matrices = {
+            "attn_q": (n_embd, n_q, most),
+            "attn_k": (n_embd, n_kv, most),
+            "attn_v": (n_embd, n_kv, value),
+            "attn_output": (n_q, n_embd, most),
+            "ffn_gate": (n_embd, shape.n_ff, most),
+            "ffn_up": (n_embd, shape.n_ff, most),
+            "ffn_down": (shape.n_ff, n_embd, down),
+        }
+        vectors = {"attn_norm.weight": n_embd}
+        if shape.ffn_norm:
+            vectors |= {"ffn_norm.weight": n_embd}
+        if shape.biases:
+            vectors |= {"attn_q.bias": n_q, "attn_k.bias": n_kv, "attn_v.bias": n_kv}
+        for name, (n_in, n_out, kind) in matrices.items():
+            yield f"blk.{i}.{name}.weight", [n_in, n_out], kind
+        for name, length in vectors.items():
+            yield f"blk.{i}.{name}", [length], Type.F32
+
+
+# llama-quant.cpp, llama_tensor_get_type_impl(): the types of most tensors, and of the output.
+_MOST = {
+    "Q8_0": (Type.Q8_0, Type.Q8_0),
+    "Q4_0": (Type.Q4_0, Type.Q6_K),
+    "Q4_K_S": (Type.Q4_K, Type.Q6_K),
+    "Q4_K_M": (Type.Q4_K, Type.Q6_K),
+    "IQ4_XS": (Type.IQ4_XS, Type.Q6_K),
+}
+
+
+def _v_and_down(shape: Shape, quantization: str, layer: int) -> tuple[Type, Type]:
+    """The types of V and of the second feed-forward matrix: some have more bits. IQ4_XS: with an importance matrix."""
+    n, most = shape.n_layer, _MOST[quantization][0]
+    if quantization == "IQ4_XS":
+        return (Type.Q5_K if shape.n_head >= 4 * shape.n_head_kv else most), most
+    if quantization == "Q4_K_S":
+        return (Type.Q5_K if layer < 4 else most), (Type.Q5_K if layer < n // 8 else most)
+    if quantization == "Q4_K_M":
+        if layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2:
+            return Type.Q6_K, Type.Q6_K
+        return (Type.Q5_K if n == 80 else most), most  # the 70B has more bits for V
+    return most, most
