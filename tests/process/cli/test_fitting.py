@@ -52,3 +52,25 @@ def test_a_number_of_layers_is_not_changed(demo_pair: tuple[Path, Path], servers
     run = duo("-m", demo_pair[0], *TEXT, "--rpc", servers[0], "-ngl", "5", before=FREE.format(free={}))
     assert re.findall(r"offloaded (\d+)/31 layers", run.stderr) == ["5"]
     assert "layers on devices" not in run.stderr
+
+
+# Code for `before`: so many MiB are free, of more.
+EXACTLY = "from duo.llama.devices import Device; Device.memory = property(lambda self: ({} * 2**20, 2**40))"
+
+
+@pytest.mark.parametrize(
+    ("free", "arguments", "said"),
+    [
+        (100, ["-ngl", "31"], "-ngl: the layers need 0.3 GiB on RPC0, and 0.1 GiB are free: 0 of the 31 layers"),
+        (600, ["-ngl", "31", "-c", "131072"], "and 0.6 GiB are free: at most 25856 tokens fit (-c); fewer layers"),
+        # A driver that does not report what is used: the weights are.
+        (2**20, ["-ngl", "31", "-c", "131072"], ""),
+    ],
+)
+def test_more_than_the_device_has_is_refused(
+    demo_pair: tuple[Path, Path], servers: list[str], free: int, arguments: list[str], said: str
+) -> None:
+    run = duo("-m", demo_pair[0], *TEXT[:-1], "--rpc", servers[0], *arguments, before=EXACTLY.format(free))
+    assert run.status == (1 if said else 0), run.stderr
+    assert said in run.stderr
+    assert run.stderr.count("error:") == bool(said)

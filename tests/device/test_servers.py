@@ -1,0 +1,95 @@
+"""Servers that use the device: `duo rpc-server`, and `duo lead` with a back on the same device."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command import SLOW_TARGET, duo, gated_target
+from tests.gguf_files import tiny_llama
+from tests.serving import BackProcess, LeadProcess, Served, free_port, wait_until
+
+PROMPT, N = "the cat sat on the mat and", 24
+TEXT = ("-p", PROMPT, "-n", str(N), "--ignore-eos", "-fa", "off", "--lookup", "off", "-t", "1")
+# Flash attention ends the process in Mesa 22.3, so there is no --exact. The tiny models have no near-ties.
+ON_DEVICE = ("-ngl", "99", "-fa", "off")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("models") / "target.gguf", seed=2, depth=0.05)
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Right about every other time."""
+    return tiny_llama(tmp_path_factory.mktemp("models") / "draft.gguf", seed=2, depth=0.02)
+
+
+@pytest.fixture(scope="module")
+def server(gpu: str) -> Iterator[str]:
+    """The address of an RPC server that serves the device."""
+    port = free_port()
+    with Served("rpc-server", "-p", str(port), "-d", gpu) as served:
+        served.wait_for(f"duo: serving {gpu}")
+        yield f"127.0.0.1:{port}"
+        served.send(signal.SIGTERM)
+        assert served.finish() == 0
+
+
+def test_a_draft_on_an_rpc_server_on_the_device(target: Path, draft: Path, server: str, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    text = (*TEXT, "-n", "100")  # long enough for a draft that is still loading when the target starts
+    options = ("-ngl", "0", "--schedule", "async", "--rpc", server, "--json", report)
+    run = duo("-m", target, "-md", draft, *text, *options, before=SLOW_TARGET)
+    assert (run.status, run.warnings) == (0, []), run.stderr
+    assert json.loads(report.read_text())["draft"]["accepted"] > 0
+    assert run.stdout == duo("-m", target, *text, "-ngl", "0").stdout
+
+
+def test_a_target_on_an_rpc_server_on_the_device(gpu: str, target: Path, draft: Path, server: str) -> None:
+    options = ("-td", "1", "-ngld", "0", "--schedule", "async", "--rpc", server, "--rpcd", "none", "-v")
+    run = duo("-m", target, "-md", draft, *TEXT, *ON_DEVICE, "-dev", "RPC0", *options)
+    assert run.status == 0, run.stderr
+    assert f"[{server}] model buffer size" in run.stderr
+    plain = duo("-m", target, *TEXT, *ON_DEVICE, "-dev", gpu)
+    assert run.stdout == plain.stdout
+
+
+def test_a_lead_and_a_back_on_the_same_device(gpu: str, target: Path, draft: Path) -> None:
+    options = ("-dev", gpu, *ON_DEVICE, "--lookup", "off", "--schedule", "async", "-c", "256")
+    with LeadProcess(target, *options, "-v", before=SLOW_TARGET) as lead:
+        lead.wait_for(f"{gpu} model buffer size")
+        plain = lead.write(PROMPT, N)
+        alone = duo("-m", target, *TEXT, *ON_DEVICE, "-dev", gpu)
+        assert plain == alone.stdout.decode(errors="replace")
+        with BackProcess(draft, lead.port, "-dev", gpu, *ON_DEVICE, "-v") as back:
+            back.wait_for(f"{gpu} model buffer size")
+            back.wait_for("connected to the lead")
+            wait_until(lambda: lead.write(PROMPT, N) == plain and _n_accepted(lead))
+            back.send(signal.SIGTERM)
+            assert back.finish() == 0
+        assert lead.write(PROMPT, N) == plain, "without the back again"
+        lead.send(signal.SIGTERM)
+        assert lead.finish() == 0
+
+
+def test_a_run_and_its_back_on_the_same_device(gpu: str, target: Path, draft: Path, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    options = ("-m", target, *TEXT, "-dev", gpu, *ON_DEVICE, "--schedule", "async", "--back-port", "0", "--no-warmup")
+    with Served(*options, "--json", report, before=gated_target(tmp_path / "gate")) as run:
+        port = int(run.wait_for(r"at ws://[\d.]+:(\d+)")[1])
+        with BackProcess(draft, port, "-dev", gpu, *ON_DEVICE) as back:
+            back.wait_for("connected to the lead")
+            (tmp_path / "gate").touch()
+            assert run.finish() == 0
+    assert json.loads(report.read_text())["draft"]["drafted"] > 0
+    assert run.stdout == duo("-m", target, *TEXT, *ON_DEVICE, "-dev", gpu).stdout
+
+
+def _n_accepted(lead: LeadProcess) -> float:
+    return lead.metric("spec_decode_num_accepted_tokens_total")
