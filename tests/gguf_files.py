@@ -29,19 +29,20 @@ def tiny_llama(
     tensors: bool = True,
     seed: int = 0,
     depth: float = 1.0,
+    n_layer: int = 1,
     max_tensors: int = 0,
     chat_template: str | None = None,
 ) -> Path:
-    """A llama of one layer, with a vocabulary of its own unless told otherwise.
+    """A llama with a vocabulary of its own unless told otherwise.
 
-    `depth` is how much the layer adds: with little of it, what comes next is mostly up to the last token, and models of
+    `depth` is how much a layer adds: with little of it, what comes next is mostly up to the last token, and models of
     the same seed often agree, whatever their architecture.
 
     `padding` adds that many unused tokens; with `max_tensors` it is split into parts of so many tensors, and the
     first part's path is returned.
     """
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=max_tensors)
-    _write_sizes(writer, N_FF)
+    _write_sizes(writer, N_FF, n_layer)
     _write_attention(writer)
     n_vocab = _write_vocabulary(writer, words, padding, add_bos) if vocabulary else 32
     if not vocabulary:
@@ -51,9 +52,10 @@ def tiny_llama(
     if tensors:
         weights = _Random(writer, seed)
         _add_ends(weights, n_vocab)
-        _add_attention(weights, "blk.0", depth)
-        weights.ones("blk.0.ffn_norm.weight", N_EMBD)
-        _add_feed_forward(weights, "blk.0", depth)
+        for layer in [f"blk.{i}" for i in range(n_layer)]:
+            _add_attention(weights, layer, depth)
+            weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
+            _add_feed_forward(weights, layer, depth)
     return _finish(writer, path)
 
 

@@ -49,8 +49,8 @@ def test_processes_of_a_program(program: Path, tmp_path: Path) -> None:
         assert sum(constraint.allows(token) for token in range(model.n_vocab)) > 0
     assert read_installation().build.failure is None
     called = [line.split()[:2] for line in program.read_text().splitlines()]
-    modules = ("convert_schema:main", "convert_schema:main", "grammar_process:main", "library:start")
-    assert called == [["--call", f"duo.llama.{module}"] for module in modules]
+    modules = ("llama.convert_schema:main",) * 2 + ("llama.grammar_process:main", "cli.installation:print_build")
+    assert called == [["--call", f"duo.{module}"] for module in modules]
 
 
 def test_other_programs_get_the_users_environment() -> None:

@@ -63,8 +63,7 @@ EXACTLY = "from duo.llama.devices import Device; Device.memory = property(lambda
     [
         (100, ["-ngl", "31"], "-ngl: the layers need 0.3 GiB on RPC0, and 0.1 GiB are free: 0 of the 31 layers"),
         (600, ["-ngl", "31", "-c", "131072"], "and 0.6 GiB are free: at most 25856 tokens fit (-c); fewer layers"),
-        # A driver that does not report what is used: the weights are.
-        (2**20, ["-ngl", "31", "-c", "131072"], ""),
+        (600, ["-ngl", "31", "-c", "1024"], ""),
     ],
 )
 def test_more_than_the_device_has_is_refused(

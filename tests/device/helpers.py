@@ -1,0 +1,209 @@
+"""Texts on a device: written with a draft and without, and compared with those of the CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from duo.config import GenerationConfig
+from duo.diagnose.check import Checker, Comparison
+from duo.engine.engine import Engine
+from duo.engine.options import generation_config
+from duo.engine.slot import Drafts, Slot, choosing
+from duo.loading import load
+from duo.spec.lookup import Lookup
+from duo.spec.policy import Decision, Policy
+from duo.spec.schedule import Schedule
+from duo.spec.types import Logits, Source, common_prefix
+from tests.fakes import Eager, Preparing
+
+Layers = int | str
+
+N = 16  # tokens of each text
+N_MAX = 7  # candidates: with the token before them as many rows as Vulkan's kernels for few rows take
+SEED = 5
+_WAIT_S = 0.5  # for the draft; nothing is asserted about less
+
+PROMPT = "the cat sat on the mat and the dog ran"
+GRAMMAR = 'root ::= ("the " | "cat " | "dog " | "sat " | [a-g] " ")+'
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 0.8},
+    "filtered": {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "repeat_penalty": 1.2},
+    "grammar": {"grammar": GRAMMAR},
+    "sampled with a grammar": {"temperature": 0.8, "grammar": GRAMMAR},
+}
+
+
+class Patient(Preparing):
+    """Concurrent; waits until the draft has `n_awaited` candidates, so that some are certainly verified."""
+
+    def __init__(self, n_branches: int = 0, n_awaited: int = 2) -> None:
+        super().__init__(N_MAX, 2 * N_MAX, n_branches)
+        self._n_awaited = n_awaited
+        self._n_seen = -1  # candidates before the last wait, which is repeated only if one came
+
+    def decide(
+        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+    ) -> Decision:
+        if self._n_seen < len(confidences) < min(self._n_awaited, n_room - 1):
+            self._n_seen = len(confidences)
+            return Decision(0, _WAIT_S)
+        self._n_seen = -1
+        return super().decide(confidences, n_room, next_s, lookup)
+
+
+class Repeating(Eager):
+    """Verifies whatever the lookup finds, and otherwise what the draft has."""
+
+    def __init__(self) -> None:
+        super().__init__(N_MAX, 2 * N_MAX, Schedule.SYNC)
+        self.n_found = 0  # candidates of the lookup
+
+    def decide(
+        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+    ) -> Decision:
+        assert lookup is not None
+        n = min(self.n_max, n_room - 1)
+        if n > 0 and (n := len(lookup.candidates(n).tokens)):
+            self.n_found += n
+            return Decision(n, source=Source.LOOKUP)
+        return super().decide(confidences, n_room, next_s, lookup)
+
+
+def opened(
+    pair: tuple[Path, Path], layers: Layers = 0, draft_layers: Layers = 0, *, n_max: int = N_MAX, exact: bool = True
+) -> Engine:
+    """An engine with contexts, and these numbers of layers on the device."""
+    engine = load(
+        *pair,
+        n_gpu_layers=layers,
+        draft_n_gpu_layers=draft_layers,
+        draft_n_max=n_max,
+        exact=exact,
+        n_ctx=256,
+        n_threads=1,
+        draft_n_threads=1,
+        profile=False,
+        warmup=False,
+    )
+    engine.call(lambda slot: slot.reserve(1, -1))
+    return engine
+
+
+def let_branches_grow(engine: Engine, patch: pytest.MonkeyPatch) -> None:
+    """From now on, a verification waits until the draft has decoded its branches, however slow the device is."""
+    slot, decoded = engine.slot, threading.Event()
+    assert slot.target_cache is not None
+    assert slot.draft_cache is not None
+    target, draft = slot.target_cache.context, slot.draft_cache.context
+    decode, decode_each = target.decode, draft.decode_each
+
+    def decode_later(tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        if len(tokens) > 1:
+            decoded.clear()
+            decoded.wait(_WAIT_S)
+        return decode(tokens, n_rows)
+
+    def tell(tokens: Sequence[tuple[int, int]]) -> Logits:
+        logits = decode_each(tokens)
+        decoded.set()
+        return logits
+
+    patch.setattr(target, "decode", decode_later)
+    patch.setattr(draft, "decode_each", tell)
+
+
+def config_of(kind: str, n: int = N) -> GenerationConfig:
+    return generation_config(max_tokens=n, ignore_eos=True, seed=SEED, **KINDS[kind])
+
+
+def write(engine: Engine, prompt: Sequence[int], config: GenerationConfig, drafts: Drafts | None = None) -> list[int]:
+    """The tokens of the text; without `drafts`, the target writes alone."""
+    with engine.start(prompt, config, drafts=drafts or Drafts()) as stream:
+        tokens = [token for step in stream for token in step.tokens]
+    assert stream.request.metrics.draft_error is None
+    return tokens
+
+
+def compare(engine: Engine, policy: Policy, kind: str = "greedy", prompt: str = PROMPT, n: int = N) -> Comparison:
+    """The text with the engine's draft, and without."""
+    return Checker(engine, config_of(kind, n), threading.Event()).compare(engine.tokenize(prompt), SEED, policy)
+
+
+def assert_as_alone(engine: Engine, found: Comparison) -> None:
+    """Assert that the draft changes nothing, or that the device's kernels for so many rows explain the difference."""
+    if found.difference is not None:
+        assert not engine.call(has_equal_rows), found
+        assert found.difference.is_near_tie, found
+
+
+def assert_as_on_cpu(
+    cpu: Engine, device: Engine, kind: str, prompt: str = PROMPT, n: int = N, drafts: Drafts | None = None
+) -> None:
+    """Assert that both targets write the same text, or that their logits explain the difference."""
+    config, tokens = config_of(kind, n), cpu.tokenize(prompt)
+    texts = [write(cpu, tokens, config), write(device, tokens, config, drafts)]
+    n_same = common_prefix(*texts)
+    if n_same == len(texts[0]) == len(texts[1]):
+        return
+    assert n_same < min(map(len, texts)), (texts, "one text ends before the other")
+    text = [*tokens, *texts[0][:n_same]]
+    rows = [engine.call(lambda slot: _row(slot, len(tokens), text)) for engine in (cpu, device)]
+    assert explained(cpu.slot, rows, text, [found[n_same] for found in texts], config), (texts, n_same)
+
+
+def explained(
+    slot: Slot, rows: Sequence[Logits], text: Sequence[int], chosen: Sequence[int], config: GenerationConfig
+) -> bool:
+    """Whether two targets' logits after `text` explain that they choose different tokens.
+
+    They do if they differ by little, and each target chose what its logits say. A grammar, which judges the text so
+    far, is not known here: among the tokens that it allows, the chosen two must differ by less than the logits do.
+    """
+    difference = float(np.abs(rows[0] - rows[1]).max())
+    if difference > 0.05 * float(rows[0].std()):
+        return False
+    if config.grammar is not None:
+        gap = float(rows[0][chosen[0]] - rows[0][chosen[1]])
+        return config.sampling.temp > 0 or 0 <= gap <= 2 * difference
+    _, guesser = choosing(slot.target, replace(config, grammar=None))
+    recent = text[-guesser.n_recent :] if guesser.n_recent else ()
+    return [guesser.judge(row.copy(), len(text), recent).token for row in rows] == list(chosen)
+
+
+def has_equal_rows(slot: Slot) -> bool:
+    """Whether the target's logits are bit-equal in batches of 2 to N_MAX + 1 tokens."""
+    text = slot.target.tokenize(PROMPT)
+    first, *others = (_rows(slot, text, n) for n in range(2, N_MAX + 2))
+    return all(np.array_equal(first, rows) for rows in others)
+
+
+def _rows(slot: Slot, text: Sequence[int], n: int) -> Logits:
+    """The logits after each token of `text`, decoded in batches of `n`."""
+    assert slot.target_cache is not None
+    target = slot.target_cache.context
+    target.rollback(0)
+    batches = [text[i : i + n] for i in range(0, len(text), n)]
+    rows = np.concatenate([target.decode(batch, len(batch)).copy() for batch in batches])
+    target.rollback(0)
+    return rows
+
+
+def _row(slot: Slot, n_prompt: int, text: Sequence[int]) -> Logits:
+    """The logits after `text`, decoded as when the target wrote it alone."""
+    assert slot.target_cache is not None
+    target = slot.target_cache.context
+    target.rollback(0)
+    target.decode(text[: n_prompt - 1], n_rows=0)
+    for token in text[n_prompt - 1 :]:
+        row = target.decode([token])
+    copy: Logits = row[0].copy()
+    target.rollback(0)
+    return copy

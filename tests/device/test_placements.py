@@ -1,0 +1,122 @@
+"""Every placement of the layers of both models: by `load()`, and by the options of the command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duo.engine.engine import Engine
+from duo.spec.schedule import Schedule
+from tests.command import ONE_EACH, Argument, Run, assert_refused, duo, models
+from tests.device.helpers import (
+    N_MAX,
+    PROMPT,
+    Layers,
+    Patient,
+    assert_as_alone,
+    assert_as_on_cpu,
+    compare,
+    opened,
+)
+from tests.fakes import Eager
+from tests.gguf_files import tiny_llama
+
+N_LAYER = 3
+LAYERS: tuple[Layers, ...] = (0, 1, 99, "auto")
+TEXT = ("-p", PROMPT, "-n", "12", "--ignore-eos", "--exact", "--lookup", "off", "--schedule", "sync", *ONE_EACH)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A target, and a draft that is often right."""
+    folder = tmp_path_factory.mktemp("models")
+    target = tiny_llama(folder / "target.gguf", n_layer=N_LAYER, seed=2, depth=0.05)
+    return target, tiny_llama(folder / "draft.gguf", n_layer=N_LAYER, seed=2, depth=0.02)
+
+
+@pytest.fixture(scope="module")
+def cpu(pair: tuple[Path, Path]) -> Iterator[Engine]:
+    with opened(pair) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def text(pair: tuple[Path, Path]) -> bytes:
+    """What the command writes on the CPU."""
+    run = duo(*models(*pair), *TEXT, "-ngl", "0", "-ngld", "0")
+    assert run.status == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize("draft_layers", LAYERS)
+@pytest.mark.parametrize("layers", LAYERS)
+def test_the_text_is_the_same(
+    pair: tuple[Path, Path], cpu: Engine, gpu: str, layers: Layers, draft_layers: Layers
+) -> None:
+    places: dict[Layers, set[str]] = {0: {"CPU"}, 1: {"CPU", gpu}, 99: {gpu}, "auto": {gpu}}
+    with opened(pair, layers, draft_layers) as engine:
+        slot = engine.slot
+        assert slot.draft_model is not None
+        assert [slot.target.places, slot.draft_model.places] == [places[layers], places[draft_layers]]
+        for kind in ("greedy", "sampled"):
+            assert_as_on_cpu(cpu, engine, kind)
+        for policy, kind in ((Eager(N_MAX, 2 * N_MAX, Schedule.SYNC), "sampled"), (Patient(), "greedy")):
+            found = compare(engine, policy, kind)
+            assert_as_alone(engine, found)
+            assert found.n_verified > 0
+
+
+def on_device(run: Run, gpu: str) -> list[int]:
+    """The layers of each model, output included, that are on the device, according to the log."""
+    assert run.status == 0, run.stderr
+    _, *loads = run.stderr.split(": offloaded ")  # which is also said where there is no device
+    buffer = rf"({gpu}|Meta\(.*?\)) model buffer size"
+    return [int(load.partition("/")[0]) if re.search(buffer, load) else 0 for load in loads]
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        (("-ngl", "1", "-ngld", "2"), [1, 2]),
+        (("-ngl", "2", "-ngld", "all"), [2, 4]),
+        (("-ngl", "auto", "-ngld", "0"), [4, 0]),
+        (("-dev", "none", "-devd", "GPU", "-ngl", "99", "-ngld", "99"), [0, 4]),
+        (("-dev", "GPU", "-devd", "none", "-ngl", "auto", "-ngld", "auto"), [4, 0]),
+        (("-ngl", "99", "-ngld", "0", "-sm", "none", "-mg", "0"), [4, 0]),
+        (("-ngl", "2", "-ngld", "0", "-sm", "layer", "-ts", "1"), [2, 0]),
+        (("-ngl", "99", "-ngld", "0", "-ts", "3,1"), [4, 0]),
+        (("-ngl", "99", "-ngld", "0", "-sm", "tensor"), [4, 0]),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_the_options_place_the_layers(
+    pair: tuple[Path, Path], gpu: str, text: bytes, options: tuple[str, ...], layers: list[int]
+) -> None:
+    named: list[Argument] = [gpu if option == "GPU" else option for option in options]
+    run = duo(*models(*pair), *TEXT, *named, "-v")
+    assert on_device(run, gpu) == layers
+    assert run.stdout == text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-ngld", "0", "-sm", "none", "-mg", "1"), "-mg: no device 1: they are numbered from 0 to 0"),
+        (("-dev", "GPU9"), "GPU9"),
+        (("-ts", "0,0"), "-ts"),
+    ],
+)
+def test_a_device_that_is_missing(pair: tuple[Path, Path], options: tuple[str, ...], said: str) -> None:
+    assert_refused(duo(*models(*pair), *TEXT, "-ngl", "99", *options), said, status=2)
+
+
+def test_rows_are_split_or_the_device_is_named(pair: tuple[Path, Path], gpu: str, text: bytes) -> None:
+    """Vulkan cannot split rows; llama.cpp says so when it loads the model."""
+    run = duo(*models(*pair), *TEXT, "-ngl", "99", "-ngld", "0", "-sm", "row")
+    if run.status:
+        assert_refused(run, f"device {gpu} does not support split buffers")
+    else:
+        assert run.stdout == text

@@ -1,0 +1,154 @@
+"""Texts of every kind with the draft, the target or both on the device: the target's own, and those of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duo.engine.engine import Engine
+from duo.engine.slot import Drafts
+from duo.llama.devices import gpus
+from duo.spec.policy import Policy
+from duo.spec.schedule import Schedule
+from tests.device.helpers import (
+    KINDS,
+    N_MAX,
+    PROMPT,
+    Patient,
+    Repeating,
+    assert_as_alone,
+    assert_as_on_cpu,
+    compare,
+    config_of,
+    explained,
+    has_equal_rows,
+    let_branches_grow,
+    opened,
+)
+from tests.fakes import Eager, restless
+from tests.gguf_files import WORDS, tiny_llama
+
+ALL = 99
+PLACES = {"the draft": (0, ALL), "the target": (ALL, 0), "both": (ALL, ALL)}  # layers on the device
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A target, and a draft that is often right."""
+    folder = tmp_path_factory.mktemp("models")
+    target = tiny_llama(folder / "target.gguf", n_layer=3, seed=2, depth=0.05)
+    return target, tiny_llama(folder / "draft.gguf", n_layer=3, seed=2, depth=0.02)
+
+
+@pytest.fixture(scope="module")
+def cpu(pair: tuple[Path, Path]) -> Iterator[Engine]:
+    with opened(pair) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def engine(request: pytest.FixtureRequest, gpu: str, pair: tuple[Path, Path]) -> Iterator[Engine]:
+    layers = PLACES[request.param]
+    with opened(pair, *layers) as engine:
+        slot = engine.slot
+        assert slot.draft_model is not None
+        assert [slot.target.places, slot.draft_model.places] == [{gpu} if n else {"CPU"} for n in layers]
+        yield engine
+
+
+def test_the_text_of_the_target_is_that_of_the_cpu(engine: Engine, cpu: Engine) -> None:
+    for kind in KINDS:
+        assert_as_on_cpu(cpu, engine, kind)
+
+
+def test_another_text_is_not_explained(cpu: Engine) -> None:
+    """So that the comparison with the CPU can fail."""
+    text, config = cpu.tokenize(PROMPT), config_of("greedy")
+    row = np.zeros(cpu.slot.target.n_vocab, np.float32)
+    row[:4] = (9, 8.99, 3, 1)
+    other = row.copy()
+    other[1] = 9.01
+    assert explained(cpu.slot, [row, other], text, [0, 1], config)
+    assert not explained(cpu.slot, [row, other], text, [0, 2], config)
+    assert not explained(cpu.slot, [row, 2 * other], text, [0, 1], config)
+    assert not explained(cpu.slot, [row, other], text, [0, 2], config_of("grammar"))
+
+
+def test_batches_of_few_rows_are_bit_equal_on_a_software_device(engine: Engine) -> None:
+    """Then the texts with a draft must be identical. On cards, kernels may differ from row count to row count."""
+    if "llvmpipe" in gpus()[0].description:
+        assert engine.call(has_equal_rows)
+
+
+def test_sequential_drafting_changes_no_text(engine: Engine) -> None:
+    n_accepted = n_verified = 0
+    for kind in KINDS:
+        found = compare(engine, Eager(N_MAX, 2 * N_MAX, Schedule.SYNC), kind)
+        assert_as_alone(engine, found)
+        n_verified, n_accepted = n_verified + found.n_verified, n_accepted + found.n_accepted
+    assert 0 < n_accepted < n_verified
+
+
+def test_concurrent_drafting_changes_no_text(engine: Engine) -> None:
+    found = [compare(engine, Patient(), kind) for kind in ("greedy", "sampled")]
+    for comparison in found:
+        assert_as_alone(engine, comparison)
+    assert sum(comparison.n_verified for comparison in found) > 0
+
+
+def test_branches_change_no_text(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_branches_grow(engine, monkeypatch)
+    found = compare(engine, Patient(n_branches=4), "sampled")
+    assert_as_alone(engine, found)
+    assert found.n_prepared > 0
+
+
+def test_changes_of_the_schedule_change_no_text(engine: Engine) -> None:
+    assert_as_alone(engine, compare(engine, restless(1, N_MAX, 2 * N_MAX), "sampled"))
+
+
+def test_the_lookup_changes_no_text(engine: Engine) -> None:
+    policy = Repeating()
+    for kind in ("greedy", "sampled"):
+        assert_as_alone(engine, compare(engine, policy, kind, f"{PROMPT} {PROMPT} {PROMPT}"))
+    assert policy.n_found > 0
+
+
+@pytest.mark.parametrize("layers", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(
+    "policy", [Eager(N_MAX, 2 * N_MAX, Schedule.SYNC), Patient(n_awaited=1)], ids=["sync", "async"]
+)
+def test_a_draft_with_another_vocabulary_changes_no_text(
+    gpu: str, pair: tuple[Path, Path], tmp_path: Path, layers: tuple[int, int], policy: Policy
+) -> None:
+    draft = tiny_llama(tmp_path / "draft.gguf", words=(*WORDS[::-1], "▁cats"), n_layer=3, seed=2, depth=0.02)
+    with opened((pair[0], draft), *layers) as engine:
+        assert engine.slot.translation is not None
+        found = [compare(engine, policy, kind) for kind in ("greedy", "sampled")]
+        for comparison in found:
+            assert_as_alone(engine, comparison)
+        assert sum(comparison.n_verified for comparison in found) > 0
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_large_batches_change_the_text_at_near_ties_only(gpu: str, pair: tuple[Path, Path], exact: bool) -> None:
+    """With more than eight rows the device has other kernels. Mesa's makes the second text another one."""
+    with opened(pair, ALL, 0, n_max=16, exact=exact) as engine:
+        for kind, prompt in (("sampled", PROMPT), ("greedy", f"f g {PROMPT} a b c d e")):
+            found = compare(engine, Eager(16, 32, Schedule.SYNC), kind, prompt, n=32)
+            assert found.difference is None or found.difference.is_near_tie, found
+
+
+def test_the_demo_pair_writes_what_it_writes_on_the_cpu(demo_pair: tuple[Path, Path], gpu: str) -> None:
+    with opened(demo_pair) as cpu:
+        for layers in PLACES.values():
+            with opened(demo_pair, *layers) as engine:
+                drafts = Drafts(engine.slot.new_draft(Eager(4, 8, Schedule.SYNC)))
+                assert_as_on_cpu(cpu, engine, "greedy", "a b c d e", drafts=drafts)
+                statistics = engine.statistics
+                assert statistics is not None
+                assert statistics.draft is not None
+                assert statistics.draft.accepted > 0
