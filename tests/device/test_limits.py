@@ -39,7 +39,7 @@ def test_automatic_layers_leave_the_device_to_what_fits(demo_pair: tuple[Path, P
     n_ctx = gpus()[0].memory[1] // CELL + 1000
     run = duo("-m", demo_pair[0], "-p", "a", "-n", "2", "-t", "1", "-c", str(n_ctx), "--no-warmup")
     assert run.status == 0, run.stderr
-    assert re.search(rf"target [12]?\d of 31", run.stderr), run.stderr
+    assert re.search(r"target [12]?\d of 31", run.stderr), run.stderr
 
 
 def test_both_models_count(demo_pair: tuple[Path, Path], gpu: str) -> None:

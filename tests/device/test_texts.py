@@ -136,9 +136,10 @@ def test_a_draft_with_another_vocabulary_changes_no_text(
 @pytest.mark.parametrize("exact", [True, False])
 def test_large_batches_change_the_text_at_near_ties_only(gpu: str, pair: tuple[Path, Path], exact: bool) -> None:
     """With more than eight rows the device has other kernels. Mesa's makes the second text another one."""
+    prompt = f"f g {PROMPT} a b c d e"
     with opened(pair, ALL, 0, n_max=16, exact=exact) as engine:
-        for kind, prompt in (("sampled", PROMPT), ("greedy", f"f g {PROMPT} a b c d e")):
-            found = compare(engine, Eager(16, 32, Schedule.SYNC), kind, prompt, n=32)
+        for kind in ("sampled", "greedy"):
+            found = compare(engine, Eager(16, 32, Schedule.SYNC), kind, prompt, n=48)
             assert found.difference is None or found.difference.is_near_tie, found
 
 
