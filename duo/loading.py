@@ -98,7 +98,8 @@ def load(
     the draft's. Defaults are chosen for the models and the machine, and improved by what is learned while running.
 
     n_ctx: context size in tokens; 0: as many as each request needs.
-    exact: bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0).
+    exact: bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0) on the CPU; on
+        devices as far as their kernels allow.
     cpu_range: lo-hi, cores to pin the target's threads to.
     n_gpu_layers: a number, "all", or "auto" for as many as fit the devices' memory.
     devices: names of the devices to use; None: all GPUs; empty: none.

@@ -27,6 +27,15 @@ def devices_for(config: ModelConfig) -> list[Device]:
     return served + gpus() if config.uses_gpus else served
 
 
+def layer_devices(config: ModelConfig, devices: list[Device]) -> list[Device]:
+    """Those of the model's `devices` that hold layers. Raises UsageError for a main_gpu that is none of them."""
+    if config.split_mode != "none" or not devices:
+        return devices
+    if config.main_gpu >= len(devices):
+        raise config.error("main_gpu", f": no device {config.main_gpu}: they are numbered from 0 to {len(devices) - 1}")
+    return [devices[config.main_gpu]]
+
+
 class Offload:
     """The placement of one model's layers, as llama.cpp's parameters."""
 
@@ -39,10 +48,7 @@ class Offload:
             raise config.error(
                 "tensor_split", f" has {len(config.tensor_split)} parts: llama.cpp supports at most {most} devices"
             )
-        if self._devices and config.split_mode == "none" and config.main_gpu >= len(self._devices):
-            raise config.error(
-                "main_gpu", f": no device {config.main_gpu}: they are numbered from 0 to {len(self._devices) - 1}"
-            )
+        self.devices = layer_devices(config, self._devices)
         self.is_remote = any(device.kind == RPC for device in self._devices)
         # Never NULL: that would be all devices, including those for the other model.
         self._pointers = (ctypes.c_void_p * (len(self._devices) + 1))(*(device.pointer for device in self._devices))
@@ -56,12 +62,6 @@ class Offload:
         params.devices = ctypes.addressof(self._pointers)
         if self._config.tensor_split:
             params.tensor_split = self._shares
-
-    @property
-    def devices(self) -> list[Device]:
-        """The devices that hold layers."""
-        config, devices = self._config, self._devices
-        return devices[config.main_gpu : config.main_gpu + 1] if config.split_mode == "none" else devices
 
     def n_layers(self, n_layer: int) -> int:
         """How many of the `n_layer` layers of a model are on devices; llama.cpp counts the output as one more."""

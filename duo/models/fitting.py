@@ -12,7 +12,7 @@ from duo.errors import MemoryLimitError
 from duo.llama.capacity import largest_cache
 from duo.llama.devices import Device
 from duo.llama.gguf_file import ModelSize, model_size
-from duo.llama.offload import devices_for
+from duo.llama.offload import devices_for, layer_devices
 from duo.spec.placement import Footprint, Layout, Room, fill, place
 
 log = logging.getLogger("duo.models")
@@ -93,9 +93,7 @@ class _Placed:
         self.parameter = parameter
         self._config = config
         self.n_layers = None if config.fits_layers else config.n_gpu_layers
-        devices = devices_for(config)
-        if config.split_mode == "none":
-            devices = devices[config.main_gpu : config.main_gpu + 1]
+        devices = layer_devices(config, devices_for(config))
         if config.split_mode not in _BY_LAYER:
             self.n_layers = ALL_LAYERS
         self._context = context
