@@ -30,9 +30,9 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("models") / "draft.gguf", seed=2, depth=0.02)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(gpu: str) -> Iterator[str]:
-    """The address of an RPC server that serves the device."""
+    """The address of an RPC server that serves the device: one for each test, because Mesa 22.3 may end a used one."""
     port = free_port()
     with Served("rpc-server", "-p", str(port), "-d", gpu) as served:
         served.wait_for(f"duo: serving {gpu}")
