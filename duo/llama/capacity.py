@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Iterable
 
 from duo.config import ContextConfig
@@ -61,8 +62,15 @@ def _mask_bytes(config: ContextConfig) -> int:
     return 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx
 
 
+def uses_host_memory() -> bool:
+    """Whether devices may take the host's memory when their own is full, because the user said so."""
+    return any(os.environ.get(name) for name in ("GGML_VK_ALLOW_SYSMEM_FALLBACK", "GGML_CUDA_ENABLE_UNIFIED_MEMORY"))
+
+
 def _check_devices(model: Model, config: ContextConfig, cache: int) -> None:
     """Check the memory of all devices of the model together: llama.cpp decides which layers are on which."""
+    if uses_host_memory():
+        return
     memory = [device.memory for device in model.devices]
     free, total = (sum(sizes) for sizes in zip(*memory, strict=True))
     if not total:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
-from duo.llama.capacity import largest_cache
+from duo.llama.capacity import largest_cache, uses_host_memory
 from duo.llama.devices import Device
 from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.offload import devices_for, layer_devices
@@ -67,7 +67,7 @@ def _check_weights(models: Sequence[_Placed]) -> None:
         needed += model.required_bytes
         names.append(model.parameter)
         free = sum(rooms.values())
-        if free and needed > free:  # 0: not reported
+        if free and needed > free and not uses_host_memory():  # 0: not reported
             n_fitting = model.n_fitting((free - needed + model.required_bytes) / free)
             raise MemoryLimitError(
                 f"{' and '.join(names)}: the layers need {needed / 2**30:.1f} GiB on {', '.join(rooms)}, and "

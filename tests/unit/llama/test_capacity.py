@@ -74,6 +74,11 @@ def test_what_fits_is_said() -> None:
     )
 
 
+def test_users_may_let_devices_take_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GGML_VK_ALLOW_SYSMEM_FALLBACK", "1")
+    check(on_devices((5 * MIB, 100 * MIB)), 2048)
+
+
 def test_no_context_fits() -> None:
     with pytest.raises(MemoryLimitError, match="no context fits"):
         check(on_devices((MIB // 2, 100 * MIB)), 1024)
