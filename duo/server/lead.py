@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,13 +23,14 @@ from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_route
 from duo.server.answers import Shape
-from duo.server.api import ChatRequest, CompletionRequest, Defaults, DetokenizeRequest, TokenizeRequest
+from duo.server.api import ChatRequest, CompletionRequest, Defaults
 from duo.server.bodies import received
+from duo.server.model_api import ModelApi
 from duo.server.openapi import document
 from duo.server.responses import WARNING_HEADER, Warned, on_error, on_fault
 from duo.server.streams import json_response
 from duo.server.texts import Texts
-from duo.server.tokens import TokenWork, check_text, checked_tokens, tokens_json
+from duo.server.tokens import TokenWork, check_text, checked_tokens
 from duo.spec.types import Step
 
 
@@ -81,8 +80,7 @@ class Lead:
             self.drafts, n_queue, Defaults(defaults or GenerationConfig(), random_seed), on_step, on_text
         )
         self._work = TokenWork()
-        self._alias = alias
-        self._created = int(time.time())
+        self._model_api = ModelApi(self._texts, self._work, alias)
         rules = Rules(api_keys, allowed_hosts(host, allowed_host), frozenset(o.rstrip("/") for o in cors_origins))
         self.app = self._make_app(rules, Admission(back_token, closed=not self.takes_drafts))  # ASGI
         self._listener = Listener(self.app, host, port)
@@ -127,12 +125,12 @@ class Lead:
             *_twice("/health", self._health),
             Route("/metrics", self._metrics),
             Route("/openapi.json", self._openapi),
-            *_twice("/models", self._models),
-            Route("/v1/models/{name:path}", self._model),
+            *_twice("/models", self._model_api.models),
+            Route("/v1/models/{name:path}", self._model_api.model),
             *_twice("/chat/completions", self._chat, "POST"),
             *_twice("/completions", self._complete, "POST"),
-            Route("/tokenize", self._tokenize, methods=["POST"]),
-            Route("/detokenize", self._detokenize, methods=["POST"]),
+            Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
+            Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
         ]
         self._document = document(routes, needs_key=bool(rules.keys))
         expected = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect
@@ -165,55 +163,10 @@ class Lead:
     async def _openapi(self, _: Request) -> Response:
         return json_response(self._document)
 
-    async def _models(self, _: Request) -> Response:
-        return json_response({"object": "list", "data": [self._model_object()]})
-
-    async def _model(self, request: Request) -> Response:
-        self._check_model(request.path_params["name"])
-        return json_response(self._model_object())
-
-    def _model_object(self) -> dict[str, Any]:
-        slot = self._texts.engine.slot
-        model = slot.target
-        meta = {
-            "vocab_type": model.vocab_type,
-            "n_vocab": model.n_vocab,
-            "n_ctx": slot.n_ctx,
-            "n_ctx_train": model.n_ctx_train,
-            "n_params": model.n_params,
-            "size": model.n_bytes,
-        }
-        return {"id": self.model_name, "object": "model", "created": self._created, "owned_by": "duo", "meta": meta}
-
     @property
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
-        return self._alias or self._texts.engine.slot.target.path.stem
-
-    def _check_model(self, name: str | None) -> None:
-        if name not in (None, "", "default", self.model_name):
-            message = f"unknown model {str(name)[:100]!r}: this server has {self.model_name!r}"
-            raise ApiError(404, message, code="model_not_found")
-
-    async def _tokenize(self, request: Request) -> Response:
-        slot = self._texts.engine.slot
-        body = await received(request, self._work, TokenizeRequest)
-
-        def work() -> bytes:
-            check_text(body.content, slot.target, slot.n_ctx, is_prompt=False)
-            tokens = slot.target.tokenize(body.content, add_bos=body.add_special)
-            return tokens_json(tokens, slot.target if body.with_pieces else None)
-
-        return Response(await self._work.run(len(body.content), work), media_type="application/json")
-
-    async def _detokenize(self, request: Request) -> Response:
-        model = self._texts.engine.slot.target
-        tokens = (await received(request, self._work, DetokenizeRequest)).tokens
-
-        def work() -> str:
-            return model.spelling(checked_tokens(tokens, model)).decode("utf-8", "replace")
-
-        return json_response({"content": await self._work.run(len(tokens), work)})
+        return self._model_api.name
 
     # Texts
 
@@ -222,7 +175,7 @@ class Lead:
         body = await received(request, self._work, ChatRequest)
         if not body.messages:
             raise ApiError(400, "messages must not be empty")
-        self._check_model(body.model)
+        self._model_api.check(body.model)
 
         def work() -> list[int]:
             slot = engine.slot
@@ -240,7 +193,7 @@ class Lead:
     async def _complete(self, request: Request) -> Response:
         engine = self._texts.engine
         body = await received(request, self._work, CompletionRequest)
-        self._check_model(body.model)
+        self._model_api.check(body.model)
         prompt = body.prompt
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]

@@ -61,6 +61,7 @@ class ModelObject(msgspec.Struct):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int
     meta: dict[str, int]
 
 
@@ -161,12 +162,12 @@ OPERATIONS = {
     "_health": Operation("Whether the server can generate texts", Health),
     "_metrics": Operation("Metrics for Prometheus", "text/plain"),
     "_openapi": Operation("This document", "application/json"),
-    "_models": Operation("The model as a list", Models),
-    "_model": Operation("The model", ModelObject, errors=(*_GET_ERRORS, 404)),
+    "models": Operation("The model as a list", Models),
+    "model": Operation("The model", ModelObject, errors=(*_GET_ERRORS, 404)),
     "_chat": Operation("The answer to messages", CompletionObject, ChatRequest, is_streamed=True, errors=_POST_ERRORS),
     "_complete": Operation("The text after a prompt", CompletionObject, CompletionRequest, True, _POST_ERRORS),
-    "_tokenize": Operation("The tokens of a text", Tokens, TokenizeRequest, errors=_POST_ERRORS),
-    "_detokenize": Operation("The text of tokens", Content, DetokenizeRequest, errors=_POST_ERRORS),
+    "tokenize": Operation("The tokens of a text", Tokens, TokenizeRequest, errors=_POST_ERRORS),
+    "detokenize": Operation("The text of tokens", Content, DetokenizeRequest, errors=_POST_ERRORS),
 }
 
 
