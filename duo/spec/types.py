@@ -85,6 +85,14 @@ class Acceptance:
         return (*self.accepted, self.token)
 
 
+class TokenLogprobs(NamedTuple):
+    """Natural logarithms of probabilities at the position of `token`, before any option of sampling changes them."""
+
+    token: int
+    logprob: float  # of `token`; -inf if the model excludes it
+    top: tuple[tuple[int, float], ...]  # the most likely tokens and their logprobs, best first; of equals the lowest id
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What one decode of the target adds to the text; its first `n_accepted` tokens were drafted."""
@@ -94,6 +102,7 @@ class Step:
     pieces: tuple[bytes, ...]  # bytes of each token; a character that spans tokens is in the piece of its last one
     rejected: tuple[int, ...] = ()  # candidates that were verified and rejected
     source: Source = Source.DRAFT  # of the drafted tokens
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, if the request asked for them
 
     @property
     def text(self) -> str:
