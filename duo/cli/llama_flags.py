@@ -59,7 +59,8 @@ ACCEPTED = """
 ALIASES = {
     "-co": "--color", "--usage": "--help", "--log-verbose": "--verbose", "--spec-draft-hf": "--hf-repo-draft",
     "--spec-draft-threads": "--threads-draft", "--spec-draft-cpu-range": "--cpu-range-draft",
-    "--spec-draft-ngl": "--gpu-layers-draft",
+    "--spec-draft-ngl": "--gpu-layers-draft", "--ui": "--page", "--webui": "--page", "--no-ui": "--no-page",
+    "--no-webui": "--no-page",
 }  # fmt: skip
 
 # Accepted: these only change the speed, the log, or what duo does anyway.
@@ -91,7 +92,7 @@ NO_EFFECT = """
 --no-cache-idle-slots | --kv-unified-per-slot N | -ctxcp --ctx-checkpoints --swa-checkpoints N
 -cms --checkpoint-min-step N | -sps --slot-prompt-similarity X | --metrics | --no-slots | --threads-http N
 -to --timeout N | --sse-ping-interval N | --reuse-port | --no-prefill-assistant
---no-webui --no-ui | --no-ui-mcp-proxy --no-webui-mcp-proxy | -no-ag --no-agent | --tags LIST
+--no-ui-mcp-proxy --no-webui-mcp-proxy | -no-ag --no-agent | --tags LIST
 """
 
 # Refused, with the reason and what to use instead.
@@ -172,8 +173,8 @@ NOT_HERE = {
     "duo completes text only at its end": "--spm-infill",
     "duo lead has no TLS: put a reverse proxy with a certificate in front of it, see docs/security.md":
         "--ssl-key-file FILE | --ssl-cert-file FILE",
-    "duo lead serves its API only: serve files and other paths with a reverse proxy":
-        "--path DIR | --api-prefix PREFIX | --webui --ui | --webui-config --ui-config JSON | "
+    "duo lead serves its API and its own page: serve other files and other paths with a reverse proxy":
+        "--path DIR | --api-prefix PREFIX | --webui-config --ui-config JSON | "
         "--webui-config-file --ui-config-file FILE",
     "name the web sites whose pages may send requests: --cors-origin ORIGIN":
         "--cors-origins LIST | --cors-methods LIST | --cors-headers LIST | --cors-credentials | --no-cors-credentials",

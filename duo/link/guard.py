@@ -46,6 +46,7 @@ class Rules:
     keys: Sequence[str] = ()  # API keys, of which a client must send one; empty: none is needed
     hosts: frozenset[str] | None = None  # allowed names in the Host header; None: any
     origins: frozenset[str] = frozenset()  # allowed web sites; * is all
+    public: frozenset[str] = frozenset()  # paths that are read without a key
 
 
 class Guard:
@@ -111,7 +112,8 @@ class Guard:
         if not is_allowed:
             return ApiError(403, "this origin is not allowed: add it to the server's CORS origins", "permission_error")
         # Remote drafts have a separate token; browsers send OPTIONS without a key.
-        needs_key = path not in (*_ALWAYS, ROUTE) and method != "OPTIONS"
+        is_public = path in self._rules.public and method in ("GET", "HEAD")
+        needs_key = path not in (*_ALWAYS, ROUTE) and method != "OPTIONS" and not is_public
         if self._keys and needs_key and not self._has_key(headers):
             return ApiError(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
         return None

@@ -27,6 +27,7 @@ from duo.server.api import ChatRequest, CompletionRequest, Defaults
 from duo.server.bodies import received
 from duo.server.model_api import ModelApi
 from duo.server.openapi import document
+from duo.server.page import Page
 from duo.server.responses import WARNING_HEADER, Warned, on_error, on_fault
 from duo.server.streams import json_response
 from duo.server.texts import Texts
@@ -55,6 +56,7 @@ class Lead:
         alias: str | None = None,
         defaults: GenerationConfig | None = None,
         random_seed: bool = True,
+        page: bool = True,
         on_step: Callable[[Step], None] = lambda _: None,
         on_text: Callable[[TextRequest], None] = lambda _: None,
     ) -> None:
@@ -65,6 +67,7 @@ class Lead:
         back_token: token that remote drafts must send; if clients need a key, it is required for remote drafts.
         n_queue: most requests that wait. alias: the model's name for clients.
         defaults: options of texts where a request has none; `random_seed`: with a new seed for each text.
+        page: whether a page for browsers is served, at /.
         on_step, on_text: called with every step and every finished text, on the engine's thread.
 
         Raises UsageError if the address is not available, or if other machines can connect to it without a key.
@@ -81,7 +84,10 @@ class Lead:
         )
         self._work = TokenWork()
         self._model_api = ModelApi(self._texts, self._work, alias)
-        rules = Rules(api_keys, allowed_hosts(host, allowed_host), frozenset(o.rstrip("/") for o in cors_origins))
+        origins = frozenset(o.rstrip("/") for o in cors_origins)
+        self._page = Page() if page else None
+        public = self._page.paths if self._page is not None else frozenset[str]()
+        rules = Rules(api_keys, allowed_hosts(host, allowed_host), origins, public)
         self.app = self._make_app(rules, Admission(back_token, closed=not self.takes_drafts))  # ASGI
         self._listener = Listener(self.app, host, port)
         self.port = self._listener.port
@@ -133,9 +139,10 @@ class Lead:
             Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
         ]
         self._document = document(routes, needs_key=bool(rules.keys))
+        pages = self._page.routes() if self._page is not None else []
         expected = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect
         app: ASGIApp = Starlette(
-            routes=[*routes, draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)],
+            routes=[*routes, *pages, draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)],
             exception_handlers={**dict.fromkeys(expected, on_error), Exception: on_fault},
         )
         app = Guard(Warned(app), rules)

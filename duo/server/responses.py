@@ -78,7 +78,7 @@ def _advice(request: Request, error: HTTPException) -> str:
 def _endpoints(routes: Iterable[BaseRoute]) -> str:
     """The paths by their methods, each once."""
     paths = defaultdict(list)
-    known = [route for route in routes if isinstance(route, Route) and route.path != ROUTE]
+    known = [r for r in routes if isinstance(r, Route) and r.include_in_schema and r.path != ROUTE]
     for route in known:
         if not any(other.path == f"/v1{route.path}" for other in known):
             method = "POST" if "POST" in (route.methods or ()) else "GET"

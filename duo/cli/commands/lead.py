@@ -56,6 +56,7 @@ def lead(options: LeadOptions) -> int:
         alias=options.alias,
         defaults=options.generation_config(),
         random_seed=options.seed == RANDOM_SEED,
+        page=options.page,
         on_step=show,
         on_text=show,
     ) as server, loaded(options, remote_drafts=server.drafts) as engine:  # fmt: skip
@@ -69,7 +70,7 @@ def lead(options: LeadOptions) -> int:
             if not server.takes_drafts:
                 say("duo: remote drafts are disabled: to accept them, add --back-token")
             finish_notices()
-            say(_introduction(server, engine, temp=options.temp, needs_key=bool(keys)))
+            say(_introduction(server, engine, temp=options.temp, needs_key=bool(keys), has_page=options.page))
             say(f"duo: listening on {server.url} (Ctrl-C to stop)")
             rejected = engine.slot.target.piece if options.print == "all" else None
             _show(shown, TextWriter(marks=marks, rejected=rejected))
@@ -77,8 +78,8 @@ def lead(options: LeadOptions) -> int:
     return 0
 
 
-def _introduction(server: Lead, engine: Engine, *, temp: float, needs_key: bool) -> str:
-    """Two lines: what is served, and what clients have to be told."""
+def _introduction(server: Lead, engine: Engine, *, temp: float, needs_key: bool, has_page: bool) -> str:
+    """What is served, what clients have to be told, and where the page is."""
     slot = engine.slot
     draft = f", draft {slot.draft_model.path.stem}" if slot.draft_model is not None else ""
     url, elsewhere = _addresses(server.url, gethostname())
@@ -87,6 +88,7 @@ def _introduction(server: Lead, engine: Engine, *, temp: float, needs_key: bool)
     return (
         f"duo: model {server.model_name}{draft}; context {slot.n_ctx} tokens; temperature {temp:g} by default\n"
         f"duo: OpenAI base URL {url}/v1{elsewhere}, {key}; to chat: duo chat{address}{chat_key}"
+        + (f"\nduo: page {url}/" if has_page else "")
     )
 
 

@@ -50,6 +50,8 @@ class ServerOptions:
     cors_origin: Annotated[list[str] | None, option(
         "--cors-origin", metavar="ORIGIN",
         help="Web site whose pages may send requests, such as https://chat.example; may be repeated.")] = None
+    page: Annotated[bool, option(
+        "--page/--no-page", env=["LLAMA_ARG_UI", "LLAMA_ARG_WEBUI"], help="Serve a page for browsers, at /.")] = True
 
 
 @dataclass(frozen=True)

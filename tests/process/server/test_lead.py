@@ -96,9 +96,10 @@ def test_a_signal_while_a_text_is_tokenised(tmp_path: Path) -> None:
 def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
     names = ("--cors-origin", "https://chat.example", "--allowed-host", "lead.example", "--alias", "demo")
     with LeadProcess(demo_pair[1], *CONTEXT, *names, "-n", "3", env={"LLAMA_API_KEY": "sk-one,sk-two"}) as lead:
-        assert lead.lines[-3:] == [
+        assert lead.lines[-4:] == [
             "duo: model demo; context 512 tokens; temperature 0 by default",
             f"duo: OpenAI base URL {lead.url}/v1, API key required; to chat: duo chat {lead.url} --api-key KEY",
+            f"duo: page {lead.url}/",
             f"duo: listening on {lead.url} (Ctrl-C to stop)",
         ]
         assert get(lead, "/v1/models", Authorization="Bearer sk-none").status_code == 401
@@ -111,10 +112,18 @@ def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
 def test_at_its_start_a_lead_says_what_clients_need(demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
     with LeadProcess(target, "-md", draft, *CONTEXT, "--temp", "0.5") as lead:
-        assert lead.lines[-3:-1] == [
+        assert lead.lines[-4:-1] == [
             f"duo: model {target.stem}, draft {draft.stem}; context 512 tokens; temperature 0.5 by default",
             f"duo: OpenAI base URL {lead.url}/v1, no API key needed; to chat: duo chat {lead.url}",
+            f"duo: page {lead.url}/",
         ]
+        assert get(lead, "/").headers["content-type"].startswith("text/html")
+
+
+def test_a_lead_without_the_page(demo_pair: tuple[Path, Path]) -> None:
+    with LeadProcess(demo_pair[1], *CONTEXT, "--no-page") as lead:
+        assert not any("page" in line for line in lead.lines)
+        assert_error(get(lead, "/"), 404)
 
 
 # What it shows

@@ -42,8 +42,9 @@ def test_a_flag_that_duo_has(flag: str) -> None:
 
 @pytest.mark.parametrize(("alias", "own"), list(ALIASES.items()))
 def test_another_spelling_of_an_option(alias: str, own: str) -> None:
-    value = [] if names("")[own].is_flag else ["x"]
-    assert read("", alias, *value, "-n", "7") == [own, *value, "-n", "7"]
+    command = "" if own in names("") else "lead"
+    value = [] if names(command)[own].is_flag else ["x"]
+    assert read(command, alias, *value, "-n", "7") == [own, *value, "-n", "7"]
 
 
 @pytest.mark.parametrize("name", sorted(set(WITHOUT_EFFECT) - OWN))

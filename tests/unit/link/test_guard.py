@@ -61,6 +61,15 @@ def test_health_preflights_and_remote_drafts_need_no_key() -> None:
     assert ask(Rules()) == 200
 
 
+def test_what_is_public_is_read_without_a_key() -> None:
+    rules = Rules(keys=KEYS.keys, public=frozenset({"/", "/page/a.js"}), hosts=allowed_hosts("127.0.0.1"))
+    for path in rules.public:
+        assert [ask(rules, path, method) for method in ("GET", "HEAD")] == [200, 200]
+        assert [ask(rules, path, method) for method in ("POST", "PUT")] == [401, 401]
+        assert ask(rules, path, host="evil.example") == ask(rules, path, origin="https://evil.example") == 403
+    assert [ask(rules, path) for path in ("/page", "/page/", "/page/a.js/", "/page/A.js")] == [401, 401, 401, 401]
+
+
 LOCAL = Rules(hosts=allowed_hosts("127.0.0.1"))
 
 

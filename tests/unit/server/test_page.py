@@ -1,0 +1,91 @@
+"""The page's files: headers, keys, caching, and a lead without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.resources import files
+
+from starlette.testclient import TestClient
+
+from duo.server.lead import Lead
+from tests.serving import assert_error
+from tests.unit.server.conftest import client_of
+
+MakeLead = Callable[..., Lead]
+ASSETS = {file.name: file.read_bytes() for file in (files("duo.server") / "assets").iterdir()}
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+MOST_BYTES = 150_000
+
+
+def paths() -> list[str]:
+    return ["/", *(f"/page/{name}" for name in ASSETS if name != "index.html")]
+
+
+def test_all_files_are_served_with_their_types(client: TestClient) -> None:
+    for path in paths():
+        answer = client.get(path)
+        name = path.removeprefix("/page/") if path != "/" else "index.html"
+        assert (answer.status_code, answer.content) == (200, ASSETS[name])
+        assert answer.headers["content-type"].split(";")[0] == TYPES[name.rpartition(".")[2]]
+        head = client.head(path)
+        assert (head.status_code, head.headers["content-length"]) == (200, str(len(ASSETS[name])))
+
+
+def test_all_files_together_are_small() -> None:
+    assert sum(map(len, ASSETS.values())) <= MOST_BYTES
+
+
+def test_a_browser_may_use_nothing_from_elsewhere(client: TestClient) -> None:
+    for path in paths():
+        headers = client.get(path).headers
+        rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
+        assert rules.pop("img-src") == "'self' data:"
+        assert {"script-src", "style-src", "connect-src"} == {name for name in rules if rules[name] == "'self'"}
+        nothing = {"default-src", "base-uri", "form-action", "frame-ancestors"}
+        assert nothing == {name for name in rules if rules[name] == "'none'"}
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert "set-cookie" not in headers
+
+
+def test_a_file_that_has_not_changed_is_not_sent_again(client: TestClient) -> None:
+    for path in paths():
+        first = client.get(path)
+        assert first.headers["cache-control"] == "no-cache"
+        etag = first.headers["etag"]
+        for known in (etag, f"W/{etag}", f'"other", {etag}'):
+            again = client.get(path, headers={"If-None-Match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+        assert client.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_the_page_needs_no_key_and_nothing_else_does_without(make_lead: MakeLead) -> None:
+    client = client_of(make_lead(api_keys=["sk-one"]))
+    for path in paths():
+        assert client.get(path).status_code == 200
+        assert client.head(path).status_code == 200
+        assert_error(client.post(path), 401)
+    for path in ("/page", "/page/", "/page/index.html", "/page/nothing.js", "/page/../v1/models", "/v1/models"):
+        assert_error(client.get(path), 401)
+
+
+def test_host_and_origin_are_checked(client: TestClient) -> None:
+    for path in paths():
+        assert_error(client.get(path, headers={"Host": "evil.example"}), 403)
+        assert_error(client.get(path, headers={"Origin": "https://evil.example"}), 403)
+
+
+def test_no_other_file_is_served(client: TestClient) -> None:
+    for path in ("/page/lead.py", "/page/..%2flead.py", "/page/%2e%2e/lead.py", "/page/index.html", "/page/"):
+        answer = client.get(path)
+        assert_error(answer, 404)
+        assert not re.search(r"GET [^;]*/page", answer.text), "the list is of the API's endpoints"
+    assert_error(client.post("/"), 405)
+
+
+def test_a_lead_without_the_page(make_lead: MakeLead) -> None:
+    client = client_of(make_lead(page=False))
+    for path in paths():
+        assert_error(client.get(path), 404)
+    assert_error(client_of(make_lead(page=False, api_keys=["sk-one"])).get("/"), 401)
+    assert client.get("/v1/models").status_code == 200
