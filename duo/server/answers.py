@@ -9,14 +9,16 @@ from typing import Any
 
 from duo.engine.slot import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.server.parts import PLAIN, AnswerFormat
 from duo.spec.types import Step
 
 
 class Shape:
     """The JSON of one answer, of a chat or a completion."""
 
-    def __init__(self, model: str, *, chat: bool) -> None:
+    def __init__(self, model: str, *, chat: bool, format: AnswerFormat = PLAIN) -> None:
         self._chat = chat
+        self._format = format
         kind = "chat.completion" if chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(16)}",
