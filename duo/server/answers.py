@@ -16,7 +16,7 @@ from duo.spec.types import Step
 class Shape:
     """The JSON of one answer, of a chat or a completion."""
 
-    def __init__(self, model: str, *, chat: bool, format: AnswerFormat = PLAIN) -> None:
+    def __init__(self, model: str, *, chat: bool, format: AnswerFormat = PLAIN) -> None:  # noqa: A002 - OpenAI's word
         self._chat = chat
         self._format = format
         kind = "chat.completion" if chat else "text_completion"
