@@ -14,6 +14,7 @@ import llama_cpp
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
 from duo.llama import library
+from duo.llama.chat_template import ChatTemplate, Messages, Tools
 from duo.llama.gguf_check import check_file
 from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.handle import Handle
@@ -179,9 +180,10 @@ class Model(Handle):
         texts = (text.decode("utf-8", "replace") for text in self.token_texts(self.n_vocab))
         return frozenset((" ", *(text for text in texts if len(text) == 1)))
 
-    def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Tokens of `text` with special tokens parsed; with `add_bos`, BOS in front if the vocabulary adds it.
+    def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
+        """Tokens of `text`; with `add_bos`, BOS in front if the vocabulary adds it.
 
+        parse_special: whether the spelling of a special token becomes that token; otherwise, it is plain text.
         BOS is not added to a text that begins with it. Raises PromptError if llama.cpp cannot tokenise the text.
         """
         try:
@@ -189,9 +191,10 @@ class Model(Handle):
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt is not text: {error}") from None
         self._check_bytes(text)
-        add_bos = add_bos and self.adds_bos and self._tokenize(head, add_bos=False)[:1] != [self.bos]
+        if add_bos := add_bos and self.adds_bos:
+            add_bos = self._tokenize(head, add_bos=False, special=parse_special)[:1] != [self.bos]
         # Not [bos, *tokens]: some vocabularies put a space in front of the first word.
-        tokens = self._tokenize(data, add_bos=add_bos)
+        tokens = self._tokenize(data, add_bos=add_bos, special=parse_special)
         if add_bos and self.adds_eos and tokens[-1:] == [self.eos]:
             tokens.pop()
         return tokens
@@ -331,31 +334,32 @@ class Model(Handle):
 
     # Chat
 
-    def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> str:
-        """The prompt for `messages` (`role`, `content`), up to the beginning of the assistant's answer.
-
-        Uses the file's chat template, compiled once by jinja2. Raises PromptError if there is none or it fails.
-        """
-        try:
-            return str(self._chat_formatter(messages=list(messages)).prompt)
-        except PromptError:
-            raise
-        except Exception as error:  # a template is a program: it may raise anything
-            raise PromptError(f"{self.path.name}: the chat template failed: {error}") from error
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template. Raises PromptError if the file has none, or an invalid one."""
+        return self._template("tokenizer.chat_template")
 
     @functools.cached_property
-    def _chat_formatter(self) -> Any:
-        """The compiled template. Raises PromptError if there is none."""
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: PLC0415 - slow, and only for chats
+    def tool_template(self) -> ChatTemplate:
+        """The chat template for conversations with tools: some files have two."""
+        key = "tokenizer.chat_template.tool_use"
+        return self.chat_template if self.metadata(key) is None else self._template(key)
 
-        template = self.metadata("tokenizer.chat_template")
-        if template is None:
+    def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
+        """The prompt for `messages`, up to the beginning of the assistant's answer: see ChatTemplate.
+
+        Raises PromptError if there is no chat template or it fails.
+        """
+        return (self.tool_template if tools else self.chat_template).render(messages, tools)
+
+    def _template(self, key: str) -> ChatTemplate:
+        source = self.metadata(key)
+        if source is None:
             raise PromptError(f"{self.path.name} has no chat template: send a plain prompt instead")
-        return Jinja2ChatFormatter(
-            template=template,
-            eos_token=self.spelling([self.eos]).decode("utf-8", "replace") if self.eos >= 0 else "",
-            bos_token=self.spelling([self.bos]).decode("utf-8", "replace") if self.bos >= 0 else "",
+        bos, eos = (
+            self.spelling([token]).decode("utf-8", "replace") if token >= 0 else "" for token in (self.bos, self.eos)
         )
+        return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos)
 
 
 def _end_of_message(vocabulary: Any, eos: int) -> int:

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import llama_cpp.llama_chat_format
 import pytest
 
 import duo
+import duo.llama.model
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.options import generation_config
+from duo.llama.chat_template import ChatTemplate
 from tests.gguf_files import N_CTX_TRAIN, tiny_llama
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of
 
@@ -37,7 +38,7 @@ def test_the_public_names() -> None:
     names = (
         "BranchStatistics BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics "
         "DuoError Engine GenerationStatistics Lead LookupStatistics MemoryLimitError ModelError PromptError "
-        "PromptStatistics Source Statistics Step Stream UsageError load"
+        "PromptStatistics Source Statistics Step Stream TokenLogprobs UsageError load"
     )
     assert duo.__all__ == names.split()
     assert {name: getattr(duo, name).__name__ for name in duo.__all__} == {name: name for name in duo.__all__}
@@ -295,12 +296,12 @@ def test_a_model_without_a_chat_template(tiny: duo.Engine) -> None:
 def test_a_chat_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
-    class Counted(llama_cpp.llama_chat_format.Jinja2ChatFormatter):  # type: ignore[misc]
-        def __init__(self, template: str, *arguments: Any, **more: Any) -> None:
-            compiled.append(template)
-            super().__init__(template, *arguments, **more)
+    class Counted(ChatTemplate):
+        def __init__(self, source: str, **more: Any) -> None:
+            compiled.append(source)
+            super().__init__(source, **more)
 
-    monkeypatch.setattr(llama_cpp.llama_chat_format, "Jinja2ChatFormatter", Counted)
+    monkeypatch.setattr(duo.llama.model, "ChatTemplate", Counted)
     model = tiny_llama(tmp_path / "model.gguf", chat_template=TEMPLATE)
     with duo.load(model, n_threads=1, profile=False) as engine, ThreadPoolExecutor(4) as pool:
         prompts = set(pool.map(lambda _: engine.apply_chat_template(MESSAGES), range(8)))

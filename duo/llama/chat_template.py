@@ -1,0 +1,163 @@
+"""ChatTemplate: writes a conversation as a prompt, in the format that the model was trained with."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import SandboxedEnvironment
+
+from duo.errors import PromptError
+
+THINK, CALL = "<think>", "<tool_call>"  # what a model writes before its thoughts, and before a call
+
+RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")  # names that no option may have
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+
+_TOOL, _ARGUMENT, _VALUE, _ID = "zqtool", "zqargument", "zqvalue", "zq0000001"  # that no template contains
+
+
+class ChatTemplate:
+    """A model's chat template, compiled. Any number of threads may use it.
+
+    It is a program in the model file. It runs in jinja2's sandbox, where it can reach nothing but its input, but
+    nothing limits its time and memory.
+    """
+
+    def __init__(self, source: str, *, name: str = "", bos: str = "", eos: str = "") -> None:
+        """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError."""
+        self._name = name
+        self._constants = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+        self.has_thoughts = THINK in source  # whether the model may think between <think> and </think>
+        try:
+            self._template = _environment().from_string(source)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def render(self, messages: Messages, tools: Tools = (), options: Mapping[str, Any] | None = None) -> str:
+        """The prompt for `messages`, up to the beginning of the assistant's answer.
+
+        messages: OpenAI's, with texts as contents and objects as the arguments of calls. tools: OpenAI's.
+        options: further variables of the template, such as `enable_thinking`.
+        Raises PromptError if the template fails, or refuses the messages.
+        """
+        try:
+            return self._render(messages if self._takes_objects else _with_texts(messages), tools, options)
+        except Exception as error:  # a template is a program: it may raise anything
+            raise self._failure(error) from error
+
+    @functools.cached_property
+    def supports_tools(self) -> bool:
+        """Whether it tells the model about the tools."""
+        try:
+            return _TOOL in self._render(_conversation()[:1], _tools())
+        except Exception:
+            return False
+
+    @functools.cached_property
+    def has_json_calls(self) -> bool:
+        """Whether calls are written as Hermes and Qwen write them: JSON between <tool_call> and </tool_call>."""
+        try:
+            _, _, call = self._render(_conversation(), _tools()).rpartition(f"{CALL}\n")
+            return call.startswith(f'{{"name": "{_TOOL}", "arguments": {{"{_ARGUMENT}": "{_VALUE}"}}}}\n</tool_call>')
+        except Exception:
+            return False
+
+    @functools.cached_property
+    def _takes_objects(self) -> bool:
+        """Whether the arguments of calls are objects to it; otherwise, they are JSON as text."""
+        try:
+            prompt = self._render(_conversation(), _tools())
+        except TypeError:
+            return False
+        except Exception:
+            return True
+        return f"{{'{_ARGUMENT}'" not in prompt  # as Python writes it
+
+    def _render(self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None = None) -> str:
+        # Some templates fail where `tools` is None, and others list the tools where it is defined.
+        given = {"messages": list(messages), **({"tools": list(tools)} if tools else {})}
+        return self._template.render({**(options or {}), **self._constants, **given})
+
+    def _failure(self, error: Exception) -> PromptError:
+        return PromptError(f"{self._name}: the chat template failed: {error}")
+
+
+class _Generation(Extension):
+    """Transformers' `generation` block, which marks the assistant's text for training."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """What the block contains."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+@functools.cache
+def _environment() -> SandboxedEnvironment:
+    """What templates are written for: the environment of transformers; but templates may append to lists."""
+    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
+    return environment
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without HTML's escapes. A filter's result is a list."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=list
+    )
+
+
+def _with_texts(messages: Messages) -> Messages:
+    """The messages with the arguments of calls as JSON."""
+    return [
+        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _with_text(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+
+def _conversation() -> list[dict[str, Any]]:
+    """With a call and its result, to see what a template does with them."""
+    call = {"id": _ID, "type": "function", "function": {"name": _TOOL, "arguments": {_ARGUMENT: _VALUE}}}
+    return [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": _ID, "name": _TOOL, "content": "!"},
+    ]
+
+
+def _tools() -> list[dict[str, Any]]:
+    argument = {"type": "string", "description": "?"}
+    parameters = {"type": "object", "properties": {_ARGUMENT: argument}, "required": [_ARGUMENT]}
+    return [{"type": "function", "function": {"name": _TOOL, "description": "?", "parameters": parameters}}]
