@@ -39,12 +39,17 @@ class ScriptedModel:
     n_bytes = 67890
     vocab_type = 2
     longest_token = 1
+    quantisation = "F16"
+    bos, eos = BOS, -1
 
     def n_unknown(self, text: str) -> int:
         return 0
 
-    def tokenize(self, text: str, *, add_bos: bool = True) -> list[int]:
+    def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
         return [BOS] * add_bos + tokens_of(text)
+
+    def metadata(self, key: str) -> str | None:
+        return {"tokenizer.chat_template": "{{ messages }}"}.get(key)
 
     def piece(self, token: int) -> bytes:
         return bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b""

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from duo.config import GenerationConfig, StopConfig
+from duo.config import MAX_LOGPROBS, GenerationConfig, StopConfig
 from duo.errors import UsageError
 from duo.link.guard import ApiError
 from duo.llama.grammar import checked, schema_grammar
+from duo.llama.model import Model
+from duo.server.bias import LogitBias, token_biases
 
 _MAX_MESSAGES = 4096
 _MAX_STOPS = 32
@@ -20,7 +22,8 @@ _MIN_TEMPERATURE = 1e-6  # anything below is 0
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
-StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
+StopString = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class ContentPart(msgspec.Struct):
@@ -65,7 +68,7 @@ class StreamOptions(msgspec.Struct):
 class JsonSchema(msgspec.Struct):
     """`response_format.json_schema`."""
 
-    schema: dict[str, Any] = {}
+    schema: dict[str, Any] | None = None
 
 
 class ResponseFormat(msgspec.Struct):
@@ -92,9 +95,9 @@ class TextRequestBody(msgspec.Struct):
     repeat_last_n: Length | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    seed: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=_MAX_STOPS)] | None = None
-    logit_bias: Annotated[dict[str, Penalty], msgspec.Meta(max_length=1024)] | None = None
+    logit_bias: LogitBias | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -102,7 +105,7 @@ class TextRequestBody(msgspec.Struct):
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
-    logprobs: bool | int | None = None
+    n_probs: LogprobCount | None = None
     tools: list[msgspec.Raw] | None = None
     functions: list[msgspec.Raw] | None = None
     echo: bool | None = None
@@ -119,17 +122,41 @@ class TextRequestBody(msgspec.Struct):
         """Whether a stream ends with `usage`."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def n_logprobs(self) -> int | None:
+        """See GenerationConfig. With llama-server's `n_probs`, 0 is none. Raises ApiError."""
+        return self.n_probs or None
+
 
 class ChatRequest(TextRequestBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=_MAX_MESSAGES)] = []
+    logprobs: bool | None = None
+    top_logprobs: LogprobCount | None = None
+
+    @property
+    def n_logprobs(self) -> int | None:
+        """See TextRequestBody."""
+        if self.logprobs:
+            return self.top_logprobs or 0
+        if self.top_logprobs is not None:
+            raise ApiError(400, "top_logprobs needs logprobs: true")
+        return super().n_logprobs
 
 
 class CompletionRequest(TextRequestBody):
     """POST /v1/completions."""
 
     prompt: str | list[int | str] = ""
+    logprobs: LogprobCount | bool | None = None
+
+    @property
+    def n_logprobs(self) -> int | None:
+        """See TextRequestBody. As in llama-server, true is 1, and false is none."""
+        if self.logprobs is None or self.logprobs is False:
+            return super().n_logprobs
+        return int(self.logprobs)
 
 
 class TokenizeRequest(msgspec.Struct):
@@ -137,6 +164,7 @@ class TokenizeRequest(msgspec.Struct):
 
     content: str
     add_special: bool = False
+    parse_special: bool = True
     with_pieces: bool = False
 
 
@@ -155,7 +183,7 @@ class Defaults:
 
 
 def generation_config(
-    request: TextRequestBody, prompt: list[int], defaults: Defaults, n_vocab: int, n_ctx: int
+    request: TextRequestBody, prompt: list[int], defaults: Defaults, model: Model, n_ctx: int
 ) -> GenerationConfig:
     """The options of a text. Raises ApiError, or BusyError. Blocks if the request has a JSON schema."""
     _check_supported(request)
@@ -164,7 +192,6 @@ def generation_config(
     if len(prompt) > n_ctx:
         message = f"the prompt has {len(prompt)} tokens, the context {n_ctx}"
         raise ApiError(400, message, code="context_length_exceeded")
-    bias = _bias(request, n_vocab)
     temp = request.temperature
     options: dict[str, Any] = {
         "temp": 0.0 if temp is not None and temp < _MIN_TEMPERATURE else temp,
@@ -176,7 +203,7 @@ def generation_config(
         "repeat_last_n": n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
-        "logit_bias": bias or None,
+        "logit_bias": token_biases(request.logit_bias, model) if request.logit_bias else None,
     }
     config = defaults.config
     sampling = replace(config.sampling, **{name: value for name, value in options.items() if value is not None})
@@ -184,9 +211,10 @@ def generation_config(
     if seed is None:
         seed = -1 if defaults.random_seed else config.sampling.seed
     return GenerationConfig(
-        replace(sampling, seed=secrets.randbits(32) if seed == -1 else seed),
+        replace(sampling, seed=secrets.randbits(32) if seed == -1 else seed % 2**64),
         _stop(request, config.stop),
         _grammar(request) or config.grammar,
+        n_logprobs=request.n_logprobs,
     )
 
 
@@ -194,7 +222,7 @@ def _check_supported(request: TextRequestBody) -> None:
     if request.n not in (None, 1):
         raise ApiError(400, f"n must be 1, not {request.n}: several choices are not supported")
     # An explicit False is the default.
-    for name in ("logprobs", "tools", "functions", "echo", "suffix"):
+    for name in ("tools", "functions", "echo", "suffix"):
         if getattr(request, name):
             raise ApiError(400, f"{name} is not supported")
 
@@ -202,18 +230,9 @@ def _check_supported(request: TextRequestBody) -> None:
 def _stop(request: TextRequestBody, default: StopConfig) -> StopConfig:
     lengths = (request.max_completion_tokens, request.max_tokens, request.n_predict)
     n_predict = next((length for length in lengths if length is not None), default.n_predict)
-    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    stops = [stop for stop in ([request.stop] if isinstance(request.stop, str) else request.stop or []) if stop]
     ignore_eos = default.ignore_eos if request.ignore_eos is None else request.ignore_eos
     return StopConfig(n_predict, (*default.stop_strings, *stops), ignore_eos)
-
-
-def _bias(request: TextRequestBody, n_vocab: int) -> tuple[tuple[int, float], ...]:
-    found = []
-    for key, value in (request.logit_bias or {}).items():
-        if not (key.isascii() and key.isdecimal() and len(key) <= 12) or int(key) >= n_vocab:
-            raise ApiError(400, f"logit_bias: no token {key[:40]!r} in a vocabulary of {n_vocab}")
-        found.append((int(key), value))
-    return tuple(found)
 
 
 def _grammar(request: TextRequestBody) -> str | None:
@@ -221,7 +240,7 @@ def _grammar(request: TextRequestBody) -> str | None:
     schemas = [request.json_schema] if request.json_schema is not None else []
     form = request.response_format
     if form is not None and form.type in ("json_object", "json_schema"):
-        schemas.append(form.json_schema.schema if form.json_schema is not None else form.schema or {})
+        schemas.append((form.json_schema.schema if form.json_schema is not None else form.schema) or {})
     elif form is not None and form.type != "text":
         raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
     if len(schemas) + (request.grammar is not None) > 1:

@@ -79,11 +79,10 @@ class Lead:
         self.takes_drafts = bool(back_token or (is_loopback(host) and not api_keys))
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
-        self._texts = Texts(
-            self.drafts, n_queue, Defaults(defaults or GenerationConfig(), random_seed), on_step, on_text
-        )
+        text_defaults = Defaults(defaults or GenerationConfig(), random_seed)
+        self._texts = Texts(self.drafts, n_queue, text_defaults, on_step, on_text)
         self._work = TokenWork()
-        self._model_api = ModelApi(self._texts, self._work, alias)
+        self._model_api = ModelApi(self._texts, self._work, alias, text_defaults)
         origins = frozenset(o.rstrip("/") for o in cors_origins)
         self._page = Page() if page else None
         public = self._page.paths if self._page is not None else frozenset[str]()
@@ -135,6 +134,7 @@ class Lead:
             Route("/v1/models/{name:path}", self._model_api.model),
             *_twice("/chat/completions", self._chat, "POST"),
             *_twice("/completions", self._complete, "POST"),
+            Route("/props", self._model_api.props),
             Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
             Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
         ]

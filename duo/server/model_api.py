@@ -8,8 +8,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duo import __version__
 from duo.link.guard import ApiError
-from duo.server.api import DetokenizeRequest, TokenizeRequest
+from duo.llama.model import Model
+from duo.server.api import Defaults, DetokenizeRequest, TokenizeRequest
 from duo.server.bodies import received
 from duo.server.streams import json_response
 from duo.server.texts import Texts
@@ -19,11 +21,12 @@ from duo.server.tokens import TokenWork, check_text, checked_tokens, tokens_json
 class ModelApi:
     """Endpoints that generate no text."""
 
-    def __init__(self, texts: Texts, work: TokenWork, alias: str | None) -> None:
+    def __init__(self, texts: Texts, work: TokenWork, alias: str | None, defaults: Defaults) -> None:
         """`alias`: the model's name for clients; None: the file's."""
         self._texts = texts
         self._work = work
         self._alias = alias
+        self._defaults = defaults
         self._created = int(time.time())
 
     @property
@@ -66,6 +69,49 @@ class ModelApi:
             "meta": meta,
         }
 
+    async def props(self, _: Request) -> Response:
+        """GET /props: llama-server's fields that are true here."""
+        slot = self._texts.engine.slot
+        model = slot.target
+        return json_response(
+            {
+                "default_generation_settings": {"n_ctx": slot.n_ctx, "params": self._default_params()},
+                "total_slots": 1,
+                "model_alias": self.name,
+                "model_path": model.path.name,  # clients need not know the folder
+                "model_ftype": model.quantisation,
+                "modalities": {"vision": False, "audio": False, "video": False},
+                "endpoint_slots": False,
+                "endpoint_props": False,
+                "endpoint_metrics": True,
+                "chat_template": model.metadata("tokenizer.chat_template") or "",
+                "bos_token": _spelling(model, model.bos),
+                "eos_token": _spelling(model, model.eos),
+                "build_info": f"duo {__version__}",
+                "is_sleeping": False,
+            }
+        )
+
+    def _default_params(self) -> dict[str, Any]:
+        """The options of a text whose request has none, in llama-server's words."""
+        sampling, stop = self._defaults.config.sampling, self._defaults.config.stop
+        return {
+            "seed": -1 if self._defaults.random_seed else sampling.seed,
+            "temperature": sampling.temp,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "typical_p": sampling.typical,
+            "repeat_last_n": sampling.repeat_last_n,
+            "repeat_penalty": sampling.repeat_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "stop": stop.stop_strings,
+            "max_tokens": stop.n_predict,
+            "n_predict": stop.n_predict,
+            "ignore_eos": stop.ignore_eos,
+        }
+
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
         slot = self._texts.engine.slot
@@ -73,7 +119,7 @@ class ModelApi:
 
         def work() -> bytes:
             check_text(body.content, slot.target, slot.n_ctx, is_prompt=False)
-            tokens = slot.target.tokenize(body.content, add_bos=body.add_special)
+            tokens = slot.target.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
             return tokens_json(tokens, slot.target if body.with_pieces else None)
 
         return Response(await self._work.run(len(body.content), work), media_type="application/json")
@@ -87,3 +133,8 @@ class ModelApi:
             return model.spelling(checked_tokens(tokens, model)).decode("utf-8", "replace")
 
         return json_response({"content": await self._work.run(len(tokens), work)})
+
+
+def _spelling(model: Model, token: int) -> str:
+    """A special token in a prompt; empty if the vocabulary has none."""
+    return model.spelling([token]).decode("utf-8", "replace") if token >= 0 else ""

@@ -72,6 +72,32 @@ class Models(msgspec.Struct):
     data: list[ModelObject]
 
 
+class TextDefaults(msgspec.Struct):
+    """The context, and the options of a text whose request has none."""
+
+    n_ctx: int
+    params: dict[str, bool | float | list[str]]
+
+
+class Props(msgspec.Struct):
+    """The server's properties."""
+
+    default_generation_settings: TextDefaults
+    total_slots: Literal[1]
+    model_alias: str
+    model_path: str
+    model_ftype: str
+    modalities: dict[str, bool]
+    endpoint_slots: bool
+    endpoint_props: bool
+    endpoint_metrics: bool
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    build_info: str
+    is_sleeping: bool
+
+
 class Token(msgspec.Struct):
     """A token and its text."""
 
@@ -166,6 +192,7 @@ OPERATIONS = {
     "model": Operation("The model", ModelObject, errors=(*_GET_ERRORS, 404)),
     "_chat": Operation("The answer to messages", CompletionObject, ChatRequest, is_streamed=True, errors=_POST_ERRORS),
     "_complete": Operation("The text after a prompt", CompletionObject, CompletionRequest, True, _POST_ERRORS),
+    "props": Operation("Properties of the server and the model", Props),
     "tokenize": Operation("The tokens of a text", Tokens, TokenizeRequest, errors=_POST_ERRORS),
     "detokenize": Operation("The text of tokens", Content, DetokenizeRequest, errors=_POST_ERRORS),
 }

@@ -89,7 +89,7 @@ class Texts:
         """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
         engine = self.engine
         slot = engine.slot
-        options = partial(generation_config, body, prompt, self._defaults, slot.target.n_vocab, slot.n_ctx)
+        options = partial(generation_config, body, prompt, self._defaults, slot.target, slot.n_ctx)
         if body.has_schema:
             config = await self._convert(options)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import resource
 import threading
 from collections.abc import Callable
@@ -91,10 +92,11 @@ WRONG: dict[str, list[Any]] = {
     "repeat_last_n": [-2, 2**31],
     "presence_penalty": [-101, 101, "1"],
     "frequency_penalty": [-101, 101, "1"],
-    "seed": [-2, 2**63, 1.5, "1"],
-    "stop": ["", [""], [1], {}, ["x"] * 33, "x" * 1025],
-    "logit_bias": [[], {"a": 1}, {"-1": 1}, {str(N_VOCAB): 1}, {"1": 101}, {"1": "1"}, {"": 1}, {"1.5": 1}, {"²": 1},
-                   {"0" * 5000: 1}, {"0" * 12 + "999999": 1}],
+    "seed": [-(2**63) - 1, 2**63, 1.5, "1"],
+    "stop": [[1], {}, ["x"] * 33, "x" * 1025],
+    "logit_bias": [{"-1": 1}, {str(N_VOCAB): 1}, {"1": 1e7}, {"1": "1"}, {"1": True}, {"0" * 65: 1}, {"a" * 65: 1},
+                   [1], [[1]], [[1, 2, 3]], [[N_VOCAB, 1]], [[-1, 1]], [[1.5, 1]], [[1, True]], [["a" * 65, 1]],
+                   [[1, 1]] * 1025, [["a" * 64, 1]] * 17, "1"],
     "stream": ["yes", 1],
     "stream_options": [1, {"include_usage": "yes"}],
     "n": [0, 2, -1, 10**30, "1"],
@@ -153,8 +155,14 @@ def test_an_unknown_model_is_refused_and_other_names_are_accepted(client: TestCl
 
 
 @pytest.mark.parametrize(
-    "fields", [{"n": 1}, {"logprobs": False}, {"tools": []}, {"user": "me"}, {"stop": None}, {"echo": False}]
-)
+    "fields",
+    [
+        {"n": 1}, {"logprobs": False}, {"tools": []}, {"user": "me"}, {"stop": None}, {"echo": False},
+        {"stop": ["", ""]}, {"logit_bias": {}}, {"logit_bias": []},
+        {"store": False, "metadata": {"a": "b"}, "service_tier": "auto"},
+        {"stream_options": {}}, {"reasoning_effort": "low", "verbosity": "low", "parallel_tool_calls": True},
+    ],
+)  # fmt: skip
 def test_unsupported_fields_that_change_nothing_are_accepted(
     client: TestClient, slot: ScriptedSlot, fields: dict[str, Any]
 ) -> None:
@@ -228,6 +236,11 @@ def test_without_options_the_defaults_hold(client: TestClient, slot: ScriptedSlo
             {"presence_penalty": 1.0, "frequency_penalty": -1.0, "repeat_last_n": 5},
         ),
         ({"logit_bias": {"7": 100, "008": -1.5}}, {"logit_bias": ((7, 100.0), (8, -1.5))}),
+        (
+            {"logit_bias": [[7, False], ["ab", -2], ["8", 1e6]]},
+            {"logit_bias": ((7, -math.inf), *((token, -2.0) for token in tokens_of("ab")), (8, 1e6))},
+        ),
+        ({"logit_bias": {"é": False}}, {"logit_bias": tuple((token, -math.inf) for token in tokens_of("é"))}),
     ],
 )
 def test_sampling_options(
@@ -271,6 +284,7 @@ def test_the_options_of_the_server_are_the_defaults(make_lead: Callable[..., Lea
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "fruit", "schema": SCHEMA}}}, GBNF),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, GBNF),
         ({"response_format": {"type": "json_object"}}, schema_grammar("{}", "the schema")),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": None}}}, schema_grammar("{}", "a")),
         ({"response_format": {"type": "text"}}, None),
     ],
 )

@@ -6,11 +6,13 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
 from duo.errors import UsageError
@@ -51,12 +53,38 @@ def test_the_list_of_models(client: TestClient, make_lead: MakeLead) -> None:
     assert write(named, model="scripted").status_code == 404
 
 
+def test_the_properties(client: TestClient, make_lead: MakeLead, monkeypatch: pytest.MonkeyPatch) -> None:
+    props = client.get("/props").json()
+    assert (props["model_alias"], props["model_path"], props["total_slots"]) == ("scripted", "scripted.gguf", 1)
+    assert (props["chat_template"], props["bos_token"], props["eos_token"]) == ("{{ messages }}", "", "")
+    settings = props["default_generation_settings"]
+    assert settings["n_ctx"] == N_CTX
+    assert (settings["params"]["temperature"], settings["params"]["seed"], settings["params"]["stop"]) == (0.0, -1, [])
+    monkeypatch.setattr("tests.scripted.ScriptedModel.path", Path("/home/user/scripted.gguf"))
+    named = client_of(make_lead(alias="org/name")).get("/props").json()
+    assert (named["model_alias"], named["model_path"]) == ("org/name", "scripted.gguf")
+    assert "/home" not in str(named)
+    assert_error(client.post("/props", json={}), 405, "use GET")
+
+
+def test_the_default_params_are_fields_of_a_request(make_lead: MakeLead, slot: ScriptedSlot) -> None:
+    sampling = SamplingConfig(
+        temp=0.5, top_k=7, top_p=0.8, min_p=0.1, typical=0.9, repeat_penalty=1.5, repeat_last_n=9, presence_penalty=0.5,
+        frequency_penalty=0.25, seed=2**40,
+    )  # fmt: skip
+    config = GenerationConfig(sampling, StopConfig(7, ("x",), ignore_eos=True))
+    client = client_of(make_lead(defaults=config, random_seed=False))
+    params = client.get("/props").json()["default_generation_settings"]["params"]
+    assert write(client_of(make_lead()), **params).status_code == 200
+    assert slot.requests[-1].config == config
+
+
 def test_tokenize_and_detokenize(client: TestClient) -> None:
     for text in ("a b", "", "🙂 a\0b\n"):
         tokens = client.post("/tokenize", json={"content": text}).json()["tokens"]
         assert tokens == tokens_of(text)
         assert client.post("/detokenize", json={"tokens": tokens}).json() == {"content": text}
-    special = client.post("/tokenize", json={"content": "a", "add_special": True}).json()
+    special = client.post("/tokenize", json={"content": "a", "add_special": True, "parse_special": False}).json()
     assert special == {"tokens": [BOS, *tokens_of("a")]}
     pieces = client.post("/tokenize", json={"content": "aé", "with_pieces": True}).json()["tokens"]
     assert pieces == [
