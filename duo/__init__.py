@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from duo.server.lead import Lead as Lead
     from duo.spec.types import Source as Source
     from duo.spec.types import Step as Step
+    from duo.spec.types import TokenLogprobs as TokenLogprobs
 
 # The module of each public name, imported on first access so that `duo --help` does not load llama.cpp.
 _MODULES = {
@@ -34,7 +35,7 @@ _MODULES = {
     "PromptError UsageError",
     "duo.loading": "load",
     "duo.server.lead": "Lead",
-    "duo.spec.types": "Source Step",
+    "duo.spec.types": "Source Step TokenLogprobs",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605 - pinned by a test

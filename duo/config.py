@@ -30,6 +30,8 @@ MAX_AHEAD = 128
 _DRAFT = "the time to plan for them grows with their cube"
 MAX_BRANCHES = 8
 _BRANCHES = "each is one more token of every decode of the draft"
+MAX_LOGPROBS = 20
+_LOGPROBS = "OpenAI's API has no more"
 MAX_TIMEOUT_S = 86_400
 _TIMEOUT = "a server that is silent for a day is lost"
 MAX_PORT = 65_535
@@ -317,8 +319,11 @@ class GenerationConfig:
     stop: StopConfig = StopConfig()
     grammar: str | None = None  # GBNF
     verify: str = "coupled"  # one of VERIFY; rejection: speculative sampling, at a temperature above 0
+    n_logprobs: int | None = None  # most likely tokens whose logprobs to add to each token's own; None: no logprobs
 
     def __post_init__(self) -> None:
+        if self.n_logprobs is not None:
+            _check_count("logprobs", self.n_logprobs, 0, MAX_LOGPROBS, _LOGPROBS)
         if self.verify not in VERIFY:
             raise UsageError(f"verify must be one of {', '.join(VERIFY)}, not {self.verify!r}", "verify")
 

@@ -14,6 +14,7 @@ from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
+from duo.spec.logprobs import logprobs
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Acceptance, Candidates, Logits, Step
@@ -54,11 +55,12 @@ class Generation:
         remote: RemoteSource | None = None,
         on_prompt: Callable[[int], None] = lambda _: None,
         alone: Policy | None = None,
+        n_logprobs: int | None = None,
     ) -> None:
         """The first `target.n_past` tokens of the session must be in the cache.
 
         `alone` decides while there is no draft; None: nothing is verified then. `on_prompt` is called with the number
-        of tokens in the cache after each batch of the prefill.
+        of tokens in the cache after each batch of the prefill. `n_logprobs`: see GenerationConfig.
         """
         self._target = target
         self.session = request.session
@@ -72,6 +74,7 @@ class Generation:
         self._local = draft
         self._remote = remote
         self._on_prompt = on_prompt
+        self._n_logprobs = n_logprobs
         self._n_threads = 0  # the target's threads; 0: still those for prefill
         self._alone.begin(request)
         self.draft: Draft = self._alone  # the one in use
@@ -131,7 +134,9 @@ class Generation:
             self._lookup.extend(written)
         n_accepted = min(len(acceptance.accepted), len(written))
         self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule, source)
-        return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :], source)
+        # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
+        found = logprobs(logits, written, self._n_logprobs) if self._n_logprobs is not None else ()
+        return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :], source, found)
 
     def _room(self, n_fresh: int) -> int:
         """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""

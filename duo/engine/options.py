@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         grammar: str | None
         json_schema: str | None
         verify: str
+        logprobs: int | None
 
 
 _FIELDS = {"temperature": "temp", "typical_p": "typical"}  # of SamplingConfig
@@ -46,6 +47,8 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     seed: None (default): a random one for each generation.
     stop: strings that end the text; they are not part of it.
     grammar: GBNF. json_schema: a JSON schema as text, instead of a grammar.
+    logprobs: 0 to 20: the logprobs of each token, and of so many that are the most likely in its place; None
+    (default): none.
     The others are fields of SamplingConfig, GenerationConfig and StopConfig.
     """
     given: dict[str, Any] = dict(options)
@@ -54,6 +57,7 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
     stop, seed, schema = given.pop("stop", ()), given.pop("seed", None), given.pop("json_schema", None)
     n_predict, ignore_eos = given.pop("max_tokens", None), given.pop("ignore_eos", False)
     grammar, verify = given.pop("grammar", None), given.pop("verify", "coupled")
+    logprobs = given.pop("logprobs", None)
     if schema is not None:
         grammar = schema_grammar(schema, "json_schema")
     return GenerationConfig(
@@ -68,4 +72,5 @@ def generation_config(**options: Unpack[TextOptions]) -> GenerationConfig:
         ),
         grammar,
         verify,
+        logprobs,
     )

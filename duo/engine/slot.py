@@ -126,6 +126,12 @@ class Slot:
         """Whether the text itself is a draft, too, if a request wants it."""
         return self._lookup is not None
 
+    @property
+    def policy_in_use(self) -> Policy | None:
+        """The policy of the running text; None: there is none, or it has no policy. From any thread."""
+        running = self._running
+        return running.policy if running is not None else None
+
     def close(self) -> None:
         """Free the contexts."""
         for context in self._contexts:
@@ -288,6 +294,7 @@ class Slot:
             drafts.remote,
             request.on_prompt,
             self._alone if lookup is not None else None,
+            config.n_logprobs,
         )
         with self._lock:
             self._running = generation

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from duo.engine.background import PAUSE_S, Items
 from duo.engine.metrics import Statistics
 from duo.engine.slot import TextRequest
-from duo.spec.types import Step
+from duo.spec.types import Step, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Completion:
     tokens: tuple[int, ...]
     stop_reason: str  # end of text, token limit, stop string, context full, interrupted …: see duo.engine.text
     statistics: Statistics
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, if they were asked for
 
 
 class Stream:
@@ -67,7 +68,9 @@ class Stream:
         steps = list(self)
         tokens = tuple(token for step in steps for token in step.tokens)
         pieces = b"".join(piece for step in steps for piece in step.pieces)
-        return Completion(pieces.decode("utf-8", "replace"), tokens, self.request.metrics.stop, self.statistics)
+        logprobs = tuple(found for step in steps for found in step.logprobs)
+        text = pieces.decode("utf-8", "replace")
+        return Completion(text, tokens, self.request.metrics.stop, self.statistics, logprobs)
 
 
 class AsyncSteps:

@@ -34,7 +34,7 @@ class Sampler(Protocol):
     n_recent: int  # number of preceding tokens that the choice depends on
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
-        """The token for `position`, from logits `[n_vocab]`, which may be overwritten.
+        """The token for `position`, from logits `[n_vocab]`.
 
         `recent`: the last `n_recent` tokens before `position`, or fewer at the start of the text. Raises GrammarError
         if every token is excluded.
@@ -47,7 +47,7 @@ class Guesser(Protocol):
     n_recent: int
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The drafted token for `position`, from the draft's logits: see Sampler.sample()."""
+        """The drafted token for `position`, from the draft's logits, which may be overwritten: see Sampler.sample()."""
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """As guess(), for a position whose token is known: the result is only compared with that."""
@@ -64,23 +64,33 @@ class Greedy:
         self._n_alternatives = n_alternatives
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:  # noqa: ARG002 - no randomness
-        """The arg-max of logits `[n_vocab]`; overwrites those of banned tokens."""
-        if self._banned.size:
-            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
-        return _best(logits)
+        """The arg-max of logits `[n_vocab]`."""
+        if not self._banned.size:
+            return _best(logits)
+        banned = self._banned[: self._banned.searchsorted(logits.size)]
+        values = logits[banned]
+        token = self._choose(logits)
+        logits[banned] = values
+        return token
 
-    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
         """The arg-max, its confidence and its alternatives."""
-        token = self.sample(logits, position, recent)
+        token = self._choose(logits)
         if not self._n_alternatives:
             return Guess(token, confidence(logits, token))
         gap, others = runners_up(logits, token, self._n_alternatives)
         return Guess(token, gap, alternatives=tuple(others))
 
-    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
+    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
         """The arg-max and its confidence."""
-        token = self.sample(logits, position, recent)
+        token = self._choose(logits)
         return Guess(token, confidence(logits, token))
+
+    def _choose(self, logits: Logits) -> int:
+        """The arg-max; overwrites the logits of banned tokens."""
+        if self._banned.size:
+            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
+        return _best(logits)
 
 
 class Coupled:
@@ -95,7 +105,7 @@ class Coupled:
         self.n_recent = self._chain.n_recent
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
-        """See Sampler. Does not overwrite the logits."""
+        """See Sampler."""
         ids, scores = self._scores(logits, position, recent)
         return int(ids[_best(scores)])
 

@@ -43,9 +43,9 @@ class Verifier(Protocol):
     ) -> Acceptance:
         """Verify the candidates from left to right, up to the first rejection.
 
-        target_logits: `[k+1, n_vocab]`, may be overwritten; row i predicts the token after `candidates[:i]`, at
-        `position + i`. `recent`: the last `n_recent` tokens before `position`. Raises GrammarError if no token is
-        allowed at `position`, and what the constraint raises.
+        target_logits: `[k+1, n_vocab]`; row i predicts the token after `candidates[:i]`, at `position + i`. `recent`:
+        the last `n_recent` tokens before `position`. Raises GrammarError if no token is allowed at `position`, and
+        what the constraint raises.
         """
 
 

@@ -233,6 +233,20 @@ def test_keywords(given: dict[str, Any], sampling: dict[str, Any], stop: StopCon
     assert generation_config(seed=1, **given) == GenerationConfig(SamplingConfig(seed=1, **sampling), stop)
 
 
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8}, {"temperature": 0.8, "verify": "rejection"}])
+def test_logprobs_are_of_the_models_own_probabilities(tiny: duo.Engine, options: Any) -> None:
+    """Before bias, temperature and what is never chosen."""
+    plain = tiny.generate("a", max_tokens=20, ignore_eos=True, seed=1, logprobs=3, **options)
+    assert [one.token for one in plain.logprobs] == list(plain.tokens)
+    assert all(len(one.top) == 3 for one in plain.logprobs)
+    assert plain.logprobs[0].top[0][1] > plain.logprobs[0].top[1][1]
+    likely = plain.logprobs[0].top[0][0]
+    biased = tiny.generate("a", max_tokens=1, seed=1, logprobs=3, logit_bias={likely: -100}, **options)
+    assert biased.logprobs[0].top == plain.logprobs[0].top
+    assert biased.logprobs[0].token != likely
+    assert tiny.generate("a", max_tokens=5, **options).logprobs == ()
+
+
 def test_a_seed(tiny: duo.Engine) -> None:
     def tokens(seed: int | None) -> tuple[int, ...]:
         return tiny.generate("a", max_tokens=40, ignore_eos=True, temperature=1.0, seed=seed).tokens

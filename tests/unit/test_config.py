@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 import duo
-from duo.config import ContextConfig, DraftConfig, EngineConfig, ModelConfig, SamplingConfig, StopConfig
+from duo.config import (
+    ContextConfig,
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    ModelConfig,
+    SamplingConfig,
+    StopConfig,
+)
 from duo.errors import UsageError
 
 INT = 2**31
@@ -42,6 +50,7 @@ TOO_LARGE = [
     (SamplingConfig, {}, "repeat_last_n", INT, "repeat_last_n"),
     (SamplingConfig, {}, "seed", 2**64, "seed"),
     (StopConfig, {}, "n_predict", INT, "max_tokens"),
+    (GenerationConfig, {}, "n_logprobs", 21, "logprobs"),
 ]
 COUNTS = [case for case in TOO_LARGE if case[2] != "rpc_timeout_s"]
 

@@ -114,6 +114,7 @@ class Writing(Generation):
         on_prompt: Callable[[int], None] = lambda _: None,
         remote: RemoteSource | None = None,
         alone: Policy | None = None,
+        n_logprobs: int | None = None,
     ) -> None:
         """`alone`: the policy while there is no draft; then there is a lookup."""
         self.metrics = Metrics()
@@ -123,7 +124,7 @@ class Writing(Generation):
             lookup = Lookup()
             lookup.begin(prompt)
             request = replace(request, lookup=lookup)
-        super().__init__(target, request, Matching(Greedy()), threads, local, remote, on_prompt, alone)
+        super().__init__(target, request, Matching(Greedy()), threads, local, remote, on_prompt, alone, n_logprobs)
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from duo.errors import DecodeError
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Source
+from duo.spec.types import Source, Step, TokenLogprobs
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_generation, run
 
@@ -306,3 +307,45 @@ def test_steps_say_where_their_candidates_came_from() -> None:
     steps = list(generation.steps())
     assert {step.source for step in steps if step.n_accepted} == {Source.LOOKUP}
     assert {step.source for step in steps if not step.n_accepted and not step.rejected} == {Source.DRAFT}
+
+
+# Logprobs
+
+
+def write_logprobs(with_draft: bool, n: int | None, **ends: Any) -> tuple[list[Step], tuple[TokenLogprobs, ...]]:
+    """Steps of several tokens where there is a draft, and the logprobs of them all."""
+    target, draft = FakeContext(n_batch=32, others=others), FakeContext() if with_draft else None
+    made = make_generation(target, draft, make_ending(**ends), Eager(4, 6, Schedule.SYNC))
+    generation = Writing(target, made.local, make_ending(**ends), n_logprobs=n)
+    steps: list[Step] = []
+    run(generation, steps.append)
+    return steps, tuple(found for step in steps for found in step.logprobs)
+
+
+def others(prefix: Sequence[int]) -> list[int]:
+    return [(prefix[-1] + 1) % N_VOCAB, (prefix[-1] + 2) % N_VOCAB]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {"n_predict": 12},
+        {"n_predict": 13},
+        {"end_token": TEXT[11]},
+        {"stops": ["".join(chr(97 + t) for t in TEXT[6:9])]},
+    ],
+    ids=["a limit", "another limit", "an end token", "a stop string"],
+)
+def test_each_token_that_is_written_has_its_logprobs(ends: dict[str, Any]) -> None:
+    steps, found = write_logprobs(True, 2, **ends)
+    assert max(len(step.tokens) for step in steps) > 1
+    assert [one.token for one in found] == [token for step in steps for token in step.tokens]
+    assert all(len(step.logprobs) == len(step.tokens) for step in steps)
+    assert found == write_logprobs(False, 2, **ends)[1]
+    assert [one.top[0][0] for one in found] == TEXT[: len(found)]
+
+
+def test_without_logprobs_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(write_logprobs(True, 0, n_predict=5)[1]) == 5
+    monkeypatch.setattr("duo.engine.generation.logprobs", None)
+    assert write_logprobs(True, None, n_predict=5)[1] == ()

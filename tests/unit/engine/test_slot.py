@@ -122,6 +122,17 @@ def test_it_is_in_no_statistics_and_changes_no_text(make: Make, schedule: str) -
     assert len(found[0][0]) == N
 
 
+def test_logprobs_do_not_know_which_tokens_are_never_chosen(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot, found = make(schedule="off", exact=True), []
+    for ignore_eos in (False, True):
+        monkeypatch.setattr(slot.target, "end_tokens", lambda: [found[0].token])
+        config = GenerationConfig(stop=StopConfig(1, (), ignore_eos), n_logprobs=2)
+        slot.write(TextRequest([5, 6, 7], config, lambda step: found.extend(step.logprobs)))
+    plain, banned = found
+    assert banned.token != plain.token, "the most likely token was never to be chosen"
+    assert banned.top == plain.top
+
+
 def test_the_time_to_the_first_token_does_not_include_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve = Slot.reserve
     monkeypatch.setattr(Slot, "reserve", lambda slot, *size: 1000.0 if reserve(slot, *size) else 0.0)

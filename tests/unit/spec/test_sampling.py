@@ -19,6 +19,7 @@ def test_greedy_chooses_the_first_of_equals_and_never_a_banned_token() -> None:
     logits = np.array([1, 5, 5, 0], np.float32)
     assert Greedy().sample(logits, 0) == 1
     assert Greedy(banned=[1, 99]).sample(logits, 0) == 2
+    assert logits.tolist() == [1, 5, 5, 0], "a target's logits are left as they were, for logprobs"
 
 
 def test_confidence_is_the_gap_to_the_second_best_token() -> None:
