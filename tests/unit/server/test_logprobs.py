@@ -1,0 +1,120 @@
+"""The JSON of logprobs: which tokens an answer shows, and their texts, bytes and offsets."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+import msgspec
+
+from duo.llama.model import Model
+from duo.server.logprobs import AnswerLogprobs
+from duo.spec.types import Step, TokenLogprobs
+
+PIECES = (b"", b"Par", b"is", "é".encode()[:1], "é".encode()[1:], b"\n\n", b"!\n", b"")
+END, PAR, IS, FIRST_HALF, SECOND_HALF, STOP, HIDES_A_PART, SPECIAL = range(8)
+
+
+class Spelled:
+    """What is asked of a Model."""
+
+    def piece(self, token: int) -> bytes:
+        return PIECES[token]
+
+    def spelling(self, tokens: Sequence[int]) -> bytes:
+        return b"".join(b"<%d>" % token for token in tokens)
+
+
+def step(*tokens: int, shown: Sequence[bytes], top: Sequence[int] = (), logprob: float = -0.5) -> Step:
+    likely = tuple((token, -0.25 * (i + 1)) for i, token in enumerate(top))
+    logprobs = tuple(TokenLogprobs(token, logprob, likely) for token in tokens)
+    return Step(tokens, 0, tuple(shown), logprobs=logprobs)
+
+
+def answer(*, chat: bool = True) -> AnswerLogprobs:
+    return AnswerLogprobs(cast("Model", Spelled()), chat=chat)
+
+
+def taken(logprobs: AnswerLogprobs, *steps: Step) -> Any:
+    for one in steps:
+        logprobs.push(one)
+    return json.loads(msgspec.json.encode(logprobs.take()))
+
+
+def test_a_chat() -> None:
+    found = taken(answer(), step(PAR, IS, shown=(b"Par", b"is"), top=(IS, END)))
+    top = [
+        {"token": "is", "logprob": -0.25, "bytes": [105, 115]},
+        {"token": "<0>", "logprob": -0.5, "bytes": None},
+    ]
+    assert found == {
+        "content": [
+            {"token": "Par", "logprob": -0.5, "bytes": [80, 97, 114], "top_logprobs": top},
+            {"token": "is", "logprob": -0.5, "bytes": [105, 115], "top_logprobs": top},
+        ],
+        "refusal": None,
+    }
+
+
+def test_a_completion_always_has_the_chosen_token() -> None:
+    found = taken(answer(chat=False), step(PAR, shown=(b"Par",)), step(IS, shown=(b"is",), top=(PAR, END)))
+    assert found == {
+        "tokens": ["Par", "is"],
+        "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"Par": -0.5}, {"Par": -0.25, "<0>": -0.5, "is": -0.5}],
+        "text_offset": [0, 3],
+    }
+
+
+def test_parts_of_a_character_have_their_bytes_and_count_as_one() -> None:
+    steps = step(PAR, FIRST_HALF, shown=(b"Par", b"")), step(SECOND_HALF, IS, shown=("é".encode(), b"is"))
+    content = taken(answer(), *steps)["content"]
+    assert [one["token"] for one in content] == ["Par", "\ufffd", "\ufffd", "is"]
+    assert bytes(chain(*(one["bytes"] for one in content))) == "Paréis".encode()
+    assert taken(answer(chat=False), *steps)["text_offset"] == [0, 3, 3, 4]
+
+
+def test_of_tokens_with_the_same_text_a_completion_has_the_chosen_or_the_likeliest() -> None:
+    found = taken(answer(chat=False), step(FIRST_HALF, shown=(b"\xc3",), top=(SECOND_HALF, FIRST_HALF)))
+    assert found["top_logprobs"] == [{"\ufffd": -0.5}]
+    found = taken(answer(chat=False), step(PAR, shown=(b"Par",), top=(SECOND_HALF, FIRST_HALF)))
+    assert found["top_logprobs"] == [{"\ufffd": -0.25, "Par": -0.5}]
+
+
+def test_minus_infinity_is_a_number_as_in_openais_api() -> None:
+    one = step(PAR, shown=(b"Par",), logprob=-math.inf)
+    assert taken(answer(), one)["content"][0]["logprob"] == -9999
+    found = taken(answer(chat=False), one)
+    assert (found["token_logprobs"], found["top_logprobs"]) == ([-9999], [{"Par": -9999}])
+
+
+def test_an_end_token_is_not_shown_and_a_special_one_within_the_text_is() -> None:
+    found = taken(answer(), step(PAR, SPECIAL, shown=(b"Par", b"")), step(IS, END, shown=(b"is", b"")))
+    assert [(one["token"], one["bytes"]) for one in found["content"]] == [
+        ("Par", [80, 97, 114]),
+        ("<7>", None),
+        ("is", [105, 115]),
+    ]
+    assert taken(answer(), step(END, shown=(b"",)))["content"] == []
+
+
+def test_a_stop_string_is_not_shown_except_for_a_token_that_begins_before_it() -> None:
+    hidden = taken(answer(), step(PAR, shown=(b"Par",)), step(STOP, shown=(b"",)))
+    assert [one["token"] for one in hidden["content"]] == ["Par"]
+    part = taken(answer(), step(PAR, HIDES_A_PART, shown=(b"Par", b"!")))
+    assert [one["token"] for one in part["content"]] == ["Par", "!\n"]
+
+
+def test_in_a_stream_logprobs_come_with_their_text() -> None:
+    logprobs = answer(chat=False)
+    chunks = [
+        taken(logprobs, step(PAR, FIRST_HALF, shown=(b"Par", b""))),
+        taken(logprobs, step(SECOND_HALF, STOP, shown=("é".encode(), b""))),
+        taken(logprobs, step(STOP, IS, shown=(b"\n\n", b"\n\nis"))),
+        taken(logprobs),
+    ]
+    assert [chunk["tokens"] for chunk in chunks] == [["Par"], ["\ufffd", "\ufffd"], ["\n\n", "\n\n", "is"], []]
+    assert [chunk["text_offset"] for chunk in chunks] == [[0], [3, 3], [4, 6, 8], []]
