@@ -1,0 +1,209 @@
+// The page: connects its parts to its controls.
+
+import { Chat, copy } from "./chat.js";
+import { askWithKey, confirmed } from "./dialogs.js";
+import { Live } from "./live.js";
+import { isSend } from "./message.js";
+import { DEFAULTS, Store } from "./store.js";
+import { make, printable } from "./text.js";
+
+const CURRENT = "duo:current"; // the conversation of this tab, across reloads
+const FIELDS = ["system", "temperature", "top_p", "seed", "max_tokens"];
+const WAIT_MS = 1000;
+const WIDE = matchMedia("(min-width: 68.01rem)");
+
+const $ = (id) => document.getElementById(id);
+const input = $("input");
+const store = new Store((text) => {
+  $("problem").hidden = !text;
+  if ($("problem").textContent !== text) $("problem").textContent = text;
+});
+const chat = new Chat(store, $("scroller"), $("messages"), {
+  announce: (text) => ($("announce").textContent = text),
+  changed: showList,
+  running(isRunning) {
+    const focused = document.activeElement === $("stop") || document.activeElement === $("send");
+    $("send").hidden = isRunning;
+    $("stop").hidden = !isRunning;
+    if (focused) input.focus();
+  },
+});
+const live = new Live();
+
+// The model
+
+async function connect() {
+  while (true) {
+    try {
+      const [model] = (await (await askWithKey("/v1/models")).json()).data;
+      $("model").textContent = `${printable(model.id)} · context of ${model.meta.n_ctx.toLocaleString("en")} tokens`;
+      $("model").title = printable(model.id);
+      $("send").disabled = false;
+      return;
+    } catch (error) {
+      $("model").textContent = error.message;
+      if (error.status === 401) {
+        $("send").disabled = false; // sending asks for the key again
+        return;
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
+  }
+}
+
+// Conversations
+
+function open(conversation) {
+  chat.show(conversation);
+  try {
+    sessionStorage.setItem(CURRENT, conversation.id);
+  } catch {
+    // Then a reload begins a new conversation.
+  }
+  showList();
+  togglePanel("nav", false);
+}
+
+function showList() {
+  const current = chat.conversation.id;
+  const items = store.index.map(({ id, title }) => {
+    const name = printable(title);
+    const button = make("button", { type: "button", className: "open", textContent: name, title: name, dir: "auto" });
+    if (id === current) button.setAttribute("aria-current", "true");
+    button.onclick = () => open(store.load(id) ?? store.create());
+    const remove = make("button", { type: "button", className: "delete", textContent: "×", ariaLabel: `Delete ${name}` });
+    remove.onclick = () => deleteConversation(id, name);
+    return make("li", {}, button, remove);
+  });
+  $("conversations").replaceChildren(...items);
+}
+
+async function deleteConversation(id, name) {
+  $("delete-name").textContent = name;
+  if (!(await confirmed($("delete-dialog")))) return;
+  if (chat.answer?.conversation.id === id) {
+    chat.answer.conversation.deleted = true;
+    await chat.stop();
+  }
+  store.remove(id);
+  if (chat.conversation.id === id) open(store.create());
+  else showList();
+  $("new").focus();
+}
+
+$("delete-cancel").onclick = () => $("delete-dialog").close();
+$("new").onclick = () => {
+  open(store.create());
+  input.focus();
+};
+addEventListener("storage", () => {
+  store.reload(); // another tab has changed something
+  showList();
+});
+
+// Writing
+
+function send() {
+  const text = input.value;
+  if (!text.trim() || chat.isRunning || $("send").disabled) return;
+  input.value = "";
+  resize();
+  chat.send(text);
+  open(chat.conversation);
+}
+
+// For browsers without field-sizing.
+function resize() {
+  if (CSS.supports("field-sizing", "content")) return;
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight + 2}px`;
+}
+
+input.addEventListener("input", resize);
+input.addEventListener("keydown", (event) => {
+  if (!isSend(event)) return;
+  event.preventDefault();
+  send();
+});
+$("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+$("stop").onclick = () => chat.stop();
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) chat.stop();
+});
+$("messages").addEventListener("click", (event) => {
+  const button = event.target.closest(".copy-code");
+  if (button) copy(button.closest(".code").querySelector("code").textContent, button);
+});
+for (const [target, name] of [[window, "pagehide"], [document, "visibilitychange"]]) {
+  target.addEventListener(name, () => {
+    chat.save();
+    if (!document.hidden) chat.schedule();
+  });
+}
+
+// Panels and settings
+
+function togglePanel(name, isOpen) {
+  document.body.classList.toggle(name, isOpen);
+  $(`${name}-toggle`).setAttribute("aria-expanded", String(isOpen));
+  if (name === "live") live.open = isOpen;
+}
+
+function isOpen(name) {
+  return document.body.classList.contains(name);
+}
+
+$("nav-toggle").onclick = () => togglePanel("nav", !isOpen("nav"));
+$("live-toggle").onclick = () => {
+  togglePanel("live", !isOpen("live"));
+  store.settings.live = isOpen("live");
+  store.saveSettings();
+};
+$("colours").onchange = () => {
+  store.settings.colours = $("colours").checked;
+  document.body.classList.toggle("colours", store.settings.colours);
+  store.saveSettings();
+};
+$("settings-open").onclick = async () => {
+  for (const name of FIELDS) $(name).value = store.settings[name] ?? DEFAULTS[name];
+  $("settings-told").textContent = "";
+  await confirmed($("settings"));
+  for (const name of FIELDS) store.settings[name] = $(name).value;
+  store.saveSettings();
+};
+$("export").onclick = () => {
+  const text = JSON.stringify(store.exported());
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })) });
+  link.download = "duo-conversations.json";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+};
+$("import").onclick = () => $("import-file").click();
+$("import-file").onchange = async () => {
+  let told;
+  try {
+    const n = store.import(JSON.parse(await $("import-file").files[0].text()));
+    told = `${n} ${n === 1 ? "conversation was" : "conversations were"} imported.`;
+  } catch {
+    told = "This file is not an export of conversations.";
+  }
+  $("settings-told").textContent = told;
+  $("import-file").value = "";
+  showList();
+};
+
+$("colours").checked = store.settings.colours;
+document.body.classList.toggle("colours", store.settings.colours);
+togglePanel("live", store.settings.live ?? WIDE.matches);
+let current = null;
+try {
+  current = sessionStorage.getItem(CURRENT);
+} catch {
+  // A new conversation, then.
+}
+open((current && store.load(current)) || store.create());
+input.focus();
+connect();

@@ -1,0 +1,151 @@
+// The panel beside the chat: follows the lead's events while it is open and the page is visible.
+
+import { eventsOf } from "./api.js";
+import { askWithKey } from "./dialogs.js";
+import { Lanes } from "./lanes.js";
+import { make, printable } from "./text.js";
+
+const DRAW_MS = 250; // least time between two drawings of the lanes
+const [FIRST_WAIT_MS, MOST_WAIT_MS] = [1000, 15_000];
+const SCHEDULES = { async: "concurrent", sync: "sequential", off: "target alone" };
+
+const $ = (id) => document.getElementById(id);
+
+function put(id, text) {
+  const element = $(id);
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export class Live {
+  constructor() {
+    this.lanes = new Lanes($("lanes"), $("lanes-text"));
+    this.wanted = false;
+    this.controller = null;
+    this.drawn = 0;
+    this.timer = 0;
+    document.addEventListener("visibilitychange", () => this.follow());
+  }
+
+  set open(open) {
+    this.wanted = open;
+    this.follow();
+  }
+
+  // Connect or disconnect, as is wanted now.
+  follow() {
+    const wanted = this.wanted && !document.hidden;
+    if (wanted && !this.controller) {
+      this.controller = new AbortController();
+      this.run(this.controller.signal);
+    } else if (!wanted && this.controller) {
+      this.controller.abort();
+      this.controller = null;
+    }
+  }
+
+  async run(signal) {
+    let wait = FIRST_WAIT_MS;
+    while (!signal.aborted) {
+      let problem = "The connection to the lead was lost.";
+      try {
+        const response = await askWithKey("/v1/duo/events", { signal });
+        put("live-problem", "");
+        $("live-problem").hidden = true;
+        this.lanes.clear();
+        for await (const batch of eventsOf(response)) {
+          wait = FIRST_WAIT_MS;
+          this.take(batch);
+        }
+      } catch (error) {
+        problem = error.message;
+      }
+      if (signal.aborted) return;
+      put("live-problem", `${problem} Trying again.`);
+      $("live-problem").hidden = false;
+      await new Promise((resolve) => setTimeout(resolve, wait));
+      wait = Math.min(2 * wait, MOST_WAIT_MS);
+    }
+  }
+
+  take(batch) {
+    for (const { name, data } of batch) {
+      const event = JSON.parse(data);
+      if (name === "spans") this.lanes.add(event.spans);
+      else if (name === "state") showState(event);
+      else if (name === "progress") showProgress(event);
+    }
+    if (!this.timer && batch.some(({ name }) => name === "spans")) {
+      this.timer = setTimeout(() => {
+        this.timer = 0;
+        this.drawn = performance.now();
+        this.lanes.draw();
+      }, Math.max(0, this.drawn + DRAW_MS - performance.now()));
+    }
+  }
+}
+
+function showState({ model, draft, lookup, backs, queue, schedule }) {
+  put("target", model ? `${printable(model.name)} · ${gigabytes(model.size)}` : "loading …");
+  put("context", model ? `${model.n_ctx.toLocaleString("en")} tokens` : "–");
+  put("draft", draft ? printable(draft.name) + (draft.vocabulary === "translated" ? " (translated)" : "") : "none");
+  put("lookup", lookup ? "on" : "off");
+  put("queue", `${queue.running} running, ${queue.waiting} of at most ${queue.limit} waiting`);
+  put("schedule", schedule ? (SCHEDULES[schedule.now] ?? printable(schedule.now)) : "–");
+  put("reason", schedule?.reason ? `Since token ${schedule.at_token}: ${printable(schedule.reason)}` : "");
+  $("no-backs").hidden = backs.length > 0;
+  $("backs-table").hidden = backs.length === 0;
+  const cells = (back) => [
+    printable(back.name),
+    printable(back.model),
+    back.round_trip_ms === null ? "–" : `${back.round_trip_ms.toFixed(1)} ms`,
+    `${back.accepted} of ${back.verified}`,
+    back.in_use ? "yes" : "no",
+  ];
+  const rows = backs.map((back) => {
+    const elements = cells(back).map((text) => make("td", { dir: "auto", textContent: text }));
+    return make("tr", {}, ...elements);
+  });
+  $("backs").replaceChildren(...rows);
+}
+
+function showProgress({ tokens_per_s: rate, alone_tokens_per_s: alone, accepted_by_position: shares, draft, lookup }) {
+  put("rate", decimal(rate));
+  put("alone", decimal(alone));
+  put("ratio", rate && alone ? `${(rate / alone).toFixed(2)} ×` : "–");
+  showPositions(shares);
+  const parts = [];
+  if (draft.verified) parts.push(`draft ${draft.accepted} of ${draft.verified}`);
+  if (lookup.verified) parts.push(`lookup ${lookup.accepted} of ${lookup.verified}`);
+  put("accepted", parts.length ? `Per cent of candidates accepted: ${parts.join(", ")}.` : "No candidates so far.");
+}
+
+function showPositions(shares) {
+  const list = $("positions");
+  while (list.childElementCount > shares.length) list.lastChild.remove();
+  shares.forEach((share, i) => {
+    const item = list.children[i] ?? list.appendChild(positionItem(i + 1));
+    const [number, bar] = item.children;
+    const text = String(Math.round(100 * share));
+    if (number.textContent === text) return;
+    number.textContent = text;
+    bar.style.height = `${Math.round(44 * share)}px`;
+  });
+}
+
+function positionItem(n) {
+  return make(
+    "li",
+    {},
+    make("span"),
+    make("span", { className: "bar", ariaHidden: "true" }),
+    make("span", { className: "position", textContent: String(n) }),
+  );
+}
+
+function decimal(value) {
+  return value === null || value === undefined ? "–" : value.toFixed(1);
+}
+
+function gigabytes(bytes) {
+  return bytes < 1e9 ? `${Math.round(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`;
+}
