@@ -14,6 +14,8 @@ from duo.engine.engine import Engine
 from duo.engine.slot import Slot, TextRequest
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending, TextStream
 from duo.link.remote_drafts import RemoteDrafts
+from duo.llama.chat_template import ChatTemplate
+from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 
@@ -21,6 +23,7 @@ BOS, EOS, FIRST_BYTE = 1, 2, 3
 N_VOCAB = FIRST_BYTE + 256
 N_CTX = 512
 TEXT = "Paris is the capital of France."
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 N_STEP = 3  # tokens of a step; all but the last were candidates
 
 
@@ -32,6 +35,7 @@ def tokens_of(text: str) -> list[int]:
 class ScriptedModel:
     """What the server asks of a Model. Its tokens are bytes."""
 
+    chat_template = tool_template = ChatTemplate(TEMPLATE)
     path = Path("scripted.gguf")
     n_vocab = N_VOCAB
     n_ctx_train = 2048
@@ -40,6 +44,7 @@ class ScriptedModel:
     vocab_type = 2
     longest_token = 1
     quantisation = "F16"
+    description = "scripted 12K F16"
     bos, eos = BOS, -1
 
     def n_unknown(self, text: str) -> int:
@@ -58,7 +63,7 @@ class ScriptedModel:
         return b"".join(map(self.piece, tokens))
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+        return self.chat_template.render(messages)
 
 
 class ScriptedSlot:
@@ -67,6 +72,10 @@ class ScriptedSlot:
     def __init__(self) -> None:
         self.target = ScriptedModel()
         self.n_ctx = N_CTX
+        self.draft_model: ScriptedModel | None = None
+        self.translation: object = None
+        self.looks_up = False
+        self.policy_in_use: Policy | None = None
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.error: BaseException | None = None

@@ -15,7 +15,8 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from duo.errors import PromptError
 
-THINK, CALL = "<think>", "<tool_call>"  # what a model writes before its thoughts, and before a call
+THINK, END_OF_THOUGHT = "<think>", "</think>"
+CALL, END_OF_CALL = "<tool_call>", "</tool_call>"
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")  # names that no option may have
 
@@ -67,7 +68,7 @@ class ChatTemplate:
         """Whether calls are written as Hermes and Qwen write them: JSON between <tool_call> and </tool_call>."""
         try:
             _, _, call = self._render(_conversation(), _tools()).rpartition(f"{CALL}\n")
-            return call.startswith(f'{{"name": "{_TOOL}", "arguments": {{"{_ARGUMENT}": "{_VALUE}"}}}}\n</tool_call>')
+            return call.startswith(f'{{"name": "{_TOOL}", "arguments": {{"{_ARGUMENT}": "{_VALUE}"}}}}\n{END_OF_CALL}')
         except Exception:
             return False
 

@@ -1,16 +1,17 @@
-"""A script: converts the JSON schema on standard input to GBNF on standard output.
+"""A script: converts the JSON schema on standard input, or an array of schemas, to GBNF on standard output.
 
 llama-cpp-python's converter repeats what a schema repeats before anything can be measured, so a few KB can take a
 minute and gigabytes. Here, time, memory and output are limited. Only the standard library is imported: it is started
-for every new schema.
+for every new schema. Of an array, the rules of the first schema begin with `s0-`, those of the second with `s1-`.
 
-Arguments: the path of llama_cpp/llama_grammar.py, CPU seconds, bytes of memory, bytes of output. Exit status 1:
-standard output has the reason. A signal: the CPU time was used up.
+Arguments: the path of llama_cpp/llama_grammar.py, CPU seconds, bytes of memory, bytes of output, and `several` for an
+array. Exit status 1: standard output has the reason. A signal: the CPU time was used up.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -18,10 +19,14 @@ from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
+# The converter allows line ends and other control characters in strings, as JSON does not.
+_CHARACTER, _NO_CONTROL = r'char ::= [^"\\] |', r'char ::= [^"\\\x00-\x1F\x7F] |'
+_LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|(?P<name>[A-Za-z][A-Za-z0-9-]*)', re.DOTALL)
+
 
 def main() -> None:
     """Convert, as the arguments say; exits with a reason if the schema cannot be converted."""
-    converter, most_s, most_memory, most_output = sys.argv[1:]
+    converter, most_s, most_memory, most_output, *several = sys.argv[1:]
     with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (int(most_memory),) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -33,8 +38,13 @@ def main() -> None:
     loader.exec_module(module)
     try:
         schema = sys.stdin.buffer.read().decode()
-        json.loads(schema)
-        grammar = module.json_schema_to_gbnf(schema).encode()
+        parsed = json.loads(schema)
+        if several:
+            grammars = (module.json_schema_to_gbnf(json.dumps(one)) for one in parsed)
+            text = "\n".join(renamed(one, f"s{i}-") for i, one in enumerate(grammars))
+        else:
+            text = module.json_schema_to_gbnf(schema)
+        grammar = text.replace(_CHARACTER, _NO_CONTROL).encode()
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         refuse(f"is not valid JSON: {error}")
     except MemoryError:
@@ -45,6 +55,11 @@ def main() -> None:
     if len(grammar) > int(most_output):
         refuse(f"is a grammar of more than {most_output} bytes")
     sys.stdout.buffer.write(grammar)
+
+
+def renamed(grammar: str, prefix: str) -> str:
+    """The grammar with `prefix` before the names of its rules."""
+    return _LITERAL_OR_NAME.sub(lambda found: prefix + found[0] if found["name"] else found[0], grammar)
 
 
 def refuse(reason: str) -> None:

@@ -93,20 +93,32 @@ def schema_grammar(schema: str, name: str) -> str:
     Raises UsageError for a schema that is invalid or unsupported, or that is too large, also as a grammar. Blocks for
     some hundredths of a second, at most for some seconds.
     """
+    return _grammar(schema, name)
+
+
+def schemas_grammar(schemas: str, name: str) -> str:
+    """The grammars of a JSON array of schemas, with their roots called `s0-root`, `s1-root` and so on.
+
+    Raises and blocks like schema_grammar(); the limits are for all of them together.
+    """
+    return _grammar(schemas, name, "several")
+
+
+def _grammar(schema: str, name: str, *options: str) -> str:
     data = schema.encode("utf-8", "replace")
     if len(data) > MAX_SCHEMA:
         raise UsageError(f"{name} has more than {MAX_SCHEMA} bytes", name)
     try:
-        return _converted(data)
+        return _converted(data, *options)
     except ValueError as error:
         raise UsageError(f"{name} {error}", name) from None
 
 
 @functools.lru_cache(maxsize=16)
-def _converted(schema: bytes) -> str:
-    """The grammar of a schema. Raises ValueError with the reason."""
+def _converted(schema: bytes, *options: str) -> str:
+    """The grammar of a schema, or of several. Raises ValueError with the reason."""
     limits = map(str, (_CONVERT_S, _CONVERT_MEMORY, MAX_GRAMMAR))
-    command = child.script(convert_schema, llama_cpp.llama_grammar.__file__, *limits)
+    command = child.script(convert_schema, llama_cpp.llama_grammar.__file__, *limits, *options)
     try:
         done = subprocess.run(
             command, input=schema, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_HUNG_S, check=False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,6 +15,8 @@ from duo.link.guard import ApiError
 from duo.llama.grammar import checked, schema_grammar
 from duo.llama.model import Model
 from duo.server.bias import LogitBias, token_biases
+from duo.server.messages import ChatMessage
+from duo.server.tools import MOST_TOOLS, Tool, ToolChoice
 
 _MAX_MESSAGES = 4096
 _MAX_STOPS = 32
@@ -24,39 +27,6 @@ Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, msgspec.Meta(max_length=1024)]
-
-
-class ContentPart(msgspec.Struct):
-    """A part of a message."""
-
-    type: str
-    text: str = ""
-
-
-class ChatMessage(msgspec.Struct):
-    """A message of a chat."""
-
-    role: str
-    content: str | list[ContentPart] | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of characters, and of parts."""
-        if isinstance(self.content, list):
-            return len(self.content) + sum(len(part.text) for part in self.content)
-        return len(self.content or "")
-
-    def plain(self) -> dict[str, str]:
-        """The message for the chat template. Raises ApiError if it is not text."""
-        if self.tool_calls:
-            raise ApiError(400, "tool_calls are not supported")
-        role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
-        if isinstance(self.content, list):
-            if other := [part.type for part in self.content if part.type != "text"]:
-                raise ApiError(400, f"content of type {other[0]!r} is not supported: only text is")
-            return {"role": role, "content": "".join(part.text for part in self.content)}
-        return {"role": role, "content": self.content or ""}
 
 
 class StreamOptions(msgspec.Struct):
@@ -106,7 +76,6 @@ class TextRequestBody(msgspec.Struct):
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     n_probs: LogprobCount | None = None
-    tools: list[msgspec.Raw] | None = None
     functions: list[msgspec.Raw] | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -132,8 +101,24 @@ class ChatRequest(TextRequestBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=_MAX_MESSAGES)] = []
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
+
+    @property
+    def has_schema(self) -> bool:
+        """See TextRequestBody."""
+        return bool(self.tools) or super().has_schema
+
+    @property
+    def size(self) -> int:
+        """About how many characters the template is given."""
+        others = msgspec.json.encode((self.tools, self.chat_template_kwargs))
+        return sum(message.size for message in self.messages) + len(others)
 
     @property
     def n_logprobs(self) -> int | None:
@@ -149,6 +134,7 @@ class CompletionRequest(TextRequestBody):
     """POST /v1/completions."""
 
     prompt: str | list[int | str] = ""
+    tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
 
     @property
@@ -183,9 +169,17 @@ class Defaults:
 
 
 def generation_config(
-    request: TextRequestBody, prompt: list[int], defaults: Defaults, model: Model, n_ctx: int
+    request: TextRequestBody,
+    prompt: list[int],
+    defaults: Defaults,
+    model: Model,
+    n_ctx: int,
+    calls: Callable[[], str] | None = None,
 ) -> GenerationConfig:
-    """The options of a text. Raises ApiError, or BusyError. Blocks if the request has a JSON schema."""
+    """The options of a text; `calls`: the grammar of an answer with tools. Raises ApiError, or BusyError.
+
+    Blocks if the request has a JSON schema.
+    """
     _check_supported(request)
     if not prompt:
         raise ApiError(400, "the prompt has no tokens")
@@ -213,7 +207,7 @@ def generation_config(
     return GenerationConfig(
         replace(sampling, seed=secrets.randbits(32) if seed == -1 else seed % 2**64),
         _stop(request, config.stop),
-        _grammar(request) or config.grammar,
+        _grammar(request, calls) or config.grammar,
         n_logprobs=request.n_logprobs,
     )
 
@@ -221,8 +215,12 @@ def generation_config(
 def _check_supported(request: TextRequestBody) -> None:
     if request.n not in (None, 1):
         raise ApiError(400, f"n must be 1, not {request.n}: several choices are not supported")
+    if isinstance(request, CompletionRequest) and request.tools:
+        raise ApiError(400, "tools are not supported here: use /v1/chat/completions")
+    if request.functions:
+        raise ApiError(400, "functions is not supported: send tools")
     # An explicit False is the default.
-    for name in ("tools", "functions", "echo", "suffix"):
+    for name in ("echo", "suffix"):
         if getattr(request, name):
             raise ApiError(400, f"{name} is not supported")
 
@@ -235,7 +233,7 @@ def _stop(request: TextRequestBody, default: StopConfig) -> StopConfig:
     return StopConfig(n_predict, (*default.stop_strings, *stops), ignore_eos)
 
 
-def _grammar(request: TextRequestBody) -> str | None:
+def _grammar(request: TextRequestBody, calls: Callable[[], str] | None) -> str | None:
     """The grammar of the text. Raises ApiError if it is given more than once, or is too large or unsupported."""
     schemas = [request.json_schema] if request.json_schema is not None else []
     form = request.response_format
@@ -243,9 +241,11 @@ def _grammar(request: TextRequestBody) -> str | None:
         schemas.append((form.json_schema.schema if form.json_schema is not None else form.schema) or {})
     elif form is not None and form.type != "text":
         raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
-    if len(schemas) + (request.grammar is not None) > 1:
-        raise ApiError(400, "grammar, json_schema and response_format exclude each other: send one")
+    if len(schemas) + (request.grammar is not None) + (calls is not None) > 1:
+        raise ApiError(400, "grammar, json_schema, response_format and tools exclude each other: send one")
     try:
+        if calls is not None:
+            return calls()
         if schemas:
             return schema_grammar(msgspec.json.encode(schemas[0]).decode(), "the schema")
         if request.grammar is not None:

@@ -12,7 +12,10 @@ import msgspec
 log = logging.getLogger("duo.server")
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
-_OTHERS = {"min_tokens", "models", "temperature_last", "tool_ids", "top_a"}
+_OTHERS = {
+    "chat_template", "min_tokens", "models", "parse_tool_calls", "reasoning_effort", "temperature_last", "tool_ids",
+    "top_a", "top_logprobs",
+}  # fmt: skip
 _SYNONYMS = {"max_length": "max_tokens", "stop_sequences": "stop", "temp": "temperature"}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{1,39}")  # can be sent in a header
 _MOST_COMPARED = 32  # unknown fields of one request

@@ -25,6 +25,8 @@ from duo.link.route import draft_route
 from duo.server.answers import Shape
 from duo.server.api import ChatRequest, CompletionRequest, Defaults
 from duo.server.bodies import received
+from duo.server.chats import Chat, rendered
+from duo.server.events import LiveEvents
 from duo.server.model_api import ModelApi
 from duo.server.openapi import document
 from duo.server.page import Page
@@ -83,6 +85,7 @@ class Lead:
         self._texts = Texts(self.drafts, n_queue, text_defaults, on_step, on_text)
         self._work = TokenWork()
         self._model_api = ModelApi(self._texts, self._work, alias, text_defaults)
+        self._events = LiveEvents(self._texts, self.drafts, lambda: self.model_name)
         origins = frozenset(o.rstrip("/") for o in cors_origins)
         self._page = Page() if page else None
         public = self._page.paths if self._page is not None else frozenset[str]()
@@ -113,6 +116,7 @@ class Lead:
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
         self._texts.stop()
+        self._events.stop()
 
     def close(self) -> None:
         """Stop, wait a few seconds for responses to end, and close the port. Does not close the engine."""
@@ -130,10 +134,12 @@ class Lead:
             *_twice("/health", self._health),
             Route("/metrics", self._metrics),
             Route("/openapi.json", self._openapi),
+            Route("/v1/duo/events", self._events.events),
             *_twice("/models", self._model_api.models),
             Route("/v1/models/{name:path}", self._model_api.model),
             *_twice("/chat/completions", self._chat, "POST"),
             *_twice("/completions", self._complete, "POST"),
+            Route("/apply-template", self._apply_template, methods=["POST"]),
             Route("/props", self._model_api.props),
             Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
             Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
@@ -177,25 +183,22 @@ class Lead:
 
     # Texts
 
-    async def _chat(self, request: Request) -> Response:
+    async def _rendered(self, request: Request) -> tuple[ChatRequest, Chat]:
         engine = self._texts.engine
         body = await received(request, self._work, ChatRequest)
-        if not body.messages:
-            raise ApiError(400, "messages must not be empty")
         self._model_api.check(body.model)
+        return body, await self._work.run(body.size, lambda: rendered(body, engine.slot.target, engine.slot.n_ctx))
 
-        def work() -> list[int]:
-            slot = engine.slot
-            messages = [message.plain() for message in body.messages]
-            contents = "".join(message["content"] for message in messages)
-            check_text(contents, slot.target, slot.n_ctx, is_prompt=False)  # a template may copy them often
-            prompt = engine.apply_chat_template(messages)
-            check_text(prompt, slot.target, slot.n_ctx)
-            return engine.tokenize(prompt)
+    async def _chat(self, request: Request) -> Response:
+        engine = self._texts.engine
+        body, chat = await self._rendered(request)
+        tokens = await self._work.run(len(chat.prompt), lambda: engine.tokenize(chat.prompt))
+        shape = Shape(self.model_name, chat=True, format=chat.format(body.reasoning_format))
+        return await self._texts.write(request, tokens, body, shape, chat.grammar)
 
-        n_bytes = sum(message.size for message in body.messages)
-        prompt = await self._work.run(n_bytes, work)
-        return await self._texts.write(request, prompt, body, Shape(self.model_name, chat=True))
+    async def _apply_template(self, request: Request) -> Response:
+        _, chat = await self._rendered(request)
+        return json_response({"prompt": chat.prompt})
 
     async def _complete(self, request: Request) -> Response:
         engine = self._texts.engine

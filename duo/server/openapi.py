@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ from starlette.routing import Route
 
 from duo import __version__
 from duo.server.api import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from duo.server.progress import Progress, Spans, TextBegins, TextEnds
+from duo.server.state import LeadState
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {
@@ -24,25 +26,6 @@ _ERRORS = {
     426: "The path is the WebSocket of remote drafts.",
     500: "The generation failed.",
     503: "The model is loading, the queue full, or the server stopping.",
-}
-_EVENT = {
-    "type": "object",
-    "description": "An event of a stream, and the last.",
-    "required": ["data"],
-    "properties": {
-        "data": {
-            "anyOf": [
-                {
-                    "type": "string",
-                    "contentMediaType": "application/json",
-                    "contentSchema": {
-                        "anyOf": [{"$ref": _REFERENCE.format(name=name)} for name in ("CompletionObject", "Error")]
-                    },
-                },
-                {"const": "[DONE]"},
-            ]
-        }
-    },
 }
 _GET_ERRORS = (401, 403, 500, 503)
 _POST_ERRORS = (400, 401, 403, 404, 408, 413, 500, 503)
@@ -96,6 +79,12 @@ class Props(msgspec.Struct):
     eos_token: str
     build_info: str
     is_sleeping: bool
+
+
+class PromptText(msgspec.Struct):
+    """The messages of a chat, in the model's chat template."""
+
+    prompt: str
 
 
 class Token(msgspec.Struct):
@@ -181,6 +170,7 @@ class Operation:
     request: type[msgspec.Struct] | None = None
     is_streamed: bool = False
     errors: tuple[int, ...] = _GET_ERRORS
+    events: tuple[type[msgspec.Struct], ...] = ()  # of a stream of server-sent events with names
 
 
 # By the name of the endpoint's function.
@@ -188,9 +178,15 @@ OPERATIONS = {
     "_health": Operation("Whether the server can generate texts", Health),
     "_metrics": Operation("Metrics for Prometheus", "text/plain"),
     "_openapi": Operation("This document", "application/json"),
+    "events": Operation(
+        "What happens, as events: state, text, progress, spans",
+        "text/event-stream",
+        events=(LeadState, TextBegins, TextEnds, Progress, Spans),
+    ),
     "models": Operation("The model as a list", Models),
     "model": Operation("The model", ModelObject, errors=(*_GET_ERRORS, 404)),
     "_chat": Operation("The answer to messages", CompletionObject, ChatRequest, is_streamed=True, errors=_POST_ERRORS),
+    "_apply_template": Operation("The prompt of a chat", PromptText, ChatRequest, errors=_POST_ERRORS),
     "_complete": Operation("The text after a prompt", CompletionObject, CompletionRequest, True, _POST_ERRORS),
     "props": Operation("Properties of the server and the model", Props),
     "tokenize": Operation("The tokens of a text", Tokens, TokenizeRequest, errors=_POST_ERRORS),
@@ -200,7 +196,8 @@ OPERATIONS = {
 
 def document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any]:
     """The OpenAPI document of `routes`; `needs_key`: clients must send an API key."""
-    structs = {kind for op in OPERATIONS.values() for kind in (op.answer, op.request) if not isinstance(kind, str)}
+    used = (kind for op in OPERATIONS.values() for kind in (op.answer, op.request, *op.events))
+    structs = {kind for kind in used if not isinstance(kind, str)}
     kinds = sorted((kind for kind in (*structs, Error) if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     paths: dict[str, Any] = {}
@@ -228,7 +225,9 @@ def _operation(operation: Operation, path: str, route: Route) -> dict[str, Any]:
     }
     content = _content(operation.answer)
     if operation.is_streamed:
-        content |= {"text/event-stream": {"schema": _EVENT}}
+        content |= _events("CompletionObject", "Error", more=[{"const": "[DONE]"}])
+    elif operation.events:
+        content = _events(*(kind.__name__ for kind in operation.events))
     fields: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"\W+", "_", path).strip("_"),
@@ -244,6 +243,22 @@ def _operation(operation: Operation, path: str, route: Route) -> dict[str, Any]:
     if route.endpoint.__name__ == "_health":
         fields["security"] = []
     return fields
+
+
+def _events(*names: str, more: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Server-sent events whose data is one of these structs as JSON, or `more`."""
+    structs = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [{"$ref": _REFERENCE.format(name=name)} for name in names]},
+    }
+    schema = {
+        "type": "object",
+        "description": "An event.",
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": {"anyOf": [structs, *more]}},
+    }
+    return {"text/event-stream": {"schema": schema}}
 
 
 def _content(kind: type[msgspec.Struct] | str) -> dict[str, Any]:

@@ -39,40 +39,50 @@ class Texts:
     ) -> None:
         self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
         self.stopped = threading.Event()
-        self._n_queue = n_queue
+        self.n_queue = n_queue
+        self.on_submit: Callable[[int, TextRequest], None] | None = None  # with each text and its number
         self._defaults = defaults
         self._on_step = on_step
         self._on_text = on_text
         self._conversions = anyio.CapacityLimiter(_MOST_CONVERSIONS)
         self._n_conversions = 0  # that run or wait
-        self._engine: Engine | None = None
-        self._requests: set[TextRequest] = set()  # that have not ended
+        self.loaded: Engine | None = None  # the engine, also after stop()
+        self._requests: dict[TextRequest, int] = {}  # that have not ended, and their numbers
+        self._n_submitted = 0
 
     @property
     def n_texts(self) -> int:
         """Number of texts that are being generated or wait in the queue."""
-        return self._engine.n_texts if self._engine is not None else 0
+        return self.loaded.n_texts if self.loaded is not None else 0
+
+    def unfinished(self) -> dict[TextRequest, int]:
+        """The texts that have not ended, in the order in which they were requested, and their numbers."""
+        return self._requests.copy()
+
+    def is_unfinished(self, request: TextRequest) -> bool:
+        """Whether a text has not ended. If it has, its metrics are complete."""
+        return request in self._requests
 
     @property
     def engine(self) -> Engine:
         """The engine. Raises BusyError before load() and after stop()."""
-        if self._engine is None or self.stopped.is_set():
+        if self.loaded is None or self.stopped.is_set():
             raise BusyError(STOPPING if self.stopped.is_set() else LOADING)
-        return self._engine
+        return self.loaded
 
     def load(self, engine: Engine) -> None:
         """Accept requests from now on."""
-        self._engine = engine
+        self.loaded = engine
 
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
         self.stopped.set()
-        if self._engine is not None:
-            self._engine.fail(BusyError(STOPPING), self._requests)
+        if self.loaded is not None:
+            self.loaded.fail(BusyError(STOPPING), self._requests)
 
     def _check_queue(self, n_waiting: int) -> None:
-        if n_waiting > self._n_queue:
-            raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
+        if n_waiting > self.n_queue:
+            raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
 
     async def _convert(self, options: Callable[[], GenerationConfig]) -> GenerationConfig:
         """The options of a request with a schema. Raises ApiError, BusyError."""
@@ -84,12 +94,20 @@ class Texts:
             self._n_conversions -= 1
 
     async def write(
-        self, request: Request, prompt: list[int], body: ChatRequest | CompletionRequest, shape: Shape
+        self,
+        request: Request,
+        prompt: list[int],
+        body: ChatRequest | CompletionRequest,
+        shape: Shape,
+        calls: Callable[[], str] | None = None,
     ) -> Response:
-        """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
+        """Generate a text; `calls`: see generation_config().
+
+        Raises ApiError, DuoError or ClientDisconnect before the response has begun.
+        """
         engine = self.engine
         slot = engine.slot
-        options = partial(generation_config, body, prompt, self._defaults, slot.target, slot.n_ctx)
+        options = partial(generation_config, body, prompt, self._defaults, slot.target, slot.n_ctx, calls)
         if body.has_schema:
             config = await self._convert(options)
         else:
@@ -108,12 +126,19 @@ class Texts:
                     self.metrics.add(text.metrics, text.n_cached)
                     self._on_text(text)
             finally:
-                self._requests.discard(text)
+                self._requests.pop(text, None)
                 events.end(error)
 
         text = TextRequest(prompt, config, put)
-        self._requests.add(text)
-        engine.submit(text, end)
+        self._n_submitted += 1
+        self._requests[text] = self._n_submitted
+        try:
+            engine.submit(text, end)
+        except BaseException:
+            self._requests.pop(text, None)
+            raise
+        if self.on_submit is not None:
+            self.on_submit(self._n_submitted, text)
         try:
             async with events.while_connected(request):
                 first = await events.first()

@@ -19,7 +19,18 @@ def test_all_endpoints_are_described(make_lead: MakeLead) -> None:
     document = client_of(make_lead()).get("/openapi.json").json()
     assert (document["openapi"], document["info"]["version"]) == ("3.1.0", duo.__version__)
     post = {"/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/tokenize", "/detokenize"}
-    get = {"/v1/health", "/health", "/metrics", "/openapi.json", "/v1/models", "/models", "/v1/models/{name}", "/props"}
+    post.add("/apply-template")
+    get = {
+        "/v1/health",
+        "/health",
+        "/metrics",
+        "/openapi.json",
+        "/v1/duo/events",
+        "/v1/models",
+        "/models",
+        "/v1/models/{name}",
+        "/props",
+    }
     assert {path: set(item) for path, item in document["paths"].items()} == {
         **{path: {"post"} for path in post},
         **{path: {"get"} for path in get},

@@ -58,7 +58,7 @@ def test_an_unknown_path_is_answered_with_the_endpoints(client: TestClient, lead
     answer = client.post("/v1/embeddings", json={})
     assert_error(answer, 404, "^there is no '/v1/embeddings'; the endpoints are GET ")
     said = answer.json()["error"]["message"]
-    assert said.endswith("; POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize")
+    assert said.endswith("; POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize")
     document = client.get("/openapi.json").json()
     assert len(document["paths"]) > len(OPERATIONS)
     for path in document["paths"]:
