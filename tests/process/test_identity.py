@@ -17,6 +17,8 @@ def test_the_exact_text_is_the_targets_own_in_every_schedule(
 ) -> None:
     with opened(*demo_pair, n=10) as pair:
         plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=temp, seed=5))
-        assert len(plain) == 10
+        logprobs = pair.logprobs
+        assert len(plain) == len(logprobs) == 10
         for i, (name, policy) in enumerate(policies().items()):
             assert pair.write(pair.draft, policy, (ONE, TWO)[i % 2]) == plain, name
+            assert pair.logprobs == logprobs, f"{name}: to the last bit"

@@ -23,7 +23,7 @@ from duo.spec.policy import Policy
 from duo.spec.sampling import chooser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Logits
+from duo.spec.types import Logits, TokenLogprobs
 from duo.spec.verify import Matching
 from tests.fakes import RANKS, Eager, Preparing, restless
 
@@ -31,6 +31,7 @@ ONE = ThreadConfig(1, 1, (1,), (1, 1))
 TWO = ThreadConfig(2, 2, (1, 2), (1, 1))
 
 N_CTX = 1024
+N_LOGPROBS = 5
 
 
 class Pair:
@@ -45,6 +46,7 @@ class Pair:
         self.prompt: list[int] = []
         self.sampling = SamplingConfig()
         self.metrics = Metrics()  # of the last text
+        self.logprobs: list[TokenLogprobs] = []  # of its tokens
 
     def close(self) -> None:
         self.target.close()
@@ -88,9 +90,11 @@ class Pair:
             cache.end(self.prompt)  # as much of it as is there
             local = LocalDraft(cache, policy, threads)
         target = self.target if before is None else Before(self.target, before)
-        generation = Generation(target, request, Matching(sampler), threads, local)
+        generation = Generation(target, request, Matching(sampler), threads, local, n_logprobs=N_LOGPROBS)
         with Background(generation.run, "test") as running:  # a thread of its own: its OpenMP threads end with it
-            return [token for step in running for token in step.tokens]
+            steps = list(running)
+        self.logprobs = [found for step in steps for found in step.logprobs]
+        return [token for step in steps for token in step.tokens]
 
 
 @contextmanager
