@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from duo.diagnose.records import Records
 from duo.engine.metrics import BranchRecord, Event, Metrics, Resolution, StepRecord
 from duo.errors import TraceError
 from duo.models.files import MIB, read_path
@@ -38,12 +39,11 @@ class TraceFile:
 
     def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
         """Create the file; its first event contains `about`, which consists of JSON types. Raises OSError."""
-        self._metrics = metrics
+        self._records = Records(metrics)
         self._file = path.open("wb")
         self.error: OSError | None = None
         self._start = time.perf_counter()
         self._due = 0.0
-        self._n_seen = [0] * 6
         self._recent: deque[StepRecord] = deque(maxlen=_RATE_STEPS)
         self._named = {"target"}
         metrics.details = []
@@ -72,24 +72,18 @@ class TraceFile:
                 self.error = error
 
     def _fresh(self) -> Iterator[bytes]:
-        """What was recorded since the last call. Other threads append to the lists meanwhile."""
-        log = self._metrics
-        sources: list[Sequence[Event | StepRecord | BranchRecord | Resolution]] = [
-            log.events, log.draft_events, log.details or [], log.steps, log.branch_records, log.resolutions
-        ]  # fmt: skip
-        for i, source in enumerate(sources):
-            seen, self._n_seen[i] = self._n_seen[i], len(source)
-            for record in source[seen : self._n_seen[i]]:
-                if isinstance(record, StepRecord):
-                    yield from self._step(record)
-                elif isinstance(record, BranchRecord | Resolution):
-                    yield from self._named_lane(BRANCHES)
-                    yield self._branch(record)
-                elif record.lane in LANES:
-                    yield from self._named_lane(record.lane)
-                    yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
-                else:
-                    yield self._counter(record.name, record.end, record.n)
+        """What was recorded since the last call."""
+        for record in self._records.fresh():
+            if isinstance(record, StepRecord):
+                yield from self._step(record)
+            elif isinstance(record, BranchRecord | Resolution):
+                yield from self._named_lane(BRANCHES)
+                yield self._branch(record)
+            elif record.lane in LANES:
+                yield from self._named_lane(record.lane)
+                yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
+            else:
+                yield self._counter(record.name, record.end, record.n)
 
     def _named_lane(self, lane: str) -> Iterator[bytes]:
         """The name of a lane, before its first event."""

@@ -18,7 +18,7 @@ from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, R
 from duo.link.remote_drafts import RemoteDrafts
 from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates, Guess
+from duo.spec.types import Candidates, Guess, Source
 
 log = logging.getLogger("duo.link")
 
@@ -43,6 +43,8 @@ class RemoteDraft(QueuedDraft):
     def __init__(self, drafts: RemoteDrafts, admission: Admission, send: Send, peer: str) -> None:
         super().__init__(drafts.new_policy(""))
         self.name = self.model = peer
+        self.number = 0  # among all that have connected
+        self.n_verified = self.n_accepted = 0  # candidates, in all texts; the target's thread counts them
         self._admission = admission
         self._drafts = drafts
         self._send = send
@@ -102,6 +104,9 @@ class RemoteDraft(QueuedDraft):
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Draft."""
         super().commit(tokens, cost)
+        if cost is not None and cost.source is Source.DRAFT:
+            self.n_verified += cost.n_candidates
+            self.n_accepted += min(cost.n_candidates, max(0, len(tokens) - 1))
         self._notify()
 
     def end(self) -> None:

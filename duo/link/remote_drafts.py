@@ -64,10 +64,15 @@ class RemoteDrafts:
         self._last_used: RemoteDraft | None = None
 
     @property
+    def connected(self) -> list[RemoteDraft]:
+        """The drafts that are connected, in the order in which they would be used."""
+        with self._lock:
+            return list(self._line)
+
+    @property
     def n_connected(self) -> int:
         """Number of drafts that are connected."""
-        with self._lock:
-            return len(self._line)
+        return len(self.connected)
 
     @property
     def latency_s(self) -> float:
@@ -110,6 +115,7 @@ class RemoteDrafts:
                 return False
             self._line.append(draft)
             self._counts["joined"] += 1
+            draft.number = self._counts["joined"]
             if not self._makes_calls:
                 self._makes_calls = True
                 # A daemon: it holds nothing that needs to be cleaned up at exit.

@@ -138,6 +138,11 @@ class CostModel:
             self._drawn[n] = now
             self._forget_curves()
 
+    def measured_s(self, n: int) -> float:
+        """T(n) as measured in this condition; 0 if it was not. Any thread may call it."""
+        time = self._target.get(n)
+        return time.value if time is not None else 0.0
+
     def n_measured(self, n: int) -> int:
         """How many times a batch of `n` tokens was measured in this condition."""
         return self._target[n].n if n in self._target else 0

@@ -71,7 +71,8 @@ def no_internal_errors(lead: Lead, caplog: pytest.LogCaptureFixture) -> Iterator
 def requests(lead: Lead) -> st.SearchStrategy[Any]:
     """A request to any endpoint, right or wrong."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", lead.app)
-    operations = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    found = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    operations = [op for op in found if op.path != "/v1/duo/events"]  # which does not end
     return st.one_of(
         [op.as_strategy(generation_mode=mode) for op in operations for mode in GenerationMode.from_choice("all")]
     )
