@@ -359,6 +359,20 @@ def test_right_candidates_are_accepted(stage: Stage, joined: Back) -> None:
     assert stage.n_accepted > N // 2
 
 
+def test_a_draft_counts_its_candidates_in_all_texts(stage: Stage, joined: Back) -> None:
+    n_verified = n_accepted = 0
+    for _ in range(2):
+        stage.begin_paced()
+        joined.draft(joined.begin(), lambda position: TRUTH.get(position, 0) if position % 5 else 0)
+        stage.finish()
+        steps = stage.writing.metrics.steps
+        n_verified += sum(step.n_candidates for step in steps)
+        n_accepted += sum(step.n_accepted for step in steps)
+        (draft,) = stage.drafts.connected
+        assert 0 < n_accepted < n_verified
+        assert (draft.n_verified, draft.n_accepted) == (n_verified, n_accepted)
+
+
 @pytest.mark.parametrize("every", [1, 3, 7])
 def test_wrong_candidates_are_rejected_however_sure_they_are(stage: Stage, joined: Back, every: int) -> None:
     """With 7, a back is right until it is believed."""

@@ -103,6 +103,15 @@ def test_larger_batches_never_take_less_and_doubt_never_makes_them_faster(
             assert all(low <= high * (1 + 1e-9) for low, high in zip(fast, slow, strict=True))
 
 
+def test_only_what_was_measured_in_this_condition_is_a_measured_time() -> None:
+    alone = CostModel()
+    beside = CostModel(alone)
+    alone.add_target(1, 0.02)
+    assert (alone.measured_s(1), alone.measured_s(2), beside.measured_s(1)) == (0.02, 0.0, 0.0)
+    assert alone.target_s(2) > 0
+    assert beside.target_s(1) > 0
+
+
 def test_what_was_not_measured_is_inferred_from_the_other_condition() -> None:
     alone = CostModel()
     beside = CostModel(alone, slower=1.5)
