@@ -32,19 +32,20 @@ def tiny_llama(
     n_layer: int = 1,
     max_tensors: int = 0,
     chat_template: str | None = None,
+    control: tuple[str, ...] = (),
 ) -> Path:
     """A llama with a vocabulary of its own unless told otherwise.
 
     `depth` is how much a layer adds: with little of it, what comes next is mostly up to the last token, and models of
     the same seed often agree, whatever their architecture.
 
-    `padding` adds that many unused tokens; with `max_tensors` it is split into parts of so many tensors, and the
-    first part's path is returned.
+    `control` adds special tokens, and `padding` that many unused ones; with `max_tensors` it is split into parts of so
+    many tensors, and the first part's path is returned.
     """
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=max_tensors)
     _write_sizes(writer, N_FF, n_layer)
     _write_attention(writer)
-    n_vocab = _write_vocabulary(writer, words, padding, add_bos) if vocabulary else 32
+    n_vocab = _write_vocabulary(writer, words, padding, add_bos, control) if vocabulary else 32
     if not vocabulary:
         writer.add_vocab_size(n_vocab)
     if chat_template is not None:
@@ -56,6 +57,19 @@ def tiny_llama(
             _add_attention(weights, layer, depth)
             weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
             _add_feed_forward(weights, layer, depth)
+    return _finish(writer, path)
+
+
+def with_chat_template(source: Path, path: Path, template: str) -> Path:
+    """A copy of a model with another chat template."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "tokenizer.chat_template"):
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if field.types[1:] else None)
+    writer.add_chat_template(template)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     return _finish(writer, path)
 
 
@@ -199,13 +213,16 @@ def _write_attention(writer: gguf.GGUFWriter, n_head_kv: int | list[int] = N_HEA
     writer.add_value_length(N_EMBD_HEAD)
 
 
-def _write_vocabulary(writer: gguf.GGUFWriter, words: tuple[str, ...], padding: int, add_bos: bool) -> int:
-    """A SentencePiece vocabulary: special tokens, bytes, words, padding. Returns its size."""
+def _write_vocabulary(
+    writer: gguf.GGUFWriter, words: tuple[str, ...], padding: int, add_bos: bool, control: tuple[str, ...] = ()
+) -> int:
+    """A SentencePiece vocabulary: special tokens, bytes, words, more special tokens, padding. Returns its size."""
     special = [("<unk>", gguf.TokenType.UNKNOWN), ("<s>", gguf.TokenType.CONTROL), ("</s>", gguf.TokenType.CONTROL)]
     tokens = [
         *special,
         *((f"<0x{byte:02X}>", gguf.TokenType.BYTE) for byte in range(256)),
         *((word, gguf.TokenType.NORMAL) for word in words),
+        *((text, gguf.TokenType.CONTROL) for text in control),
         *((f"<unused{i}>", gguf.TokenType.UNUSED) for i in range(padding)),
     ]
     writer.add_tokenizer_model("llama")

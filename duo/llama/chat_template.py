@@ -15,8 +15,10 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from duo.errors import PromptError
 
+# What a model writes around its thoughts, and around a call.
 THINK, END_OF_THOUGHT = "<think>", "</think>"
 CALL, END_OF_CALL = "<tool_call>", "</tool_call>"
+TAGS = frozenset(tag.encode() for tag in (THINK, END_OF_THOUGHT, CALL, END_OF_CALL))
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")  # names that no option may have
 

@@ -14,7 +14,7 @@ import llama_cpp
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
 from duo.llama import library
-from duo.llama.chat_template import ChatTemplate, Messages, Tools
+from duo.llama.chat_template import TAGS, ChatTemplate, Messages, Tools
 from duo.llama.gguf_check import check_file
 from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.handle import Handle
@@ -284,10 +284,14 @@ class Model(Handle):
         return {one: self._tokenize(one, add_bos=False, special=False) for one in usable}
 
     def piece(self, token: int) -> bytes:
-        """The bytes of `token` in a text; empty for special tokens. Raises PromptError if there is no such token."""
+        """The bytes of `token` in a text; empty for special tokens, except the tags of thoughts and calls.
+
+        Raises PromptError if there is no such token.
+        """
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = self._piece(token, special=False)
+            spelled = self._piece(token, special=True)
+            piece = self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
         return piece
 
     def spelling(self, tokens: Sequence[int]) -> bytes:

@@ -16,7 +16,7 @@ class ContentPart(msgspec.Struct):
     text: str = ""
 
 
-class FunctionCall(msgspec.Struct):
+class GivenFunction(msgspec.Struct):
     """What a tool call calls. OpenAI's arguments are JSON in a string."""
 
     name: str
@@ -34,15 +34,15 @@ class FunctionCall(msgspec.Struct):
         return {"name": self.name, "arguments": arguments}
 
 
-class ToolCall(msgspec.Struct):
+class GivenCall(msgspec.Struct):
     """A call in a message of the assistant."""
 
-    function: FunctionCall
+    function: GivenFunction
     id: str | None = None
     type: Literal["function"] = "function"
 
     def parsed(self) -> dict[str, Any]:
-        """The call for the chat template. Raises ApiError: see FunctionCall."""
+        """The call for the chat template. Raises ApiError: see GivenFunction."""
         id_ = {"id": self.id} if self.id is not None else {}
         return {**id_, "type": self.type, "function": self.function.parsed()}
 
@@ -54,7 +54,7 @@ class ChatMessage(msgspec.Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[GivenCall] | None = None
     tool_call_id: str | None = None
 
     @property

@@ -14,7 +14,9 @@ from duo.llama.grammar import schemas_grammar
 
 MOST_TOOLS = 256
 
-FunctionName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.:/-]{1,128}$")]  # nothing that JSON or GBNF escapes
+FunctionName = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")
+]  # nothing that JSON or GBNF escapes
 
 
 class Function(msgspec.Struct):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_a_long_text_is_tokenised_on_a_stack_of_its_own(bpe: Model, monkeypatch:
     assert bpe.tokenize(LONG) == [ord("a")] * 5000 == 5000 * bpe.tokenize("a")
     assert {thread is threading.main_thread() for thread in threads} == {True, False}
     assert threading.stack_size() == 0, "other threads have the usual stack"
+
+
+def test_tags_are_part_of_the_text_and_other_special_tokens_are_not(tmp_path: Path) -> None:
+    tags = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    path = tiny_llama(tmp_path / "tags.gguf", words=("▁",), control=("<|im_start|>", *tags))
+    with closing(Model(ModelConfig(path), vocabulary_only=True)) as model:
+        special = range(260, 265)
+        assert model.spelling(special) == b"<|im_start|>" + "".join(tags).encode()
+        assert [model.piece(token) for token in special] == [b"", *(tag.encode() for tag in tags)]
 
 
 def test_without_memory_for_the_stack_a_text_is_refused(bpe: Model, monkeypatch: pytest.MonkeyPatch) -> None:

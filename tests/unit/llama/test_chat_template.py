@@ -1,0 +1,118 @@
+"""Chat templates: what they are given, what they may do, and what they show about a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from duo.errors import PromptError
+from duo.llama.chat_template import ChatTemplate
+from tests.chat_templates import HERMES, OTHER, PLAIN
+
+USER = {"role": "user", "content": "Hi <b>é</b>"}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é<"}}}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "1", "content": "2"}
+TOOL = {"type": "function", "function": {"name": "add", "description": "d", "parameters": {"type": "object"}}}
+
+
+def prompt(source: str, *messages: dict[str, Any], tools: Any = (), **options: Any) -> str:
+    return ChatTemplate(source, name="m.gguf", bos="<s>", eos="</s>").render(messages or (USER,), tools, options)
+
+
+def test_a_conversation_with_a_call() -> None:
+    assert prompt(HERMES, USER, CALLED, RESULT, tools=[TOOL], enable_thinking=False) == (
+        "<|im_start|>system\n# Tools\n<tools>\n"
+        '{"type": "function", "function": {"name": "add", "description": "d", "parameters": {"type": "object"}}}\n'
+        '</tools>\nCall a function: <tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\nHi <b>é</b><|im_end|>\n"
+        "<|im_start|>assistant\n\n"
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é<"}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>Hi <b>é</b></s>"),
+        ("{{ add_generation_prompt }}", "True"),
+        ("{{ tools is defined }}{{ functions is defined }}{{ tool_choice is defined }}", "FalseFalseFalse"),
+        ("{% for tool in tools %}x{% endfor %}", ""),
+        ("{% set a = [] %}{% set _ = a.append(1) %}{{ a | tojson }}", "[1]"),
+        ("{{ [3, 4] | map('string') | tojson }}", '["3", "4"]'),
+        ("{{ {'b': 'é', 'a': '<'} | tojson(sort_keys=true, indent=1) }}", '{\n "a": "<",\n "b": "é"\n}'),
+        ("{% generation %}{{ 1 }}{% endgeneration %}", "1"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% if true %}\n  {% if true %}\nx{% endif %}\n{% endif %}", "x"),
+        ("{{ strftime_now('%%') }}", "%"),
+    ],
+)
+def test_what_templates_expect(source: str, expected: str) -> None:
+    assert prompt(source) == expected
+
+
+def test_options_are_variables_but_replace_nothing() -> None:
+    assert prompt("{{ deep.x[0] }}{{ messages | length }}", deep={"x": [5]}) == "51"
+    template = ChatTemplate("{{ bos_token }}{{ messages | length }}", bos="<s>")
+    assert template.render([USER], options={"bos_token": "!", "messages": []}) == "<s>1"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ raise_exception('no system messages') }}", "m.gguf: the chat template failed: no system messages"),
+        ("{{ messages.nothing.at_all }}", "has no attribute 'nothing'"),
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
+        ("{{ range(1000000) | length }}", "Range too big"),
+        ("{% include 'x' %}", "no loader"),
+        ("{{ 1 / 0 }}", "division by zero"),
+    ],
+)
+def test_a_template_that_fails(source: str, said: str) -> None:
+    with pytest.raises(PromptError, match=said):
+        prompt(source)
+
+
+def test_an_invalid_template() -> None:
+    with pytest.raises(PromptError, match=r"m\.gguf: the chat template failed: .*nothing"):
+        ChatTemplate("{% nothing %}", name="m.gguf")
+
+
+AS_TEXT = '{"a": 1, "b": "é<"}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("call.function.arguments | tojson", AS_TEXT),
+        ("call.function.arguments", AS_TEXT),
+        ("'' + call.function.arguments", AS_TEXT),
+        ("call.function.arguments.items() | list", "[('a', 1), ('b', 'é<')]"),
+        ("raise_exception('a string') if call.function.arguments is string else 'object'", "object"),
+    ],
+)
+def test_arguments_are_given_as_the_template_takes_them(arguments: str, expected: str) -> None:
+    source = "{% for m in messages %}{% for call in m.tool_calls %}{{ ARGUMENTS }}{% endfor %}{% endfor %}"
+    assert prompt(source.replace("ARGUMENTS", arguments), CALLED) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "supports_tools", "has_json_calls", "has_thoughts"),
+    [
+        (HERMES, True, True, True),
+        (OTHER, True, False, False),
+        (PLAIN, False, False, False),
+        ("{{ tools | length }}", False, False, False),
+        ("{{ raise_exception('no') }}", False, False, False),
+        (HERMES.replace('\\"name\\": ', "<function=").replace("<think>", "[think]"), True, False, False),
+        (HERMES.replace("tool_call>", "function_call>"), True, False, True),
+    ],
+    ids=["Hermes", "other", "plain", "counted", "failing", "functions", "other tag"],
+)
+def test_what_a_template_shows(source: str, supports_tools: bool, has_json_calls: bool, has_thoughts: bool) -> None:
+    template = ChatTemplate(source)
+    assert (template.supports_tools, template.has_json_calls) == (supports_tools, has_json_calls)
+    assert template.has_thoughts == has_thoughts

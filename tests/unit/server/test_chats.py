@@ -1,0 +1,207 @@
+"""Chats: what the template is given, what an answer may have, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from duo.llama.chat_template import ChatTemplate
+from duo.server.api import ChatRequest
+from duo.server.chats import Chat, rendered
+from duo.server.parts import AnswerFormat
+from tests.chat_templates import HERMES, OTHER, PLAIN
+from tests.scripted import ScriptedSlot
+from tests.serving import assert_error
+
+CHAT, APPLY = "/v1/chat/completions", "/apply-template"
+HELLO = {"role": "user", "content": "Hi"}
+NOW = {"type": "function", "function": {"name": "now"}}
+SHOWS = "{{ messages | tojson }}{{ tools | tojson if tools }}{{ extra }}"
+
+
+@pytest.fixture
+def use(slot: ScriptedSlot) -> Callable[[str], None]:
+    """Gives the model another template."""
+
+    def use(source: str) -> None:
+        slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
+
+    return use
+
+
+def chat(slot: ScriptedSlot, *messages: dict[str, Any], **fields: Any) -> Chat:
+    body = msgspec.convert({"messages": messages or [HELLO], **fields}, ChatRequest)
+    model: Any = slot.target
+    return rendered(body, model, slot.n_ctx)
+
+
+def test_messages_for_the_template(client: TestClient, use: Callable[[str], None]) -> None:
+    use(SHOWS)
+    function = {"name": "f", "arguments": ' {"a": [1, "é"]} '}
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": "c", "name": "Ann", "extra": 1},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "d",
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": function},
+                {"function": {"name": "g", "arguments": {"b": 2}}},
+                {"id": "3", "function": {"name": "h", "arguments": ""}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "e"},
+    ]
+    answer = client.post(APPLY, json={"messages": messages, "chat_template_kwargs": {"extra": 5}})
+    assert answer.json() == {
+        "prompt": '[{"role": "system", "content": "ab"}, {"role": "user", "content": "c", "name": "Ann"}, '
+        '{"role": "assistant", "content": "", "tool_calls": ['
+        '{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": [1, "é"]}}}, '
+        '{"type": "function", "function": {"name": "g", "arguments": {"b": 2}}}, '
+        '{"id": "3", "type": "function", "function": {"name": "h", "arguments": {}}}], "reasoning_content": "d"}, '
+        '{"role": "tool", "content": "e", "tool_call_id": "1"}]5'
+    }
+
+
+def test_the_prompt_of_a_chat_is_what_apply_template_says(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]
+) -> None:
+    use(HERMES)
+    slot.n_ctx = 4096
+    body = {"messages": [HELLO], "tools": [NOW], "chat_template_kwargs": {"enable_thinking": True}}
+    prompt = client.post(APPLY, json=body).json()["prompt"]
+    assert prompt.startswith("<|im_start|>system\n# Tools")
+    assert prompt.endswith("assistant\n<think>\n")
+    assert client.post(CHAT, json=body).status_code == 200
+    assert slot.target.spelling(slot.requests[-1].prompt).decode() == prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"messages": []}, "messages must not be empty"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content of type 'image_url' is not"),
+        ({"tools": [NOW]}, "this model's chat template has no tools: .* or ask for JSON with response_format"),
+        ({"tools": [NOW], "tool_choice": "none"}, "this model's chat template has no tools"),
+        ({"tools": [{}]}, "function"),
+        ({"tools": [{"type": "web_search"}]}, "function|type"),
+        ({"tools": [NOW] * 257}, "256"),
+        ({"tools": [NOW], "tool_choice": "any"}, "any"),
+        ({"tools": [NOW], "tool_choice": {"type": "function"}}, "function"),
+        ({"tool_choice": "required"}, "tool_choice needs tools"),
+        ({"functions": [{"name": "now"}]}, "functions is not supported: send tools"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs must not have 'tools'"),
+        ({"chat_template_kwargs": "thinking"}, "chat_template_kwargs"),
+        ({"reasoning_format": "some"}, "some"),
+    ],
+)
+def test_what_is_refused(client: TestClient, fields: dict[str, Any], said: str) -> None:
+    assert_error(client.post(CHAT, json={"messages": [HELLO]} | fields), 400, said)
+
+
+def call(arguments: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (call("{"), "tool_calls: the arguments of 'f' are not a JSON object"),
+        (call('["a"]'), "tool_calls: the arguments of 'f' are not a JSON object"),
+        (call("[" * 100_000), "tool_calls: the arguments of 'f' are not a JSON object"),
+        (call(5), "arguments"),
+        (call("{}", type="custom"), "custom"),
+    ],
+)
+def test_calls_that_are_refused(client: TestClient, message: dict[str, Any], said: str) -> None:
+    assert_error(client.post(CHAT, json={"messages": [HELLO, message]}), 400, said)
+
+
+def test_a_format_that_is_not_parsed(client: TestClient, use: Callable[[str], None]) -> None:
+    use(OTHER)
+    said = "writes tool calls in a format that duo does not parse: it parses that of Hermes and Qwen"
+    assert_error(client.post(CHAT, json={"messages": [HELLO], "tools": [NOW]}), 400, said)
+    assert client.post(APPLY, json={"messages": [HELLO], "tools": [NOW], "tool_choice": "none"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "more", [{"grammar": 'root ::= "a"'}, {"json_schema": {}}, {"response_format": {"type": "json_object"}}]
+)
+def test_tools_and_another_grammar(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], more: dict[str, Any]
+) -> None:
+    use(HERMES)
+    slot.n_ctx = 4096
+    body = {"messages": [HELLO], "tools": [NOW], **more}
+    assert_error(client.post(CHAT, json=body), 400, "response_format and tools exclude each other")
+    assert client.post(CHAT, json=body | {"tool_choice": "none"}).status_code == 200
+
+
+def test_tools_are_for_chats(client: TestClient) -> None:
+    answer = client.post("/v1/completions", json={"prompt": "a", "tools": [NOW]})
+    assert_error(answer, 400, "tools are not supported here: use /v1/chat/completions")
+
+
+def test_the_grammar_of_an_answer(client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]) -> None:
+    use(HERMES)
+    slot.n_ctx = 4096
+
+    def grammar(**fields: Any) -> str | None:
+        assert client.post(CHAT, json={"messages": [HELLO], **fields}).status_code == 200
+        return slot.requests[-1].config.grammar
+
+    assert grammar() is grammar(tools=[]) is grammar(tools=[NOW], tool_choice="none") is None
+    auto, required = grammar(tools=[NOW]), grammar(tools=[NOW], tool_choice="required")
+    assert auto is not None
+    assert auto.startswith('root ::= text-0 | "<think>" thought-0\n')
+    assert required is not None
+    assert required.startswith('root ::= call | "<think>" thought-0\n')
+    inside = grammar(tools=[NOW], chat_template_kwargs={"enable_thinking": True})
+    assert inside is not None
+    assert inside.startswith("root ::= thought-0\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "expected"),
+    [
+        (PLAIN, {}, AnswerFormat()),
+        (HERMES, {}, AnswerFormat(thinks=False)),
+        (HERMES, {"chat_template_kwargs": {"enable_thinking": False}}, AnswerFormat(thinks=False)),
+        (HERMES, {"chat_template_kwargs": {"enable_thinking": True}}, AnswerFormat(thinks=True)),
+        (HERMES, {"tools": [NOW]}, AnswerFormat(thinks=False, has_tools=True)),
+        (HERMES, {"tools": [NOW], "tool_choice": "none"}, AnswerFormat(thinks=False)),
+        (HERMES, {"reasoning_format": "none"}, AnswerFormat()),
+        (HERMES, {"reasoning_format": "auto"}, AnswerFormat(thinks=False)),
+        (HERMES.replace("think>", "thought>"), {"tools": [NOW]}, AnswerFormat(has_tools=True)),
+    ],
+)
+def test_the_format_of_an_answer(
+    slot: ScriptedSlot, use: Callable[[str], None], source: str, fields: dict[str, Any], expected: AnswerFormat
+) -> None:
+    use(source)
+    slot.n_ctx = 4096
+    assert chat(slot, **fields).format(fields.get("reasoning_format")) == expected
+
+
+def test_tools_have_a_template_of_their_own(client: TestClient, slot: ScriptedSlot) -> None:
+    slot.target.tool_template = ChatTemplate(HERMES)
+    slot.n_ctx = 4096
+    assert client.post(APPLY, json={"messages": [HELLO]}).json() == {"prompt": "<user>Hi<assistant>"}
+    assert "# Tools" in client.post(APPLY, json={"messages": [HELLO], "tools": [NOW]}).json()["prompt"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "reasoning_content": "a" * 2**21}]},
+        {"messages": [call('{"a": "' + "a" * 2**21 + '"}')]},
+        {"messages": [HELLO, {"role": "user", "content": "a" * 2**21}]},
+    ],
+)
+def test_all_text_that_the_template_is_given_is_limited(client: TestClient, fields: dict[str, Any]) -> None:
+    assert_error(client.post(APPLY, json=fields), 400, "can be tokenised in one request")

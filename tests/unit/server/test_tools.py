@@ -1,0 +1,252 @@
+"""Tools: which a request may have, and the grammar of an answer that calls them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from duo.config import ModelConfig
+from duo.errors import UsageError
+from duo.link.guard import ApiError
+from duo.llama.grammar import Grammar
+from duo.llama.model import Model
+from duo.server.tools import Calls, NamedFunction, NamedTool, Tool, until
+from tests.gguf_files import tiny_llama
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "day": {"$ref": "#/$defs/Day"}},
+    "required": ["city"],
+    "$defs": {"Day": {"type": "integer"}},
+}
+# Its Day is another one.
+PLAN = {
+    "type": "object",
+    "properties": {"day": {"$ref": "#/$defs/Day"}, "root ::=": {"enum": ["root |", "["]}},
+    "required": ["day"],
+    "$defs": {"Day": {"enum": ["Monday", "Tuesday"]}},
+}
+FUNCTIONS = {"get_weather": WEATHER, "plan": PLAN, "now": None}
+
+
+def tools(functions: dict[str, Any]) -> list[Tool]:
+    given = [{"type": "function", "function": {"name": name, "parameters": functions[name]}} for name in functions]
+    return msgspec.convert(given, list[Tool])
+
+
+def calls(choice: Any = "auto", *, is_parallel: bool = True) -> Calls:
+    found = Calls.of(tools(FUNCTIONS), choice, is_parallel=is_parallel)
+    assert found is not None
+    return found
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+WORDS = ("▁", "<<")
+TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+FIRST_BYTE, FIRST_WORD = 3, 259
+SPELT = {text.encode(): FIRST_WORD + i for i, text in enumerate((*WORDS, *TAGS))}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """Its tokens are bytes, `<<` and tags."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    with closing(Model(ModelConfig(tiny_llama(path, words=WORDS, control=TAGS)), vocabulary_only=True)) as loaded:
+        assert all(loaded.spelling([token]) == text for text, token in list(SPELT.items())[1:])
+        yield loaded
+
+
+Rest = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def rest(model: Model) -> Rest:
+    """Applies a grammar to a text: what is left of it where it is not allowed, and `|` if it must not end there."""
+
+    def apply(grammar: str, text: str, *, tags: bool = True) -> str:
+        data = text.encode()
+        pieces = re.findall(rb"</?tool_call>|</?think>|<<|." if tags else b".", data, re.DOTALL)
+        with closing(Grammar(model, grammar)) as applied:
+            for i, piece in enumerate(pieces):
+                token = SPELT.get(piece, FIRST_BYTE + piece[0])
+                if not applied.allows(token):
+                    return b"".join(pieces[i:]).decode("utf-8", "replace")
+                applied.accept(token)
+            return "" if applied.allows(model.eos) else "|"
+
+    return apply
+
+
+# Which calls a request allows
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "is_required", "is_parallel"),
+    [
+        (None, [*FUNCTIONS], False, True),
+        ("auto", [*FUNCTIONS], False, True),
+        ("required", [*FUNCTIONS], True, True),
+        (NamedTool(NamedFunction("plan")), ["plan"], True, False),
+    ],
+)
+def test_tool_choices(choice: Any, names: list[str], is_required: bool, is_parallel: bool) -> None:
+    found = calls(choice)
+    assert [function.name for function in found.functions] == names
+    assert (found.is_required, found.is_parallel) == (is_required, is_parallel)
+    assert not calls(choice, is_parallel=False).is_parallel
+
+
+def test_no_tools_or_none_of_them() -> None:
+    assert Calls.of(None, None, is_parallel=True) is Calls.of([], "auto", is_parallel=True) is None
+    assert Calls.of(tools(FUNCTIONS), "none", is_parallel=True) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "choice", "said"),
+    [
+        ([], "required", "tool_choice needs tools"),
+        ([], NamedTool(NamedFunction("now")), "tool_choice needs tools"),
+        (["now"], NamedTool(NamedFunction("plan")), "tool_choice: there is no function 'plan' in tools"),
+        (["now", "now"], "auto", "each function must have a name of its own"),
+    ],
+)
+def test_contradictions_are_refused(given: list[str], choice: Any, said: str) -> None:
+    found = [tool for name in given for tool in tools({name: None})]
+    with pytest.raises(ApiError, match=said):
+        Calls.of(found, choice, is_parallel=True)
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'a"', "a\\", "é", "a" * 129, "a\n"])
+def test_names_that_are_refused(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        tools({name: None})
+
+
+def test_a_tool_is_told_completely() -> None:
+    assert [tool.plain() for tool in tools({"now": None, "plan": {"required": []}})] == [
+        {
+            "type": "function",
+            "function": {"name": name, "description": "", "parameters": {"type": "object", **parameters}},
+        }
+        for name, parameters in (("now", {"properties": {}}), ("plan", {"required": []}))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"type": "string"}, "tools: the parameters of 'f' must be a JSON schema of type object"),
+        ({"type": ["object", "null"]}, "must be a JSON schema of type object"),
+        ({"properties": {"a": {"type": "nonsense"}}}, "the parameters of the tools is an invalid or unsupported JSON"),
+        ({"properties": {"a": {"$ref": "#/$defs/None"}}}, "Error resolving ref"),
+        ({"description": "a" * 2**16}, "the parameters of the tools has more than 65536 bytes"),
+    ],
+)
+def test_parameters_that_are_refused(parameters: dict[str, Any], said: str) -> None:
+    found = Calls.of(tools({"f": parameters}), "auto", is_parallel=True)
+    assert found is not None
+    with pytest.raises((ApiError, UsageError), match=said):
+        found.grammar(None)
+
+
+# What a grammar allows
+
+NOW, PARIS = call("now"), call("get_weather", city="Paris\\n\N{EURO SIGN}", day=3)
+MONDAY = call("plan", **{"day": "Monday", "root ::=": "root |"})
+ENDS = "\n</tool_call>"
+
+
+@pytest.mark.parametrize("text", ["", "Hi", "<", "<tool_cal", "<tool_call x", "</tool_call>", "<think>", "<<", "\n\n"])
+def test_text_is_free_where_calls_are(rest: Rest, text: str) -> None:
+    grammar = calls().grammar(None)
+    assert rest(grammar, text) == ""
+    for one in (NOW, PARIS, MONDAY):
+        assert rest(grammar, text + one) == ""
+        assert rest(grammar, f"{text}{one}\n{NOW}\n{one}") == ""
+    assert rest(grammar, f"{text}{NOW} and") == " and"
+    assert rest(calls(is_parallel=False).grammar(None), f"{text}{NOW}\n{NOW}") == f"\n{NOW}"
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (NOW[:-1], "|"),
+        ("<tool_call>{", "{"),
+        ('<tool_call>\n{"name": "nothing"', 'thing"'),
+        ('<tool_call>\n{"arguments"', 'arguments"'),
+        (call("now", a=1), '"a": 1}}' + ENDS),
+        (call("get_weather", day=3), "day" + '": 3}}' + ENDS),
+        (call("get_weather", city=3), "3}}" + ENDS),
+        (call("get_weather", city="a", day="Monday"), '"Monday"}}' + ENDS),
+        (call("plan", day=3), "3}}" + ENDS),
+        (call("get_weather", city="a\n").replace("\\n", "\n"), '\n"}}' + ENDS),
+    ],
+)
+def test_what_a_call_must_be(rest: Rest, choice: str, text: str, left: str) -> None:
+    grammar = calls(choice).grammar(None)
+    assert rest(grammar, text) == left
+    assert rest(grammar, text, tags=False) == left, "tags may be spelt"
+
+
+def test_a_required_call(rest: Rest) -> None:
+    grammar = calls("required").grammar(None)
+    assert rest(grammar, "") == "|"
+    assert rest(grammar, "Hi") == "Hi"
+    assert rest(grammar, f"{PARIS}\n{NOW}") == ""
+    named = calls(NamedTool(NamedFunction("get_weather"))).grammar(None)
+    assert rest(named, PARIS) == ""
+    assert rest(named, NOW) == 'now", "arguments": {}}' + ENDS
+    assert rest(named, f"{PARIS}\n{PARIS}") == f"\n{PARIS}"
+
+
+THOUGHT = "Use <tool_call>? <</think </tool_call>"
+
+
+def test_thoughts_before_a_required_call(rest: Rest) -> None:
+    inside, outside = (calls("required").grammar(thinks) for thinks in (True, False))
+    for end in ("", "\n", "\n\n"):
+        assert rest(inside, f"{THOUGHT}</think>{end}{NOW}") == ""
+        assert rest(outside, f"<think>{THOUGHT}</think>{end}{NOW}") == ""
+    assert rest(inside, NOW) == "|", "it is a thought"
+    assert rest(outside, NOW) == ""
+    assert rest(inside, "</think>Hi") == rest(outside, "<think></think>Hi") == rest(outside, "Hi") == "Hi"
+    assert rest(inside, THOUGHT) == "|"
+
+
+def test_thoughts_before_a_text(rest: Rest) -> None:
+    inside, outside = (calls().grammar(thinks) for thinks in (True, False))
+    for text in ("", "</think>", "</think>\n\nHi", f"</think>Hi {NOW}"):
+        assert rest(inside, THOUGHT + text) == rest(outside, f"<think>{THOUGHT}{text}") == ""
+    assert rest(outside, f"Hi <think>{NOW}") == rest(outside, "Hi") == ""
+    assert rest(inside, "</think><tool_call>Hi") == rest(outside, "<tool_call>Hi") == "Hi"
+
+
+LITERALS = ("<tool_call>", "</think>", "aabaaab")
+
+
+@given(st.sampled_from(LITERALS), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_up_to_a_literal(rest: Rest, literal: str, data: st.DataObject) -> None:
+    pieces = st.sampled_from([*literal, *(literal[:n] for n in range(1, len(literal))), "x", "é", "<<", "aab"])
+    text = "".join(data.draw(st.lists(pieces, max_size=12)))
+    grammar = "\n".join(["root ::= t-0 ", *until("t", literal, '"!"', may_end=False)])
+    before, found, after = text.partition(literal)
+    assert rest(grammar, before) == "|"
+    assert rest(grammar, f"{before}{literal}!") == ""
+    assert rest(grammar, f"{before}{literal}") == "|"
+    assert rest(grammar, f"{before}{literal}x") == "x"
+    assert rest(grammar, text) == (after or "|")
+    ends = "\n".join(["root ::= t-0 ", *until("t", literal, '"!"', may_end=True)])
+    assert rest(ends, text) == ("" if not found else after or "|")
