@@ -17,7 +17,7 @@ from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from duo.spec.types import Step
+from duo.spec.types import Step, TokenLogprobs
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 N_VOCAB = FIRST_BYTE + 256
@@ -78,6 +78,7 @@ class ScriptedSlot:
         self.policy_in_use: Policy | None = None
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
+        self.n_step = N_STEP
         self.error: BaseException | None = None
         self.error_at = 0  # the step
         self.requests: list[TextRequest] = []
@@ -133,7 +134,8 @@ class ScriptedSlot:
                 pieces = self._step(request, ending, tokens[:n_room])
                 written += tokens[:n_room]
                 metrics.stop = ending.reason or (INTERRUPTED if n_room > len(tokens) else CONTEXT_FULL)
-                request.put(Step(tuple(tokens[: len(pieces)]), len(pieces) - 1, pieces))
+                logprobs = _logprobs(tokens[: len(pieces)], request.config.n_logprobs)
+                request.put(Step(tuple(tokens[: len(pieces)]), len(pieces) - 1, pieces, logprobs=logprobs))
             if metrics.stop != INTERRUPTED:
                 break
         self._cached, self._running = prompt + written[:-1], None
@@ -152,7 +154,7 @@ class ScriptedSlot:
     def _script(self, *, ignore_eos: bool) -> Iterator[list[int]]:
         tokens = tokens_of(self.text)
         for _ in count() if ignore_eos else range(1):
-            yield from (tokens[i : i + N_STEP] for i in range(0, len(tokens), N_STEP))
+            yield from (tokens[i : i + self.n_step] for i in range(0, len(tokens), self.n_step))
         yield [EOS]
 
     def _is_cancelled(self, request: TextRequest, n: int) -> bool:
@@ -164,6 +166,14 @@ class ScriptedSlot:
         pairs = enumerate(zip(prompt, self._cached, strict=False))
         same = next((i for i, (a, b) in pairs if a != b), min(len(prompt), len(self._cached)))
         return min(same, len(prompt) - 1)
+
+
+def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]:
+    """As if the tokens of the lowest ids were the likeliest."""
+    if n is None:
+        return ()
+    top = tuple((token, -1.0 - token) for token in range(n))
+    return tuple(TokenLogprobs(token, -float(token), top) for token in tokens)
 
 
 def scripted_engine() -> tuple[Engine, ScriptedSlot]:

@@ -89,7 +89,7 @@ def test_over_http(demo_pair: tuple[Path, Path]) -> None:
             assert [len(one["content"]) for one in expected[:2]] == [N] * 2
             assert _asked(drafted, **sampling) == expected
             assert expected[0]["content"] == expected[1]["content"], "whole or streamed"
-        assert drafted.metric("duo_draft_tokens_total") > 0
+        assert drafted.metric("spec_decode_num_draft_tokens_total") > 0
 
 
 def _asked(lead: LeadProcess, **sampling: Any) -> list[dict[str, Any]]:

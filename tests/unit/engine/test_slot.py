@@ -15,7 +15,7 @@ from duo.engine.slot import Slot, TextRequest
 from duo.engine.text import INTERRUPTED, LIMIT
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.spec.types import Logits
+from duo.spec.types import Logits, TokenLogprobs
 from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
 
 N = 12
@@ -123,7 +123,8 @@ def test_it_is_in_no_statistics_and_changes_no_text(make: Make, schedule: str) -
 
 
 def test_logprobs_do_not_know_which_tokens_are_never_chosen(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    slot, found = make(schedule="off", exact=True), []
+    slot = make(schedule="off", exact=True)
+    found: list[TokenLogprobs] = []
     for ignore_eos in (False, True):
         monkeypatch.setattr(slot.target, "end_tokens", lambda: [found[0].token])
         config = GenerationConfig(stop=StopConfig(1, (), ignore_eos), n_logprobs=2)

@@ -109,7 +109,8 @@ WRONG: dict[str, list[Any]] = {
     "suffix": ["x", 1],
     "tools": [{}, [1]],
     "functions": [{}, [1]],
-    "logprobs": [True, 5, "yes"],
+    "logprobs": [-1, 21, "yes"],
+    "n_probs": [-1, 21, True],
 }  # fmt: skip
 SAID = {
     "prompt": r"prompt|token",

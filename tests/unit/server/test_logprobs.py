@@ -9,10 +9,17 @@ from itertools import chain
 from typing import Any, cast
 
 import msgspec
+import pytest
+from starlette.testclient import TestClient
 
 from duo.llama.model import Model
 from duo.server.logprobs import AnswerLogprobs
 from duo.spec.types import Step, TokenLogprobs
+from tests.scripted import TEXT, ScriptedSlot
+from tests.serving import assert_error
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+ASKED: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
 
 PIECES = (b"", b"Par", b"is", "é".encode()[:1], "é".encode()[1:], b"\n\n", b"!\n", b"")
 END, PAR, IS, FIRST_HALF, SECOND_HALF, STOP, HIDES_A_PART, SPECIAL = range(8)
@@ -118,3 +125,63 @@ def test_in_a_stream_logprobs_come_with_their_text() -> None:
     ]
     assert [chunk["tokens"] for chunk in chunks] == [["Par"], ["\ufffd", "\ufffd"], ["\n\n", "\n\n", "is"], []]
     assert [chunk["text_offset"] for chunk in chunks] == [[0], [3, 3], [4, 6, 8], []]
+
+
+# Over the API
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "n"),
+    [
+        (CHAT, {"logprobs": True}, 0),
+        (CHAT, {"logprobs": True, "top_logprobs": 20}, 20),
+        (CHAT, {"n_probs": 3}, 3),
+        (CHAT, {"logprobs": False, "n_probs": 0}, None),
+        (COMPLETIONS, {"logprobs": 0}, 0),
+        (COMPLETIONS, {"logprobs": 20}, 20),
+        (COMPLETIONS, {"logprobs": True}, 1),
+        (COMPLETIONS, {"n_probs": 3}, 3),
+        (COMPLETIONS, {"logprobs": False}, None),
+        (COMPLETIONS, {}, None),
+    ],
+)
+def test_how_many_are_asked_for(
+    client: TestClient, slot: ScriptedSlot, path: str, fields: dict[str, Any], n: int | None
+) -> None:
+    choice = client.post(path, json=ASKED | fields).json()["choices"][0]
+    assert slot.requests[-1].config.n_logprobs == n
+    assert (choice["logprobs"] is None) == (n is None)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "said"),
+    [
+        (CHAT, {"top_logprobs": 1}, "^top_logprobs needs logprobs: true$"),
+        (CHAT, {"logprobs": False, "top_logprobs": 0}, "^top_logprobs needs logprobs: true$"),
+        (CHAT, {"logprobs": True, "top_logprobs": 21}, "<= 20.*top_logprobs"),
+        (CHAT, {"logprobs": 5}, "bool.*logprobs"),
+        (COMPLETIONS, {"logprobs": 21}, "<= 20.*logprobs"),
+        (COMPLETIONS, {"logprobs": -1}, ">= 0.*logprobs"),
+        (COMPLETIONS, {"n_probs": 21}, "<= 20.*n_probs"),
+    ],
+)
+def test_what_is_refused(client: TestClient, path: str, fields: dict[str, Any], said: str) -> None:
+    assert_error(client.post(path, json=ASKED | fields), 400, said)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("stop", [None, "France", "pit"])
+def test_a_stream_has_those_of_the_whole_answer(client: TestClient, path: str, stop: str | None) -> None:
+    asked = ASKED | {"logprobs": 2 if path == COMPLETIONS else True, "stop": stop}
+    choice = client.post(path, json=asked).json()["choices"][0]
+    text, whole = choice["text"] if path == COMPLETIONS else choice["message"]["content"], choice["logprobs"]
+    assert text == (TEXT.partition(stop)[0] if stop else TEXT)
+    lines = client.post(path, json=asked | {"stream": True}).text.split("\n\n")
+    choices = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines[:-2]]
+    chunks = [chunk["logprobs"] for chunk in choices if chunk["logprobs"]]
+    assert len(chunks) > 3
+    assert {name: list(chain(*(chunk[name] or () for chunk in chunks))) for name in whole} == {
+        name: value or [] for name, value in whole.items()
+    }
+    tokens = whole["tokens"] if path == COMPLETIONS else [one["token"] for one in whole["content"]]
+    assert "".join(tokens) == text, "neither an end token nor a stop string"
