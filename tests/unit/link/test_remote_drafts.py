@@ -106,7 +106,7 @@ def test_drafts_are_numbered_as_they_connect_and_listed_as_they_would_be_used() 
     drafts.leave(first.draft, "left")
     third = Standing()
     drafts.join(third.draft)
-    assert drafts.connected == [second, third]
+    assert drafts.connected == [second.draft, third.draft]
     assert [draft.number for draft in drafts.connected] == [2, 3]
 
 

@@ -101,11 +101,11 @@ def test_spans_are_read_once_and_none_from_before_the_subscriber(request_: TextR
     metrics = request_.metrics
     metrics.decoded(START + 1, START + 2, 9)
     reader = TextReader(1, request_, START, since_s=START + 3)
-    metrics.decoded(START + 2, START + 3.0005, 4)
+    metrics.decoded(START + 2, START + 3.125, 4)
     metrics.drafted(START + 3, START + 3.25, 1, "remote draft")
     metrics.prepared(START + 3, START + 4, 2, 2)
     spans = [tuple(msgspec.to_builtins(span).values()) for span in reader.read()]
-    assert spans == [("target", "prompt", 2000.0, 3000.5, 4), ("remote draft", "draft", 3000.0, 3250.0, 1)]
+    assert spans == [("target", "prompt", 2000.0, 3125.0, 4), ("remote draft", "draft", 3000.0, 3250.0, 1)]
     assert reader.read() == []
 
 
