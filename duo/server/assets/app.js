@@ -137,12 +137,15 @@ $("messages").addEventListener("click", (event) => {
   const button = event.target.closest(".copy-code");
   if (button) copy(button.closest(".code").querySelector("code").textContent, button);
 });
-for (const [target, name] of [[window, "pagehide"], [document, "visibilitychange"]]) {
-  target.addEventListener(name, () => {
-    chat.save();
-    if (!document.hidden) chat.schedule();
-  });
-}
+addEventListener("pagehide", () => {
+  chat.leaving = true;
+  chat.save();
+});
+addEventListener("pageshow", () => (chat.leaving = false));
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) chat.save();
+  else chat.schedule();
+});
 
 // Panels and settings
 

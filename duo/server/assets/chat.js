@@ -20,6 +20,7 @@ export class Chat {
     this.views = new Map();
     this.answer = null; // that is being written
     this.pinned = true; // to the end of the messages
+    this.leaving = false; // the page is being closed or reloaded, which ends its requests
     this.actions = {
       retry: (message) => this.retry(message),
       edit: (message) => this.edit(message),
@@ -134,8 +135,9 @@ export class Chat {
       if (!complete) throw new LeadError("The connection to the lead was lost before the answer was complete.");
       if (message.state === "unfinished") message.state = "done";
     } catch (error) {
+      await new Promise((resolve) => setTimeout(resolve)); // `leaving` may be set just after the request failed
       if (signal.aborted) message.state = "stopped";
-      else {
+      else if (!this.leaving) {
         message.state = "failed";
         message.error = error instanceof LeadError ? error.message : `The page failed: ${error.message}`;
       }

@@ -94,7 +94,7 @@ class Scan {
   code(at) {
     let n = 1;
     while (this.text[at + n] === "`") n++;
-    const positions = this.backticks.get(n);
+    const positions = this.backticks.get(n) ?? []; // the first of a run may be escaped
     while (positions.length && positions[positions.length - 1] <= at) positions.pop();
     if (!positions.length) return at + n;
     const end = positions[positions.length - 1];

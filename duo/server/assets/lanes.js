@@ -11,6 +11,7 @@ export class Lanes {
     this.canvas = canvas;
     this.caption = caption;
     this.spans = new Map();
+    this.expected = {};
     this.newest = 0;
     this.width = 0;
     new ResizeObserver(([entry]) => {
@@ -35,6 +36,11 @@ export class Lanes {
     }
   }
 
+  // Lanes to show even if nothing happens in them.
+  expect(lanes) {
+    this.expected = lanes;
+  }
+
   clear() {
     this.spans.clear();
     this.newest = 0;
@@ -43,8 +49,8 @@ export class Lanes {
 
   draw() {
     if (!this.width) return;
-    const lanes = LANES.filter((lane) => lane === "target" || this.spans.get(lane)?.length);
-    const height = Math.max(2, lanes.length) * ROW;
+    const lanes = LANES.filter((lane) => lane === "target" || this.expected[lane] || this.spans.get(lane)?.length);
+    const height = lanes.length * ROW;
     const scale = devicePixelRatio;
     const [width, depth] = [Math.round(this.width * scale), Math.round(height * scale)];
     if (this.canvas.width !== width || this.canvas.height !== depth) {

@@ -71,10 +71,13 @@ export class Live {
     for (const { name, data } of batch) {
       const event = JSON.parse(data);
       if (name === "spans") this.lanes.add(event.spans);
-      else if (name === "state") showState(event);
       else if (name === "progress") showProgress(event);
+      else if (name === "state") {
+        showState(event);
+        this.lanes.expect({ draft: event.draft, "remote draft": event.backs.length });
+      }
     }
-    if (!this.timer && batch.some(({ name }) => name === "spans")) {
+    if (!this.timer && batch.some(({ name }) => name === "spans" || name === "state")) {
       this.timer = setTimeout(() => {
         this.timer = 0;
         this.drawn = performance.now();
@@ -89,7 +92,7 @@ function showState({ model, draft, lookup, backs, queue, schedule }) {
   put("context", model ? `${model.n_ctx.toLocaleString("en")} tokens` : "–");
   put("draft", draft ? printable(draft.name) + (draft.vocabulary === "translated" ? " (translated)" : "") : "none");
   put("lookup", lookup ? "on" : "off");
-  put("queue", `${queue.running} running, ${queue.waiting} of at most ${queue.limit} waiting`);
+  put("queue", `${queue.running} running, ${queue.waiting} waiting (at most ${queue.limit})`);
   put("schedule", schedule ? (SCHEDULES[schedule.now] ?? printable(schedule.now)) : "–");
   put("reason", schedule?.reason ? `Since token ${schedule.at_token}: ${printable(schedule.reason)}` : "");
   $("no-backs").hidden = backs.length > 0;

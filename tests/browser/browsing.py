@@ -1,0 +1,108 @@
+"""A browser, and what tests do with the page in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+PATIENCE_MS = 120_000.0  # until a test gives up; nothing is asserted about less
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def chromium() -> str | None:
+    """The program, or None if there is none."""
+    named = os.environ.get("CHROMIUM")
+    return named or next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@contextmanager
+def a_browser() -> Iterator[Browser]:
+    """Chromium without a window. Skips the test if it or Playwright is not installed."""
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+    program = chromium()
+    if program is None:
+        pytest.skip("no browser: install chromium, or name one in the environment variable CHROMIUM")
+    api.expect.set_options(timeout=PATIENCE_MS)
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        yield browser
+        browser.close()
+
+
+class Visits:
+    """Pages of a lead, each in a session of its own, and whatever went wrong in them."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts: list[Any] = []
+        self.faults: list[str] = []
+
+    def __call__(self, url: str, **options: Any) -> Page:
+        """Open the page."""
+        context = self._browser.new_context(**options)
+        self._contexts.append(context)
+        context.set_default_timeout(PATIENCE_MS)
+        context.on("console", lambda message: self._console(message.type, message.text))
+        context.on("weberror", lambda error: self.faults.append(f"exception: {error.error}"))
+        context.on("request", lambda request: self._request(url, request.url))
+        page = context.new_page()
+        page.goto(url)
+        return page
+
+    def _console(self, kind: str, text: str) -> None:
+        # A refused request is what many tests are about; the browser reports it by itself.
+        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
+            self.faults.append(f"{kind}: {text}")
+
+    def _request(self, origin: str, url: str) -> None:
+        if not url.startswith((f"{origin}/", "data:", f"blob:{origin}/")):
+            self.faults.append(f"request to {url}")
+
+    def close(self) -> None:
+        """Close all pages."""
+        for context in self._contexts:
+            context.close()
+
+
+def send(page: Page, text: str) -> None:
+    """Send a message, once the page is ready for it."""
+    page.wait_for_selector("#send:not([disabled])")
+    page.fill("#input", text)
+    page.press("#input", "Enter")
+    page.wait_for_selector("#stop, .failed", state="attached")
+
+
+def wait_for_end(page: Page) -> None:
+    """Wait until no answer is being written."""
+    page.wait_for_selector("#stop", state="hidden")
+
+
+def answer(page: Page) -> Locator:
+    """The last answer."""
+    return page.get_by_label("Answer", exact=True).last
+
+
+def stored(page: Page) -> dict[str, Any]:
+    """The conversation that is shown, from the browser's storage."""
+    script = "JSON.parse(localStorage['duo:conversation:' + sessionStorage['duo:current']])"
+    found: dict[str, Any] = page.evaluate(script)
+    return found
+
+
+def overflow(page: Page) -> float:
+    """Pixels by which the page is wider than the window."""
+    return float(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def text_of(page: Page) -> Locator:
+    """The text of the last answer, without its reasoning."""
+    return answer(page).locator("> .text")

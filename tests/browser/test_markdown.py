@@ -1,0 +1,117 @@
+"""The page's Markdown, rendered in a browser: its elements, and the same ones however the text arrives."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.browser.browsing import Visits
+
+pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+# Renders a text that arrives in pieces: [texts so far, runs] -> HTML after each.
+_RENDER = """async ([texts, runs]) => {
+    const { MarkdownView } = await import("/page/markdown.js");
+    const element = document.createElement("div");
+    const view = new MarkdownView(element);
+    for (const text of texts) view.update(text, runs);
+    return element.innerHTML.replaceAll(' dir="auto"', "");
+}"""
+_PIECES = (
+    "word", " ", " ", "\n", "\n", "\n\n", "**", "*", "_", "`", "```", "```\n", "- ", "  - ", "1. ", "10) ", "# ", "> ",
+    "> > ", "| a | b |\n|---|--:|\n", "|", "---", "~~", "[", "](https://example.org)", "(", ")", "!", "<",
+    "https://example.org/",     "\\", "    ", "\t", "é", "😀", "\u202e", "שלום", "\r\n", "***", "+ ",
+)  # fmt: skip
+
+
+@pytest.fixture
+def page(visit: Visits, url: str) -> Any:
+    return visit(url)
+
+
+def rendered(page: Any, *texts: str, runs: Any = ()) -> str:
+    return str(page.evaluate(_RENDER, [list(texts), list(runs)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("a **b** *c* ***d*** __e__ ~~f~~", "<p>a <strong>b</strong> <em>c</em> <em><strong>d</strong></em> "
+         "<strong>e</strong> <del>f</del></p>"),
+        ("2 * 3 * 4, snake_case_name, **open", "<p>2 * 3 * 4, snake_case_name, **open</p>"),
+        ("**a *b* c** \\*d\\*", "<p><strong>a <em>b</em> c</strong> *d*</p>"),
+        ("`a*b*` ``c`d`` `", "<p><code>a*b*</code> <code>c`d</code> `</p>"),
+        ("# A #\n## B\n#C", "<h3>A</h3><h4>B</h4><p>#C</p>"),
+        ("a\nb\n\nc", "<p>a\nb</p><p>c</p>"),
+        ("- a\n  - b\n    c\n- d\n\ne", "<ul><li><p>a</p><ul><li><p>b\nc</p></li></ul></li>"
+         "<li><p>d</p></li></ul><p>e</p>"),
+        ("3. a\n4. b", '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol>'),
+        ("> a\n> > b\n\n---", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><hr>"),
+        ("a *b [c* d](https://example.org)", "<p>a <em>b [c</em> d](<a href=\"https://example.org/\" "
+         "title=\"https://example.org/\" target=\"_blank\" rel=\"noopener noreferrer\">https://example.org</a>)</p>"),
+    ],
+)  # fmt: skip
+def test_elements(page: Any, text: str, html: str) -> None:
+    assert rendered(page, text) == html
+
+
+def test_a_table(page: Any) -> None:
+    html = rendered(page, "Prices:\n| a | b \\| c |\n|:--|--:|\n| `1` | 2 |\n\nEnd")
+    assert html.startswith('<p>Prices:</p><div class="table" tabindex="0" role="region" aria-label="Table"><table>')
+    assert '<th class="align-left">a</th><th class="align-right">b | c</th>' in html
+    assert '<td class="align-left"><code>1</code></td><td class="align-right">2</td>' in html
+    assert html.endswith("<p>End</p>")
+
+
+def test_code_is_not_markdown_and_may_be_unclosed(page: Any) -> None:
+    html = rendered(page, "```python\nx = '**a**'\n\n# b\n")
+    assert "<span>python</span>" in html
+    assert "<code>x = '**a**'\n\n# b</code>" in html
+
+
+def test_origins_do_not_break_the_markdown(page: Any) -> None:
+    text = "a **bold** word and `code`"
+    html = rendered(page, text, runs=[[4, "d"], [14, "l"], [15, "t"], [len(text), "d"]])
+    assert html == (
+        '<p><span class="from-draft">a </span><strong><span class="from-lookup">bold</span></strong>'
+        '<span class="from-lookup"> wor</span>d<span class="from-draft"> and </span>'
+        '<code><span class="from-draft">code</span></code></p>'
+    )
+
+
+def test_origins_are_counted_in_code_points(page: Any) -> None:
+    script = """async ([text, sources]) => {
+        const { addOrigins } = await import("/page/text.js");
+        const runs = [[1, "t"]];
+        addOrigins(runs, "x" + text, 1, sources);
+        return runs;
+    }"""
+    sources = [["draft", 2], ["draft", 1], ["lookup", 1]]
+    assert page.evaluate(script, ["a😀b😀c", sources]) == [[1, "t"], [5, "d"], [7, "l"], [8, "t"]]
+
+
+def test_a_text_is_rendered_the_same_however_it_arrives(page: Any) -> None:
+    dice = random.Random(5)
+    for _ in range(150):
+        pieces = [dice.choice(_PIECES) for _ in range(dice.randint(1, 60))]
+        texts = ["".join(pieces[: n + 1]) for n in range(len(pieces))]
+        n = len(texts[-1].encode("utf-16-le")) // 2
+        ends = sorted({dice.randint(1, n) for _ in range(5)} | {n})
+        runs = [[end, "dlt"[i % 3]] for i, end in enumerate(ends)]
+        assert rendered(page, *texts, runs=runs) == rendered(page, texts[-1], runs=runs), repr(texts[-1])
+
+
+@pytest.mark.parametrize(
+    "text", [">", "> ", "- ", "[", "](", "**a ", "*a_b", "`a``b", "<http://", "|a\n|-", "1. a\n", "~~a"]
+)
+def test_deep_nesting_is_bounded(page: Any, text: str) -> None:
+    html = rendered(page, text * 5000)
+    script = """html => {
+        const element = document.createElement("div");
+        element.innerHTML = html;
+        const depth = (node) => 1 + [...node.children].reduce((most, child) => Math.max(most, depth(child)), 0);
+        return depth(element);
+    }"""
+    assert page.evaluate(script, html) < 60
