@@ -140,7 +140,7 @@ def stream(
     server: Server, prompt: str, n_tokens: int, act: Callable[[], object] = lambda: None, **fields: object
 ) -> StreamedRun:
     """Request a text and call `act` at half of it. Raises ParseError."""
-    request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, **fields}
+    request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, "duo": True, **fields}
     began, times, pieces = time.monotonic(), list[float](), list[str]()
     counts, half, n_tokens_seen = list[int](), None, 0
     for event in streamed(f"{server.url}/v1/completions", request):

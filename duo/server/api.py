@@ -79,6 +79,7 @@ class TextRequestBody(msgspec.Struct):
     functions: list[msgspec.Raw] | None = None
     echo: bool | None = None
     suffix: str | None = None
+    duo: bool | None = None  # whether each chunk of a stream tells where its characters come from
 
     @property
     def has_schema(self) -> bool:

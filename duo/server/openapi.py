@@ -11,6 +11,7 @@ import msgspec
 from starlette.routing import Route
 
 from duo import __version__
+from duo.server.answer_objects import CompletionObject
 from duo.server.api import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from duo.server.progress import Progress, Spans, TextBegins, TextEnds
 from duo.server.state import LeadState
@@ -104,46 +105,6 @@ class Content(msgspec.Struct):
     """The text of tokens."""
 
     content: str
-
-
-class Usage(msgspec.Struct):
-    """Numbers of tokens."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: dict[str, int]
-
-
-class MessageObject(msgspec.Struct):
-    """The answer of a chat, or in a stream a part of it."""
-
-    role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
-    content: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class Choice(msgspec.Struct):
-    """A text."""
-
-    index: Literal[0]
-    logprobs: None
-    finish_reason: Literal["stop", "length"] | None
-    text: str | msgspec.UnsetType = msgspec.UNSET
-    message: MessageObject | msgspec.UnsetType = msgspec.UNSET
-    delta: MessageObject | msgspec.UnsetType = msgspec.UNSET
-
-
-class CompletionObject(msgspec.Struct):
-    """A generation, or an event of a stream. `duo`: the event's tokens, and characters that the draft wrote."""
-
-    id: str
-    object: Literal["text_completion", "chat.completion", "chat.completion.chunk"]
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage | msgspec.UnsetType = msgspec.UNSET
-    timings: dict[str, float | None] | msgspec.UnsetType = msgspec.UNSET
-    duo: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorDetails(msgspec.Struct):

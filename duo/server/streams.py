@@ -11,11 +11,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from duo.engine.slot import TextRequest
 from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError, UsageError
 from duo.link.guard import ApiError
-from duo.server.answers import Shape
+from duo.server.chunks import Chunks
 from duo.spec.types import Step
 
 
@@ -54,13 +53,13 @@ class Events(AsyncSteps):
             raise ClientDisconnect
         return steps
 
-    async def whole_text(self, first: list[Step] | None) -> str:
-        """The whole text, beginning with the `first` steps. Raises what first() raises."""
-        pieces, steps = [], first
+    async def all(self, first: list[Step] | None) -> list[Step]:
+        """All steps, beginning with the `first` ones. Raises what first() raises."""
+        found, steps = [], first
         while steps is not None:
-            pieces += [piece for step in steps for piece in step.pieces]
+            found += steps
             steps = await self.first()
-        return b"".join(pieces).decode("utf-8", "replace")
+        return found
 
 
 class EventStream(StreamingResponse):
@@ -81,23 +80,22 @@ class EventStream(StreamingResponse):
 
 
 async def stream_text(
-    first: list[Step] | None, events: Events, shape: Shape, request: TextRequest, *, include_usage: bool
+    first: list[Step] | None, events: Events, chunks: Chunks, *, include_usage: bool
 ) -> AsyncIterator[bytes]:
     """The text as server-sent events, beginning with the `first` steps."""
-    for document in shape.first():
+    for document in chunks.begin():
         yield _event(document)
     try:
         steps = first
         while steps is not None:
-            if shown := [step for step in steps if any(step.pieces)]:
-                yield b"".join(_event(shape.step(step)) for step in shown)
+            if documents := [document for step in steps for document in chunks.push(step)]:
+                yield b"".join(map(_event, documents))
             steps = await events.next()
     except Exception as error:  # of the generation: the status has been sent already
         yield _event(as_api_error(error).body())
     else:
-        yield _event(shape.last(request))
-        if include_usage:
-            yield _event(shape.usage(request))
+        for document in chunks.end(include_usage=include_usage):
+            yield _event(document)
     yield b"data: [DONE]\n\n"
 
 

@@ -17,6 +17,8 @@ from duo.errors import BusyError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.answers import Shape
 from duo.server.api import ChatRequest, CompletionRequest, Defaults, generation_config
+from duo.server.chunks import Chunks
+from duo.server.logprobs import AnswerLogprobs
 from duo.server.metrics import ServerMetrics
 from duo.server.streams import Events, EventStream, json_response, stream_text
 from duo.spec.types import Step
@@ -113,6 +115,8 @@ class Texts:
         else:
             config = options()
         self._check_queue(engine.n_texts)
+        wanted = config.n_logprobs is not None
+        logprobs = AnswerLogprobs(slot.target, chat=shape.is_chat) if wanted else None
         events = Events()
 
         def put(step: Step) -> None:
@@ -143,9 +147,10 @@ class Texts:
             async with events.while_connected(request):
                 first = await events.first()
                 if not body.stream:
-                    return json_response(shape.whole(await events.whole_text(first), text))
+                    return json_response(shape.whole(await events.all(first), text, logprobs))
         except BaseException:
             engine.cancel(text)
             raise
-        pieces = stream_text(first, events, shape, text, include_usage=body.wants_usage)
+        chunks = Chunks(shape, text, logprobs, sources=bool(body.duo))
+        pieces = stream_text(first, events, chunks, include_usage=body.wants_usage)
         return EventStream(pieces, lambda: engine.cancel(text))

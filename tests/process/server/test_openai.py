@@ -86,12 +86,14 @@ def test_a_chat_is_answered_as_by_the_command(client: Client, demo_pair: tuple[P
 
 
 def test_a_stream_tells_which_characters_were_drafted(client: Client) -> None:
-    chunks = client.stream(24)
+    chunks = client.stream(24, extra_body={"duo": True})
     assert "".join(chunk.choices[0].text for chunk in chunks) == client.write(most=24)
     extras = [chunk.model_extra or {} for chunk in chunks]
-    accepted = [extra["duo"]["accepted"] for extra in extras[:-1]]
-    assert all(0 <= n <= len(chunk.choices[0].text) for n, chunk in zip(accepted, chunks, strict=False))
-    assert (sum(accepted) > 0) == (extras[-1]["timings"].get("draft_n_accepted", 0) > 0)
+    runs = [extra["duo"]["sources"] for extra in extras[:-1]]
+    assert [sum(n for _, n in found) for found in runs] == [len(chunk.choices[0].text) for chunk in chunks[:-1]]
+    drafted = sum(n for found in runs for source, n in found if source != "target")
+    assert (drafted > 0) == (extras[-1]["timings"].get("draft_n_accepted", 0) > 0)
+    assert not any("duo" in (chunk.model_extra or {}) for chunk in client.stream(24))
 
 
 def test_usage_timings_and_metrics_agree(client: Client, lead: LeadProcess) -> None:

@@ -102,11 +102,15 @@ def test_timings_count_the_prompt_the_text_and_the_candidates(client: TestClient
         assert all(whole[f"{name}_{what}"] > 0 for what in ("ms", "per_token_ms", "per_second"))
 
 
-def test_a_chunk_tells_how_many_characters_were_accepted_candidates(client: TestClient, slot: ScriptedSlot) -> None:
+def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient, slot: ScriptedSlot) -> None:
     slot.text = "aéiou"
-    pieces = [chunk["duo"] | {"text": text_of(chunk)} for chunk in events(client) if "duo" in chunk]
-    drafted = {"tokens": 3, "source": "draft"}
-    assert pieces == [drafted | {"accepted": 1, "text": "aé"}, drafted | {"accepted": 2, "text": "iou"}]
+    pieces = [(text_of(chunk), chunk["duo"]) for chunk in events(client, duo=True) if "duo" in chunk]
+    assert pieces == [
+        ("aé", {"tokens": 3, "sources": [["draft", 1], ["target", 1]]}),
+        ("iou", {"tokens": 3, "sources": [["draft", 2], ["target", 1]]}),
+    ]
+    for more in ({}, {"duo": False}):
+        assert not any("duo" in chunk for chunk in events(client, **more))
 
 
 def test_characters_of_several_tokens_are_not_split(client: TestClient, slot: ScriptedSlot) -> None:
