@@ -1,6 +1,7 @@
 # make demo    sets up everything and runs the main job on the demo pair
 # make test    sets up everything and runs the tests: logic on fakes, then models, processes, sockets and terminals
-# make test-slow  the rest of the tests: statistics, every command of the documents, samples of random input
+# make test-slow  the rest of the tests: statistics, every command of the documents, samples of random input, real
+#              clients of the API, and the page in a browser
 # make check   format, lint, types, layer rules
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), and a lead under load (ten minutes)
@@ -18,6 +19,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := build/clients/venv
 # Other options of llama.cpp's build: make clean, then make CMAKE_ARGS=-DGGML_CUDA=on demo. pip's wheel cache does not
 # ask how a wheel was built, so these are built afresh.
 FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
@@ -35,8 +37,15 @@ demo: $(VENV)/ready
 test: $(VENV)/ready-dev
 	$(BIN)/pytest -n 3 --dist worksteal tests/unit tests/process
 
-test-slow: $(VENV)/ready-dev
-	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz
+test-slow: $(VENV)/ready-dev $(CLIENTS)/ready
+	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz tests/clients tests/browser
+
+# Programs that talk to a lead, apart from the development environment: they need releases of their own of its packages.
+$(CLIENTS)/ready: tests/clients/requirements.txt
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@echo "Installing clients of the API, which takes a minute or two."
+	$(CLIENTS)/bin/python -m pip install --quiet -r $<
+	touch $@
 
 VULKAN := build/vulkan/venv
 
