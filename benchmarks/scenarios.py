@@ -12,6 +12,7 @@ from benchmarks import (
     faults,
     first_run,
     floor,
+    page,
     sampling,
     servers,
     soak,
@@ -294,12 +295,19 @@ SCENARIOS: dict[str, Scenario] = {
         bars=lambda _: [Bar(f"{mode}, traced", f"{mode}, not", 0.99) for mode in tracing.MODES],
         columns=("decode t/s",),
     ),
+    "page": Comparison(
+        "A text of a lead while the page is open in Chromium, while its events are subscribed, and without",
+        n_rounds=40, contestants=page.contestants, baseline=page.WITHOUT, bars=lambda _: page.BARS,
+        columns=("decode t/s", "speed-up", "text as plain"),
+    ),
     "engine": engine.EngineCost(
         "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
     ),
     "faults": faults.Faults("Pauses and failures after an RPC server is killed or stopped", n_tokens=600),
-    "soak": soak.Soak("A lead under load; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
-                      n_rounds=200),
+    "soak": soak.Soak(
+        "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
+        n_rounds=200,
+    ),
     "tune-busy": tune_busy.TuneBusy(
         "`duo tune` and runs of `duo`, alternately on an idle machine and beside four busy loops for each core",
         ("smollm2-f16", "smollm2-f32", "tinyllama-f16"), n_rounds=20, n_tokens=16,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import servers
+from benchmarks import page, servers
 from benchmarks.contestants import Setup
 from benchmarks.measure import Bar, Outcome, prompts_file
 from benchmarks.scenarios import SCENARIOS
@@ -20,6 +20,7 @@ from duo.bench.prompts import parse_prompts
 from duo.bench.results import Results
 from tests.command import ROOT, environment
 from tests.gguf_files import tiny_llama
+from tests.serving import wait_until
 from tests.unit.bench.samples import STORY, Silent, sample
 
 
@@ -97,6 +98,24 @@ def test_remote_drafts_connect_and_are_killed_midway(setup: Setup) -> None:
     assert [row["mode"] for row in rows[:2]] == ["no back", "back from the start"]
     assert [row["runs"] for row in rows] == [1] * 4
     assert all(run["tokens"] >= 8 for run in outcome.document["runs"])
+
+
+def test_a_lead_is_watched_while_it_writes(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.page.browser", lambda: nullcontext(None))
+    outcome = SCENARIOS["page"].run(setup)
+    assert [(row["mode"], row["runs"]) for row in outcome.document["rows"]] == [(page.WITHOUT, 1), (page.SUBSCRIBED, 1)]
+    assert [verdict.passed is None for verdict in outcome.verdicts] == [True, False], "there was no page"
+
+
+def test_a_subscription_checks_the_events(setup: Setup) -> None:
+    lead = servers.lead(setup)
+    with page.Subscription(lead) as watching:
+        servers.stream(lead, "the cat", 8)
+        wait_until(lambda: watching.counts["text"] == 2)
+        assert (watching.counts["state"] > 0, watching.counts["progress"] > 0, watching.problem) == (True, True, None)
+        lead.stop()
+        wait_until(lambda: watching.problem)
+    assert watching.problem == "the stream has ended"
 
 
 def test_every_source_is_measured(setup: Setup) -> None:
