@@ -23,6 +23,7 @@ _PROBE_S = 1.0  # for a server on this machine
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _FULL = f"the server's limit of tokens or of the context is reached{CLEAR}"
+_SOURCES = {source.value: source for source in Source}
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):\d+(/.*)?")
 
 
@@ -49,18 +50,18 @@ class _Reading:
 
     def take(self, document: Any) -> None:
         """Add a chunk, and show its text."""
-        answer, choice = self.answer, _within(document, "choices", 0)
+        choice = _within(document, "choices", 0)
         if (reason := _within(choice, "finish_reason")) is not None:
             self.finished = True
             self._reason = reason
-        content = _within(choice, "delta", "content")
-        if isinstance(content, str) and content:
-            self._last_s = time.monotonic()
-            self._first_s = self._first_s or self._last_s
-            text = _without_surrogates(content)
-            answer.text += text
-            found = _within(document, "duo", "source") == Source.LOOKUP.value
-            self.show(text, int(_number(document, "duo", "accepted")), Source.LOOKUP if found else Source.DRAFT)
+        if thought := _text(choice, "delta", "reasoning_content"):
+            self._tick()
+            self.show(thought, 0, None)
+        if text := _text(choice, "delta", "content"):
+            self._tick()
+            self.answer.text += text
+            for piece, source in _runs(text, _within(document, "duo", "sources")):
+                self.show(piece, 0 if source is None else len(piece), source or Source.DRAFT)
         self._take_figures(document)
 
     def end(self) -> None:
@@ -74,6 +75,10 @@ class _Reading:
             self.answer.remark = "the answer is empty: " + (
                 _one_line(str(self._reason)) if known else "the model ended the text at once"
             )
+
+    def _tick(self) -> None:
+        self._last_s = time.monotonic()
+        self._first_s = self._first_s or self._last_s
 
     def _take_figures(self, document: Any) -> None:
         answer, timings = self.answer, _within(document, "timings")
@@ -91,9 +96,14 @@ class _Reading:
 
 
 class Server:
-    """A server; `model` defaults to its first, and `settings` are sent with every request."""
+    """A server; `model` defaults to its first, and `settings` are sent with every request.
 
-    def __init__(self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any]) -> None:
+    With `marks`, a lead is asked what wrote the characters of its answers.
+    """
+
+    def __init__(
+        self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any], marks: bool = False
+    ) -> None:
         """Raises UsageError for an invalid URL or key."""
         self._url = _parse_url(url)
         self.name = str(self._url.copy_with(userinfo=b"")).rstrip("/")
@@ -101,20 +111,28 @@ class Server:
             raise UsageError("the API key has characters that are not allowed in HTTP headers")
         # Compression would delay the chunks.
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._named = self._model = model
+        self._named = model
         self._settings = settings
+        self._marks = marks
+        self._given = None if model is None or marks else (model, False)
+        self._known = self._given  # see _look_up()
 
-    def model(self) -> str:
-        """The model that requests name. Raises ServerError."""
-        if self._model is None:
+    def _look_up(self) -> tuple[str, bool]:
+        """The model that requests name, and whether they ask for sources. Raises ServerError."""
+        try:
             with self._send("GET", "/v1/models", may_lack=True) as response:
-                found = response.is_success and _within(_parse_body(response), "data", 0, "id")
-            self._model = _without_surrogates(found) if isinstance(found, str) and found else "default"
-        return self._model
+                found = response.is_success and _within(_parse_body(response), "data", 0)
+        except ServerError:
+            if self._named is None:
+                raise
+            found = None
+        is_lead = self._marks and _within(found, "owned_by") == "duo"
+        return self._named or _text(found, "id") or "default", is_lead
 
     def greeting(self) -> str:
         """The model and the address. Raises ServerError."""
-        return f"{self.model()} at {self.name}"
+        self._known = self._known or self._look_up()
+        return f"{self._known[0]} at {self.name}"
 
     def is_there(self) -> bool:
         """Whether a server with this API answers at once."""
@@ -130,9 +148,11 @@ class Server:
 
         The connection is closed in any case, also by Ctrl-C, so that the server stops.
         """
-        model = self.model()
-        self._model = self._named  # looked up again after a failure: it may be another server then
+        known = model, is_lead = self._known or self._look_up()
+        self._known = self._given  # looked up again after a failure: it may be another server then
         options = {"stream": True, "stream_options": {"include_usage": True}, **self._settings}
+        if is_lead:
+            options["duo"] = True
         if attempt and options.get("seed", -1) >= 0:
             options["seed"] += attempt
         reading = _Reading(answer, show, options.get("max_tokens", -1))
@@ -149,7 +169,7 @@ class Server:
         if not reading.finished:
             raise ServerError(f"the answer of {self.name} is incomplete")
         reading.end()
-        self._model = model
+        self._known = known
 
     @contextmanager
     def _send(
@@ -240,6 +260,24 @@ def _within(document: Any, *path: str | int) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return document
+
+
+def _text(document: Any, *path: str | int) -> str:
+    """The text at `path`, or an empty one."""
+    found = _within(document, *path)
+    return _without_surrogates(found) if isinstance(found, str) else ""
+
+
+def _runs(text: str, sources: Any) -> Iterator[tuple[str, Source | None]]:
+    """The parts of `text` by source, None for the target; a server may send anything as `sources`."""
+    start = 0
+    for run in sources if isinstance(sources, list) else ():
+        name, n = _within(run, 0), int(_number(run, 1))
+        if n and start < len(text):
+            yield text[start : start + n], _SOURCES.get(name) if isinstance(name, str) else None
+            start += n
+    if start < len(text):
+        yield text[start:], None
 
 
 def _number(document: Any, *path: str | int) -> float:

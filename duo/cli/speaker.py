@@ -10,8 +10,9 @@ from duo.spec.types import Source
 
 CLEAR = ": /clear begins a new conversation"  # the end of a message about a full context; has no place in a pipe
 Message = dict[str, str]
-# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup.
-Show = Callable[[str, int, Source], None]
+# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup. None: the text is
+# reasoning, which is not part of the answer.
+Show = Callable[[str, int, Source | None], None]
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ def chat(options: ChatOptions) -> int:
 
     options.check_server()
     model = read_argument(str(options.model), "-m", escape=False) if "model" in options.given else None
-    server = Server(url, key=_key(options), model=model, settings=options.settings())
+    server = Server(url, key=_key(options), model=model, settings=options.settings(), marks=marks_tokens(options.color))
     options.generation_config(escape=options.escape)  # checks its values
     return _talk(server, options, _first(options))
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 from duo.cli.speaker import Answer, Message, Speaker, describe, describe_prompt
 from duo.cli.terminal.console import say, stderr, with_options
-from duo.cli.terminal.writer import TextWriter, coloured
+from duo.cli.terminal.writer import TextWriter, coloured, dimmed
 from duo.errors import DeviceError, DuoError
 from duo.spec.types import Source
 
@@ -42,14 +42,31 @@ def beginning(system: str | None) -> list[Message]:
 class Printer(TextWriter):
     """Writes answers to stdout; with `marks`, accepted candidates in colour."""
 
-    def show(self, text: str, n_accepted: int, source: Source) -> None:
-        """Write a piece, of which `n_accepted` characters were candidates of `source`. Raises BrokenPipeError."""
+    _thinks = False
+
+    def show(self, text: str, n_accepted: int, source: Source | None) -> None:
+        """Write a piece, of which `n_accepted` characters were candidates of `source`; see Show.
+
+        Reasoning is written on terminals only. Raises BrokenPipeError.
+        """
+        if self._thinks is not (source is None):
+            self._thinks = not self._thinks
+            self._aside("[Start thinking]\n" if self._thinks else "\n[End thinking]\n\n")
+        if source is None:
+            self._aside(text)
+            return
         drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
         self._last = (drafted + own or self._last)[-1:]
         self._write((coloured(drafted, source) if drafted and self._marks else drafted) + own)
 
+    def _aside(self, text: str) -> None:
+        if self._on_terminal and (data := self._harmless(text.encode())):
+            self._last = data[-1:]
+            self._write(dimmed(data) if self._marks else data)
+
     def end(self) -> None:
         """Begin a new line, unless at the start of one."""
+        self._thinks = False
         if self._last not in (b"", b"\n"):
             self._last = b""
             self._write(b"\n")

@@ -19,6 +19,7 @@ _ACCEPTED = {Source.DRAFT: b"\x1b[32m", Source.LOOKUP: b"\x1b[36m"}
 _BOLD = b"\x1b[1m"
 # Control characters, which could drive a terminal: C0 except tab and newline, DEL, and C1 in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+_DIM = b"\x1b[2m"
 _STRUCK = b"\x1b[9;2m"
 _RESET = b"\x1b[0m"
 
@@ -33,6 +34,11 @@ def marks_tokens(color: Color) -> bool:
 def coloured(text: bytes, source: Source) -> bytes:
     """Text that consists of accepted candidates."""
     return _ACCEPTED[source] + text + _RESET
+
+
+def dimmed(text: bytes) -> bytes:
+    """Text that is not part of an answer."""
+    return _DIM + text + _RESET
 
 
 class TextWriter:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.command import ONE_EACH, SLOW_TARGET, Argument, models
 from tests.process.cli.terminal import CTRL_C, Terminal
-from tests.unit.cli.fake_openai import BROKEN, HELD, FakeServer, Reply, end, piece, refuses, says
+from tests.unit.cli.fake_openai import BROKEN, HELD, FakeServer, Reply, end, event, piece, refuses, says
 
 PROMPT = b"\x1b[?2004h"  # the input line is ready: bracketed paste is on
 NO_PROMPT = b"\x1b[?2004l"  # it has ended
@@ -161,7 +161,7 @@ def test_control_sequences_of_a_server_and_figures() -> None:
     half_a_character = b'data: {"choices": [{"delta": {"content": "\\ud800"}}]}\n\n'
     timings = {"predicted_n": 128, "predicted_per_second": 21.25, "draft_n": 80, "draft_n_accepted": 61}
     replies = (
-        Reply(piece("a\x1b]0;title\x07\x9b2Jb\tc\r\nd", duo={"accepted": 3}) + half_a_character + end()),
+        Reply(piece("a\x1b]0;title\x07\x9b2Jb\tc\r\nd", duo={"sources": [["draft", 3]]}) + half_a_character + end()),
         refuses(400, "no\x1b[2Jway"),
         says("a", timings=timings),
         says("b", usage={"completion_tokens": 1}),
@@ -181,6 +181,21 @@ def test_control_sequences_of_a_server_and_figures() -> None:
         talk.leave()
 
 
+def test_reasoning_is_dimmed_and_not_sent_back() -> None:
+    thought = event({"choices": [{"index": 0, "delta": {"reasoning_content": "Hm\x1b[2J"}}]})
+    replies = (Reply(thought * 2 + piece("Yes.") + end()), Reply(thought + end()), says("ok"))
+    with FakeServer(*replies) as server, Talk(server.url) as talk:
+        talk.wait_for(PROMPT)
+        shown = talk.say(b"a").replace(b"\x1b[2m", b"<").replace(b"\x1b[0m", b">")
+        assert b"<[Start thinking]\n><Hm[2J><Hm[2J><\n[End thinking]\n\n>Yes.\n" in shown
+        shown = talk.say(b"b")
+        assert b"Hm[2J" in shown
+        assert b"the answer is empty" in shown
+        assert b"thinking" not in talk.say(b"c")
+        talk.leave()
+    assert server.conversations[1] == [("user", "a"), ("assistant", "Yes."), ("user", "b")]
+
+
 def test_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "new" / "config")}
     for keys in (b"one\ntwo", UP + UP):
@@ -197,7 +212,7 @@ def test_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
 def test_a_redirected_text_is_plain_and_a_history_that_cannot_be_kept_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "text"
     redirect = f"import os; os.dup2(os.open({str(file)!r}, os.O_WRONLY | os.O_CREAT), 1)\n"
-    replies = (Reply(piece("a\x1b[1mb", duo={"accepted": 1}) + end()), says("c"))
+    replies = (Reply(piece("a\x1b[1mb", duo={"sources": [["draft", 1]]}) + end()), says("c"))
     env = {"DUO_CONFIG": "/dev/null/config"}
     with FakeServer(*replies) as server, Talk(server.url, before=redirect, env=env) as talk:
         talk.wait_for(PROMPT)

@@ -21,9 +21,9 @@ from tests.unit.cli.runner import duo
 NO_KEYS = {"LLAMA_API_KEY": "", "OPENAI_API_KEY": ""}
 
 
-def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int, Source]]:
+def ask(server: FakeServer, answer: Answer | None = None) -> list[tuple[str, int, Source | None]]:
     """The pieces of an answer as they are shown."""
-    shown: list[tuple[str, int, Source]] = []
+    shown: list[tuple[str, int, Source | None]] = []
     client = Server(server.url, key=None, model=None, settings={})
     client.answer([], answer or Answer(), lambda *piece: shown.append(piece))
     return shown
@@ -87,13 +87,47 @@ def test_the_name_of_the_model_where_none_is_given(models: Reply, name: str) -> 
     assert [body["model"] for body in server.questions] == [name]
 
 
+LEAD = Reply(b'{"data": [{"id": "first", "owned_by": "duo"}]}', kind="application/json")
+
+
 def test_marks_in_a_pipe_only_where_asked_for() -> None:
-    counts = (("abcdef", 2), ("gh", 9), ("ij", 0), ("kl", -1), ("mn", "x"))
-    reply = Reply(b"".join(piece(text, duo={"accepted": n}) for text, n in counts) + end())
-    with FakeServer(reply, reply) as server:
-        assert duo("chat", server.url, stdin=b"hi").text == "abcdefghijklmn"
-        marked = duo("chat", server.url, "--color", "always", stdin=b"hi")
-    assert marked.stdout == b"\x1b[32mab\x1b[0mcdef\x1b[32mgh\x1b[0mijklmn"
+    sources: list[tuple[str, Any]] = [
+        ("abcdef", [["draft", 2], ["target", 4]]),
+        ("gh", [["draft", 9], ["lookup", 9]]),
+        ("ij", []),
+        ("klm", [["target", 1], ["lookup", 1]]),
+        ("no", [["draft", -1], ["else", 1], [["draft"], 1], 7, None]),
+        ("pq", "x"),
+    ]
+    reply = Reply(b"".join(piece(text, duo={"sources": runs}) for text, runs in sources) + end())
+    with FakeServer(*[reply] * 4, models=LEAD) as server:
+        assert duo("chat", server.url, stdin=b"hi").text == "abcdefghijklmnopq"
+        marked = [duo("chat", server.url, "--color", "always", *more, stdin=b"hi") for more in ((), ("-m", "other"))]
+        assert duo("chat", server.url, "-m", "other", stdin=b"hi").text == "abcdefghijklmnopq"
+    colours = b"\x1b[32mab\x1b[0mcdef\x1b[32mgh\x1b[0mijk\x1b[36ml\x1b[0mmnopq"
+    assert [run.stdout for run in marked] == [colours] * 2
+    assert [body.get("duo") for body in server.questions] == [None, True, True, None]
+    assert [body["model"] for body in server.questions] == ["first", "first", "other", "other"]
+    assert len(server.requests) == 4 + 3, "the models are asked for once, and not where they do not matter"
+
+
+@pytest.mark.parametrize("models", [MODELS, refuses(404, "no such thing"), refuses(500, "no"), Reply(b"<html>")])
+def test_only_a_lead_is_asked_for_the_sources_of_its_text(models: Reply) -> None:
+    with FakeServer(says("ok"), models=models) as server:
+        assert duo("chat", server.url, "--color", "always", "-m", "other", stdin=b"hi").text == "ok"
+    assert ["duo" in body for body in server.questions] == [False]
+
+
+def thinks(text: str) -> bytes:
+    return event({"choices": [{"index": 0, "delta": {"reasoning_content": text}}]})
+
+
+def test_reasoning_is_no_part_of_an_answer() -> None:
+    answer = Answer()
+    with FakeServer(*[Reply(thinks("So") + thinks("…") + piece("Yes.") + end())] * 2) as server:
+        assert ask(server, answer) == [("So", 0, None), ("…", 0, None), ("Yes.", 0, Source.DRAFT)]
+        assert duo("chat", server.url, "--color", "always", stdin=b"hi").text == "Yes."
+    assert answer.text == "Yes."
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def asked(model: LocalModel, messages: list[Message], attempt: int = 0) -> tuple
     """The answer, and what was shown of it."""
     answer, shown = Answer(), list[str]()
 
-    def show(text: str, n_accepted: int, _source: Source) -> None:
+    def show(text: str, n_accepted: int, _source: Source | None) -> None:
         assert 0 <= n_accepted <= len(text)
         shown.append(text)
 
