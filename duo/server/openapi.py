@@ -89,10 +89,10 @@ class PromptText(msgspec.Struct):
 
 
 class Token(msgspec.Struct):
-    """A token and its text."""
+    """A token and its text, or its bytes if they are not UTF-8."""
 
     id: int
-    piece: str
+    piece: str | list[int]
 
 
 class Tokens(msgspec.Struct):

@@ -59,11 +59,17 @@ def checked_tokens(tokens: Sequence[Any], model: Model) -> list[int]:
 
 
 def tokens_json(tokens: Sequence[int], model: Model | None) -> bytes:
-    """The response to /tokenize; with `model`, each token has its text."""
+    """The response to /tokenize; with `model`, each token has its text, or its bytes if they are not text."""
     if model is None:
         return msgspec.json.encode({"tokens": tokens})
     items = {
-        token: msgspec.json.encode({"id": token, "piece": model.piece(token).decode("utf-8", "replace")})
-        for token in set(tokens)
+        token: msgspec.json.encode({"id": token, "piece": _text(model.spelling([token]))}) for token in set(tokens)
     }
     return b'{"tokens":[%b]}' % b",".join(map(items.__getitem__, tokens))
+
+
+def _text(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

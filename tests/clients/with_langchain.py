@@ -21,10 +21,12 @@ class Fruit(BaseModel):
     ripe: bool
 
 
-@tool
-def get_weather(city: Literal["Paris", "Rome"], days: int) -> str:
+def weather(city: Literal["Paris", "Rome"], days: int) -> str:
     """The weather in a city."""
     return f"Sunny in {city} for {days} days."
+
+
+get_weather = tool("get_weather")(weather)
 
 
 def main(url: str) -> None:

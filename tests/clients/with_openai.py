@@ -59,16 +59,16 @@ def logprobs(client: OpenAI) -> None:
 
 
 def tools(client: OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "default", "tools": [WEATHER], "temperature": 0, "max_tokens": 96}
-    asked["parallel_tool_calls"] = False
+    chats: Any = client.chat.completions  # not typed: mypy cannot choose an overload for fields in a dict
+    asked = {"model": "default", "tools": [WEATHER], "temperature": 0, "max_tokens": 96, "parallel_tool_calls": False}
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-        answer = client.chat.completions.create(messages=ASKED, tool_choice=choice, **asked)
+        answer = chats.create(messages=ASKED, tool_choice=choice, **asked)
         assert answer.choices[0].finish_reason == "tool_calls"
         calls = answer.choices[0].message.tool_calls
         assert calls
         found = json.loads(calls[0].function.arguments)
         assert (found["city"] in ("Paris", "Rome"), type(found["days"])) == (True, int)
-    with client.chat.completions.stream(messages=ASKED, tool_choice="required", **asked) as stream:
+    with chats.stream(messages=ASKED, tool_choice="required", **asked) as stream:
         final = stream.get_final_completion()
     streamed = final.choices[0].message.tool_calls
     assert streamed
@@ -78,7 +78,7 @@ def tools(client: OpenAI) -> None:
         answer.choices[0].message,
         *({"role": "tool", "tool_call_id": call.id, "content": "Sunny."} for call in calls),
     ]
-    last = client.chat.completions.create(messages=answered, tool_choice="none", **asked)
+    last = chats.create(messages=answered, tool_choice="none", **asked)
     assert last.choices[0].message.content
     assert not last.choices[0].message.tool_calls
 

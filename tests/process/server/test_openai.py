@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai.types import Completion
@@ -144,6 +145,28 @@ def test_tokenize_and_detokenize(lead: LeadProcess) -> None:
         assert lead.post("/detokenize", tokens=tokenize(lead, text)).json() == {"content": text}
     pieces = lead.post("/tokenize", content=PARIS, with_pieces=True).json()["tokens"]
     assert "".join(piece["piece"] for piece in pieces) == PARIS
+    name = "<|im_start|>"
+    (special,) = lead.post("/tokenize", content=name, with_pieces=True).json()["tokens"]
+    assert special["piece"] == name
+    plain = lead.post("/tokenize", content=name, parse_special=False).json()["tokens"]
+    assert special["id"] not in plain
+    assert lead.post("/detokenize", tokens=plain).json() == {"content": name}
+
+
+def test_biases_of_texts_and_bans(client: Client, lead: LeadProcess) -> None:
+    answer = lead.post("/v1/completions", prompt=PARIS, max_tokens=1, logit_bias=[[" Rome", 100]]).json()
+    assert answer["choices"][0]["text"] == " Rome"
+    banned = client.write(most=4, extra_body={"logit_bias": [[" Paris", False]]})
+    assert client.write(most=4).startswith(" Paris")
+    assert "Paris" not in banned
+
+
+def test_the_properties_of_a_real_model(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
+    props = httpx.get(f"{lead.url}/props", timeout=PATIENCE_S).json()
+    assert props["default_generation_settings"]["n_ctx"] == N_CTX
+    assert (props["model_path"], props["model_ftype"]) == (demo_pair[0].name, "F16")
+    assert "<|im_start|>" in props["chat_template"]
+    assert (props["bos_token"], props["eos_token"]) == ("<|im_start|>", "<|im_end|>")
 
 
 def test_text_is_no_template(client: Client) -> None:

@@ -88,7 +88,7 @@ def test_tokenize_and_detokenize(client: TestClient) -> None:
     assert special == {"tokens": [BOS, *tokens_of("a")]}
     pieces = client.post("/tokenize", json={"content": "aé", "with_pieces": True}).json()["tokens"]
     assert pieces == [
-        {"id": token, "piece": piece} for token, piece in zip(tokens_of("aé"), ("a", "\ufffd", "\ufffd"), strict=True)
+        {"id": token, "piece": piece} for token, piece in zip(tokens_of("aé"), ("a", [0xC3], [0xA9]), strict=True)
     ]
 
 

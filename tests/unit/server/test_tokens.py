@@ -101,12 +101,12 @@ def test_others_are_answered_while_texts_are_tokenised(
     begun: list[int] = []
     tokenize = ScriptedModel.tokenize
 
-    def wait(self: ScriptedModel, text: str, *, add_bos: bool = True) -> list[int]:
+    def wait(self: ScriptedModel, text: str, **options: bool) -> list[int]:
         if len(text) >= long:
             begun.append(len(text))
             started.set()
             assert gate.wait(60)
-        return tokenize(self, text, add_bos=add_bos)
+        return tokenize(self, text, **options)
 
     monkeypatch.setattr(ScriptedModel, "tokenize", wait)
 
