@@ -128,7 +128,7 @@ class Parts:
             self._n_judged, self._in_string = len(self._held), False
             self._state = self._in_call
         else:
-            self._show()
+            self._show(holds_space=True)
             self._state = self._in_text
         return True
 
@@ -179,10 +179,13 @@ class Parts:
             self._held.append(self._text[self._at : end])
             self._at = end
 
-    def _show(self) -> None:
-        if text := "".join(self._held):
-            self._parts.append(Part(self._base + self._at - len(text), text, self._is_reasoning))
-            self._held.clear()
+    def _show(self, *, holds_space: bool = False) -> None:
+        """Make a part of what is held; `holds_space`: except the white space at its end."""
+        text = "".join(self._held)
+        shown = text.rstrip() if holds_space else text
+        if shown:
+            self._parts.append(Part(self._base + self._at - len(text), shown, self._is_reasoning))
+        self._held = [text[len(shown) :]]
 
 
 class _Call(msgspec.Struct):
