@@ -118,6 +118,7 @@ class LiveEvents:
         now_s = time.perf_counter()
         self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in self._texts.unfinished().items()]
         self._texts.on_submit = self._add
+        self._state = None  # that of the last poll, before there was no subscriber, is not what this one was sent
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._poll())
 

@@ -188,7 +188,7 @@ $("import").onclick = () => $("import-file").click();
 $("import-file").onchange = async () => {
   let told;
   try {
-    const n = store.import(JSON.parse(await $("import-file").files[0].text()));
+    const n = store.add(JSON.parse(await $("import-file").files[0].text()));
     told = `${n} ${n === 1 ? "conversation was" : "conversations were"} imported.`;
   } catch {
     told = "This file is not an export of conversations.";

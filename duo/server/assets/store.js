@@ -72,7 +72,7 @@ export class Store {
   }
 
   // Add the conversations of an exported document; returns how many. Throws if it is none.
-  import(document) {
+  add(document) {
     if (document?.duo !== 1 || !Array.isArray(document.conversations)) throw new Error("not an export");
     const found = document.conversations.map((one) => checked(one, this.create().id)).filter(Boolean);
     for (const conversation of found.reverse()) this.save(conversation);

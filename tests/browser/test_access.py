@@ -1,0 +1,208 @@
+"""The page for everyone: names, labels, contrast, focus, zoom, and the settings of the browser that it follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.browsing import Visits, overflow, send, wait_for_end
+from tests.scripted import ScriptedSlot
+
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+
+TEXT = """# Heading
+
+A **bold** word, a [link](https://example.org), `code` and \u202econtrol.
+
+> A quote
+
+- one
+- two
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+print("Hello")
+```
+"""
+CONTROLS = {"button", "link", "textbox", "checkbox", "spinbutton", "DisclosureTriangle", "img", "image", "dialog"}
+# Texts with too little contrast to what is behind them, each as [text, ratio].
+FAINT = """() => {
+    const parse = (text) => {
+        const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+        return { rgb: [r, g, b], a };
+    };
+    const luminance = ({ rgb }) => {
+        const [r, g, b] = rgb.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = (element) => {
+        for (; element; element = element.parentElement) {
+            const colour = parse(getComputedStyle(element).backgroundColor);
+            if (colour.a === 1) return colour;
+        }
+        return { rgb: [255, 255, 255], a: 1 };
+    };
+    const faint = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest(":disabled")) continue;
+        const [a, b] = [parse(getComputedStyle(element).color), behind(element)].map(luminance);
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) faint.push([walker.currentNode.data.trim(), ratio]);
+    }
+    return faint;
+}"""
+
+
+@pytest.fixture
+def page(visit: Visits, url: str, slot: ScriptedSlot) -> Any:
+    slot.text = TEXT
+    page = visit(url)
+    send(page, "Hello")
+    wait_for_end(page)
+    return page
+
+
+def nodes(page: Any) -> list[dict[str, Any]]:
+    """The accessibility tree as the browser computes it."""
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")
+    found: list[dict[str, Any]] = [node for node in tree["nodes"] if not node["ignored"]]
+    return found
+
+
+def named(page: Any, *roles: str) -> list[tuple[str, str]]:
+    """Role and name of each node with one of these roles."""
+    pairs = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes(page)]
+    return [pair for pair in pairs if pair[0] in roles]
+
+
+@pytest.mark.parametrize("dialog", ["", "settings", "key-dialog", "delete-dialog"])
+def test_every_control_has_a_name(page: Any, dialog: str) -> None:
+    if dialog:
+        page.evaluate("id => document.getElementById(id).showModal()", dialog)
+    found = named(page, *CONTROLS)
+    assert len(found) >= (2 if dialog else 15)
+    assert not [role for role, name in found if not name.strip()]
+    unlabelled = """[...document.querySelectorAll("input, textarea")].filter(
+        (field) => !field.labels.length && !field.ariaLabel).map((field) => field.id)"""
+    assert page.evaluate(unlabelled) == []
+
+
+def test_landmarks_and_headings(page: Any) -> None:
+    landmarks = ("banner", "navigation", "main", "complementary")
+    assert [role for role, _ in named(page, *landmarks)] == list(landmarks)
+    levels = [node for node in nodes(page) if node["role"]["value"] == "heading"]
+    numbers = [int(node["properties"][0]["value"]["value"]) for node in levels]
+    assert numbers[0] == 1
+    assert numbers.count(1) == 1
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id)")
+    assert len(ids) == len(set(ids))
+    references = """[...document.querySelectorAll("[aria-labelledby], [aria-describedby], [aria-controls], [for]")]
+        .flatMap((e) => ["aria-labelledby", "aria-describedby", "aria-controls", "for"].map((n) => e.getAttribute(n)))
+        .filter((id) => id && !document.getElementById(id))"""
+    assert page.evaluate(references) == []
+    assert page.evaluate("document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    bright = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert bright == (scheme == "light")
+    assert page.evaluate(FAINT) == []
+    page.get_by_role("button", name="Settings").click()
+    assert page.evaluate(FAINT) == []
+    page.evaluate("document.querySelector('#settings h2').style.color = 'var(--background)'")
+    assert page.evaluate(FAINT), "the check finds nothing"
+
+
+def test_focus_follows_the_order_of_the_page_and_is_visible(page: Any) -> None:
+    page.locator("#nav-toggle").evaluate("element => { element.tabIndex = -1; element.style.display = 'block'; }")
+    page.locator("#nav-toggle").focus()
+    page.keyboard.press("Shift+Tab")
+    expect(page.get_by_role("link", name="Skip to the message")).to_be_focused()
+    assert page.get_by_role("link", name="Skip to the message").bounding_box()["width"] > 50
+    expected = [
+        "Settings", "Live", "New conversation", "Hello", "Delete Hello", "Messages", "Edit", "Copy", "link", "Table",
+        "Copy code", 'print("Hello")', "Retry", "Copy", "Message", "Send", "Colour tokens by origin",
+    ]  # fmt: skip
+    order, seen = (
+        [],
+        """() => {
+        const element = document.activeElement;
+        const style = getComputedStyle(element);
+        const name = element.ariaLabel || element.textContent.trim() || element.labels?.[0].textContent.trim();
+        return [name, style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2];
+    }""",
+    )
+    for _ in expected:
+        page.keyboard.press("Tab")
+        name, is_visible = page.evaluate(seen)
+        assert is_visible, name
+        order.append(name)
+    assert order == expected
+    page.get_by_role("link", name="Skip to the message").press("Enter")
+    expect(page.locator("#input")).to_be_focused()
+
+
+def test_a_dialog_keeps_the_focus_and_gives_it_back(page: Any) -> None:
+    settings = page.get_by_role("button", name="Settings")
+    settings.press("Enter")
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        assert page.evaluate("!!document.activeElement.closest('dialog') || document.activeElement === document.body")
+    page.keyboard.press("Escape")
+    expect(page.locator("#settings")).to_be_hidden()
+    expect(settings).to_be_focused()
+
+
+def test_the_ends_of_an_answer_are_announced_and_not_its_tokens(visit: Visits, url: str, slot: ScriptedSlot) -> None:
+    page = visit(url)
+    page.evaluate(
+        """() => {
+            window.said = [];
+            const region = document.getElementById("announce");
+            new MutationObserver(() => said.push(region.textContent)).observe(region, { childList: true });
+        }"""
+    )
+    send(page, "Hello")
+    wait_for_end(page)
+    said = page.evaluate("said")
+    assert said[0] == "The answer begins."
+    assert said[1].startswith("The answer is complete")
+    assert len(said) == 2
+    assert page.locator("#messages [aria-live]").count() == 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 400), (320, 256)], ids=["200 %", "400 %"])
+def test_zoom(page: Any, width: int, height: int) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    assert overflow(page) == 0
+    expect(page.locator("#input")).to_be_in_viewport()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Done").click()
+    page.get_by_role("button", name="Chats").click()
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator("#messages")).to_be_empty()
+
+
+def test_nothing_moves(page: Any) -> None:
+    moving = """[...document.querySelectorAll("*")].map((element) => getComputedStyle(element)).filter((style) =>
+        parseFloat(style.transitionDuration) || style.animationName !== "none" || style.scrollBehavior === "smooth"
+    ).length"""
+    assert page.evaluate(moving) == 0
+
+
+def test_a_text_can_be_copied(page: Any) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy code").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == 'print("Hello")'
+    page.evaluate("delete Clipboard.prototype.writeText")  # as on a page without HTTPS
+    page.get_by_label("Answer", exact=True).get_by_role("button", name="Copy", exact=True).click()
+    assert page.evaluate("navigator.clipboard.readText()") == TEXT
