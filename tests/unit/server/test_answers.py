@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from duo.llama.chat_template import ChatTemplate
+from tests.chat_templates import HERMES
 from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedSlot, tokens_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -109,8 +111,7 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
         ("aé", {"tokens": 3, "sources": [["draft", 1], ["target", 1]]}),
         ("iou", {"tokens": 3, "sources": [["draft", 2], ["target", 1]]}),
     ]
-    for more in ({}, {"duo": False}):
-        assert not any("duo" in chunk for chunk in events(client, **more))
+    assert not any("duo" in chunk for chunk in [*events(client), *events(client, duo=False)])
 
 
 def test_characters_of_several_tokens_are_not_split(client: TestClient, slot: ScriptedSlot) -> None:
@@ -144,3 +145,59 @@ def test_where_a_text_ends(client: TestClient, fields: dict[str, Any], text: str
 def test_a_text_that_comes_step_by_step_is_streamed_so(client: TestClient) -> None:
     n = -(-len(tokens_of(TEXT)) // N_STEP)
     assert len(events(client)) == n + 1
+
+
+# Reasoning and calls
+
+TOOLS = [{"type": "function", "function": {"name": "now"}}]
+CALL = '<tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>'
+THINKS: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
+
+
+def message_of(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that the deltas of a stream add up to."""
+    deltas = [choice_of(chunk)["delta"] for chunk in chunks]
+    message: dict[str, Any] = {"role": "assistant"}
+    for name in ("content", "reasoning_content"):
+        if pieces := [delta[name] for delta in deltas if name in delta]:
+            message[name] = "".join(pieces)
+    if calls := [call for delta in deltas for call in delta.get("tool_calls", ())]:
+        assert [call.pop("index") for call in calls] == list(range(len(calls)))
+        message["tool_calls"] = calls
+    return message
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls", [])
+    assert len({call["id"] for call in calls}) == len(calls)
+    return message | ({"tool_calls": [call["function"] for call in calls]} if calls else {})
+
+
+FUNCTION = {"name": "now", "arguments": '{"a": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "message", "reason"),
+    [
+        (THINKS, "Hm.\n</think>\n\nYes.", {"reasoning_content": "Hm.", "content": "Yes."}, "stop"),
+        (THINKS, "Hm.\n", {"reasoning_content": "Hm.", "content": ""}, "stop"),
+        (THINKS | {"max_tokens": 2}, "Hm.\n", {"reasoning_content": "Hm", "content": ""}, "length"),
+        (THINKS | {"reasoning_format": "none"}, "Hm.\n</think> Yes.", {"content": "Hm.\n</think> Yes."}, "stop"),
+        ({"tools": TOOLS}, f"{CALL}\n{CALL}", {"content": None, "tool_calls": [FUNCTION] * 2}, "tool_calls"),
+        ({"tools": TOOLS}, f"Wait.\n{CALL}", {"content": "Wait.", "tool_calls": [FUNCTION]}, "tool_calls"),
+        ({"tools": TOOLS, "max_tokens": 40}, CALL, {"content": CALL[:40]}, "length"),
+        ({"tools": TOOLS, "stop": "</tool"}, CALL, {"content": CALL[: -len("</tool_call>")]}, "stop"),
+        ({"tools": TOOLS} | THINKS, f"Hm. </think>{CALL}",
+         {"content": None, "reasoning_content": "Hm.", "tool_calls": [FUNCTION]}, "tool_calls"),
+        ({}, CALL, {"content": CALL}, "stop"),
+    ],
+)  # fmt: skip
+def test_reasoning_and_calls_whole_and_streamed(
+    client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], text: str, message: dict[str, Any], reason: str
+) -> None:
+    slot.target.chat_template = slot.target.tool_template = ChatTemplate(HERMES)
+    slot.text = text
+    whole, chunks = answer(client, CHAT, **fields), events(client, CHAT, **fields)
+    assert without_ids(choice_of(whole)["message"]) == {"role": "assistant", **message}
+    assert without_ids(message_of(chunks)) == {"role": "assistant", **message, "content": message["content"] or ""}
+    assert [choice_of(found)["finish_reason"] for found in (whole, chunks[-1])] == [reason] * 2

@@ -1,0 +1,136 @@
+"""The chunks of a stream: their parts, what wrote their characters, and their logprobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.config import GenerationConfig
+from duo.engine.slot import TextRequest
+from duo.engine.text import LIMIT
+from duo.llama.model import Model
+from duo.server.answers import Shape
+from duo.server.chunks import Chunks
+from duo.server.logprobs import AnswerLogprobs
+from duo.server.parts import AnswerFormat, Parts
+from duo.spec.types import Source, Step, TokenLogprobs
+from tests.scripted import FIRST_BYTE, ScriptedModel
+
+ALL = AnswerFormat(thinks=True, has_tools=True)
+F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def step(drafted: str, own: str = "", source: Source = Source.DRAFT) -> Step:
+    """One token for each character."""
+    text = drafted + own
+    return Step(tuple(range(len(text))), len(drafted), tuple(c.encode() for c in text), (), source)
+
+
+def chunks_of(steps: Sequence[Step], form: AnswerFormat, *, chat: bool = True, sources: bool = True) -> list[Any]:
+    request = TextRequest([1, 2], GenerationConfig(), lambda _: None)
+    request.metrics.n_prompt = 2
+    made = Chunks(Shape("m", chat=chat, format=form), request, sources=sources)
+    return [
+        *made.begin(),
+        *(document for step in steps for document in made.push(step)),
+        *made.end(include_usage=True),
+    ]
+
+
+def choices(documents: Sequence[Any]) -> list[Any]:
+    return [document["choices"][0] for document in documents if document["choices"]]
+
+
+def test_parts_are_chunks_of_their_own() -> None:
+    text = ["Hm", "m.</th", "ink>\n\nLet me see. ", "\n" + F[:20], F[20:] + F + "Do", "ne"]
+    found = choices(chunks_of([step(piece) for piece in text], ALL, sources=False))
+    calls = [choice["delta"]["tool_calls"][0] for choice in found if "tool_calls" in choice["delta"]]
+    assert [call["index"] for call in calls] == [0, 1]
+    assert len({call["id"] for call in calls}) == 2
+    assert all(call["id"].startswith("call_") and call["type"] == "function" for call in calls)
+    assert [call["function"] for call in calls] == [{"name": "f", "arguments": '{"a": 1}'}] * 2
+    assert [choice["delta"] for choice in found if "tool_calls" not in choice["delta"]] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm"},
+        {"reasoning_content": "m."},
+        {"content": "Let me see."},
+        {"content": "Do"},
+        {"content": "ne"},
+        {},
+    ]
+    assert [choice["finish_reason"] for choice in found] == [None] * (len(found) - 1) + ["tool_calls"]
+
+
+def test_a_text_that_ends_while_it_is_held_back() -> None:
+    found = chunks_of([step("", "<tool_call>"), step("{", '"na')], AnswerFormat(has_tools=True))
+    assert choices(found)[1:-1] == [
+        {"index": 0, "delta": {"content": '<tool_call>{"na'}, "logprobs": None, "finish_reason": None}
+    ]
+    assert found[1]["duo"] == {"tokens": 15, "sources": [("target", 11), ("draft", 1), ("target", 3)]}
+    assert choices(found)[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(("stop", "reason"), [("end of text", "tool_calls"), (LIMIT, "length")])
+def test_a_limit_is_told_even_after_a_call_as_in_llama_server(stop: str, reason: str) -> None:
+    request = TextRequest([1], GenerationConfig(), lambda _: None)
+    request.metrics.stop = stop
+    shape = Shape("m", chat=True, format=AnswerFormat(has_tools=True))
+    chunks = Chunks(shape, request)
+    chunks.push(step(F))
+    *_, last = chunks.end(include_usage=False)
+    (choice,) = shape.whole([step(F)], request)["choices"]
+    assert last["choices"][0]["finish_reason"] == choice["finish_reason"] == reason
+
+
+PIECES = st.sampled_from(["<think>", "</think>", F, "<tool", "é", " ", "\n", "ab"])
+STEPS = st.lists(st.builds(step, PIECES, PIECES, st.sampled_from(Source)), max_size=8)
+
+
+@given(STEPS, st.sampled_from([AnswerFormat(), ALL, AnswerFormat(thinks=False), AnswerFormat(has_tools=True)]))
+def test_runs_cover_exactly_the_text_of_their_chunk(steps: list[Step], form: AnswerFormat) -> None:
+    names = [
+        [step.source.value] * step.n_accepted + ["target"] * (len(step.tokens) - step.n_accepted) for step in steps
+    ]
+    origins = [name for found in names for name in found]
+    parser = Parts(form)
+    parts = [part for step in steps for part in parser.push(step.text)] + parser.end()
+    runs = [document["duo"]["sources"] for document in chunks_of(steps, form) if "duo" in document]
+    written = [[name for name, n in found for _ in range(n)] for found in runs]
+    assert written == [origins[part.start : part.start + len(part.text)] for part in parts]
+    assert all(a[0] != b[0] for found in runs for a, b in pairwise(found))
+
+
+def test_runs_of_the_same_source_are_one_and_others_are_in_order() -> None:
+    steps = [step("ab"), step("c", "d"), step("", "e"), step("f", "g", Source.LOOKUP), step("</think>"), step(" hi")]
+    (_, one, *rest) = chunks_of([*steps[:1], *steps[4:]], ALL)
+    assert (one["duo"], rest[0]["duo"]) == (
+        {"tokens": 2, "sources": [("draft", 2)]},
+        {"tokens": 11, "sources": [("draft", 2)]},
+    )
+    held = [step("<", "thin"), step("g", ">", Source.LOOKUP)]
+    (_, only, *_) = chunks_of(held, AnswerFormat(thinks=False))
+    assert only["duo"] == {"tokens": 7, "sources": [("draft", 1), ("target", 4), ("lookup", 1), ("target", 1)]}
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_logprobs_of_what_is_held_back_come_with_the_next_chunk(chat: bool) -> None:
+    request = TextRequest([1], GenerationConfig(), lambda _: None)
+    logprobs = AnswerLogprobs(cast("Model", ScriptedModel()), chat=chat)
+    form = AnswerFormat(thinks=False) if chat else AnswerFormat()
+    chunks = Chunks(Shape("m", chat=chat, format=form), request, logprobs)
+    found: list[Any] = []
+    for text in ("<th", "e", "", "x</"):
+        tokens = tuple(FIRST_BYTE + byte for byte in text.encode())
+        pieces = tuple(bytes([byte]) for byte in text.encode())
+        found += chunks.push(Step(tokens, 0, pieces, logprobs=tuple(TokenLogprobs(t, -1.0, ()) for t in tokens)))
+    found += chunks.end(include_usage=False)
+    names = []
+    for choice in choices(found):
+        entries = choice["logprobs"] and choice["logprobs"]["content" if chat else "tokens"]
+        names.append(entries and "".join(entry["token"] if chat else entry for entry in entries))
+    assert names == (["<the", "x</", None] if chat else ["<th", "e", "x</", None])
