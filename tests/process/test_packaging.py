@@ -60,6 +60,12 @@ def test_the_command_works_anywhere(installed: Path, tmp_path: Path) -> None:
     assert Path(_run(installed / "python", "-c", where, folder=tmp_path)).is_relative_to(installed.parent)
 
 
+def test_the_page_is_installed(installed: Path, tmp_path: Path) -> None:
+    code = "from duo.server.page import Page; print(*Page().paths)"
+    paths = _run(installed / "python", "-c", code, folder=tmp_path).split()
+    assert {"/", "/page/style.css", "/page/app.js"} <= set(paths)
+
+
 def test_the_built_in_prompts_are_installed(installed: Path, tmp_path: Path) -> None:
     code = "from duo.bench.prompts import built_in; print(len(built_in()))"
     assert int(_run(installed / "python", "-c", code, folder=tmp_path)) > 0
