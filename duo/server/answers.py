@@ -26,7 +26,8 @@ class Shape:
             "created": int(time.time()),
             "model": model,
         }
-        self._kinds = (kind, f"{kind}.chunk" if chat else kind)
+        self._chunk_head = {**self._head, "object": f"{kind}.chunk" if chat else kind}
+        self._head["object"] = kind
 
     def parts(self) -> Parts | None:
         """What finds the parts of the answer; None: all of it is content."""
@@ -47,7 +48,6 @@ class Shape:
         choice = _choice(content, found, finish_reason(request, called=called))
         return {
             **self._head,
-            "object": self._kinds[0],
             "choices": [choice],
             "usage": usage(request),
             **_timings(request),
@@ -73,7 +73,7 @@ class Shape:
         self, content: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
     ) -> dict[str, Any]:
         """A chunk of a stream."""
-        return {**self._head, "object": self._kinds[1], "choices": [_choice(content, logprobs, finish)]}
+        return {**self._chunk_head, "choices": [_choice(content, logprobs, finish)]}
 
     def first(self) -> Iterable[dict[str, Any]]:
         """The beginning of a stream."""
@@ -89,7 +89,7 @@ class Shape:
 
     def usage(self, request: TextRequest) -> dict[str, Any]:
         """The usage, sent after the end of a stream."""
-        return {**self._head, "object": self._kinds[1], "choices": [], "usage": usage(request)}
+        return {**self._chunk_head, "choices": [], "usage": usage(request)}
 
 
 def _choice(content: dict[str, Any], logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class Chunks:
         text = step.text
         if self._parts is not None:
             return [self._chunk(part) for part in self._parts.push(text)]
-        self._n_text += len(text)
-        return [self._chunk(Part(self._n_text - len(text), text))]
+        start, self._n_text = self._n_text, self._n_text + len(text)
+        return [self._finished(self._shape.text(text), start, len(text))]
 
     def end(self, *, include_usage: bool) -> Iterable[dict[str, Any]]:
         """The chunks at the end of the text."""
@@ -98,9 +98,12 @@ class Chunks:
             self._n_calls += 1
         else:
             content = self._shape.text(part.text, is_reasoning=part.is_reasoning)
-        document = self._shape.chunk(content, self._new_logprobs())
+        return self._finished(content, part.start, len(part.text))
+
+    def _finished(self, content: dict[str, Any], start: int, n: int) -> dict[str, Any]:
+        document = self._shape.chunk(content, self._new_logprobs() if self._logprobs is not None else None)
         if self._sources is not None:
-            document["duo"] = self._sources.take(part.start, len(part.text))
+            document["duo"] = self._sources.take(start, n)
         return document
 
     def _new_logprobs(self) -> dict[str, Any] | None:
