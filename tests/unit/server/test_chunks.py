@@ -112,6 +112,8 @@ def test_runs_of_the_same_source_are_one_and_others_are_in_order() -> None:
         {"tokens": 2, "sources": [("draft", 2)]},
         {"tokens": 11, "sources": [("draft", 2)]},
     )
+    (_, hidden, *_) = chunks_of([Step((7,), 0, (b"",)), step("a")], AnswerFormat())
+    assert hidden["duo"] == {"tokens": 2, "sources": [("draft", 1)]}, "tokens without text count in the next chunk"
     held = [step("<", "thin"), step("g", ">", Source.LOOKUP)]
     (_, only, *_) = chunks_of(held, AnswerFormat(thinks=False))
     assert only["duo"] == {"tokens": 7, "sources": [("draft", 1), ("target", 4), ("lookup", 1), ("target", 1)]}

@@ -121,6 +121,8 @@ def test_a_call_after_what_is_none() -> None:
     """A string of JSON ends at the line's end, so a quote too many spoils one call only."""
     wrong = '<tool_call>\n{"name": "f", "arguments": {"a: 1}}\n</tool_call>'
     assert both(TOOLS, f"{wrong}\n{F}") == [wrong, CALL]
+    wrong = '<tool_call>{"name": "</tool_call>\n' + F
+    assert both(TOOLS, f"{wrong}\n{F}") == [wrong, CALL]
     assert both(TOOLS, f"In <tool_call> <tool_call> {F}") == ["In <tool_call> <tool_call>", CALL]
 
 
