@@ -5,38 +5,42 @@ The target is slowed down, as a larger one would be, so that its draft pays on a
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
+
+from PIL import Image
 
 from duo.models.demo import demo_pair
 from tests.browser.browsing import Visits, a_browser, send, text_of, wait_for_end
-from tests.command import ROOT, SLOW_TARGET
+from tests.command import ROOT
 from tests.serving import BackProcess, LeadProcess, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 QUESTIONS = (
-    "What is the capital of France?",
-    "Write a Python function that returns the factorial of n, and explain how it works in a numbered list.",
+    "What are the benefits of reading books? Answer with a numbered list.",
+    "Write a Python function that adds two numbers.",
 )
+SLOW = "from tests.child import slow_target; slow_target(0.1)\n"
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
-LANES_FULL = 60  # pieces of text until the lanes show six seconds
+N_CHARACTERS = 300  # of the last answer, when the pictures are taken
 
 
 def main() -> None:
     """Write the three pictures."""
     target, draft = demo_pair()
-    options = ("-c", "2048", "--exact", "--schedule", "async")
-    with LeadProcess(target, *options, before=SLOW_TARGET) as lead, BackProcess(draft, lead.port) as back:
+    options = ("-c", "2048", "--exact")
+    with LeadProcess(target, *options, before=SLOW) as lead, BackProcess(draft, lead.port) as back:
         back.wait_for("connected to the lead")
         with a_browser() as browser:
             visits = Visits(browser)
             page = visits(lead.url, viewport=WIDE)
-            send(page, QUESTIONS[0])
-            wait_for_end(page)
-            send(page, QUESTIONS[1])
-            wait_until(lambda: text_of(page).locator("span").count() > LANES_FULL)
+            for question in QUESTIONS:
+                wait_for_end(page)
+                send(page, question)
+            wait_until(lambda: len(text_of(page).inner_text()) > N_CHARACTERS)
             take(page, "lead-page")
             page.emulate_media(color_scheme="dark")
             take(page, "lead-page-dark")
@@ -49,7 +53,8 @@ def main() -> None:
 def take(page: Page, name: str) -> None:
     """Write docs/NAME.png, once the lanes are drawn for its size and colours."""
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    page.screenshot(path=ROOT / "docs" / f"{name}.png")
+    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    picture.quantize(256).save(ROOT / "docs" / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

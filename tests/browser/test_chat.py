@@ -14,7 +14,7 @@ from tests.serving import LeadProcess
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
 
 QUESTION = "Write a long story about a lighthouse."
-SHORT = {"max_tokens": 24}
+SHORT: dict[str, Any] = {"max_tokens": 24}
 SLOW = "from tests.child import slow_target; slow_target(0.1)\n"
 
 

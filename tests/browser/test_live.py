@@ -57,7 +57,7 @@ def test_a_back_joins_and_is_killed_while_text_streams(
         expect(row).to_have_count(1)
         expect(row).to_contain_text(demo_pair[1].stem)
         expect(text_of(page).locator(".from-draft").first).to_be_visible()
-        expect(row.get_by_role("cell").nth(4)).to_have_text("yes")
+        expect(row.get_by_role("cell").nth(3)).to_have_text("yes")
         expect(page.locator("#positions li").first).to_contain_text("1")
         expect(page.locator("#lanes-text")).to_contain_text("remote draft")
         back.send(signal.SIGKILL)

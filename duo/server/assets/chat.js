@@ -20,6 +20,7 @@ export class Chat {
     this.views = new Map();
     this.answer = null; // that is being written
     this.pinned = true; // to the end of the messages
+    this.top = 0; // of what is shown of them
     this.leaving = false; // the page is being closed or reloaded, which ends its requests
     this.actions = {
       retry: (message) => this.retry(message),
@@ -27,8 +28,14 @@ export class Chat {
       copy,
     };
     scroller.addEventListener("scroll", () => {
-      this.pinned = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 48;
+      // Only who reads scrolls up; the messages may grow between a scroll and its event.
+      const top = scroller.scrollTop;
+      if (scroller.scrollHeight - top - scroller.clientHeight < 48) this.pinned = true;
+      else if (top < this.top) this.pinned = false;
+      this.top = top;
     }, { passive: true });
+    // Before the scroll event that a change of the size causes.
+    new ResizeObserver(() => this.toEnd()).observe(scroller);
     this.show(store.create());
   }
 

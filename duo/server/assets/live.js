@@ -98,15 +98,16 @@ function showState({ model, draft, lookup, backs, queue, schedule }) {
   $("no-backs").hidden = backs.length > 0;
   $("backs-table").hidden = backs.length === 0;
   const cells = (back) => [
-    printable(back.name),
-    printable(back.model),
     back.round_trip_ms === null ? "–" : `${back.round_trip_ms.toFixed(1)} ms`,
     `${back.accepted} of ${back.verified}`,
     back.in_use ? "yes" : "no",
   ];
   const rows = backs.map((back) => {
-    const elements = cells(back).map((text) => make("td", { dir: "auto", textContent: text }));
-    return make("tr", {}, ...elements);
+    // A back that has no other name is called after its model and address.
+    const [model, name] = [printable(back.model), printable(back.name)];
+    const short = name.startsWith(`${model} at `) ? name.slice(model.length + 4) : name;
+    const first = make("td", { dir: "auto" }, short, make("span", { className: "note", textContent: model, dir: "auto" }));
+    return make("tr", {}, first, ...cells(back).map((text) => make("td", { textContent: text })));
   });
   $("backs").replaceChildren(...rows);
 }
