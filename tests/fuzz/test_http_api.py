@@ -31,7 +31,7 @@ from tests.fuzz.cases import cases
 from tests.scripted import N_VOCAB, scripted_engine
 from tests.unit.server.conftest import client_of
 
-POST = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+POST = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -126,12 +126,22 @@ MESSAGES = st.lists(
     ),
     max_size=4,
 )
+BIASES = st.one_of(NUMBERS, st.floats(-100, 100), st.booleans())
+NAMES = st.sampled_from(["get_weather", "a", "b"]) | TEXTS
+FUNCTIONS = st.fixed_dictionaries({"name": NAMES}, optional={"description": TEXTS, "parameters": VALUES | st.just({})})
+TOOLS = st.lists(
+    VALUES | st.fixed_dictionaries({"type": st.just("function"), "function": VALUES | FUNCTIONS}), max_size=3
+)
 RIGHT = {
     "prompt": st.one_of(TEXTS, TOKENS),
     "messages": MESSAGES,
     "content": TEXTS,
     "tokens": TOKENS,
-    "logit_bias": st.dictionaries(st.one_of(TEXTS, st.integers(-1, N_VOCAB).map(str)), NUMBERS, max_size=4),
+    "logit_bias": st.dictionaries(st.one_of(TEXTS, st.integers(-1, N_VOCAB).map(str)), BIASES, max_size=4)
+    | st.lists(st.tuples(st.one_of(TEXTS, st.integers(-1, N_VOCAB)), BIASES), max_size=4),
+    "tools": TOOLS,
+    "tool_choice": st.sampled_from(["auto", "none", "required"])
+    | st.fixed_dictionaries({"type": st.just("function"), "function": st.fixed_dictionaries({"name": NAMES})}),
     "stop": st.one_of(TEXTS, st.lists(TEXTS, max_size=4)),
     "stream": st.booleans(),
     "response_format": st.fixed_dictionaries(
