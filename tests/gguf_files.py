@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -31,7 +32,7 @@ def tiny_llama(
     depth: float = 1.0,
     n_layer: int = 1,
     max_tensors: int = 0,
-    chat_template: str | None = None,
+    chat_template: str | Sequence[Mapping[str, str]] | None = None,
     control: tuple[str, ...] = (),
 ) -> Path:
     """A llama with a vocabulary of its own unless told otherwise.

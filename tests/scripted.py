@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -14,7 +14,7 @@ from duo.engine.engine import Engine
 from duo.engine.slot import Slot, TextRequest
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending, TextStream
 from duo.link.remote_drafts import RemoteDrafts
-from duo.llama.chat_template import ChatTemplate
+from duo.llama.chat_template import ChatTemplate, Messages, Tools
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step, TokenLogprobs
@@ -62,8 +62,8 @@ class ScriptedModel:
     def spelling(self, tokens: Sequence[int]) -> bytes:
         return b"".join(map(self.piece, tokens))
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        return self.chat_template.render(messages)
+    def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
+        return self.chat_template.render(messages, tools)
 
 
 class ScriptedSlot:

@@ -144,12 +144,13 @@ NOT_HERE = {
     "name the samplers: --samplers 'top_k;top_p;min_p;temperature'": "--sampler-seq --sampling-seq LETTERS",
     "duo uses the template in the model file: for another one, format the text yourself, and complete it "
     "(duo -p TEXT, or /v1/completions of duo lead)":
-        "--chat-template NAME | --chat-template-file FILE | --chat-template-kwargs JSON",
-    "duo passes nothing to the model's template: say in the prompt how to think (for example /no_think)":
-        "-rea --reasoning [on|off|auto] = on = auto | --reasoning-budget N = -1 | "
+        "--chat-template NAME | --chat-template-file FILE",
+    "only requests to duo lead set variables of the model's template (chat_template_kwargs, such as enable_thinking): "
+    "elsewhere, say in the prompt how to think (for example /no_think)":
+        "--chat-template-kwargs JSON | -rea --reasoning [on|off|auto] = on = auto | --reasoning-budget N = -1 | "
         "--reasoning-effort LEVEL = default | --reasoning-budget-message TEXT | --reasoning-preserve | "
         "--no-reasoning-preserve",
-    "the text is passed on as the model writes it, thoughts included": "--reasoning-format FORMAT = none = auto",
+    "duo lead separates thoughts, unless a request has the reasoning_format none; duo prints them as they are written": "--reasoning-format FORMAT = auto",
     "in a chat, only the model's chat template formats the messages":
         "--in-prefix TEXT | --in-suffix TEXT | --in-prefix-bos | -if --interactive-first",
     "to chat: duo chat -m FILE (-m demo for the demo pair)": "-cnv --conversation | -i --interactive",

@@ -19,6 +19,7 @@ from duo.engine.text import INTERRUPTED
 from duo.engine.worker import Worker
 from duo.errors import BusyError, ClosedError, DuoError, PromptError
 from duo.llama import lifeline
+from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
 from duo.spec.types import Step
 
@@ -132,9 +133,12 @@ class Engine:
         """The text of `tokens`, special tokens included; U+FFFD for bytes that are not UTF-8."""
         return self.slot.target.spelling(tokens).decode("utf-8", "replace")
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt for `messages`, up to the start of the assistant's answer. Raises PromptError if this fails."""
-        return self.slot.target.apply_chat_template([dict(message) for message in messages])
+    def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
+        """The prompt for `messages`, up to the start of the assistant's answer. Raises PromptError if this fails.
+
+        `messages` and `tools` are OpenAI's, except that contents are texts, and the arguments of calls objects.
+        """
+        return self.slot.target.apply_chat_template([dict(message) for message in messages], tools)
 
     # For duo's own commands
 

@@ -307,6 +307,14 @@ def test_a_model_without_a_chat_template(tiny: duo.Engine) -> None:
         tiny.chat(MESSAGES)
 
 
+def test_a_file_may_have_a_template_for_tools(tmp_path: Path) -> None:
+    templates = [{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": "{{ tools[0].type }}"}]
+    path = tiny_llama(tmp_path / "model.gguf", chat_template=templates)
+    with duo.load(path, n_threads=1, profile=False) as engine:
+        assert engine.apply_chat_template(MESSAGES) == "u the cat "
+        assert engine.apply_chat_template(MESSAGES, [{"type": "function", "function": {"name": "f"}}]) == "function"
+
+
 def test_a_chat_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
