@@ -40,5 +40,8 @@ def test_llm(run: Run, lead: LeadProcess, tmp_path: Path) -> None:
     assert run("llm", *options, "--no-stream", QUESTION) == streamed
     fruit = json.loads(run("llm", *options, "--schema", "name, ripe bool", "Name a fruit."))
     assert (type(fruit["name"]), type(fruit["ripe"])) == (str, bool)
-    for command in re.findall(r"^    (llm -m duo .*)$", LEAD.read_text(encoding="utf-8"), re.M):
-        assert run(*shlex.split(command, comments=True)).strip()
+    assert run("llm", *options, "-T", "llm_time", "What time is it?").strip()
+    commands = re.findall(r"^(llm -m duo .*)$", LEAD.read_text(encoding="utf-8"), re.M)
+    assert len(commands) == 2
+    for command in commands:
+        assert run(*shlex.split(command)).strip()
