@@ -150,7 +150,8 @@ NOT_HERE = {
         "--chat-template-kwargs JSON | -rea --reasoning [on|off|auto] = on = auto | --reasoning-budget N = -1 | "
         "--reasoning-effort LEVEL = default | --reasoning-budget-message TEXT | --reasoning-preserve | "
         "--no-reasoning-preserve",
-    "duo lead separates thoughts, unless a request has the reasoning_format none; duo prints them as they are written": "--reasoning-format FORMAT = auto",
+    "duo lead separates thoughts, unless a request has the reasoning_format none; duo prints them as they are written":
+        "--reasoning-format FORMAT = auto",
     "in a chat, only the model's chat template formats the messages":
         "--in-prefix TEXT | --in-suffix TEXT | --in-prefix-bos | -if --interactive-first",
     "to chat: duo chat -m FILE (-m demo for the demo pair)": "-cnv --conversation | -i --interactive",

@@ -128,7 +128,9 @@ MESSAGES = st.lists(
 )
 BIASES = st.one_of(NUMBERS, st.floats(-100, 100), st.booleans())
 NAMES = st.sampled_from(["get_weather", "a", "b"]) | TEXTS
-FUNCTIONS = st.fixed_dictionaries({"name": NAMES}, optional={"description": TEXTS, "parameters": VALUES | st.just({})})
+FUNCTIONS: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {"name": NAMES}, optional={"description": TEXTS, "parameters": VALUES | st.just({})}
+)
 TOOLS = st.lists(
     VALUES | st.fixed_dictionaries({"type": st.just("function"), "function": VALUES | FUNCTIONS}), max_size=3
 )
