@@ -5,7 +5,7 @@ import { askWithKey } from "./dialogs.js";
 import { MessageView } from "./message.js";
 import { addOrigins } from "./text.js";
 
-const RENDER_MS = 100; // least time between two renderings; a slow one waits longer, for at most a tenth of a core
+const RENDER_MS = 150; // least time between two renderings; a slow one waits longer, for at most a tenth of a core
 const RENDER_SHARE = 10;
 const SAVE_MS = 1000;
 const NUMBERS = ["temperature", "top_p", "seed", "max_tokens"];

@@ -77,13 +77,16 @@ export class Live {
         this.lanes.expect({ draft: event.draft, "remote draft": event.backs.length });
       }
     }
-    if (!this.timer && batch.some(({ name }) => name === "spans" || name === "state")) {
-      this.timer = setTimeout(() => {
-        this.timer = 0;
-        this.drawn = performance.now();
-        this.lanes.draw();
-      }, Math.max(0, this.drawn + DRAW_MS - performance.now()));
-    }
+    if (!this.timer && batch.some(({ name }) => name === "spans" || name === "state")) this.draw();
+  }
+
+  // At once if it can be, so that one frame shows all of a batch.
+  draw() {
+    const wait = this.drawn + DRAW_MS - performance.now();
+    this.timer = wait > 0 ? setTimeout(() => this.draw(), wait) : 0;
+    if (this.timer) return;
+    this.drawn = performance.now();
+    this.lanes.draw();
   }
 }
 
