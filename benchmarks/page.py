@@ -30,6 +30,7 @@ BARS = (Bar(OPENED, WITHOUT, 0.98), Bar(SUBSCRIBED, WITHOUT, 0.98))
 EVENTS = "/v1/duo/events"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE_S = 60.0
+_LOADED_S = 3.0  # after which a browser has done what loading a page gives it to do
 
 
 class Subscription:
@@ -111,6 +112,7 @@ def opened(found: Browser, lead: Server) -> Iterator[None]:
         tab.goto(lead.url)
         if tab.get_attribute("#live-toggle", "aria-expanded") != "true":
             tab.click("#live-toggle")
+    tab.wait_for_timeout(1000 * _LOADED_S)
     yield
     tab.locator("#rate").filter(has_not_text="–").wait_for()  # it has shown the text
     tab.close()

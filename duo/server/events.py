@@ -23,7 +23,7 @@ from duo.server.texts import STOPPING, Texts
 from duo.spec.policy import Policy
 
 MOST_SUBSCRIBERS = min(16, MOST_REQUESTS // 4)  # they are requests in progress, which others need as well
-POLL_S = 0.5  # more often would take time from the threads that decode
+POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
 _ALIVE_S = 15.0
 _MOST_BYTES = 256 * 1024  # that wait for one subscriber
 _ALIVE = b": keep-alive\n\n"
