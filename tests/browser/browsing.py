@@ -77,8 +77,9 @@ def send(page: Page, text: str) -> None:
     """Send a message, once the page is ready for it."""
     page.wait_for_selector("#send:not([disabled])")
     page.fill("#input", text)
-    page.press("#input", "Enter")
-    page.wait_for_selector("#stop, .failed", state="attached")
+    n = page.locator(".assistant").count()
+    page.click("#send")
+    page.wait_for_function("n => document.querySelectorAll('.assistant').length > n", arg=n)
 
 
 def wait_for_end(page: Page) -> None:

@@ -78,6 +78,18 @@ def test_a_line_of_a_megabyte_is_shown_and_the_page_goes_on(
     assert shown(page, slot, "The next.").inner_text() == "The next."
 
 
+@pytest.mark.parametrize("line", ["```" + " " * 290_000 + "`", "~" * 290_000 + "`", "**a" * 90_000], ids=["backticks", "tildes", "bold"])
+def test_a_long_line_of_marks_is_shown_and_the_page_goes_on(
+    visit: Visits, url: str, slot: ScriptedSlot, line: str
+) -> None:
+    slot.n_step = 16_384
+    page = visit(url)
+    shown(page, slot, line)
+    assert stored(page)["messages"][1]["content"] == line
+    page.get_by_role("button", name="New conversation").click()
+    assert shown(page, slot, "The next.").inner_text() == "The next."
+
+
 def test_a_storage_that_is_full_is_reported_and_nothing_is_lost(visit: Visits, url: str, slot: ScriptedSlot) -> None:
     page = visit(url)
     page.evaluate(

@@ -3,7 +3,7 @@
 
 const MOST_LEVELS = 8;
 const MOST_CELLS = 64;
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|$)/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
 const QUOTE = /^ {0,3}> ?/;
@@ -48,7 +48,7 @@ class Parser {
       return null;
     }
     const start = this.lines[this.at][0];
-    const fence = FENCE.exec(line);
+    const fence = fenceOf(line);
     if (fence) return { ...this.code(fence), start };
     const heading = HEADING.exec(line);
     if (heading) return { ...this.heading(heading), start };
@@ -65,7 +65,7 @@ class Parser {
     return { ...this.paragraph(), start };
   }
 
-  code([, mark, language]) {
+  code({ mark, language }) {
     const lines = [];
     for (this.at++; this.at < this.lines.length; this.at++) {
       const line = this.line();
@@ -76,7 +76,7 @@ class Parser {
       }
       lines.push(this.lines[this.at]);
     }
-    return { type: "code", language: language.trim().slice(0, 40), lines };
+    return { type: "code", language, lines };
   }
 
   heading([all, marks]) {
@@ -176,7 +176,7 @@ class Parser {
   // Whether a line begins another block than a paragraph.
   begins(i) {
     const line = this.line(i);
-    if (FENCE.test(line) || HEADING.test(line) || isRule(line) || this.isTable(i)) return true;
+    if (fenceOf(line) || HEADING.test(line) || isRule(line) || this.isTable(i)) return true;
     return this.level < MOST_LEVELS && (QUOTE.test(line) || ITEM.test(line));
   }
 
@@ -185,6 +185,14 @@ class Parser {
     const line = this.line(i + 1);
     return line.includes("-") && line.length < 2000 && /^[ \t|:-]+$/.test(line) && line.includes("|");
   }
+}
+
+function fenceOf(line) {
+  const found = FENCE.exec(line);
+  if (!found) return null;
+  const rest = line.slice(found[0].length);
+  if (found[1][0] === "`" && rest.includes("`")) return null;
+  return { mark: found[1], language: rest.trim().slice(0, 40) };
 }
 
 function isBlank(line) {

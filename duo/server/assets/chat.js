@@ -28,10 +28,12 @@ export class Chat {
       copy,
     };
     scroller.addEventListener("scroll", () => {
-      // Only who reads scrolls up; the messages may grow between a scroll and its event.
+      // Only a reader scrolls up; the messages may grow between a scroll and its event.
       const top = scroller.scrollTop;
-      if (scroller.scrollHeight - top - scroller.clientHeight < 48) this.pinned = true;
-      else if (top < this.top) this.pinned = false;
+      const below = scroller.scrollHeight - top - scroller.clientHeight;
+      if (top < this.top - 2 && below > 2) this.pinned = false;
+      else if (below <= 2 || (below < 48 && top > this.top)) this.pinned = true;
+      else if (top < this.top) return; // small steps up add up
       this.top = top;
     }, { passive: true });
     // Before the scroll event that a change of the size causes.
@@ -73,25 +75,35 @@ export class Chat {
   }
 
   async retry(message) {
-    await this.stop();
-    this.cut(this.conversation.messages.indexOf(message));
-    await this.generate();
+    const { conversation } = this;
+    if (!(await this.cut(message))) return;
+    const answer = await this.generate();
+    const n = conversation.messages.indexOf(answer);
+    if (n < 0 || !isEmpty(answer) || isEmpty(message)) return;
+    // Nothing came: what there was before is kept.
+    if (answer.error) message.error = answer.error;
+    conversation.messages[n] = message;
+    this.save(conversation);
+    if (this.conversation === conversation) this.show(conversation);
   }
 
   edit(message) {
     this.views.get(message).showEdit(async (text) => {
-      await this.stop();
-      this.cut(this.conversation.messages.indexOf(message));
-      await this.send(text);
+      if (await this.cut(message)) await this.send(text);
     });
   }
 
-  // Remove the messages from number `n` on.
-  cut(n) {
-    for (const message of this.conversation.messages.splice(n)) {
-      this.views.get(message).element.remove();
-      this.views.delete(message);
+  // Remove a message and those after it; false if meanwhile it was removed or another conversation was opened.
+  async cut(message) {
+    const { conversation } = this;
+    await this.stop();
+    const n = conversation.messages.indexOf(message);
+    if (n < 0 || this.conversation !== conversation) return false;
+    for (const removed of conversation.messages.splice(n)) {
+      this.views.get(removed).element.remove();
+      this.views.delete(removed);
     }
+    return true;
   }
 
   // End the answer that is being written; what there is of it stays.
@@ -117,14 +129,15 @@ export class Chat {
     answer.ended = this.read(answer, body).finally(() => {
       clearInterval(saving);
       clearTimeout(answer.timer);
-      this.answer = null;
+      if (this.answer === answer) this.answer = null;
       this.save(conversation);
       this.views.get(message)?.update(false);
       this.toEnd();
-      this.hooks.running(false);
+      this.hooks.running(this.isRunning);
       this.hooks.announce(endOf(message));
     });
     await answer.ended;
+    return message;
   }
 
   async read({ message, controller }, body) {
@@ -199,7 +212,11 @@ export class Chat {
 }
 
 function requestOf(messages, settings) {
-  const sent = messages.filter((message) => message.content).map(({ role, content }) => ({ role, content }));
+  // A message without an answer is left out, so that the roles alternate.
+  const isAnswered = (i) => i + 1 === messages.length || (messages[i + 1].role === "assistant" && messages[i + 1].content);
+  const sent = messages
+    .filter(({ role, content }, i) => content && (role === "assistant" || isAnswered(i)))
+    .map(({ role, content }) => ({ role, content }));
   if (settings.system.trim()) sent.unshift({ role: "system", content: settings.system });
   const body = { messages: sent, stream: true, stream_options: { include_usage: true }, duo: true };
   for (const name of NUMBERS) {
@@ -207,6 +224,10 @@ function requestOf(messages, settings) {
     if (value !== "" && Number.isFinite(Number(value))) body[name] = Number(value);
   }
   return body;
+}
+
+function isEmpty({ content, reasoning, toolCalls }) {
+  return !content && !reasoning && !toolCalls.length;
 }
 
 function addCall(calls, delta) {

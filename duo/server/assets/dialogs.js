@@ -6,14 +6,17 @@ const dialog = document.querySelector("#key-dialog");
 const input = document.querySelector("#key");
 const wrong = document.querySelector("#key-wrong");
 let answer = null; // a promise while the dialog is open: whether there is a key
+let cancelled = false; // the last one
 
-export async function askWithKey(path, options) {
+// In the background, the dialog is not opened again after it was cancelled.
+export async function askWithKey(path, options = {}) {
   while (true) {
     try {
       return await ask(path, options);
     } catch (error) {
       if (error.status !== 401) throw error;
     }
+    if (!answer && cancelled && options.background) throw new LeadError("This lead needs a key.", 401);
     answer ??= openKey();
     if (!(await answer)) throw new LeadError("This lead needs a key.", 401);
   }
@@ -27,12 +30,15 @@ function openKey() {
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       answer = null;
-      resolve(dialog.returnValue === "key");
+      cancelled = dialog.returnValue !== "key";
+      resolve(!cancelled);
+      if (!cancelled) document.dispatchEvent(new Event("key"));
     }, { once: true });
     dialog.returnValue = "";
   });
 }
 
+document.querySelector("#key-cancel").onclick = () => dialog.close();
 dialog.querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const value = input.value.trim();

@@ -3,6 +3,7 @@
 import { make } from "./text.js";
 
 const MOST_LEVELS = 16;
+const MOST_ELEMENTS = 2000; // of one block; more make the browser slow
 const MOST_ADDRESS = 2000;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const SPACE = /\s/;
@@ -209,6 +210,7 @@ function safeAddress(text) {
 function emit(parent, text, scan, slices) {
   const open = [{ node: parent }];
   let at = 0;
+  let n = 0;
   for (const mark of scan.marks) {
     slices.write(open[open.length - 1].node, at, mark.at);
     at = Math.max(at, mark.at + mark.n);
@@ -217,7 +219,7 @@ function emit(parent, text, scan, slices) {
       if (depth > 0) open.length = depth;
     }
     for (const element of mark.opens) {
-      if (open.length > MOST_LEVELS) continue;
+      if (open.length > MOST_LEVELS || n++ >= MOST_ELEMENTS) continue;
       const node = make(element.tag);
       if (element.address) {
         Object.assign(node, { href: element.address, title: element.address, target: "_blank" });

@@ -48,7 +48,7 @@ export class Live {
     while (!signal.aborted) {
       let problem = "The connection to the lead was lost.";
       try {
-        const response = await askWithKey("/v1/duo/events", { signal });
+        const response = await askWithKey("/v1/duo/events", { signal, background: true });
         put("live-problem", "");
         $("live-problem").hidden = true;
         this.lanes.clear();

@@ -63,7 +63,7 @@ export class MessageView {
     this.calls = make("div");
     this.state = make("p", { className: "state", dir: "auto" });
     this.facts = make("span", { className: "facts-line" });
-    const retry = button("Retry", () => actions.retry(message));
+    const retry = button("Retry", () => actions.retry(message), "quiet retry");
     const copy = button("Copy", () => actions.copy(message.content, copy));
     this.bar = make("div", { className: "actions" }, retry, copy, this.facts);
     this.element.append(this.reasoning, this.text, this.calls, this.state, this.bar);

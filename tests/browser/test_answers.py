@@ -1,0 +1,83 @@
+"""Answers that are replaced, fail or stay empty: a scripted lead writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.browsing import Visits, answer, send, stored, text_of, wait_for_end
+from tests.scripted import ScriptedSlot
+
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+
+
+@pytest.fixture
+def page(visit: Visits, url: str, slot: ScriptedSlot) -> Any:
+    """A conversation with one answer."""
+    slot.text = "The first."
+    page = visit(url)
+    send(page, "Go on")
+    wait_for_end(page)
+    slot.text = "The second."
+    return page
+
+
+def contents(page: Any) -> list[str]:
+    return [message["content"] for message in stored(page)["messages"]]
+
+
+def test_retry_that_is_pressed_twice_removes_one_answer(page: Any, slot: ScriptedSlot) -> None:
+    page.get_by_role("button", name="Retry").evaluate("button => { button.click(); button.click(); }")
+    expect(text_of(page)).to_have_text("The second.")
+    wait_for_end(page)
+    assert contents(page) == ["Go on", "The second."]
+    assert len(slot.requests) == 2
+
+
+def test_an_edited_message_that_is_sent_twice_is_sent_once(page: Any, slot: ScriptedSlot) -> None:
+    page.get_by_role("button", name="Edit").click()
+    page.locator(".edit").evaluate("form => { form.requestSubmit(); form.requestSubmit(); }")
+    expect(text_of(page)).to_have_text("The second.")
+    wait_for_end(page)
+    assert contents(page) == ["Go on", "The second."]
+    assert len(slot.requests) == 2
+
+
+def test_another_conversation_that_is_opened_during_retry_is_left_alone(page: Any, slot: ScriptedSlot) -> None:
+    page.get_by_role("button", name="Retry").evaluate(
+        "button => { button.click(); document.getElementById('new').click(); }"
+    )
+    expect(page.locator("#messages")).to_be_empty()
+    page.get_by_role("button", name="Go on", exact=True).click()
+    expect(text_of(page)).to_have_text("The first.")
+    assert len(slot.requests) == 1
+
+
+def test_only_the_last_answer_can_be_written_again(page: Any) -> None:
+    send(page, "And then?")
+    wait_for_end(page)
+    expect(page.get_by_label("Answer", exact=True)).to_have_count(2)
+    expect(page.get_by_role("button", name="Retry")).to_have_count(1)
+    expect(answer(page).get_by_role("button", name="Retry")).to_be_visible()
+
+
+def test_an_answer_is_kept_if_retry_brings_nothing(page: Any, slot: ScriptedSlot) -> None:
+    slot.error, slot.error_at = ValueError("no more ideas"), 0
+    page.get_by_role("button", name="Retry").click()
+    expect(answer(page)).to_contain_text("no more ideas")
+    expect(text_of(page)).to_have_text("The first.")
+    assert contents(page) == ["Go on", "The first."]
+    page.reload()
+    expect(text_of(page)).to_have_text("The first.")
+
+
+def test_a_message_without_an_answer_is_not_sent_again(visit: Visits, url: str, slot: ScriptedSlot) -> None:
+    page = visit(url)
+    slot.error, slot.error_at = ValueError("no more ideas"), 0
+    send(page, "One")
+    expect(answer(page)).to_contain_text("no more ideas")
+    slot.error = None
+    with page.expect_request("**/v1/chat/completions") as request:
+        send(page, "Two")
+    assert request.value.post_data_json["messages"] == [{"role": "user", "content": "Two"}]
