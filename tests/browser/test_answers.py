@@ -73,7 +73,7 @@ def test_an_answer_is_kept_if_retry_brings_nothing(page: Any, slot: ScriptedSlot
 
 
 def test_a_message_without_an_answer_is_not_sent_again(visit: Visits, url: str, slot: ScriptedSlot) -> None:
-    page = visit(url)
+    page: Any = visit(url)
     slot.error, slot.error_at = ValueError("no more ideas"), 0
     send(page, "One")
     expect(answer(page)).to_contain_text("no more ideas")

@@ -22,7 +22,7 @@ SLOW = "from tests.child import slow_target; slow_target(0.1)\n"
 def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
     target, draft = demo_pair
     with LeadProcess(
-        target, "-md", draft, "-td", "1", "-c", "2048", "--exact", "--schedule", "async", before=SLOW
+        target, "-md", draft, "-td", "1", "-c", "2048", "--exact", "--schedule", "sync", before=SLOW
     ) as lead:
         yield lead
         assert lead.process.poll() is None
@@ -108,10 +108,13 @@ def test_editing_a_message_replaces_what_follows_it(page: Any) -> None:
 def test_what_there_is_of_an_answer_survives_a_reload(page: Any) -> None:
     send(page, QUESTION)
     expect(text_of(page)).not_to_be_empty()
-    before = text_of(page).inner_text()
+    page.wait_for_function(
+        "localStorage['duo:conversation:' + sessionStorage['duo:current']].includes('\"content\":\"')"
+    )
+    before = stored(page)["messages"][1]["content"]
     page.reload()
     expect(answer(page)).to_contain_text("This answer is not complete")
-    assert text_of(page).inner_text().startswith(before)
+    assert stored(page)["messages"][1]["content"].startswith(before)
     set_options(page, **SHORT)
     answer(page).get_by_role("button", name="Retry").click()
     expect(answer(page)).to_contain_text("24 tokens")
@@ -190,7 +193,7 @@ def test_everything_works_with_the_keyboard_alone(page: Any) -> None:
     tab_to("Settings")
     page.keyboard.press("Enter")
     expect(page.get_by_label("System prompt")).to_be_focused()
-    page.get_by_label("Most tokens").focus()
+    page.get_by_label("Max tokens").focus()
     page.keyboard.type("4")
     page.keyboard.press("Enter")
     expect(page.locator("#settings")).to_be_hidden()
@@ -198,7 +201,7 @@ def test_everything_works_with_the_keyboard_alone(page: Any) -> None:
     tab_to("Retry")
     page.keyboard.press("Enter")
     expect(answer(page)).to_contain_text("4 tokens")
-    page.locator("#input").focus()
+    expect(page.locator("#input")).to_be_focused()
     tab_to("New conversation")
     page.keyboard.press("Enter")
     expect(page.locator("#messages")).to_be_empty()
@@ -214,7 +217,7 @@ def test_a_lead_with_a_key_is_asked_with_it(visit: Visits, demo_pair: tuple[Path
         page.keyboard.press("Enter")
         expect(dialog).to_contain_text("This key is wrong")
         page.get_by_label("Key", exact=True).fill("right")
-        dialog.get_by_role("button").click()
+        dialog.get_by_role("button", name="Use this key").click()
         expect(dialog).to_be_hidden()
         set_options(page, max_tokens=4)
         send(page, "Hello")

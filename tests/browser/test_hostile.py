@@ -51,9 +51,9 @@ def test_links_go_only_to_the_web_and_open_elsewhere(visit: Visits, url: str, sl
 
 def test_bidi_controls_are_visible_and_do_not_reorder_the_page(visit: Visits, url: str, slot: ScriptedSlot) -> None:
     page = visit(url)
-    text = shown(page, slot, "user \u202etxt.exe\u202c and `code\u2066x` \x1b[31m שלום")
-    assert text.inner_text() == "user U+202Etxt.exeU+202C and codeU+2066x U+001B[31m שלום"
-    assert text.locator(".control").count() == 4
+    text = shown(page, slot, "\u200e\ufeff\U000e0041user \u202etxt.exe\u202c and `code\u2066x` \x1b[31m שלום")
+    assert text.inner_text() == "U+200EU+FEFFU+E0041user U+202Etxt.exeU+202C and codeU+2066x U+001B[31m שלום"
+    assert text.locator(".control").count() == 7
     assert text.locator("p").get_attribute("dir") == "auto"
     assert stored(page)["messages"][1]["content"].count("\u202e") == 1
     send(page, "my \u202emessage")
@@ -78,7 +78,9 @@ def test_a_line_of_a_megabyte_is_shown_and_the_page_goes_on(
     assert shown(page, slot, "The next.").inner_text() == "The next."
 
 
-@pytest.mark.parametrize("line", ["```" + " " * 290_000 + "`", "~" * 290_000 + "`", "**a" * 90_000], ids=["backticks", "tildes", "bold"])
+@pytest.mark.parametrize(
+    "line", ["```" + " " * 290_000 + "`", "~" * 290_000 + "`", "**a" * 90_000], ids=["backticks", "tildes", "bold"]
+)
 def test_a_long_line_of_marks_is_shown_and_the_page_goes_on(
     visit: Visits, url: str, slot: ScriptedSlot, line: str
 ) -> None:

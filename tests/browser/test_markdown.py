@@ -75,8 +75,8 @@ def test_origins_do_not_break_the_markdown(page: Any) -> None:
     text = "a **bold** word and `code`"
     html = rendered(page, text, runs=[[4, "d"], [14, "l"], [15, "t"], [len(text), "d"]])
     assert html == (
-        '<p><span class="from-draft">a </span><strong><span class="from-lookup">bold</span></strong>'
-        '<span class="from-lookup"> wor</span>d<span class="from-draft"> and </span>'
+        '<p><span class="from-draft">a</span> <strong><span class="from-lookup">bold</span></strong>'
+        ' <span class="from-lookup">wor</span>d <span class="from-draft">and</span> '
         '<code><span class="from-draft">code</span></code></p>'
     )
 

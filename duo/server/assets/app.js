@@ -3,13 +3,13 @@
 import { Chat, copy } from "./chat.js";
 import { askWithKey, confirmed } from "./dialogs.js";
 import { Live } from "./live.js";
-import { isSend } from "./message.js";
-import { DEFAULTS, Store } from "./store.js";
+import { COARSE, isComposing, isSend } from "./message.js";
+import { DEFAULTS, INDEX, Store } from "./store.js";
 import { make, printable } from "./text.js";
 
 const CURRENT = "duo:current"; // the conversation of this tab, across reloads
 const FIELDS = ["system", "temperature", "top_p", "seed", "max_tokens"];
-const WAIT_MS = 1000;
+const [FIRST_WAIT_MS, MOST_WAIT_MS] = [1000, 5000];
 const WIDE = matchMedia("(min-width: 68.01rem)");
 
 const $ = (id) => document.getElementById(id);
@@ -26,16 +26,30 @@ const chat = new Chat(store, $("scroller"), $("messages"), {
     $("send").hidden = isRunning;
     $("stop").hidden = !isRunning;
     if (focused) input.focus();
+    else if (isRunning) keepFocus();
   },
 });
-const live = new Live();
+const live = new Live(connect);
+let connecting = false;
+
+// Where the control that had the focus is gone; on a touch screen, the keyboard would open.
+function keepFocus() {
+  if (document.activeElement === document.body && !COARSE.matches) input.focus();
+}
 
 // The model
 
 async function connect() {
-  while (true) {
+  if (connecting) return;
+  connecting = true;
+  await showModel();
+  connecting = false;
+}
+
+async function showModel() {
+  for (let wait = FIRST_WAIT_MS; ; wait = Math.min(2 * wait, MOST_WAIT_MS)) {
     try {
-      const [model] = (await (await askWithKey("/v1/models")).json()).data;
+      const [model] = (await (await askWithKey("/v1/models", { background: true })).json()).data;
       $("model").textContent = `${printable(model.id)} · context of ${model.meta.n_ctx.toLocaleString("en")} tokens`;
       $("model").title = printable(model.id);
       $("send").disabled = false;
@@ -47,9 +61,14 @@ async function connect() {
         return;
       }
     }
-    await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    if (document.hidden) {
+      await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+    }
   }
 }
+
+document.addEventListener("key", connect);
 
 // Conversations
 
@@ -62,6 +81,7 @@ function open(conversation) {
   }
   showList();
   togglePanel("nav", false);
+  keepFocus();
 }
 
 function showList() {
@@ -78,9 +98,14 @@ function showList() {
   $("conversations").replaceChildren(...items);
 }
 
-async function deleteConversation(id, name) {
+function confirmedDelete(question, name) {
+  $("delete-title").textContent = question;
   $("delete-name").textContent = name;
-  if (!(await confirmed($("delete-dialog")))) return;
+  return confirmed($("delete-dialog"));
+}
+
+async function deleteConversation(id, name) {
+  if (!(await confirmedDelete("Delete this conversation?", name))) return;
   if (chat.answer?.conversation.id === id) {
     chat.answer.conversation.deleted = true;
     await chat.stop();
@@ -96,9 +121,15 @@ $("new").onclick = () => {
   open(store.create());
   input.focus();
 };
-addEventListener("storage", () => {
-  store.reload(); // another tab has changed something
+
+function reload() {
+  store.reload();
   showList();
+}
+
+// Another tab has changed the list, or all.
+addEventListener("storage", (event) => {
+  if (event.key === INDEX || event.key === null) reload();
 });
 
 // Writing
@@ -109,7 +140,7 @@ function send() {
   input.value = "";
   resize();
   chat.send(text);
-  open(chat.conversation);
+  togglePanel("nav", false);
 }
 
 // For browsers without field-sizing.
@@ -131,7 +162,7 @@ $("composer").addEventListener("submit", (event) => {
 });
 $("stop").onclick = () => chat.stop();
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) chat.stop();
+  if (event.key === "Escape" && !isComposing(event) && !document.querySelector("dialog[open]")) chat.stop();
 });
 $("messages").addEventListener("click", (event) => {
   const button = event.target.closest(".copy-code");
@@ -141,7 +172,10 @@ addEventListener("pagehide", () => {
   chat.leaving = true;
   chat.save();
 });
-addEventListener("pageshow", () => (chat.leaving = false));
+addEventListener("pageshow", () => {
+  chat.leaving = false;
+  reload();
+});
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) chat.save();
   else chat.schedule();
@@ -150,6 +184,7 @@ document.addEventListener("visibilitychange", () => {
 // Panels and settings
 
 function togglePanel(name, isOpen) {
+  if (isOpen && !WIDE.matches) togglePanel(name === "nav" ? "live" : "nav", false);
   document.body.classList.toggle(name, isOpen);
   $(`${name}-toggle`).setAttribute("aria-expanded", String(isOpen));
   if (name === "live") live.open = isOpen;
@@ -162,20 +197,30 @@ function isOpen(name) {
 $("nav-toggle").onclick = () => togglePanel("nav", !isOpen("nav"));
 $("live-toggle").onclick = () => {
   togglePanel("live", !isOpen("live"));
-  store.settings.live = isOpen("live");
-  store.saveSettings();
+  store.change({ live: isOpen("live") });
 };
 $("colours").onchange = () => {
-  store.settings.colours = $("colours").checked;
-  document.body.classList.toggle("colours", store.settings.colours);
-  store.saveSettings();
+  store.change({ colours: $("colours").checked });
+  document.body.classList.toggle("colours", $("colours").checked);
 };
 $("settings-open").onclick = async () => {
+  store.change({}); // read what another tab has changed
   for (const name of FIELDS) $(name).value = store.settings[name] ?? DEFAULTS[name];
+  const before = FIELDS.map((name) => $(name).value);
   $("settings-told").textContent = "";
-  await confirmed($("settings"));
-  for (const name of FIELDS) store.settings[name] = $(name).value;
-  store.saveSettings();
+  if (!(await confirmed($("settings")))) return;
+  const changed = FIELDS.filter((name, i) => $(name).value !== before[i]);
+  store.change(Object.fromEntries(changed.map((name) => [name, $(name).value])));
+};
+$("delete-all").onclick = async () => {
+  const n = store.index.length;
+  const name = `${n} ${n === 1 ? "conversation" : "conversations"} in this browser`;
+  if (!(await confirmedDelete("Delete all conversations?", name))) return;
+  if (chat.answer) chat.answer.conversation.deleted = true;
+  await chat.stop();
+  for (const { id } of [...store.index]) store.remove(id);
+  open(store.create());
+  $("settings-told").textContent = "All conversations were deleted.";
 };
 $("export").onclick = () => {
   const text = JSON.stringify(store.exported());

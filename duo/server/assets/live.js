@@ -7,7 +7,11 @@ import { make, printable } from "./text.js";
 
 const DRAW_MS = 250; // least time between two drawings of the lanes
 const [FIRST_WAIT_MS, MOST_WAIT_MS] = [1000, 15_000];
-const SCHEDULES = { async: "concurrent", sync: "sequential", off: "target alone" };
+const SCHEDULES = {
+  async: "concurrent: both compute at once",
+  sync: "sequential: in turns",
+  off: "target alone",
+};
 
 const $ = (id) => document.getElementById(id);
 
@@ -17,13 +21,21 @@ function put(id, text) {
 }
 
 export class Live {
-  constructor() {
+  // `onModel` gets the lead's model when it was loaded, and when it may be another one.
+  constructor(onModel) {
+    this.onModel = onModel;
+    this.isRunning = false; // a text is being generated
     this.lanes = new Lanes($("lanes"), $("lanes-text"));
     this.wanted = false;
     this.controller = null;
     this.drawn = 0;
     this.timer = 0;
     document.addEventListener("visibilitychange", () => this.follow());
+    document.addEventListener("key", () => {
+      this.controller?.abort();
+      this.controller = null;
+      this.follow();
+    });
   }
 
   set open(open) {
@@ -52,6 +64,7 @@ export class Live {
         put("live-problem", "");
         $("live-problem").hidden = true;
         this.lanes.clear();
+        this.model = "";
         for await (const batch of eventsOf(response)) {
           wait = FIRST_WAIT_MS;
           this.take(batch);
@@ -60,6 +73,7 @@ export class Live {
         problem = error.message;
       }
       if (signal.aborted) return;
+      this.showRest();
       put("live-problem", `${problem} Trying again.`);
       $("live-problem").hidden = false;
       await new Promise((resolve) => setTimeout(resolve, wait));
@@ -71,13 +85,25 @@ export class Live {
     for (const { name, data } of batch) {
       const event = JSON.parse(data);
       if (name === "spans") this.lanes.add(event.spans);
-      else if (name === "progress") showProgress(event);
+      else if (name === "progress") showProgress(event, this.isRunning);
       else if (name === "state") {
         showState(event);
+        this.isRunning = event.queue.running > 0;
+        if (!this.isRunning) this.showRest();
+        const model = JSON.stringify(event.model);
+        if (event.model && model !== this.model) this.onModel();
+        this.model = model;
         this.lanes.expect({ draft: event.draft, "remote draft": event.backs.length });
       }
     }
     if (!this.timer && batch.some(({ name }) => name === "spans" || name === "state")) this.draw();
+  }
+
+  // There is no speed now.
+  showRest() {
+    this.isRunning = false;
+    put("rate", "–");
+    put("ratio", "–");
   }
 
   // At once if it can be, so that one frame shows all of a batch.
@@ -115,15 +141,18 @@ function showState({ model, draft, lookup, backs, queue, schedule }) {
   $("backs").replaceChildren(...rows);
 }
 
-function showProgress({ tokens_per_s: rate, alone_tokens_per_s: alone, accepted_by_position: shares, draft, lookup }) {
-  put("rate", decimal(rate));
+function showProgress(event, isRunning) {
+  const { tokens_per_s: rate, alone_tokens_per_s: alone, draft, lookup } = event;
   put("alone", decimal(alone));
-  put("ratio", rate && alone ? `${(rate / alone).toFixed(2)} ×` : "–");
-  showPositions(shares);
+  if (isRunning) {
+    put("rate", decimal(rate));
+    put("ratio", rate && alone ? `${(rate / alone).toFixed(2)} ×` : "–");
+  }
+  showPositions(event.accepted_by_position);
   const parts = [];
   if (draft.verified) parts.push(`draft ${draft.accepted} of ${draft.verified}`);
   if (lookup.verified) parts.push(`lookup ${lookup.accepted} of ${lookup.verified}`);
-  put("accepted", parts.length ? `Per cent of candidates accepted: ${parts.join(", ")}.` : "No candidates so far.");
+  put("accepted", parts.length ? `Accepted: ${parts.join(", ")} (this text)` : "No candidates so far.");
 }
 
 function showPositions(shares) {
@@ -145,6 +174,7 @@ function positionItem(n) {
     {},
     make("span"),
     make("span", { className: "bar", ariaHidden: "true" }),
+    make("span", { className: "hidden", textContent: " % at position " }),
     make("span", { className: "position", textContent: String(n) }),
   );
 }

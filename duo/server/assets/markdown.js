@@ -24,7 +24,7 @@ export class MarkdownView {
 
   updateBlocks(text, runs) {
     const writer = new Writer(text, runs);
-    const to = Math.min(text.length, MOST_MARKDOWN);
+    const to = whole(text, MOST_MARKDOWN);
     const blocks = parseBlocks(text, linesOf(text, this.done, to));
     for (const element of this.last) element.remove();
     this.last = [];
@@ -38,7 +38,7 @@ export class MarkdownView {
       const element = build(block, writer);
       this.element.append(element);
       if (isLong) {
-        this.plain = block.start + MOST_BLOCK;
+        this.plain = whole(text, block.start + MOST_BLOCK);
         return;
       }
       if (i < n - nOpen) this.done = end;
@@ -48,7 +48,7 @@ export class MarkdownView {
   }
 
   cut(text, start) {
-    return parseBlocks(text, linesOf(text, start, start + MOST_BLOCK))[0];
+    return parseBlocks(text, linesOf(text, start, whole(text, start + MOST_BLOCK)))[0];
   }
 
   updatePlain(text) {
@@ -59,12 +59,17 @@ export class MarkdownView {
         this.element.append((piece = make("div", { className: "plain", dir: "auto" })));
         room = PLAIN_PIECE;
       }
-      const end = Math.min(text.length, this.plain + room);
+      const end = whole(text, this.plain + room);
       appendText(piece, text.slice(this.plain, end));
       piece.dataset.plain = PLAIN_PIECE - room + end - this.plain;
       this.plain = end;
     }
   }
+}
+
+// The end of the first `n` units of a text, or one more where they would end within a surrogate pair.
+function whole(text, n) {
+  return Math.min(text.length, text.codePointAt(n - 1) > 0xffff ? n + 1 : n);
 }
 
 function build(block, writer) {

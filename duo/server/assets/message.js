@@ -9,6 +9,9 @@ const STATES = {
   length: "The answer ended because the limit of tokens was reached, or the context was full.",
 };
 
+// There, Enter begins a line, and a button sends.
+export const COARSE = matchMedia("(pointer: coarse)");
+
 // `actions` has retry(message), edit(message, element) and copy(text, button).
 export class MessageView {
   constructor(message, actions) {
@@ -41,7 +44,7 @@ export class MessageView {
     };
     text.addEventListener("keydown", (event) => {
       if (isSend(event)) submit(event);
-      if (event.key === "Escape") {
+      if (event.key === "Escape" && !isComposing(event)) {
         event.stopPropagation();
         close();
       }
@@ -107,7 +110,12 @@ export class MessageView {
 }
 
 export function isSend(event) {
-  return event.key === "Enter" && !event.shiftKey && !event.isComposing;
+  return event.key === "Enter" && !event.shiftKey && !isComposing(event) && !COARSE.matches;
+}
+
+// Whether a key belongs to an input method; Safari says so by its code only.
+export function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
 }
 
 function button(text, onclick, className = "quiet") {

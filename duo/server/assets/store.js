@@ -1,10 +1,14 @@
 // Conversations and settings in the browser's storage. Nothing leaves the browser.
 
-const INDEX = "duo:conversations";
+export const INDEX = "duo:conversations";
 const ONE = "duo:conversation:";
 const SETTINGS = "duo:settings";
 const MOST_TITLE = 60;
+const NO_ROOM =
+  "The browser has no room to save this conversation. It stays until you close the page: export it in the settings, " +
+  "or delete other conversations.";
 const ROLES = ["user", "assistant"];
+const STATES = ["done", "stopped", "length", "failed", "unfinished"];
 
 export const DEFAULTS = {
   system: "",
@@ -22,8 +26,7 @@ export class Store {
     this.onProblem = onProblem;
     this.unsaved = new Map(); // conversations that the storage had no room for
     this.settings = { ...DEFAULTS, ...read(SETTINGS, {}) };
-    const index = read(INDEX, []);
-    this.index = Array.isArray(index) ? index.filter((entry) => typeof entry?.id === "string") : [];
+    this.reload();
   }
 
   create() {
@@ -34,37 +37,52 @@ export class Store {
     return this.unsaved.get(id) ?? checked(read(ONE + id, null), id);
   }
 
+  // Returns whether the list of conversations has changed.
   save(conversation) {
     const first = conversation.messages.find((message) => message.role === "user");
     if (first) conversation.title = titleOf(first.content);
-    const entry = { id: conversation.id, title: conversation.title };
-    const others = this.index.filter((other) => other.id !== conversation.id);
-    const isNew = others.length === this.index.length;
-    this.index = isNew ? [entry, ...others] : this.index.map((other) => (other.id === entry.id ? entry : other));
-    const saved = this.write(ONE + conversation.id, conversation) && this.write(INDEX, this.index);
-    if (saved) this.unsaved.delete(conversation.id);
-    else this.unsaved.set(conversation.id, conversation);
-    return isNew;
+    const entry = entryOf(conversation);
+    this.reload();
+    const old = this.index.find((other) => other.id === entry.id);
+    this.index = old ? this.index.map((other) => (other === old ? entry : other)) : [entry, ...this.index];
+    this.unsaved.set(conversation.id, conversation);
+    this.flush();
+    return old?.title !== entry.title;
   }
 
   remove(id) {
-    this.index = this.index.filter((entry) => entry.id !== id);
     this.unsaved.delete(id);
+    this.reload();
+    this.index = this.index.filter((entry) => entry.id !== id);
     try {
       localStorage.removeItem(ONE + id);
     } catch {
       // Then it was never saved.
     }
-    this.write(INDEX, this.index);
+    write(INDEX, this.index);
+    this.flush();
   }
 
-  saveSettings() {
-    this.write(SETTINGS, this.settings);
+  // Write what is not saved yet.
+  flush() {
+    for (const [id, conversation] of this.unsaved) {
+      if (write(ONE + id, conversation) && write(INDEX, this.index)) this.unsaved.delete(id);
+    }
+    this.onProblem(this.unsaved.size ? NO_ROOM : "");
   }
 
+  // Other tabs may have changed other settings.
+  change(settings) {
+    this.settings = { ...this.settings, ...read(SETTINGS, {}), ...settings };
+    write(SETTINGS, this.settings);
+  }
+
+  // Read the list of conversations, which other tabs change, too.
   reload() {
     const index = read(INDEX, []);
-    if (Array.isArray(index)) this.index = index;
+    const stored = Array.isArray(index) ? index.filter((entry) => typeof entry?.id === "string") : [];
+    const others = [...this.unsaved.values()].filter(({ id }) => !stored.some((entry) => entry.id === id));
+    this.index = [...others.map(entryOf), ...stored];
   }
 
   exported() {
@@ -78,19 +96,18 @@ export class Store {
     for (const conversation of found.reverse()) this.save(conversation);
     return found.length;
   }
+}
 
-  write(name, value) {
-    try {
-      localStorage.setItem(name, JSON.stringify(value));
-      this.onProblem("");
-      return true;
-    } catch {
-      this.onProblem(
-        "The browser has no room to save this conversation. It stays until you close the page: export it in the " +
-          "settings, or delete other conversations.",
-      );
-      return false;
-    }
+function entryOf({ id, title }) {
+  return { id, title };
+}
+
+function write(name, value) {
+  try {
+    localStorage.setItem(name, JSON.stringify(value));
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -104,23 +121,32 @@ function read(name, otherwise) {
 
 function titleOf(text) {
   const line = text.trim().split("\n", 1)[0];
-  return Array.from(line).slice(0, MOST_TITLE).join("") || "New conversation";
+  return Array.from(line.slice(0, 2 * MOST_TITLE)).slice(0, MOST_TITLE).join("") || "New conversation";
 }
 
 // A conversation of the storage or a file, or null if it is none.
 function checked(value, id) {
   if (!Array.isArray(value?.messages)) return null;
   const messages = value.messages.filter((one) => ROLES.includes(one?.role) && typeof one.content === "string");
-  for (const message of messages) {
-    message.runs = runsOf(message.runs);
-    message.reasoningRuns = runsOf(message.reasoningRuns);
-    message.reasoning = String(message.reasoning ?? "");
-    if (!Array.isArray(message.toolCalls)) message.toolCalls = [];
-  }
-  return { id, title: String(value.title ?? ""), messages };
+  return { id, title: String(value.title ?? ""), messages: messages.map(checkedMessage) };
+}
+
+function checkedMessage({ role, content, reasoning, runs, reasoningRuns, toolCalls, state, error, tokens, rate }) {
+  return {
+    role,
+    content,
+    reasoning: typeof reasoning === "string" ? reasoning : "",
+    runs: runsOf(runs),
+    reasoningRuns: runsOf(reasoningRuns),
+    toolCalls: Array.isArray(toolCalls) ? toolCalls.filter((call) => typeof call?.function === "object") : [],
+    state: STATES.includes(state) ? state : "done",
+    error: typeof error === "string" ? error : undefined,
+    tokens: Number.isFinite(tokens) ? tokens : undefined,
+    rate: Number.isFinite(rate) ? rate : undefined,
+  };
 }
 
 function runsOf(value) {
-  const isRun = (run, i, all) => Array.isArray(run) && run[0] > (i ? all[i - 1][0] : 0);
+  const isRun = (run, i, all) => Array.isArray(run) && "dlt".includes(run[1]) && run[0] > (i ? all[i - 1][0] : 0);
   return Array.isArray(value) && value.every(isRun) ? value : [];
 }

@@ -1,7 +1,9 @@
 // Text that a model wrote, as DOM nodes: only text nodes, coloured by origin; invisible characters are shown.
 
-// Bidi controls that could reorder what a reader sees, and control characters other than tab and line feed.
-const CONTROLS = /[\u202a-\u202e\u2066-\u2069\u0000-\u0008\u000b-\u001f\u007f-\u009f]/;
+// Bidi controls that could reorder what a reader sees, invisible marks and tags, and control characters other than tab
+// and line feed.
+const CONTROLS =
+  /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\u{e0000}-\u{e007f}\u0000-\u0008\u000b-\u001f\u007f-\u009f]/gu;
 const ORIGINS = { draft: "d", lookup: "l", target: "t" };
 const CLASSES = { d: "from-draft", l: "from-lookup" };
 
@@ -18,7 +20,7 @@ function codeName(character) {
 
 // Names that come from elsewhere, such as that of a remote draft: controls as their code points.
 export function printable(text) {
-  return Array.from(String(text), (c) => (CONTROLS.test(c) ? codeName(c) : c)).join("");
+  return String(text).replace(CONTROLS, codeName);
 }
 
 function append(parent, text) {
@@ -30,13 +32,10 @@ function append(parent, text) {
 // Append text to `parent`; controls become visible boxes.
 export function appendText(parent, text) {
   let from = 0;
-  if (CONTROLS.test(text)) {
-    for (let i = 0; i < text.length; i++) {
-      if (!CONTROLS.test(text[i])) continue;
-      if (i > from) append(parent, text.slice(from, i));
-      parent.append(make("span", { className: "control", textContent: codeName(text[i]) }));
-      from = i + 1;
-    }
+  for (const { 0: control, index } of text.matchAll(CONTROLS)) {
+    if (index > from) append(parent, text.slice(from, index));
+    parent.append(make("span", { className: "control", textContent: codeName(control) }));
+    from = index + control.length;
   }
   if (from < text.length) append(parent, from ? text.slice(from) : text);
 }
@@ -62,6 +61,17 @@ function addRun(runs, end, origin) {
   else runs.push([end, origin]);
 }
 
+// White space at the ends has no origin to be seen.
+function writeOrigin(parent, text, name) {
+  const start = text.length - text.trimStart().length;
+  const end = text.trimEnd().length;
+  if (start) append(parent, text.slice(0, start));
+  let span = parent.lastChild;
+  if (span?.className !== name) parent.append((span = make("span", { className: name })));
+  appendText(span, text.slice(start, end));
+  if (end < text.length) append(parent, text.slice(end));
+}
+
 // Writes slices of a source into elements, each run of a draft's or the lookup's text in a span.
 export class Writer {
   constructor(source, runs) {
@@ -76,12 +86,9 @@ export class Writer {
       const run = this.runs[this.run];
       const stop = run ? Math.min(run[0], end) : end;
       const name = run && CLASSES[run[1]];
-      let target = parent;
-      if (name) {
-        target = parent.lastChild;
-        if (target?.className !== name) parent.append((target = make("span", { className: name })));
-      }
-      appendText(target, this.source.slice(start, stop));
+      const text = this.source.slice(start, stop);
+      if (name && text.trim()) writeOrigin(parent, text, name);
+      else appendText(parent, text);
       if (run && stop === run[0]) this.run++;
       start = stop;
     }
