@@ -21,7 +21,7 @@ from importlib.util import module_from_spec, spec_from_loader
 
 # The converter allows line ends and other control characters in strings, as JSON does not.
 _CHARACTER, _NO_CONTROL = r'char ::= [^"\\] |', r'char ::= [^"\\\x00-\x1F\x7F] |'
-_LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|(?P<name>[A-Za-z][A-Za-z0-9-]*)', re.DOTALL)
+_LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]*\}|(?P<name>[A-Za-z0-9-]+)', re.DOTALL)
 
 
 def main() -> None:

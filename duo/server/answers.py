@@ -19,7 +19,7 @@ class Shape:
 
     def __init__(self, model: str, *, chat: bool, format: AnswerFormat = PLAIN) -> None:  # noqa: A002
         self.is_chat = chat
-        self._format = format
+        self.format = format
         kind = "chat.completion" if chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(16)}",
@@ -31,7 +31,7 @@ class Shape:
 
     def parts(self) -> Parts | None:
         """What finds the parts of the answer; None: all of it is content."""
-        return None if self._format == PLAIN else Parts(self._format)
+        return None if self.format == PLAIN else Parts(self.format)
 
     def whole(
         self, steps: Sequence[Step], request: TextRequest, logprobs: AnswerLogprobs | None = None

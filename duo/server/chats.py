@@ -13,6 +13,7 @@ from duo.link.guard import ApiError
 from duo.llama.chat_template import RESERVED, THINK, ChatTemplate
 from duo.llama.model import Model
 from duo.server.api import ChatRequest
+from duo.server.bodies import MOST_OPTIONS
 from duo.server.parts import AnswerFormat
 from duo.server.tokens import check_text
 from duo.server.tools import Calls
@@ -41,6 +42,8 @@ def rendered(body: ChatRequest, model: Model, n_ctx: int) -> Chat:
     if not body.messages:
         raise ApiError(400, "messages must not be empty")
     calls = Calls.of(body.tools, body.tool_choice, is_parallel=body.parallel_tool_calls is not False)
+    if sum(message.n_call_bytes for message in body.messages) > MOST_OPTIONS:
+        raise ApiError(413, f"the arguments of tool_calls may have at most {MOST_OPTIONS} bytes")
     messages = [message.plain() for message in body.messages]
     tools = [tool.plain() for tool in body.tools or ()]
     options = body.chat_template_kwargs or {}

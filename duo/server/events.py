@@ -38,10 +38,13 @@ class Subscriber:
         self._ended = False
         self._changed = asyncio.Event()
 
-    def put(self, data: bytes, *, may_drop: bool = False) -> None:
-        """Add an event. If too much waits, drop what may be dropped, or else end: the client does not read."""
+    def put(self, data: bytes, *, may_drop: bool = False) -> bool:
+        """Add an event. If too much waits, drop what may be dropped, or else end: the client does not read.
+
+        Returns False once it has ended.
+        """
         if self._ended:
-            return
+            return False
         self._waiting.append((data, may_drop))
         self._n_bytes += len(data)
         if self._n_bytes > _MOST_BYTES:
@@ -51,6 +54,7 @@ class Subscriber:
             self._waiting.clear()
             self._ended = True
         self._changed.set()
+        return not self._ended
 
     def end(self) -> None:
         """End the stream after what waits."""
@@ -93,14 +97,14 @@ class LiveEvents:
         if self._texts.stopped.is_set():
             raise BusyError(STOPPING)
         if len(self._subscribers) >= MOST_SUBSCRIBERS:
-            message = f"{MOST_SUBSCRIBERS} clients receive events already: try again later"
+            message = f"{MOST_SUBSCRIBERS} clients are receiving events: try again later"
             raise ApiError(503, message, "unavailable_error")
         subscriber = Subscriber()
         if request.method == "HEAD":
             subscriber.end()
             return EventStream(subscriber.pieces(), lambda: None)
         subscriber.put(_event("state", self._read_state()))
-        if not self._subscribers:
+        if self._task is None or self._task.done():
             self._begin()
         for reader in self._readers:
             if reader.is_known:
@@ -197,8 +201,9 @@ class LiveEvents:
         )
 
     def _send(self, data: bytes, *, may_drop: bool = False) -> None:
-        for subscriber in self._subscribers:
-            subscriber.put(data, may_drop=may_drop)
+        for subscriber in self._subscribers.copy():
+            if not subscriber.put(data, may_drop=may_drop):
+                self._subscribers.discard(subscriber)  # its connection may last until it is found to hang
 
 
 def _event(name: str, document: msgspec.Struct) -> bytes:

@@ -146,7 +146,9 @@ class Lead:
         ]
         self._document = document(routes, needs_key=bool(rules.keys))
         pages = self._page.routes() if self._page is not None else []
-        expected = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect
+        expected = (
+            HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
+        )  # fmt: skip
         app: ASGIApp = Starlette(
             routes=[*routes, *pages, draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)],
             exception_handlers={**dict.fromkeys(expected, on_error), Exception: on_fault},

@@ -20,17 +20,17 @@ class GivenFunction(msgspec.Struct):
     """What a tool call calls. OpenAI's arguments are JSON in a string."""
 
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b'""'))  # not decoded: there may be much
 
     def parsed(self) -> dict[str, Any]:
         """The call for the chat template. Raises ApiError if the arguments are not a JSON object."""
-        arguments = self.arguments
-        if isinstance(arguments, str):
-            try:
+        try:
+            arguments = msgspec.json.decode(self.arguments, type=str | dict[str, Any])
+            if isinstance(arguments, str):
                 arguments = msgspec.json.decode(arguments.strip() or "{}", type=dict[str, Any])
-            except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-                message = f"tool_calls: the arguments of {self.name[:100]!r} are not a JSON object: {error}"
-                raise ApiError(400, message) from None
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+            message = f"tool_calls: the arguments of {self.name[:100]!r} are not a JSON object: {error}"
+            raise ApiError(400, message) from None
         return {"name": self.name, "arguments": arguments}
 
 
@@ -62,7 +62,13 @@ class ChatMessage(msgspec.Struct):
         """Number of characters, and of parts."""
         content = self.content or ""
         parts = content if isinstance(content, list) else [ContentPart("text", content)]
-        return len(parts) + sum(len(part.text) for part in parts) + len(self.reasoning_content or "")
+        text = len(parts) + sum(len(part.text) for part in parts) + len(self.reasoning_content or "")
+        return text + self.n_call_bytes
+
+    @property
+    def n_call_bytes(self) -> int:
+        """Bytes of the arguments of calls, which are not decoded yet."""
+        return sum(len(bytes(call.function.arguments)) for call in self.tool_calls or ())
 
     def plain(self) -> dict[str, Any]:
         """The message for the chat template. Raises ApiError if it is not text, or has an invalid call."""

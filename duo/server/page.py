@@ -50,7 +50,7 @@ class Page:
         return [Route(path, self._serve, include_in_schema=False) for path in sorted(self._files)]
 
     async def _serve(self, request: Request) -> Response:
-        content, media_type, etag = self._files[request.url.path]
+        content, media_type, etag = self._files[request.scope["path"]]
         headers = {**_HEADERS, "ETag": etag}
         known = request.headers.get("if-none-match", "").split(",")
         if etag in (tag.strip().removeprefix("W/") for tag in known):

@@ -50,6 +50,8 @@ async def on_error(request: Request, error: Exception) -> Response:
         return error_response(ApiError(error.status_code, _advice(request, error)), error.headers)
     if isinstance(error, ClosedError):
         return error_response(ApiError(503, STOPPING, "unavailable_error"))
+    if isinstance(error, RecursionError):
+        error = ApiError(400, "the request is nested too deeply")
     if isinstance(error, PromptError):
         error = ApiError(400, str(error))
     refused = error if isinstance(error, ApiError) else as_api_error(error)

@@ -20,6 +20,7 @@ from duo.server.api import ChatRequest, CompletionRequest, Defaults, generation_
 from duo.server.chunks import Chunks
 from duo.server.logprobs import AnswerLogprobs
 from duo.server.metrics import ServerMetrics
+from duo.server.parts import PLAIN
 from duo.server.streams import Events, EventStream, json_response, stream_text
 from duo.spec.types import Step
 
@@ -114,6 +115,8 @@ class Texts:
             config = await self._convert(options)
         else:
             config = options()
+        if config.grammar is not None and calls is None:
+            shape.format = PLAIN  # such a grammar has no room for a thought
         self._check_queue(engine.n_texts)
         wanted = config.n_logprobs is not None
         logprobs = AnswerLogprobs(slot.target, chat=shape.is_chat) if wanted else None
@@ -147,7 +150,11 @@ class Texts:
             async with events.while_connected(request):
                 first = await events.first()
                 if not body.stream:
-                    return json_response(shape.whole(await events.all(first), text, logprobs))
+                    steps = await events.all(first)
+                    if logprobs is None:
+                        return json_response(shape.whole(steps, text))
+                    work = partial(shape.whole, steps, text, logprobs)
+                    return await anyio.to_thread.run_sync(lambda: json_response(work()))  # there may be many
         except BaseException:
             engine.cancel(text)
             raise

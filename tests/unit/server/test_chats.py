@@ -199,9 +199,27 @@ def test_tools_have_a_template_of_their_own(client: TestClient, slot: ScriptedSl
     "fields",
     [
         {"messages": [{"role": "user", "reasoning_content": "a" * 2**21}]},
-        {"messages": [call('{"a": "' + "a" * 2**21 + '"}')]},
         {"messages": [HELLO, {"role": "user", "content": "a" * 2**21}]},
     ],
 )
 def test_all_text_that_the_template_is_given_is_limited(client: TestClient, fields: dict[str, Any]) -> None:
     assert_error(client.post(APPLY, json=fields), 400, "can be tokenised in one request")
+
+
+def test_arguments_of_calls_are_limited_before_they_are_decoded(client: TestClient, use: Callable[[str], None]) -> None:
+    use(SHOWS)
+    many = {"function": {"name": "f", "arguments": {"a": [[]] * 300_000}}}
+    answer = client.post(APPLY, json={"messages": [{"role": "assistant", "tool_calls": [many]}]})
+    assert_error(answer, 413, "tool_calls may have at most 524288 bytes")
+
+
+def test_an_answer_by_a_schema_has_no_thought(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]
+) -> None:
+    use("{% if true %}<think>{% endif %}")
+    slot.text = '{"a": 1}'
+    asked: dict[str, Any] = {"messages": [HELLO]}
+    assert client.post(CHAT, json=asked).json()["choices"][0]["message"]["reasoning_content"] == slot.text
+    answer = client.post(CHAT, json={**asked, "response_format": {"type": "json_object"}})
+    message = answer.json()["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": slot.text}
