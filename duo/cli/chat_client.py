@@ -72,9 +72,8 @@ class _Reading:
             self.answer.remark = limit_remark(self.limit) if own else _FULL
         elif not self.answer.text:
             known = isinstance(self._reason, str) and self._reason not in ("", "stop")
-            self.answer.remark = "the answer is empty: " + (
-                _one_line(str(self._reason)) if known else "the model ended the text at once"
-            )
+            ended = "the model ended the text " + ("after its reasoning" if self._first_s else "at once")
+            self.answer.remark = f"the answer is empty: {_one_line(str(self._reason)) if known else ended}"
 
     def _tick(self) -> None:
         self._last_s = time.monotonic()

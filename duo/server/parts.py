@@ -9,7 +9,8 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-_THINK, _END_THINK, _CALL, _END_CALL = "<think>", "</think>", "<tool_call>", "</tool_call>"
+from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, THINK
+
 _SPACE = re.compile(r"\s*")
 _ESCAPE = re.compile(r"\\.")
 
@@ -88,11 +89,11 @@ class Parts:
 
     def _at_start(self) -> bool:
         self._hold(self._after_space())
-        if _THINK.startswith(self._text[self._at :]) and len(self._text) - self._at < len(_THINK):
+        if THINK.startswith(self._text[self._at :]) and len(self._text) - self._at < len(THINK):
             return False
         self._state = self._in_text
-        if begins := self._text.startswith(_THINK, self._at):
-            self._at += len(_THINK)
+        if begins := self._text.startswith(THINK, self._at):
+            self._at += len(THINK)
         if begins or self._thinks:
             self._begin_text(is_reasoning=True)
         return True
@@ -101,7 +102,7 @@ class Parts:
         if self._skips_space:
             self._at = self._after_space()
             self._skips_space = self._at == len(self._text)
-        tag = _END_THINK if self._is_reasoning else _CALL
+        tag = END_OF_THOUGHT if self._is_reasoning else CALL
         if not (self._is_reasoning or self._has_tools):
             self._hold(len(self._text))
             self._show()
@@ -133,16 +134,16 @@ class Parts:
         return True
 
     def _in_call(self) -> bool:
-        found, end = self._find(_END_CALL)
+        found, end = self._find(END_OF_CALL)
         self._hold(end)
         if not found:
             return False
         is_inside = self._ends_in_string()
-        self._hold(self._at + len(_END_CALL))
+        self._hold(self._at + len(END_OF_CALL))
         if is_inside:
             return True
         self._state = self._in_text
-        body = "".join(self._held).partition(_CALL)[2].removesuffix(_END_CALL)
+        body = "".join(self._held).partition(CALL)[2].removesuffix(END_OF_CALL)
         if call := _parse(body):
             self._parts.append(Part(self._base + self._at, "", call=call))
             self._begin_text(is_reasoning=False)

@@ -311,6 +311,10 @@ def test_options_of_an_engine_ask_for_the_demo_pair(monkeypatch: pytest.MonkeyPa
     ("reply", "remark"),
     [
         (says(), "the answer is empty: the model ended the text at once"),
+        (
+            Reply(event({"choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}}]}) + end()),
+            "the answer is empty: the model ended the text after its reasoning",
+        ),
         (Reply(end("content_filter")), "the answer is empty: content_filter"),
         (Reply(piece("a") + end("length")), "the server's limit of tokens or of the context is reached\n"),
         (Reply(piece("a") + end("content_filter")), ""),
