@@ -41,9 +41,11 @@ test-slow: $(VENV)/ready-dev $(CLIENTS)/ready
 	$(BIN)/pytest -n 3 --dist worksteal tests/proof tests/documents tests/fuzz tests/clients tests/browser
 
 # Programs that talk to a lead, apart from the development environment: they need releases of their own of its packages.
+# The pip of Python 3.11 takes longer than a quarter of an hour to choose among these, so it is upgraded first.
 $(CLIENTS)/ready: tests/clients/requirements.txt
 	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@echo "Installing clients of the API, which takes a minute or two."
+	$(CLIENTS)/bin/python -m pip install --quiet --upgrade pip
 	$(CLIENTS)/bin/python -m pip install --quiet -r $<
 	touch $@
 
