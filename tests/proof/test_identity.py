@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,10 +90,12 @@ def test_the_text_is_the_same_where_candidates_are_certainly_used(pair: Pair, sc
 @Q8_0
 def test_the_text_is_the_same_where_prepared_outcomes_certainly_come_true(pair: Pair) -> None:
     def prepare() -> None:
-        """Let the draft decode branches while the target verifies."""
+        """Let the draft decode branches while the target verifies, unless it has decoded all that it may."""
         records = pair.metrics.branch_records
-        n = len(records)
-        until(lambda: len(records) >= n + 3 or pair.target.n_past < len(pair.prompt))
+        n = -1
+        while n < len(records):
+            n = len(records)
+            time.sleep(0.1)
 
     n_hits = 0
     for kind in ("code", "story", "german"):
