@@ -61,6 +61,9 @@ class PairModel:
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
 
+    def use_cores(self, n_cores: int) -> None:
+        """From now on, the times that are learned and used are those with `n_cores` cores free for both models."""
+
     @property
     def latency_s(self) -> float:
         """Round trip to a remote draft, in seconds, without the time to draft."""

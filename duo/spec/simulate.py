@@ -41,12 +41,19 @@ class Machine:
     beside_target_s: Sequence[float]
     beside_draft_s: float
     read_s: float = 0.0  # per token of a long batch of the draft; 0: no probes
+    pair_s: float = 0.0  # the draft's time for two tokens in one decode; 0: draft_s and read_s
     noise: float = 0.0  # standard deviation of the logarithm of a measured time
     spikes: float = 0.0  # share of the measurements that are several times too long
     # Of the draft concurrently, for 1, 2, … sequences; empty: as much as the same tokens one after the other.
     branch_s: Sequence[float] = ()
     latency_s: float = 0.0  # round trip to the draft
     aborts: bool = True  # whether the draft's device can abort a decode
+
+    def reading_s(self, n_tokens: int) -> float:
+        """Time for a decode of the draft alone, of `n_tokens`."""
+        if n_tokens == 2 and self.pair_s:
+            return self.pair_s
+        return self.draft_s + (n_tokens - 1) * self.read_s
 
     def drafting_s(self, n_sequences: int) -> float:
         """Time for a decode of the draft beside the target, of one token in each of `n_sequences`."""
