@@ -1,11 +1,12 @@
-"""Judges the policy in virtual time: its regret on recorded machines, with recorded texts.
+"""Judges the policy in virtual time: on measured and other machines, with recorded and synthetic texts.
 
-python -m benchmarks.regret [MACHINE...] [-n TOKENS...] [-s SEEDS] [--set NAME=VALUE]... [-v]
+python -m benchmarks.regret [MACHINE...] [--cases N] [--advice N] [-j JOBS] [-s SEED] [--set NAME=VALUE]... [-v]
 
-Regret is the time of the policy over that of the best fixed schedule, chosen with hindsight: it knows the costs and how
-often the draft is right in this text. Each text is generated *cold*, by a policy that knows nothing, and *warm*, after
-two other texts of the same pair, through state() and restore() as between two runs. A seed is one sequence of
-disturbances of the times that the policy measures.
+In each case a pair generates five texts of 256 tokens. The first one begins with nothing known, and what was learned
+passes from text to text through state() and restore(), as between runs. Each text is compared with the oracle: the best
+fixed setting for it, with hindsight (benchmarks/oracle.py), and, where that is the target alone, with its time. The
+same for a first text of 16 tokens, and for a text after two that were generated on another machine or with another
+acceptance: with a wrong profile. Last, the advice of `duo plan` on random machines is compared with forced schedules.
 """
 
 from __future__ import annotations
@@ -14,240 +15,242 @@ import argparse
 import json
 import random
 import sys
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from multiprocessing import Pool
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks import samples
 from benchmarks.measure import Verdict
-from duo.bench.machines import read_machine
-from duo.bench.statistics import Range, middle_and_quartiles
+from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
+from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches
+from duo.bench.statistics import Range
+from duo.cli.commands.plan import fastest, predict
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.costs import Calibration
 from duo.spec.policy import Policy
-from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Guesses, Machine, Replay, recorded, replay
+from duo.spec.schedule import Schedule
+from duo.spec.simulate import Machine, Replay
 
-FOLDER = Path(__file__).parent / "machines"
-N_MAX, N_AHEAD = 16, 32
-N_PROMPT = 40  # tokens
-N_TOKENS = 128  # of the texts that the bars are for
-WON = 1.01  # rate of the best schedule over the target alone from which speculation wins
-_MODE = "greedy"  # as in duo.spec.simulate
-_SURELY = 50  # measurements that leave no doubt
-LETTERS = "abcdefghi"  # of the bins of confidence in a trace
-_GAPS = [(low + high) / 2 for low, high in zip((0.0, *Calibration.EDGES), (*Calibration.EDGES, 8.0), strict=True)]
+FOLDER, LETTERS = samples.FOLDER, samples.LETTERS  # of the recorded texts: see benchmarks/traces.py
+N_SHORT = 16  # tokens of a short first text
+N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning
+CLOSE = 0.97  # rate of the advised schedule, relative to the best one, that makes the advice right
+
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
+
+
+# The runs
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A pair on a machine, and the predictions of its draft in each text."""
+class Run:
+    """A text by the policy."""
+
+    best: str  # fixed setting
+    share: float  # rate relative to that
+    over_off: float  # time relative to the target alone
+
+    @property
+    def off_is_best(self) -> bool:
+        """Whether no draft was of use in this text."""
+        return self.best == OFF
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the policy did in a case."""
 
     name: str  # machine/pair
-    machine: Machine
-    texts: tuple[Guesses, ...]
-    apart: bool  # whether the draft has a device of its own
-    config: PolicyConfig
-
-    def policy(self, schedules: Sequence[Schedule] = ALL, state: dict[str, Any] | None = None) -> Policy:
-        """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
-        machine = self.machine
-        made = Policy(
-            N_MAX,
-            N_AHEAD,
-            schedules,
-            remote=machine.latency_s > 0,
-            apart=self.apart,
-            branches=None,
-            aborts=machine.aborts,
-            config=self.config,
-        )
-        if state is not None:
-            made.restore(json.loads(json.dumps(state)))
-        return made
-
-    def replay(self, policy: Policy, text: int, n_tokens: int, seed: int) -> Replay:
-        """Generate one of the texts, or the same with other disturbances."""
-        guesses = self.texts[text % len(self.texts)]
-        return replay(policy, self.machine, guesses, n_tokens, N_PROMPT, seed=1000 * seed + text)
-
-    def known(self, schedule: Schedule, text: int, n_tokens: int) -> Policy:
-        """A policy with one schedule that knows all costs, and how often this text's candidates are accepted."""
-        made, machine = self.policy((schedule,)), self.machine
-        made.begin(N_PROMPT, mode=_MODE)
-        scores = [self.texts[text](i) for i in range(n_tokens)]
-        made.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
-        made.learn_draft(N_PROMPT, N_PROMPT * machine.read_s)
-        alone, beside = (machine.target_s, machine.draft_s), (machine.beside_target_s, machine.beside_draft_s)
-        for costs, (target_s, draft_s) in ((made.alone, alone), (made.beside, beside)):
-            for _ in range(_SURELY):
-                costs.add_draft(draft_s)
-                for n, seconds in enumerate(target_s, 1):
-                    costs.add_target(n, seconds)
-            for n, seconds in enumerate(machine.branch_s[1:], 2):
-                made.beside.add_draft(seconds, n_sequences=n)
-        return made
-
-    def fixed(self, text: int, n_tokens: int) -> tuple[Schedule, float, float]:
-        """The best schedule with hindsight, and its rates in the whole text and in the second half."""
-        exact = replace(self, machine=replace(self.machine, noise=0.0))
-        alone = 1 / self.machine.target_s[0]
-        found = [(Schedule.OFF, alone, alone)]
-        for schedule in [Schedule.ASYNC] if self.machine.latency_s else [Schedule.SYNC, Schedule.ASYNC]:
-            run = exact.replay(self.known(schedule, text, n_tokens), text, n_tokens, 0)
-            found.append((schedule, run.rate, late(run)))
-        return max(found, key=lambda each: each[1])
+    draft: float  # t_d / T(1)
+    acceptance: float | None  # None: of recorded texts
+    texts: tuple[Run, ...]  # of N_TOKENS, successively
+    short: Run  # a first text of N_SHORT
+    wrong: dict[str, float]  # by profile: the rate of a text's second half, relative to the best for that
+    details: tuple[str, ...] = ()  # lines
 
 
 @dataclass(frozen=True, slots=True)
-class Regret:
-    """The result of one text with one seed. Rates are relative to the target alone."""
+class Wrong:
+    """How a profile is wrong: what it was learned on. The text after it is on the case's machine."""
 
-    case: str
-    text: int
-    n_tokens: int
-    best: Schedule
-    gain: float  # rate of the best fixed schedule
-    cold: float  # rate
-    late: float  # of the second half, cold
-    best_late: float  # of the second half, with the best fixed schedule
-    warm: float
-    policies: tuple[Policy, Policy] = field(repr=False)  # cold and warm, after the text
-
-    @property
-    def won(self) -> bool:
-        """Whether speculation wins."""
-        return self.gain >= WON
-
-    @property
-    def late_over_bar(self) -> float:
-        """The rate of the second half, cold, over 1 + 0.8 (gain - 1)."""
-        return self.late / (1 + 0.8 * (self.gain - 1))
-
-    @property
-    def warm_over_gain(self) -> float:
-        """The rate of the whole text, warm, over that of the best fixed schedule."""
-        return self.warm / self.gain
+    machine: Callable[[Machine], Machine] = lambda machine: machine
+    learned: float | None = None  # acceptance of the texts learned from, and
+    actual: float | None = None  # of the text after them; None: the texts of the case
 
 
-def cases(machines: Sequence[str] = (), config: PolicyConfig = DEFAULT, n_texts: int | None = None) -> Iterator[Case]:
-    """All pairs on the named machines, or on all, with at most `n_texts` texts each."""
-    for path in sorted(FOLDER.glob("*.json")):
-        if machines and path.stem not in machines:
-            continue
-        for pair in read_machine(path, N_MAX).values():
-            if pair.traces:
-                found = texts(pair.traces)[:n_texts]
-                yield Case(f"{path.stem}/{pair.name}", pair.machine, found, pair.apart, config)
+WRONG = {
+    "T(n) halved": Wrong(lambda machine: with_batches(machine, 0.5)),
+    "T(n) doubled": Wrong(lambda machine: with_batches(machine, 2.0)),
+    "accepted 0.1, not 0.9": Wrong(learned=0.1, actual=0.9),
+    "accepted 0.9, not 0.1": Wrong(learned=0.9, actual=0.1),
+    "all times doubled": Wrong(lambda machine: slower(machine, 2.0)),
+}
 
 
-def texts(name: str) -> tuple[Guesses, ...]:
-    """The recorded texts of a pair: see benchmarks/traces.py."""
-    document = json.loads((FOLDER / "traces" / f"{name}.json").read_text(encoding="utf-8"))
-    return tuple(recorded([(_GAPS[LETTERS.index(c.lower())], c.isupper()) for c in text]) for text in document.values())
+def judge(case: Case) -> Judged:
+    """Generate the texts of a case."""
+    bests = [best(case, text, N_TOKENS) for text in case.texts]
+    found, lines, state = list[Run](), list[str](), None
+    for i, (text, oracle) in enumerate(zip(case.texts, bests, strict=True)):
+        policy = case.policy(state=state)
+        run = case.run(policy, text, N_TOKENS, i)
+        found.append(compared(case, run, oracle))
+        lines.append(details(i, found[-1], policy))
+        state = policy.state()
+    first = case.texts[0]
+    short = compared(case, case.run(case.policy(), first, N_SHORT), best(case, first, N_SHORT))
+    wrong = {name: misled(case, profile) for name, profile in WRONG.items()}
+    draft = case.machine.draft_s / case.machine.target_s[0]
+    return Judged(case.name, draft, case.acceptance, tuple(found), short, wrong, tuple(lines))
 
 
-def judge(case: Case, n_tokens: int, n_seeds: int) -> Iterator[Regret]:
-    """Every text of a case with each seed."""
-    numbers, alone_s = range(len(case.texts)), case.machine.target_s[0]
-    fixed = [case.fixed(text, n_tokens) for text in numbers]
-    for seed in range(n_seeds):
-        cold = [case.policy() for _ in numbers]
-        runs = [case.replay(cold[text], text, n_tokens, 3 * seed + 1) for text in numbers]
-        second = [case.policy(state=cold[text - 1].state()) for text in numbers]
-        for text in numbers:
-            case.replay(second[text], text, n_tokens, 3 * seed + 2)
-        for text, (best, best_rate, best_late) in enumerate(fixed):
-            warm = case.policy(state=second[text - 1].state())
-            yield Regret(
-                case.name,
-                text,
-                n_tokens,
-                best,
-                gain=alone_s * best_rate,
-                cold=alone_s * runs[text].rate,
-                late=alone_s * late(runs[text]),
-                best_late=alone_s * best_late,
-                warm=alone_s * case.replay(warm, text, n_tokens, 3 * seed + 3).rate,
-                policies=(cold[text], warm),
-            )
+def compared(case: Case, run: Replay, oracle: Best) -> Run:
+    """A text relative to the best fixed setting and to the target alone."""
+    return Run(oracle.setting, run.rate / oracle.rate, 1 / (run.rate * case.machine.target_s[0]))
 
 
-def late(run: Replay) -> float:
-    """The rate of the second half."""
-    tokens, seconds = run.ends[bisect_left(run.ends, (run.tokens // 2, 0.0))]
-    return (run.tokens - tokens) / (run.seconds - seconds)
+def misled(case: Case, wrong: Wrong) -> float:
+    """The rate of the second half of a text with a wrong profile, relative to the best fixed setting for it."""
+    *learned, text = (
+        case.texts[i] if acceptance is None else tilted(case.texts, acceptance, N_TOKENS, i)
+        for i, acceptance in enumerate((wrong.learned, wrong.learned, wrong.actual))
+    )
+    falsified, state = replace(case, machine=wrong.machine(case.machine)), None
+    for seed, each in enumerate(learned):
+        policy = case.policy(state=state)
+        falsified.run(policy, each, N_TOKENS, seed)
+        state = policy.state()
+    run = case.run(case.policy(state=state), text, N_TOKENS, len(learned))
+    return late(run, N_TOKENS // 2) / best(case, text, N_TOKENS).late
 
 
-def verdicts(found: Sequence[Regret]) -> list[Verdict]:
-    """The bars, which are for texts of N_TOKENS."""
-    off, won = [r for r in found if not r.won], [r for r in found if r.won]
-    cold, warm = [1 / r.cold for r in off], [1 / r.warm for r in off]
-    return [
-        Verdict("off is best: time over off, cold, median", middle_and_quartiles(cold), most=1.02),
-        Verdict("off is best: time over off, cold, 95th percentile", percentile(cold), most=1.05),
-        Verdict("off is best: time over off, warm, median", middle_and_quartiles(warm), most=1.01),
-        Verdict("off is best: time over off, warm, 95th percentile", percentile(warm), most=1.03),
+def details(number: int, run: Run, policy: Policy) -> str:
+    """What the policy did in a text, and what it had learned by the end."""
+    changes = ", ".join(f"{c.n_tokens} {c.schedule.value} ({c.reason[:40]})" for c in policy.chooser.changes)
+    outlooks = ", ".join(f"{s.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for s, o in policy.outlooks().items())
+    accepted = f"{policy.calibration.mean:.2f} ± {policy.calibration.sd:.2f}"
+    return (
+        f"  text {number + 1}: {run.share:.3f} of {run.best}, {run.over_off:.3f} over off: {changes or 'no change'}; "
+        f"accepted {accepted}; {outlooks}"
+    )
+
+
+# The advice of `duo plan`
+
+
+def advised(machine: Machine, acceptance: float) -> Schedule:
+    """The schedule that `duo plan` names."""
+    return fastest(predict(machine, acceptance, N_MAX))
+
+
+def advice(seed: int) -> float:
+    """The rate of the advised schedule on a random machine, relative to that of the best one."""
+    machine, acceptance = random_machine(seed)
+    dice = random.Random(seed)
+    text = tuple((0.0, dice.random() < acceptance) for _ in range(N_ADVICE_TOKENS))
+    case = Case("random", machine, (text,), n_prompt=1)
+    rates = {Schedule.OFF: 1 / machine.target_s[0]}
+    for schedule in (Schedule.SYNC, Schedule.ASYNC):
+        rates[schedule] = case.forced(schedule, text, N_ADVICE_TOKENS).rate
+    return rates[advised(machine, acceptance)] / max(rates.values())
+
+
+# The bars
+
+
+def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]:
+    """The bars. Without runs that a bar is about, it is not measured."""
+    first, fifth = [each.texts[0] for each in found], [each.texts[-1] for each in found]
+    later = [run for each in found for run in each.texts[1:]]
+    bars = [
+        Verdict("first text over the oracle, 10th percentile", percentile(shares(first), 10), least=0.92),
+        Verdict("first text over the oracle, median", percentile(shares(first), 50), least=0.96),
+        Verdict("fifth text over the oracle, 10th percentile", percentile(shares(fifth), 10), least=0.97),
+        Verdict("fifth text over the oracle, median", percentile(shares(fifth), 50), least=0.99),
+        Verdict("off is best: time over off, first text, 95th percentile", percentile(harms(first), 95), most=1.04),
         Verdict(
-            "speculation wins g: rate of the second half, cold, over 1 + 0.8 (g - 1), median",
-            middle_and_quartiles([r.late_over_bar for r in won]),
-            least=1.0,
+            f"off is best: time over off, first text of {N_SHORT} tokens, 95th percentile",
+            percentile(harms([each.short for each in found]), 95),
+            most=1.10,
         ),
-        Verdict(
-            "speculation wins g: rate warm over g, median",
-            middle_and_quartiles([r.warm_over_gain for r in won]),
-            least=0.97,
-        ),
+        Verdict("off is best: time over off, later texts, 95th percentile", percentile(harms(later), 95), most=1.01),
     ]
+    for name in WRONG:
+        values = [each.wrong[name] for each in found]
+        title = f"wrong profile, {name}: second half over the oracle, 10th percentile"
+        bars.append(Verdict(title, percentile(values, 10), least=0.95))
+    right = Range(sum(each >= CLOSE for each in advices) / len(advices), None, None) if advices else None
+    return [*bars, Verdict("advice of plan: share within 3 % of the best schedule", right, least=0.97)]
 
 
-def percentile(values: Sequence[float]) -> Range | None:
-    """The 95th percentile."""
-    return Range(float(np.percentile(values, 95)), None, None) if values else None
+def shares(runs: Sequence[Run]) -> list[float]:
+    """Rates relative to the oracle."""
+    return [run.share for run in runs]
 
 
-HEADER = f"{'':36} best           gain (range)      regret cold (95 %)  warm (95 %)    late met  (best)  warm met"
+def harms(runs: Sequence[Run]) -> list[float]:
+    """Times relative to the target alone, of the texts where that is best."""
+    return [run.over_off for run in runs if run.off_is_best]
 
 
-def row(found: Sequence[Regret]) -> str:
-    """The line of a case. Regrets in per cent; the share of texts that meet the bars, where speculation wins."""
-    gains = [r.gain for r in found]
-    cold, warm = ([100 * (r.gain / rate - 1) for r, rate in zip(found, rates, strict=True)]
-                  for rates in ([r.cold for r in found], [r.warm for r in found]))  # fmt: skip
-    line = (
-        f"{found[0].case:36} {'/'.join(sorted({r.best.value for r in found})):14}"
-        f" {median(gains):.2f} ({min(gains):.2f}-{max(gains):.2f})"
-        f" {median(cold):12.1f} ({np.percentile(cold, 95):5.1f}) {median(warm):5.1f} ({np.percentile(warm, 95):5.1f})"
-    )
-    return f"{line} {shares([r for r in found if r.won])}"
+def percentile(values: Sequence[float], q: float) -> Range | None:
+    """The `q`th percentile; None without values."""
+    return Range(float(np.percentile(values, q)), None, None) if values else None
 
 
-def shares(won: Sequence[Regret]) -> str:
-    """Of texts where speculation wins: those that meet the bar of the second half, also with hindsight, and of warm."""
-    if not won:
-        return ""
-    least = [1 + 0.8 * (r.gain - 1) for r in won]
-    met = (
-        [r.late >= bar for r, bar in zip(won, least, strict=True)],
-        [r.best_late >= bar for r, bar in zip(won, least, strict=True)],
-        [r.warm_over_gain >= 0.97 for r in won],
-    )
-    return " ".join(f"{100 * sum(each) / len(each):8.0f} %" for each in met)
+# The tables
 
 
-def details(found: Regret) -> str:
-    """What the policy did in one text, and what it had learned by the end."""
-    lines = [f"  text {found.text}: {found.best.value} {found.gain:.3f}"]
-    for name, rate, made in zip(("cold", "warm"), (found.cold, found.warm), found.policies, strict=True):
-        changes = ", ".join(f"{c.n_tokens} {c.schedule.value} ({c.reason[:40]})" for c in made.chooser.changes)
-        outlooks = ", ".join(f"{s.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for s, o in made.outlooks().items())
-        accepted = f"{made.calibration.mean:.2f} ± {made.calibration.sd:.2f}"
-        lines.append(f"    {name} {rate / found.gain:.3f}: {changes or 'no change'}; {accepted}; {outlooks}")
-    return "\n".join(lines)
+def tables(found: Sequence[Judged], advices: Sequence[float]) -> Iterator[str]:
+    """Lines: the texts by pair, by draft and by acceptance; wrong profiles; advice."""
+    head = "cases  first: 10 % median  fifth: 10 % median  off is best: first  short  later (95 %, n)  best settings"
+    groups: list[tuple[str, Callable[[Judged], str]]] = [
+        ("pair", lambda each: each.name),
+        ("t_d / T(1)", lambda each: f"{max(samples.DRAFTS, key=lambda d: -abs(np.log(each.draft / d)))}, about"),
+        ("accepted", lambda each: "recorded" if each.acceptance is None else f"{each.acceptance}"),
+        ("all", lambda _: ""),
+    ]
+    for title, key in groups:
+        yield f"{title:46} {head}"
+        for name in sorted(set(map(key, found))):
+            yield f"{name:46} {row([each for each in found if key(each) == name])}"
+        yield ""
+    yield f"{'wrong profile: second half over the oracle':46} cases     least    10 %  median"
+    for name in WRONG:
+        values = [each.wrong[name] for each in found]
+        yield f"{name:46} {len(values):5}  {min(values):8.3f} {np.percentile(values, 10):7.3f} {median(values):7.3f}"
+    yield ""
+    if advices:
+        yield f"{'advice of plan: rate over the best schedule':46} cases     least     3 %  median"
+        low = np.percentile(advices, 3)
+        yield f"{'':46} {len(advices):5}  {min(advices):8.3f} {low:7.3f} {median(advices):7.3f}\n"
+
+
+def row(found: Sequence[Judged]) -> str:
+    """The cells of some cases."""
+    first, fifth = ([each.texts[i].share for each in found] for i in (0, -1))
+    figures = "  ".join(f"{np.percentile(each, 10):11.3f} {median(each):6.3f}" for each in (first, fifth))
+    later = harms([run for each in found for run in each.texts[1:]])
+    costs = (harms([each.texts[0] for each in found]), harms([each.short for each in found]), later)
+    worst = " ".join(f"{np.percentile(each, 95):6.3f} {len(each):3}" if each else 10 * " " for each in costs)
+    counts = Counter(run.best for each in found for run in each.texts)
+    return f"{len(found):5}  {figures}   {worst}  {' '.join(f'{name} {n}' for name, n in counts.most_common(4))}"
+
+
+# The command
+
+
+def each_of(function: Callable[[_Item], _Found], items: Sequence[_Item], n_jobs: int) -> list[_Found]:
+    """The results of `function` in the order of `items`, by `n_jobs` processes."""
+    if n_jobs == 1:
+        return [function(item) for item in items]
+    with Pool(n_jobs) as pool:
+        return list(pool.imap(function, items))
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -264,24 +267,11 @@ def parse_options() -> argparse.Namespace:
     found = argparse.ArgumentParser(prog="python -m benchmarks.regret", description=(__doc__ or "").splitlines()[0])
     add = found.add_argument
     add("machines", nargs="*", metavar="MACHINE", help=f"files in {FOLDER.name}, without .json (default: all)")
-    add(
-        "-n",
-        "--n-tokens",
-        type=int,
-        nargs="+",
-        default=[N_TOKENS],
-        metavar="N",
-        help="lengths of the texts (default: 128)",
-    )
-    add("-s", "--seeds", type=int, default=1, metavar="N", help="seeds per text (default: 1)")
-    add(
-        "--set",
-        type=setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a constant of the policy, as JSON",
-    )
+    add("-c", "--cases", type=int, default=100, metavar="N", help="at least two of each pair (default: 100)")
+    add("-a", "--advice", type=int, default=20, metavar="N", help="random machines for the advice (default: 20)")
+    add("-j", "--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
+    add("-s", "--seed", type=int, default=0, metavar="N", help="other cases (default: 0)")
+    add("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a constant of the policy")
     add("-v", "--verbose", action="store_true", help="print what the policy did in each text")
     options = found.parse_args()
     if unknown := set(options.machines) - {path.stem for path in FOLDER.glob("*.json")}:
@@ -290,26 +280,19 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Print the regret of each pair, and the bars. The exit status: 1 if one is missed with texts of N_TOKENS."""
+    """Print the tables and the bars. The exit status: 1 if a bar is missed."""
     options = parse_options()
     config = replace(DEFAULT, **dict(options.set))
-    missed = False
-    for n_tokens in options.n_tokens:
-        print(f"{n_tokens} tokens\n{HEADER}")
-        found: list[Regret] = []
-        for case in cases(options.machines, config):
-            found += (these := list(judge(case, n_tokens, options.seeds)))
-            print(row(these), flush=True)
-            if options.verbose:
-                print("\n".join(map(details, these)))
-        won = [r for r in found if r.won]
-        print(
-            f"\noff is best in {len(found) - len(won)} of {len(found)} runs; late and warm met where not: {shares(won)}"
-        )
-        for verdict in verdicts(found):
-            print(verdict)
-            missed = missed or (n_tokens == N_TOKENS and verdict.passed is False)
-    return int(missed)
+    found = each_of(judge, cases(options.cases, options.machines, options.seed, config), options.jobs)
+    advices = each_of(advice, range(options.advice), options.jobs)
+    for each in found if options.verbose else ():
+        accepted = "recorded texts" if each.acceptance is None else f"accepted {each.acceptance}"
+        wrong = ", ".join(f"{name} {share:.3f}" for name, share in each.wrong.items())
+        print(f"{each.name}, t_d {each.draft:.3f} T(1), {accepted}", *each.details, f"  {wrong}", sep="\n")
+    print("\n".join(tables(found, advices)))
+    bars = verdicts(found, advices)
+    print("\n".join(map(str, bars)))
+    return int(any(bar.passed is False for bar in bars))
 
 
 if __name__ == "__main__":

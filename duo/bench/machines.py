@@ -32,6 +32,7 @@ class _PairFields(msgspec.Struct, forbid_unknown_fields=True):
     beside_target_ms: Table | None = None
     beside_draft_ms: Milliseconds | Table | None = None
     read_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    pair_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     apart: bool = False
     aborts: bool = True
     delay_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
@@ -117,8 +118,9 @@ def _pair(name: str, file: _File, n_max: int) -> Pair:
         _curve(name, "beside_target_ms", beside, n_max + 1) if beside is not None else target_s,
         drafts[-1][0],
         fields.read_ms / 1000,
-        file.noise,
-        file.spikes,
+        fields.pair_ms / 1000,
+        noise=file.noise,
+        spikes=file.spikes,
         branch_s=drafts[-1],
         latency_s=2 * fields.delay_ms / 1000,
         aborts=fields.aborts,

@@ -9,20 +9,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+Assumed = tuple[float, float, float]
+
+
+def assumed(value: Assumed, doubt: float) -> float:
+    """`value` with a `doubt` of -1 (better) to 1 (worse), of which the middle one is expected."""
+    better, expected, worse = value
+    return expected + doubt * (worse - expected if doubt > 0 else expected - better)
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
     """How much finding out may cost, and what is assumed about costs that were not measured."""
 
-    # The budget for finding out. The shares are those of the promise: never more than a few per cent slower.
-    time_share: float = 0.02  # of the time
-    gain_share: float = 0.1  # of what drafting has gained
-    advance: float = 2.5  # tokens' time that a pair's first text may spend before; also the most that is carried over
+    # The budget for finding out, in tokens' time of the target alone: 4 % of a first text of 256 tokens, 1 % of a later
+    # one, and at most this share of a text whose length is limited.
+    first: float = 10.0
+    later: float = 2.5
+    share: float = 0.08
+    lookup: tuple[float, float] = (2.5, 2.5)  # of the lookup, the same two
+    time_share: float = 0.01  # and this share of the time,
+    gain_share: float = 0.1  # and of what drafting has gained
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
     horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done
+    runs: int = 4  # texts of that length in which what a trial of something never measured has shown is used
+    trial_steps: int = 6  # of a schedule
     first_review: int = 4  # steps after a change
     review_steps: int = 16  # between later reviews
-    first_alone: int = 2  # steps of the target alone before a remote draft: the "other" machine may be this one
+    first_alone: int = 2  # steps of the target alone in the first text, and before a remote draft
+    sizes: tuple[int, ...] = (4, 2, 8, 16)  # of batches that are measured while the draft is idle, the first one first
     # Drafts that are idle, and drafts that run ahead.
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
     probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: a batch of a prompt
@@ -30,20 +46,24 @@ class PolicyConfig:
     long_silence: int = 128  # and if it is not likely to pay: the text may have changed
     least_survival: float = 0.05  # of its candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)
     # Costs that were not measured: see the machines in benchmarks/machines.
-    second: float = 0.3  # what a second token adds to the target's time for one, relative to it,
-    growth: float = 0.1  # and each further token
-    slower: float = 1.75  # factor of both models' times when they share cores concurrently
+    # Each as expected, and one standard deviation better or worse.
+    second: Assumed = (0.0, 0.3, 0.9)  # what a second token adds to the target's time for one, relative to it,
+    growth: Assumed = (0.02, 0.1, 0.3)  # and each further token
+    slower: Assumed = (1.2, 1.75, 2.3)  # factor of both models' times when they share cores concurrently
+    pair: Assumed = (1.0, 1.3, 1.9)  # the draft's time for two tokens in one decode, relative to one
     read: float = 1 / 5  # the draft's time per token of a long batch, relative to one token,
     read_least: int = 16  # and tokens in a batch from which it is learned
+    # Shares of the candidates by confidence (see Calibration): of SmolLM2 and TinyLlama with their Q4_0.
+    shares: tuple[float, ...] = (0.08, 0.07, 0.1, 0.08, 0.08, 0.13, 0.12, 0.16, 0.18)
     # Where a candidate is wrong, how often the target's token is the draft's second, third or fourth choice.
     ranks: tuple[float, ...] = (0.55, 0.15, 0.06)
     # What was measured.
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
-    most_slower: float = 1.5  # limit of a measurement, as a multiple of the mean
+    most_slower: float = 1.5  # factor beyond which a time is an outlier or, if it comes again, has changed
     noticeable: float = 0.005  # relative change of T(n) from which what follows from it is computed again
     few: int = 5  # measurements after which a mean is reported
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,
-    kept_scores: int = 16  # and in candidates, of an acceptance rate from other texts
+    kept_scores: int = 12  # and in candidates, of an acceptance rate from other texts
     prior_weight: float = 4.0  # of what is assumed about acceptance, in candidates per bin of confidence
     memory: float = 0.98  # factor by which earlier candidates count less with each new one,
     rate_memory: float = 0.9  # and earlier steps of a text in its measured rate

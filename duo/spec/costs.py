@@ -9,14 +9,17 @@ from operator import truediv
 from typing import Any
 
 from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
-from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.curves import increasing, interpolated
+from duo.spec.constants import DEFAULT, Assumed, PolicyConfig, assumed
+from duo.spec.curves import interpolated, lowered
 
 _LEAST_S, _MOST_S = 1e-7, 1e5  # plausible times: beyond, ratios of them overflow
-_MOST = 2**31 - 1
-_LATER = "branch_s"  # profiles of earlier versions have none
-# Smallest and largest batch, number of threads, and of sequences.
-_SIZES = {"target_s": (1, MAX_CANDIDATES + 1), "draft_s": (1, MAX_THREADS), _LATER: (2, MAX_BRANCHES + 1)}
+# Smallest and largest batch of the target, number of the draft's threads, its batch, and its sequences.
+_SIZES = {
+    "target_s": (1, MAX_CANDIDATES + 1),
+    "draft_s": (1, MAX_THREADS),
+    "pair_s": (2, 2),
+    "branch_s": (2, MAX_BRANCHES + 1),
+}
 
 
 class Mean:
@@ -35,52 +38,71 @@ class Mean:
 
 
 class Time(Mean):
-    """A mean of times in seconds that is robust against single interruptions, and its relative spread."""
+    """A mean of times in seconds, and its relative spread.
+
+    A single time that is far too long is not used: something has interrupted the decode. Two of them in succession, or
+    one that is far too short, are the new mean: the machine has changed, or was disturbed when the old one was measured.
+    """
 
     def __init__(self, value: float = 0.0, n: int = 0, spread: float = DEFAULT.spread) -> None:
         """Starts with a `value` that counts as `n` measurements."""
         super().__init__(value=value, n=n)
         self.spread = spread  # standard deviation of one measurement, relative to the mean
+        self.is_kept = n > 0  # from an earlier run, and not measured in this one
+        self._outlier = math.inf  # the last time, if it was far too long
+        self.begin()
+
+    def begin(self) -> None:
+        """A text begins."""
+        self.before = self.value  # as known at its beginning
+        self.here = Mean(weight=0.0)  # in this text
 
     def doubted(self, doubt: float) -> float:
         """The mean, plus `doubt` times its standard deviation."""
-        return self.value * (1 + doubt * self.spread * math.sqrt(max(self._weight / 2, 1 / self.n)))
+        return self.value * (1 + doubt * self.spread * math.sqrt(max(self._weight / 2, 1 / max(1, self.n))))
 
     def add(self, value: float) -> None:
         """Add one measurement."""
-        if self.n == 0:
-            super().add(value)
-        elif self.n == 1:  # the smaller of the first two: disturbances only make a decode slower
+        most = DEFAULT.most_slower
+        if self.n and value > most * self.value and self._outlier == math.inf:
+            self._outlier = value
+            return
+        if self.n and not self.value / most <= value <= most * self.value:
+            self.n, self.value = 0, 0.0
+            self.here = Mean(weight=0.0)
+            value = min(value, self._outlier)
+        self._outlier = math.inf
+        self.here.add(value)
+        if self.n == 1 and not self.is_kept:  # the smaller of the first two: disturbances only make a decode slower
             self.n, self.value = 2, min(self.value, value)
-        else:
-            value = min(value, DEFAULT.most_slower * self.value)
+        elif self.n:
             variance, weight = self.spread**2, max(self._weight, 1 / (self.n + 2))
             self.spread = math.sqrt(variance + weight * ((value / self.value - 1) ** 2 - variance))
             super().add(value)
+        else:
+            super().add(value)
+        self.is_kept = False
 
 
 class CostModel:
-    """What decodes cost, in seconds, in one condition: one model at a time, or both concurrently.
+    """What decodes cost, in seconds, in one condition: one model at a time, or both concurrently; on some free cores.
 
-    `doubt` is a number of standard deviations: with 1, all that is uncertain costs that much more than expected.
+    What was not measured in this condition is inferred from its `relatives`, or assumed. `doubt` is a number of
+    standard deviations: with 1, all that is uncertain costs that much more than expected, with -1 less.
     """
 
-    def __init__(self, other: CostModel | None = None, slower: float = 1.0, config: PolicyConfig = DEFAULT) -> None:
-        """`other` is the other condition, from which times not measured in this one are inferred.
-
-        `slower`: how much slower than there, before that is measured.
-        """
-        self._other = other
+    def __init__(self, slower: Assumed = (1.0, 1.0, 1.0), config: PolicyConfig = DEFAULT) -> None:
+        """`slower`: how much slower than its relatives, before that is measured."""
+        self.relatives: list[CostModel] = []  # other conditions, the most similar one first
         self._slower = slower
         self._config = config
         self._target: dict[int, Time] = {}  # by tokens in the batch
         self._draft: dict[int, Time] = {}  # by threads
+        self._pair: dict[int, Time] = {}  # of the draft for two tokens in one decode: {2: …}
         self._branched: dict[int, Time] = {}  # of the draft too, by sequences in one decode, from 2 on
-        self._kept: dict[tuple[str, int], float] = {}  # restored times
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._drawn: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
-        if other is not None:
-            other._other = self
+        self.is_doubted = False  # whether T(1) is from an earlier run whose other times have turned out to be wrong
 
     @property
     def draft_s(self) -> float:
@@ -93,22 +115,27 @@ class CostModel:
             return self._branches_time(doubt, n_sequences)
         if self._draft:
             return min(time.doubted(doubt) for time in self._draft.values())
-        return self._other.draft_time(doubt) * self._slower if self._other and self._other._draft else 0.0
+        known = (other for other in self.relatives if other._draft)
+        return next((other.draft_time(doubt) * assumed(self._slower, doubt) for other in known), 0.0)
+
+    def pair_time(self, doubt: float = 0.0) -> float:
+        """The draft's time for a decode of two tokens; at least that for one."""
+        one_s = self.draft_time(doubt)
+        return max(one_s, self._pair[2].doubted(doubt) if self._pair else assumed(self._config.pair, doubt) * one_s)
 
     def _branches_time(self, doubt: float, n: int) -> float:
-        """t_d of `n` sequences: from what was measured here or, relative to one sequence, in the other condition."""
+        """t_d of `n` sequences: from what was measured here or, relative to one sequence, in another condition."""
         if not (one_s := self.draft_time(doubt)):
             return 0.0
-        known = {size: time.doubted(doubt) for size, time in self._branched.items()}
-        if self._other is not None and (theirs := self._other.draft_time(0.0)):
-            ratio = one_s / theirs
-            known = {size: time.value * ratio for size, time in self._other._branched.items()} | known
-        n_measured = {1: _MOST} | {size: time.n for size, time in self._branched.items()}
-        return interpolated(increasing({1: one_s, **known}, n_measured), n, self._config)[n - 1]
+        known = {size: max(one_s, time.doubted(doubt)) for size, time in self._branched.items()}
+        for other in self.relatives:
+            theirs = other.draft_time(0.0)
+            known = {size: max(1.0, time.value / theirs) * one_s for size, time in other._branched.items()} | known
+        return interpolated(lowered({1: one_s, **known}), n, self._config)[n - 1]
 
     def draft_curve(self, n: int) -> list[float]:
-        """t_d of 1 to `n` sequences; empty unless it was measured for several, in this condition or the other."""
-        is_known = self._branched or (self._other is not None and self._other._branched)
+        """t_d of 1 to `n` sequences; empty unless it was measured for several, in this condition or another."""
+        is_known = any(costs._branched for costs in (self, *self.relatives))
         return [self.draft_time(0.0, i) for i in range(1, n + 1)] if is_known and self.draft_s else []
 
     def draft_threads(self, choices: Sequence[int]) -> int:
@@ -126,49 +153,90 @@ class CostModel:
         else:
             self._branched.setdefault(n_sequences, Time()).add(seconds)
 
+    def add_pair(self, seconds: float) -> None:
+        """The draft decoded two tokens at once."""
+        self._pair.setdefault(2, Time()).add(seconds)
+
     def add_target(self, n: int, seconds: float) -> None:
-        """The target decoded a batch of `n` tokens."""
+        """The target decoded a batch of `n` tokens.
+
+        If this contradicts a time from an earlier run, the others of that run are scaled alike (n = 1), or forgotten.
+        """
         time = self._target.setdefault(n, Time())
-        is_check = n == 1 and time.n == DEFAULT.kept and ("target_s", 1) in self._kept
-        if is_check and DEFAULT.most_slower * seconds < self.target_s(1):
-            self._scale(seconds / self.target_s(1))  # the machine was busy when the restored times were measured
+        was_kept, kept_s = time.is_kept, time.value
         time.add(seconds)
+        if was_kept and not time.is_kept and not 1 / DEFAULT.most_slower <= time.value / kept_s <= DEFAULT.most_slower:
+            self._correct(n, time.value / kept_s)
+        self.is_doubted = self.is_doubted and n > 1
         now = time.value, time.doubted(1.0)
         if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._drawn.get(n, (0.0, 0.0)), strict=True)):
             self._drawn[n] = now
-            self._forget_curves()
+            self.forget_curves()
+
+    def _correct(self, n: int, factor: float) -> None:
+        self.is_doubted = n > 1 and 1 in self._target and self._target[1].is_kept
+        for costs in (self, *self.relatives):
+            for name, times in costs._times():
+                for size, time in list(times.items()):
+                    if not time.is_kept:
+                        continue
+                    if n == 1:
+                        time.value *= factor
+                    elif name == "target_s" and size > 1:
+                        del times[size]
+
+    def begin(self) -> None:
+        """A text begins."""
+        for time in self._target.values():
+            time.begin()
 
     def measured_s(self, n: int) -> float:
         """T(n) as measured in this condition; 0 if it was not. Any thread may call it."""
         time = self._target.get(n)
         return time.value if time is not None else 0.0
 
+    def kept_s(self, n: int) -> float:
+        """T(n) from an earlier text or run; 0 if unknown."""
+        return self._target[n].before if n in self._target else 0.0
+
     def n_measured(self, n: int) -> int:
         """How many times a batch of `n` tokens was measured in this condition."""
         return self._target[n].n if n in self._target else 0
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any decode of the target was measured in this condition."""
+        return bool(self._target)
+
+    def is_fresh(self, n: int) -> bool:
+        """Whether a batch of `n` tokens was measured in this run."""
+        return n in self._target and not self._target[n].is_kept
 
     def n_affordable(self, credit_s: float) -> int:
         """The largest batch that costs at most `credit_s` more than one token, even if T(n) is linear where unknown.
 
         At least the largest that was measured.
         """
-        most = max([*self._target, *(self._other._target if self._other else ())], default=1)
+        most = max((n for costs in (self, *self.relatives) for n in costs._target), default=1)
         each_s = self.target_s(most) / most
         return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most
 
-    def reliable_ms(self, n: int) -> dict[str, float | None]:
-        """T(n) in ms, from at least five measurements in this run, and from earlier runs; None if unknown."""
-        kept_s = self._kept.get(("target_s", n))
-        is_known = self.n_measured(n) - (DEFAULT.kept if kept_s else 0) >= DEFAULT.few
-        now = 1000 * self._target[n].value if is_known else None
-        return {"this_run": now, "earlier_runs": 1000 * kept_s if kept_s else None}
+    def alone_here_s(self) -> float:
+        """T(1) in this text: as measured, or by its other decodes, compared with the times known before it; 0: unknown."""
+        if 1 in self._target and self._target[1].here.n >= DEFAULT.few:
+            return self._target[1].here.value
+        known = [time for time in self._target.values() if time.here.n and time.before]
+        if 1 not in self._target or not self._target[1].before or sum(time.here.n for time in known) < DEFAULT.few:
+            return 0.0
+        ratios = [(time.here.value / time.before, time.here.n) for time in known]
+        return self._target[1].before * sum(ratio * n for ratio, n in ratios) / sum(n for _, n in ratios)
 
     def target_s(self, n: int) -> float:
         """T(n), the time for a batch of `n` tokens; 0 while nothing is known."""
         return self.curve(n)[-1]
 
     def curve(self, n: int, doubt: float = 0.0) -> list[float]:
-        """T(1) to T(n), in seconds; linear between the sizes that were measured in this condition or the other."""
+        """T(1) to T(n), in seconds; linear between the sizes that were measured in this condition or another."""
         found = self._curves.get(doubt, [])
         if len(found) < n:
             found = self._curves[doubt] = self._interpolated(n, doubt)
@@ -176,70 +244,51 @@ class CostModel:
 
     def _interpolated(self, n: int, doubt: float) -> list[float]:
         known = {size: time.doubted(doubt) for size, time in self._target.items()}
-        if self._other is not None:
-            ratio = self._ratio()
-            known |= {size: time.value * ratio for size, time in self._other._target.items() if size not in known}
-        if not known:
-            return [0.0] * n
-        return interpolated(increasing(known, self._n_targets()), n, self._config)
+        for other in self.relatives:
+            ratio = self._ratio(other, doubt)
+            known = {size: time.doubted(doubt) * ratio for size, time in other._target.items()} | known
+        return interpolated(lowered(known), n, self._config, doubt) if known else [0.0] * n
 
-    def _n_targets(self) -> dict[int, int]:
-        return {n: time.n for n, time in self._target.items()}
-
-    def _ratio(self) -> float:
-        """How much slower the target is here than in the other condition."""
-        theirs = self._other._target if self._other else {}
-        logs = [math.log(self._target[n].value / theirs[n].value) for n in self._target if n in theirs]
-        return math.exp(sum(logs) / len(logs)) if logs else self._slower
+    def _ratio(self, other: CostModel, doubt: float) -> float:
+        """How much slower the target is here than in another condition."""
+        logs = [math.log(time.value / other._target[n].value) for n, time in self._target.items() if n in other._target]
+        return math.exp(sum(logs) / len(logs)) if logs else assumed(self._slower, doubt)
 
     def target_ms(self) -> dict[str, float]:
         """T(n) in ms for each n that was measured in this run and condition."""
-        fresh = {
-            n: time for n, time in self._target.items() if ("target_s", n) not in self._kept or time.n > DEFAULT.kept
-        }
-        return {str(n): 1000 * time.value for n, time in sorted(fresh.items())}
+        return {str(n): 1000 * time.value for n, time in sorted(self._target.items()) if not time.is_kept}
+
+    def target_state(self) -> dict[str, Any]:
+        """What was measured of the target, as JSON types: for each size [seconds, relative spread]."""
+        return _state(self._target)
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as JSON types: for each size or number of threads [seconds, relative spread].
-
-        Of the target, only what is plausible: never less for a larger batch, and without batches that were measured
-        once and took longer than their tokens one by one.
-        """
-        first_s = self._target[1].value if 1 in self._target else math.inf
-        target = {n: time for n, time in self._target.items() if time.n > 1 or time.value <= n * first_s}
-        seconds = increasing({n: time.value for n, time in target.items()}, self._n_targets())
-        return {
-            "target_s": {str(n): [seconds[n], time.spread] for n, time in sorted(target.items())},
-            "draft_s": {str(n): [time.value, time.spread] for n, time in sorted(self._draft.items())},
-            _LATER: {str(n): [time.value, time.spread] for n, time in sorted(self._branched.items())},
-        }
+        """What was measured, as JSON types: for each size or number of threads [seconds, relative spread]."""
+        return {name: _state(times) for name, times in self._times()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times():
             least, most = _SIZES[name]
-            for key, (value, spread) in (state[name] if name in state or name != _LATER else {}).items():
+            for key, (value, spread) in state.get(name, {}).items():
                 n, seconds = int(key), duration(value)
                 if not least <= n <= most:
                     raise ValueError("not a number of tokens, threads or sequences")
-                self._kept[name, n] = seconds
                 times[n] = Time(seconds, DEFAULT.kept, between(spread, 0, 1))
-        self._forget_curves()
-
-    def _scale(self, factor: float) -> None:
-        """Multiply all times of both conditions."""
-        for costs in filter(None, (self, self._other)):
-            for _, times in costs._times():
-                for time in times.values():
-                    time.value *= factor
+        self.forget_curves()
 
     def _times(self) -> list[tuple[str, dict[int, Time]]]:
-        return [("target_s", self._target), ("draft_s", self._draft), (_LATER, self._branched)]
+        tables = self._target, self._draft, self._pair, self._branched
+        return list(zip(_SIZES, tables, strict=True))
 
-    def _forget_curves(self) -> None:
-        self._curves.clear()
-        if self._other is not None:
-            self._other._curves.clear()
+    def forget_curves(self) -> None:
+        """Something that the curves follow from has changed."""
+        for costs in (self, *self.relatives):
+            costs._curves.clear()
+
+
+def _state(times: dict[int, Time]) -> dict[str, Any]:
+    return {str(n): [time.value, time.spread] for n, time in sorted(times.items())}
 
 
 class Calibration:
@@ -253,13 +302,22 @@ class Calibration:
     def __init__(self) -> None:
         # Typical for a small draft of the same family, for the gap in the middle of each bin.
         middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
-        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7)
+        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7, DEFAULT.shares)
         self._begin_ranks(DEFAULT.ranks)
+        self.n_scored = 0  # candidates, in this run and earlier ones
 
-    def _begin(self, shares: Iterable[float], mean: float, n: int = 4) -> None:
-        self._accepted = [DEFAULT.prior_weight * share for share in shares]
+    def _begin(self, accepted: Iterable[float], mean: float, shares: Iterable[float], n: int = 4) -> None:
+        self._accepted = [DEFAULT.prior_weight * share for share in accepted]
         self._seen = [DEFAULT.prior_weight] * len(self._accepted)
         self._all = Mean(weight=1 - DEFAULT.memory, value=mean, n=n)
+        self._shares = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
+
+    def doubt(self, scores: Sequence[tuple[float, bool]]) -> None:
+        """If these scores contradict what earlier texts have shown, that counts for little."""
+        if scores:
+            share = sum(accepted for _, accepted in scores) / len(scores)
+            sd = math.hypot(self.sd, 0.5 / math.sqrt(len(scores)))
+            self._all.n = min(self._all.n, 2) if abs(share - self.mean) > 2 * sd else self._all.n
 
     def _begin_ranks(self, shares: Iterable[float], n: int = 4) -> None:
         self._ranks = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
@@ -284,6 +342,14 @@ class Calibration:
         """a(c) for each bin, in the order of EDGES."""
         return tuple(map(truediv, self._accepted, self._seen))
 
+    def chances(self, mean: float) -> list[tuple[float, float]]:
+        """For each bin, the share of the candidates in it and a(c), adjusted to a `mean` of a(c) over all of them."""
+        found = [(share.value, chance) for share, chance in zip(self._shares, self.probabilities(), strict=True)]
+        now = sum(share * chance for share, chance in found)
+        if mean <= now:
+            return [(share, chance * mean / (now or 1.0)) for share, chance in found]
+        return [(share, 1 - (1 - chance) * (1 - mean) / (1 - now)) for share, chance in found]
+
     @property
     def ranks(self) -> tuple[float, ...]:
         """Of each rank, how probable it is that the target's token is the alternative of this rank to a wrong one."""
@@ -300,19 +366,24 @@ class Calibration:
         self._seen[i] = DEFAULT.memory * self._seen[i] + 1
         self._accepted[i] = DEFAULT.memory * self._accepted[i] + accepted
         self._all.add(float(accepted))
+        self.n_scored += 1
+        for j, share in enumerate(self._shares):
+            share.add(float(i == j))
 
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON types."""
         found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self.mean}
-        return {**found, "ranks": list(self.ranks)}
+        return {**found, "shares": [share.value for share in self._shares], "ranks": list(self.ranks)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        shares, mean = [between(share, 0, 1) for share in state["accepted"]], between(state["mean"], 0, 1)
-        if state["edges"] != list(self.EDGES) or len(shares) != len(self._seen):
+        accepted, shares, ranks = ([between(x, 0, 1) for x in state[name]] for name in ("accepted", "shares", "ranks"))
+        if state["edges"] != list(self.EDGES) or not len(accepted) == len(shares) == len(self._seen):
             raise ValueError("other bins")
-        ranks = [between(share, 0, 1) for share in state.get("ranks", DEFAULT.ranks)]  # earlier versions kept none
-        self._begin(shares, mean, DEFAULT.kept_scores)
+        if not math.isclose(sum(shares), 1, abs_tol=0.01):
+            raise ValueError("not shares of a whole")
+        self._begin(accepted, between(state["mean"], 0, 1), shares, DEFAULT.kept_scores)
+        self.n_scored = DEFAULT.kept_scores
         if len(ranks) == len(self._ranks):
             self._begin_ranks(ranks, DEFAULT.kept_scores)
 

@@ -11,6 +11,7 @@ in seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,6 +24,8 @@ from duo.spec.types import Floats
 
 SURE = 0.99  # upper limit of α: no draft is perfect
 _GRID = 2  # states per token of lead
+_SURVIVALS = 41  # states of survival, from 0 to 1
+_SURVIVAL = np.linspace(0, 1, _SURVIVALS)
 
 Integers = npt.NDArray[np.int64]
 
@@ -37,6 +40,12 @@ class Forecast:
     worth: tuple[float, ...] = ()  # value in tokens of a lead of i/2 - `behind`, compared with a fresh start
     behind: float = 1.0
     n_branches: int = 0  # outcomes to prepare
+    # In turns: for 0, 1, … candidates, the least survival with which one more is drafted; never beyond them.
+    stop: tuple[float, ...] = ()
+
+    def goes_on(self, n: int, survival: float, rate: float) -> bool:
+        """In turns: whether to draft one more after `n` candidates with this `survival`, at λ = `rate`."""
+        return n < len(self.stop) and survival * self.rate >= self.stop[n] * rate
 
     def worth_of(self, lead: float) -> float:
         """The value, in tokens, of a draft that is `lead` tokens ahead; fractions count. 0 in sequential schedules."""
@@ -71,20 +80,62 @@ def alone(target_s: Sequence[float]) -> Forecast:
     return Forecast(1 / target_s[0])
 
 
-def taking_turns(target_s: Sequence[float], draft_s: float, acceptance: float, latency_s: float = 0.0) -> Forecast:
-    """Schedule sync: the draft makes k tokens, then the target verifies them (Leviathan et al. 2023, measured costs).
+def taking_turns(
+    target_s: Sequence[float],
+    draft_s: float,
+    chances: Sequence[tuple[float, float]],
+    pair_s: float,
+    latency_s: float = 0.0,
+) -> Forecast:
+    """Schedule sync: the draft makes some tokens, then the target verifies them.
 
-    After all k were accepted, the draft also has to decode the last of them. `latency_s` is the round trip to it.
+    `chances`: each (share of the candidates, probability that one is accepted): the draft stops by the confidence of
+    its tokens. `pair_s`: the draft's time for two tokens in one decode, as which it reads the last candidate and the
+    bonus token after all candidates were accepted. `latency_s`: the round trip to the draft.
+
+    The best constant number of candidates (Leviathan et al. 2023, with measured costs) or, if it is better, the best
+    rule of stopping, by policy iteration (Howard 1960). The state is the number of candidates k and their survival s,
+    on a grid. To verify takes T(k+1), and with probability s the longer decode after it; to go on takes t_d.
     """
-    best = alone(target_s)
+    mean = sum(share * chance for share, chance in chances)
+    best, extra_s = alone(target_s), pair_s - draft_s
     survival = expected = 1.0
     for k in range(1, len(target_s)):
-        survival *= acceptance
+        survival *= mean
         expected += survival
-        rate = expected / (latency_s + (k + survival) * draft_s + target_s[k])
+        rate = expected / (latency_s + k * draft_s + survival * extra_s + target_s[k])
         if rate > best.rate:
-            best = Forecast(rate, k, k)
-    return best
+            best = Forecast(rate, k, k, stop=k * (0.0,))
+    if len(chances) == 1:
+        return best
+    onward, rate = _onward(chances), best.rate
+    while True:
+        tokens, seconds = np.zeros(_SURVIVALS), target_s[-1] + _SURVIVAL * extra_s
+        stop = list[float]()
+        for k in range(len(target_s) - 2, -1, -1):
+            more, more_s = mean * _SURVIVAL + onward @ tokens, draft_s + onward @ seconds
+            halt_s = target_s[k] + (_SURVIVAL * extra_s if k else -latency_s)
+            goes_on = more - rate * (more_s - halt_s) > 0
+            stop.append(float(_SURVIVAL[goes_on.argmax()]) if goes_on[-1] else math.inf)
+            tokens, seconds = np.where(goes_on, more, 0.0), np.where(goes_on, more_s, halt_s)
+        found = float((1 + tokens[-1]) / (seconds[-1] + latency_s))
+        if found <= rate * (1 + 1e-6):
+            return best
+        rate = found
+        n = next((k for k, least in enumerate(reversed(stop)) if least == math.inf), len(stop))
+        best = Forecast(rate, n, n, stop=tuple(reversed(stop)))
+
+
+def _onward(chances: Sequence[tuple[float, float]]) -> Floats:
+    """For each survival of the grid, the weights of the survivals after one more candidate."""
+    found = np.zeros((_SURVIVALS, _SURVIVALS))
+    rows = np.arange(_SURVIVALS)
+    for share, chance in chances:
+        below = np.minimum((rows * chance).astype(int), _SURVIVALS - 2)
+        above = rows * chance - below
+        np.add.at(found, (rows, below), share * (1 - above))
+        np.add.at(found, (rows, below + 1), share * above)
+    return found
 
 
 def limit(target_s: Sequence[float], draft_s: float, acceptance: float) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from duo.config import MAX_BRANCHES
+from duo.config import MAX_BRANCHES, MAX_THREADS
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel, Mean, Time, between, duration
@@ -17,6 +17,7 @@ from duo.spec.schedule import Outlook, Schedule
 _LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02
 _MOST_BIAS = 2.0
 _MAX_BIAS = 1e9  # beyond, a profile is damaged
+_BOTH = math.sqrt(0.5)  # standard deviations of costs and of acceptance, which together are about one
 _NUMBERS = (0, 1, 2, 4, 8)  # of branches that are compared
 # Changes after which they are compared again: of the acceptance, of the shares of ranks, and relative ones of times.
 _TOLERANCE = (0.05, *len(DEFAULT.ranks) * (0.1,), *(2 + len(_NUMBERS)) * (0.05,))
@@ -51,8 +52,9 @@ class PairModel:
         self._n_branches = 0  # now, in schedule async
         self._compared: tuple[float, ...] = ()  # what this number was chosen for
         self.aborts = aborts
-        self.alone = CostModel(config=config)  # schedules sync and off
-        self.beside = CostModel(self.alone, 1.0 if apart else config.slower, config)  # schedule async
+        self._apart = apart
+        self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and beside, by free cores; 0: all
+        self.use_cores(0)
         self.calibration = Calibration()  # of the current mode of sampling
         self._mode = ""
         self._calibrations: dict[str, Calibration] = {}  # of the other modes
@@ -62,7 +64,20 @@ class PairModel:
         self._latency = Time()  # of a remote draft
 
     def use_cores(self, n_cores: int) -> None:
-        """From now on, the times that are learned and used are those with `n_cores` cores free for both models."""
+        """From now on, the times that are learned and used are those with `n_cores` cores free for both models.
+
+        0: all of them. `alone` are those of schedules sync and off, `beside` those of async.
+        """
+        if n_cores not in self._costs:
+            slower = self.config.slower
+            alone = CostModel(slower, self.config)
+            beside = CostModel((1.0, 1.0, 1.0) if self._apart else slower, self.config)
+            alone.relatives, beside.relatives = [beside], [alone]
+            for each, others in zip((alone, beside), zip(*self._costs.values(), strict=True), strict=False):
+                each.relatives += others
+            self._costs[n_cores] = alone, beside
+        self.alone, self.beside = self._costs[n_cores]
+        self.alone.forget_curves()
 
     @property
     def latency_s(self) -> float:
@@ -82,9 +97,9 @@ class PairModel:
             return {}
         found = {Schedule.OFF: forecast.alone(alone)}
         if self.n_max:
-            found[Schedule.SYNC] = forecast.taking_turns(
-                alone, self.alone.draft_time(doubt), acceptance, self.latency_s
-            )
+            draft_s, pair_s = self.alone.draft_time(doubt), self.alone.pair_time(doubt)
+            chances = self.calibration.chances(acceptance)
+            found[Schedule.SYNC] = forecast.taking_turns(alone, draft_s, chances, pair_s, self.latency_s)
             found[Schedule.ASYNC] = self._concurrent(beside, acceptance, doubt, self._n_branches)
         return found
 
@@ -119,8 +134,11 @@ class PairModel:
         self._n_branches = next(n for n in _NUMBERS if rates[n] >= (1 - least / 4) * best) if pays else 0
 
     def most_gain(self) -> float | None:
-        """The best rate with an excellent draft that costs the same, over the target alone; None while unknown."""
-        found = self.forecasts(self.config.excellent)
+        """The best rate with an excellent draft, if costs are as low as they may be, over the target alone.
+
+        None while unknown.
+        """
+        found = self.forecasts(self.config.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
     def outlooks(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, Outlook]:
@@ -130,8 +148,8 @@ class PairModel:
         """
         if not (found := self.forecasts() if found is None else found):
             return {}
-        mean, sd = self.calibration.mean, self.calibration.sd
-        low, high = self.forecasts(max(0.0, mean - sd), 1.0), self.forecasts(min(SURE, mean + sd), -1.0)
+        mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
+        low, high = self.forecasts(max(0.0, mean - sd), _BOTH), self.forecasts(min(SURE, mean + sd), -_BOTH)
         # A schedule that verifies nothing is the target alone.
         bias = {s: self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
         return {s: Outlook(found[s].rate * bias[s], low[s].rate * bias[s], high[s].rate * bias[s]) for s in found}
@@ -154,14 +172,21 @@ class PairModel:
             "acceptance": self.calibration.mean,
             "ranks": list(self.calibration.ranks),
             "most_gain": self.most_gain(),
-            "alone_ms": self.alone.reliable_ms(1),
+            "alone_ms": {
+                "this_run": 1000 * self.alone.alone_here_s() or None,
+                "earlier_runs": 1000 * self.alone.kept_s(1) or None,
+            },
             "target_ms": {name: costs.target_ms() for name, costs in conditions},
             "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in conditions},
             # Concurrently, of one token in each of 1 to MAX_BRANCHES + 1 sequences; empty while nothing is known.
             "draft_ms_by_sequences": [1000 * seconds for seconds in self.beside.draft_curve(MAX_BRANCHES + 1)],
             "latency_ms": 1000 * self.latency_s or None,
-            # T(1) to T(n_max + 1), inferred where they were not measured; None while nothing is known.
+            # T(1) to T(n_max + 1), assumed where they were not measured; None while nothing is known.
             "curve_ms": {name: [1000 * s for s in curve] if curve[0] else None for name, curve in curves.items()},
+            "measured": {
+                name: [n for n in range(1, self.n_max + 2) if costs.n_measured(n)] for name, costs in conditions
+            },
+            "pair_ms": 1000 * self.alone.pair_time() or None,
         }
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
@@ -206,8 +231,7 @@ class PairModel:
         """What was learned, as JSON types."""
         calibrations = {**self._calibrations, self._mode: self.calibration}
         return {
-            "alone": self.alone.state(),
-            "beside": self.beside.state(),
+            "costs": {str(n): [costs.state() for costs in both] for n, both in self._costs.items()},
             "acceptance": {mode: found.state() for mode, found in calibrations.items() if mode},
             "read_s": self._read.value,
             "latency_s": self._latency.value,
@@ -216,8 +240,14 @@ class PairModel:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        self.alone.restore(state["alone"])
-        self.beside.restore(state["beside"])
+        now = self.alone
+        for n_cores, both in state["costs"].items():
+            if not 0 <= int(n_cores) <= MAX_THREADS:
+                raise ValueError("not a number of cores")
+            self.use_cores(int(n_cores))
+            for costs, found in zip((self.alone, self.beside), both, strict=True):
+                costs.restore(found)
+        self.use_cores(next(n for n, (alone, _) in self._costs.items() if alone is now))
         for mode, found in state["acceptance"].items():
             self._calibrations[mode] = Calibration()
             self._calibrations[mode].restore(found)

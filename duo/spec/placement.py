@@ -198,11 +198,11 @@ def _seconds(model: Footprint, rooms: Sequence[Room], layout: Layout, figures: F
 
 def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float], figures: Figures) -> float:
     """The forecast rate of a pair in tokens/s, from the seconds per token in each place."""
-    one = sum(target_s.values())
-    if not (one and any(draft_s.values())):
+    one, token_s = sum(target_s.values()), sum(draft_s.values())
+    if not (one and token_s):
         return 0.0  # a file without weights: loading it fails with a clear message
     batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(figures.n_max + 1)]
-    turns = taking_turns(batches, sum(draft_s.values()), figures.acceptance).rate
+    turns = taking_turns(batches, token_s, [(1.0, figures.acceptance)], token_s).rate
     busy = {name: seconds / one for name, seconds in target_s.items()}
     if any(seconds and busy.get(name, 0) >= 1 for name, seconds in draft_s.items()):
         return turns

@@ -18,14 +18,14 @@ from duo.spec.budget import Budget
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel, between
 from duo.spec.decision import best_batch, best_in_order, best_ready
-from duo.spec.forecast import Forecast
+from duo.spec.forecast import SURE, Forecast
 from duo.spec.lookup import Lookup
 from duo.spec.pair import PairModel
 from duo.spec.schedule import ALL, Chooser, Schedule
 from duo.spec.types import Source
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
-_MOST_CREDIT_S = 1e5  # beyond, a profile is damaged
+_MOST_CREDIT = 1e3  # tokens' time: beyond, a profile is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Policy(PairModel):
         self._may_gain = True  # whether drafting may pay, by what is known
         self._unscored = 0  # tokens since a candidate was last scored
         self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
-        self._lookup_budget = Budget(config)
+        self._lookup_budget = Budget(config, config.lookup)
         self._start_text()
 
     def _start_text(self) -> None:
@@ -115,7 +115,9 @@ class Policy(PairModel):
         self._n_text = self._n_prompt = 0
         self._unread = 0  # tokens of the text that the draft has not decoded
         self._scored = False  # whether a candidate was scored in this step
-        self._has_news = True  # whether the draft was scored since the last review
+        self._has_news = True  # whether something was learned since the last review
+        self._wanted: list[int] = []  # sizes of batches to measure
+        self._n_probed = 0  # probes in this text
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
@@ -170,9 +172,11 @@ class Policy(PairModel):
         self._use_mode(mode)
         self._start_text()
         self._n_text = self._unread = self._n_prompt = n_prompt
-        self.chooser.begin(self._schedules, n_room, is_first=not self.alone.target_s(1))
-        self._lookup_budget.begin()
-        self._update_forecast()
+        self.chooser.begin(self._schedules, n_room)
+        self._lookup_budget.begin(n_room)
+        for costs in (self.alone, self.beside):
+            costs.begin()
+        self._review()
 
     def decide(
         self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
@@ -184,6 +188,11 @@ class Policy(PairModel):
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
         if not self.rate or n_max <= 0:
             return Decision(0)
+        if self.alone.is_doubted and self.schedule is Schedule.SYNC:
+            return Decision(0)
+        if n := self._n_to_measure(n_max):
+            n_found = len(lookup.chances(n_max)) if lookup is not None else 0
+            return Decision(n, source=Source.LOOKUP if n_found >= n else Source.ANY)
         n, value = self._best_drafted(confidences, n_max, next_s)
         if lookup is not None:
             n_found, found_value = self._best_found(lookup, n_max)
@@ -199,12 +208,42 @@ class Policy(PairModel):
         expected = self._forecast if rate == self.rate else replace(self._forecast, rate=rate)
         chances, mean = [self.calibration.probability(confidence) for confidence in confidences], self.calibration.mean
         if not self.in_order:
-            return best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
+            n, value = best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
+            if self.schedule is Schedule.SYNC:
+                n = self._best_in_turn(chances, n_max, next_s, curve, rate)
+            return n, value
         n = best_in_order(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
         # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so it
         # is made as if none had been drafted yet.
         draft_s = self.costs.draft_s
         return n, best_batch((), mean, n_max, draft_s or math.inf, curve, draft_s, expected)[1]
+
+    def _best_in_turn(
+        self, chances: Sequence[float], n_max: int, next_s: float, curve: Sequence[float], rate: float
+    ) -> int:
+        """How many candidates to verify in schedule sync; one more than there are: draft it."""
+        n = len(chances)
+        if n < n_max and next_s < math.inf and self._forecast.goes_on(n, math.prod(chances), rate):
+            return n + 1
+        return best_ready(chances[:n_max], curve, rate)[0]
+
+    def _n_to_measure(self, n_max: int) -> int:
+        """How many arbitrary candidates to verify now, because T(n) decides whether drafting pays; usually 0."""
+        if self.schedule is not Schedule.OFF or not self._wanted or not self.alone.is_fresh(1):
+            return 0
+        n = self._wanted[0]
+        cost_s = self.alone.curve(n, 1.0)[-1] - self.alone.target_s(1)
+        return n - 1 if n <= n_max + 1 and cost_s <= self.chooser.budget.credit_s else 0
+
+    def _wanted_sizes(self, best: Forecast) -> list[int]:
+        """The batches to measure: a typical one, then the one nearest to what might be `best`."""
+        if self.schedule is not Schedule.OFF or not self._worth_asking:
+            return []
+        first, *_ = sizes = self.config.sizes
+        wanted = [first]
+        if self.calibration.n_scored and best.n_verify:
+            wanted.append(min(sizes, key=lambda size: abs(math.log(size / (best.n_verify + 1)))))
+        return [n for n in wanted if not self.alone.is_fresh(n)]
 
     def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
         """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
@@ -232,7 +271,7 @@ class Policy(PairModel):
         """Whether an idle draft should decode the text to see which of its tokens it would have drafted."""
         if self._remote or not self._worth_asking:
             return False
-        silence = self.config.silence if self._may_gain else self.config.long_silence
+        silence = self.config.silence if self._may_gain or not self._n_probed else self.config.long_silence
         if self.schedule is Schedule.ASYNC or self._unscored < silence:
             return False
         if not self.alone.target_s(1) or self._n_text - self._n_prompt < self.config.probe_tokens // 2:
@@ -247,20 +286,21 @@ class Policy(PairModel):
         self._unscored = 0 if self._scored else self._unscored + n_tokens
         self._scored = False
         alone_s = self.alone.target_s(1)
-        drafted = cost.source is Source.DRAFT
-        self._n_found += 0 if drafted else n_tokens - 1
+        drafted, found = cost.source is Source.DRAFT, cost.source is Source.LOOKUP
+        self._n_found += n_tokens - 1 if found else 0
         kept = self.config.rate_memory
         self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
         if drafted:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        self._lookup_budget.step(cost.total_s, 0.0 if drafted else n_tokens * alone_s - cost.total_s, alone_s)
+        self._lookup_budget.step(cost.total_s, n_tokens * alone_s - cost.total_s if found else 0.0, alone_s)
+        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=drafted)
+        if cost.source is Source.ANY:
+            self.chooser.budget.spend(max(0.0, cost.total_s - n_tokens * alone_s))
+            is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
-        if self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=drafted) and (
-            self._has_news or self.schedule is not Schedule.OFF
-        ):
+        is_first = self.schedule is Schedule.OFF and self.alone.n_measured(1) <= self.config.first_alone
+        if not self.rate or is_first or (is_due and (self._has_news or self.schedule is not Schedule.OFF)):
             self._review()
-        elif not self.rate:
-            self._update_forecast()
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
@@ -273,6 +313,8 @@ class Policy(PairModel):
             self.beside.add_draft(seconds)
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
+        elif n_tokens == 2 and self.schedule is Schedule.SYNC:
+            self.alone.add_pair(seconds)
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences would have been accepted or not."""
@@ -286,7 +328,10 @@ class Policy(PairModel):
 
         `seconds` is 0 if the time is not representative.
         """
+        scores = list(scores)
+        self.calibration.doubt(scores)
         self.learn_scores(scores)
+        self._n_probed += 1
         if n_tokens >= self.config.read_least and seconds:
             self._read.add(seconds / n_tokens)
             if not self.alone.draft_s:  # it was not measured in a warm-up
@@ -295,16 +340,16 @@ class Policy(PairModel):
             self._unread = 0 if whole else self._n_text
         self._unscored = 0
         self.chooser.budget.spend(seconds)
+        self._review()
 
     def state(self) -> dict[str, Any]:
         """See PairModel."""
-        return {**super().state(), "credit_s": self.chooser.budget.carried_s}
+        return {**super().state(), "credit": self.chooser.budget.carried}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See PairModel."""
         super().restore(state)
-        if state["credit_s"] is not None:
-            self.chooser.budget.carry(between(state["credit_s"], -_MOST_CREDIT_S, _MOST_CREDIT_S))
+        self.chooser.budget.carry(between(state["credit"], -_MOST_CREDIT, _MOST_CREDIT), self.alone.target_s(1))
 
     def restore_kept(self, state: Any) -> None:
         """restore() from a file; does nothing if `state` is damaged."""
@@ -348,15 +393,25 @@ class Policy(PairModel):
         if found and self.chooser.is_settled and seconds:
             self._learn_bias(self.schedule, tokens / seconds / self.rate)
         self._window = (0, 0.0)
-        if found and len(self.chooser.allowed) > 1:
-            outlooks = self.outlooks(found)
-            self._may_gain = self.chooser.may_gain(outlooks)
-            if self.schedule is Schedule.OFF:
-                self._worth_asking = (self.most_gain() or 0.0) > 1 + self.config.least_gain
-            # Entering must pay on those tokens alone that the lookup does not find.
-            n_text = max(1, self._n_text - self._n_prompt)
-            self.chooser.review(outlooks, self._entry_s() * n_text / max(1, n_text - self._n_found))
-            self._forecast = found[self.schedule]
+        if not found or len(self.chooser.allowed) < 2:
+            return
+        outlooks = self.outlooks(found)
+        self._may_gain = self.chooser.may_gain(outlooks)
+        if self.schedule is Schedule.OFF:
+            self._worth_asking = (self.most_gain() or 0.0) > 1 + self.config.least_gain
+        # Entering must pay on those tokens alone that the lookup does not find.
+        n_text = max(1, self._n_text - self._n_prompt)
+        entry_s = self._entry_s() * n_text / max(1, n_text - self._n_found)
+        high = self.forecasts(min(SURE, self.calibration.mean + self.calibration.sd), -1.0)
+        self._wanted = self._wanted_sizes(max(high.values(), key=lambda each: each.rate))
+        if not self._n_to_measure(self.n_max) or self.alone.n_measured(self._wanted[0]):
+            self.chooser.review(outlooks, entry_s, self._untried())
+        self._forecast = found[self.schedule]
+
+    def _untried(self) -> set[Schedule]:
+        """The schedules whose forecasts rest on what is assumed."""
+        found = {Schedule.ASYNC} if not self.beside.is_measured and not self._apart else set[Schedule]()
+        return found if self.calibration.n_scored else {Schedule.SYNC, Schedule.ASYNC}
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""

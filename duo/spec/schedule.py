@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -43,7 +44,10 @@ class Change:
 
 
 class Chooser:
-    """Follows the schedule with the best forecast. Probes, and whatever drafting loses, are paid from its budget."""
+    """Follows the schedule with the best forecast, and tries others where that is worth more than it costs.
+
+    What finding out costs, and whatever drafting loses, is paid from its budget.
+    """
 
     def __init__(self, allowed: Sequence[Schedule], config: PolicyConfig, first: Schedule = Schedule.OFF) -> None:
         """Each text starts with the schedule `first` or, if that is not allowed, the last of the allowed ones."""
@@ -58,21 +62,17 @@ class Chooser:
         self.changes: list[Change] = []
         self.n_tokens = 0
         self._n_steps = 0  # since the last change
+        self._next_review = self._config.first_review  # at this number of steps
         self._n_room: int | None = None
-        self._first_review = self._config.first_review  # steps after a change
         self._invested_s = 0.0  # prefill that should pay later
+        self._tried: set[Schedule] = {self.now}  # in this text
 
-    def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
-        """Start a text. `n_room`: maximum tokens of the text; None: no limit.
-
-        `is_first`: nothing is known from earlier texts. Then T(1) is measured a few times before the first review,
-        otherwise once: it tells whether what is known still holds.
-        """
-        self.budget.begin()
+    def begin(self, allowed: Sequence[Schedule], n_room: int | None) -> None:
+        """Start a text. `n_room`: maximum tokens of the text; None: no limit."""
+        self.budget.begin(n_room)
         self.allowed = tuple(allowed)
         self._start()
         self._n_room = n_room
-        self._first_review = self._config.first_review if is_first else 1
 
     def step(self, n_tokens: int, seconds: float, alone_s: float, *, drafted: bool = True) -> bool:
         """A step added `n_tokens` in `seconds`. Returns whether review() is due.
@@ -83,26 +83,32 @@ class Chooser:
         self._n_steps += 1
         compares = drafted and self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
-        return self._n_steps == self._first_review or self._n_steps % self._config.review_steps == 0
+        if self._n_steps < self._next_review:
+            return False
+        self._next_review = min(2 * self._n_steps, self._n_steps + self._config.review_steps)
+        return True
 
     @property
     def is_settled(self) -> bool:
         """Whether the schedule has not changed for a while, so that measured rates are typical."""
         return self._n_steps >= 2 * self._config.review_steps
 
-    def review(self, outlooks: Outlooks, entry_s: float) -> None:
-        """Change to the schedule that the outlooks favour, if that pays.
+    def review(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule] = ()) -> None:
+        """Change to the schedule that the outlooks favour, or to one that is worth a trial.
 
-        `entry_s`: seconds of prefill before the draft can start.
+        `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
         """
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
         best = max(self.allowed, key=lambda schedule: (outlooks[schedule].rate, schedule is self.now))
-        if best is not self.now and self._pays(best, outlooks, entry_s):
-            self._invested_s += entry_s
-            rates = f"{outlooks[best].rate:.1f} instead of {outlooks[self.now].rate:.1f} tokens/s forecast"
-            self._change(best, rates)
+        here = outlooks[self.now]
+        if best is not self.now and self._pays(best, outlooks, entry_s, untried):
+            self._invested_s += 0.0 if best in untried else entry_s
+            self._change(best, f"{outlooks[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
         elif self._is_overdrawn(outlooks):
             self._change(Schedule.OFF, "drafting has used up its credit")
+        elif best is self.now and (trial := self._worth_trying(outlooks, entry_s, untried)):
+            there = outlooks[trial]
+            self._change(trial, f"a trial: {there.low:.1f} to {there.high:.1f} instead of {here.rate:.1f} tokens/s forecast")
 
     def may_gain(self, outlooks: Outlooks) -> bool:
         """Whether drafting may be faster than the target alone."""
@@ -114,22 +120,46 @@ class Chooser:
         if self.now is not Schedule.OFF:
             self._change(Schedule.OFF, "the draft has ended")
 
-    def _pays(self, schedule: Schedule, outlooks: Outlooks, entry_s: float) -> bool:
+    def _pays(self, schedule: Schedule, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule]) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
         here, there = outlooks[self.now], outlooks[schedule]
-        # Drafting is given up only beyond doubt, and without credit it is begun only beyond doubt.
-        begins = self.now is Schedule.OFF and self.budget.credit_s < 0
-        least = here.high if schedule is Schedule.OFF else self._least(here.rate)
-        if (there.low if begins else there.rate) <= least:
+        if schedule is Schedule.OFF and self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
+            return False  # what is tried may still turn out to be faster
+        if schedule in untried and entry_s > self.budget.credit_s:
             return False
-        saved_s = self._horizon() * (1 / here.rate - 1 / there.rate)
-        return saved_s > entry_s
+        begins = self.now is Schedule.OFF and self.budget.credit_s < 0
+        if (there.low if begins else there.rate) <= (here.rate if schedule is Schedule.OFF else self._least(here.rate)):
+            return False
+        return self._room() * (1 / here.rate - 1 / there.rate) > entry_s
+
+    def _worth_trying(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
+        """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
+        here, found = outlooks[self.now], list[tuple[float, Schedule]]()
+        for schedule in self.allowed:
+            there, config = outlooks[schedule], self._config
+            if schedule in self._tried:
+                continue
+            later = config.runs * config.horizon if schedule in untried else 0
+            cost = config.trial_steps * max(0.0, here.rate / there.rate - 1) + entry_s * here.rate
+            value = self._gain(there, here) * (self._room() + later) - cost
+            if value > 0 and cost <= self.budget.credit_s * here.rate:
+                found.append((value, schedule))
+        return max(found)[1] if found else None
+
+    def _gain(self, there: Outlook, here: Outlook) -> float:
+        """The expected gain of knowing whether `there` is faster, per token (Jones, Schonlau and Welch 1998)."""
+        # What is uncertain of both is so for both alike.
+        low, high = there.low / here.low, there.high / here.high
+        sd = max(abs(high - low), 1e-9) / 2
+        z = (there.rate / here.rate - 1 - self._config.least_gain) / sd
+        chance = math.erfc(-z / math.sqrt(2)) / 2
+        return sd * (z * chance + math.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
     def _least(self, rate: float) -> float:
         """The least rate that is better than `rate`."""
         return rate * (1 + self._config.least_gain)
 
-    def _horizon(self) -> int:
+    def _room(self) -> int:
         """Tokens within which a change must pay."""
         horizon = max(self._config.horizon, self.n_tokens)
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
@@ -137,9 +167,10 @@ class Chooser:
     def _is_overdrawn(self, outlooks: Outlooks) -> bool:
         if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or self.budget.credit_s + self._invested_s >= 0:
             return False
-        return outlooks[self.now].low < outlooks[Schedule.OFF].rate
+        return outlooks[self.now].rate < outlooks[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
         self.now = schedule
-        self._n_steps, self._first_review = 0, self._config.first_review
+        self._tried.add(schedule)
+        self._n_steps, self._next_review = 0, self._config.first_review
         self.changes.append(Change(self.n_tokens, schedule, reason))

@@ -14,12 +14,11 @@ from duo.spec.outcomes import MOST_DEEP, likely
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Guess
+from duo.spec.types import Guess, Source
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
 Guesses = Callable[[int], tuple[float, bool]]
 _RIGHT, _WRONG = 0, 1
-_ROOM = 1 << 30  # unlimited text
 _WARMED = (2, 5, 9)  # sequences of which a warm-up measures t_d
 _Where = tuple[int, int]  # an outcome: a position in the text, and a rank
 
@@ -217,8 +216,8 @@ class _Replay:
     def _step(self) -> None:
         began, schedule = self._now, self._policy.schedule
         beside = schedule is Schedule.ASYNC
-        candidates = self._take(self._wait if beside else self._draft_one)
-        start = self._now
+        candidates, source = self._take(self._wait if beside else self._draft_one)
+        start, n_drafted = self._now, self._session.n_pending
         k = len(candidates)
         if beside:
             self._prepare(k)
@@ -227,12 +226,13 @@ class _Replay:
         epoch = self._session.epoch
         self._policy.learn_scores(self._session.commit([_RIGHT] * (accepted + 1)))
         decode_s = self._measured(self._now - start)
-        self._policy.learn_step(accepted + 1, StepCost(k, decode_s, start - began + decode_s))
+        self._policy.learn_step(accepted + 1, StepCost(k, decode_s, start - began + decode_s, source))
         self._settle(contradicted=self._session.epoch != epoch, beside=beside)
         if self._done_at == math.inf:
             self._begin_token()
-        if schedule is Schedule.SYNC and k:
-            self._unread = 2 if accepted == k else 1
+        if schedule is Schedule.SYNC and k and source is Source.DRAFT:
+            # After all were accepted, the draft has not decoded the last of them, unless it has drafted more.
+            self._unread = 2 if accepted == k == n_drafted else 1
         elif schedule is not Schedule.ASYNC or self._unread > 1:
             self._unread += accepted + 1
         self._result.tokens += accepted + 1
@@ -240,14 +240,16 @@ class _Replay:
         self._result.n_verified.append(k)
         self._result.waited_s += start - began
 
-    def _take(self, more: Callable[[float], bool]) -> tuple[int, ...]:
+    def _take(self, more: Callable[[float], bool]) -> tuple[tuple[int, ...], Source]:
         """The candidates to verify, after `more` has obtained those that the policy waits for."""
         if self._machine.read_s and self._policy.probe_due():
             self._probe()
-        next_s = self._next_s()
-        while (decision := self._policy.decide(self._session.confidences(), _ROOM, next_s)).wait_s is not None:
+        next_s, n_room = self._next_s(), self._n_tokens - self._result.tokens
+        while (decision := self._policy.decide(self._session.confidences(), n_room, next_s)).wait_s is not None:
             next_s = self._next_s() if more(decision.wait_s) else math.inf
-        return self._session.candidates(decision.n_verify).tokens
+        if decision.source is Source.ANY:
+            return (_WRONG,) * decision.n_verify, Source.ANY
+        return self._session.candidates(decision.n_verify).tokens, Source.DRAFT
 
     def _next_s(self) -> float:
         if self._policy.schedule is not Schedule.ASYNC:
@@ -260,13 +262,10 @@ class _Replay:
         """Schedule sync: draft one token, after decoding what is new of the text."""
         if not self._session.n_pending:
             self._now += self._machine.latency_s
-        if self._unread > 1:
-            seconds = (self._unread - 1) * self._machine.read_s
-            self._now += seconds
-            self._policy.learn_draft(self._unread, seconds)
-        self._unread = 0
-        self._now += self._machine.draft_s
-        self._policy.learn_draft(1, self._measured(self._machine.draft_s))
+        n, self._unread = max(1, self._unread), 0
+        seconds = self._machine.reading_s(n)
+        self._now += seconds
+        self._policy.learn_draft(n, self._measured(seconds))
         self._position = len(self._session.accepted) + self._session.n_pending
         self._offer(*self._guesses(self._position - 1))
         return True
@@ -379,7 +378,7 @@ class _Replay:
 
     def _probe(self) -> None:
         n = min(self._policy.config.probe_tokens, self._unread)
-        seconds = n * self._machine.read_s
+        seconds = self._machine.reading_s(n)
         self._now += seconds
         whole = n == self._unread
         n_scored = min(n if whole else n // 2, self._result.tokens)

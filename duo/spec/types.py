@@ -32,6 +32,7 @@ class Source(str, Enum):
 
     DRAFT = "draft"  # a draft model
     LOOKUP = "lookup"  # an earlier part of the text: see duo/spec/lookup.py
+    ANY = "any"  # arbitrary tokens, so that a batch of some size is measured
 
 
 class Guess(NamedTuple):

@@ -37,6 +37,7 @@ def test_a_machine_is_complete(path: Path) -> None:
         assert 0 < pair.machine.noise < 0.5
         assert 0 <= pair.machine.spikes < 0.1
         assert pair.machine.read_s > 0
+        assert pair.machine.pair_s == 0 or 1 <= pair.machine.pair_s / pair.machine.draft_s <= 2
         assert (FOLDER / "traces" / f"{pair.traces}.json").is_file()
 
 

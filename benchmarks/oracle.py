@@ -1,0 +1,136 @@
+"""The best that fixed settings reach in a text, in virtual time: the measure of benchmarks/regret.py."""
+
+from __future__ import annotations
+
+import json
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.policy import Policy
+from duo.spec.schedule import ALL, Schedule
+from duo.spec.simulate import Machine, Replay, recorded, replay
+
+N_MAX, N_AHEAD = 16, 32
+N_PROMPT = 40  # tokens
+OFF = "off"
+_MODE = "greedy"  # as in duo.spec.simulate
+_SURELY = 50  # measurements that leave no doubt
+
+Text = tuple[tuple[float, bool], ...]  # of each prediction of the draft: its confidence, and whether it is right
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pair on a machine, and the predictions of its draft in successive texts."""
+
+    name: str  # machine/pair
+    machine: Machine
+    texts: tuple[Text, ...]
+    apart: bool = False  # whether the draft has a device of its own
+    acceptance: float | None = None  # of synthetic texts; None: recorded ones
+    config: PolicyConfig = DEFAULT
+    n_prompt: int = N_PROMPT
+    seed: int = 0
+
+    def policy(
+        self, schedules: Sequence[Schedule] = ALL, state: dict[str, Any] | None = None, branches: int | None = None
+    ) -> Policy:
+        """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
+        machine = self.machine
+        made = Policy(
+            N_MAX,
+            N_AHEAD,
+            schedules,
+            remote=machine.latency_s > 0,
+            apart=self.apart,
+            branches=branches,
+            aborts=machine.aborts,
+            config=self.config,
+        )
+        if state is not None:
+            made.restore(json.loads(json.dumps(state)))
+        return made
+
+    def run(self, policy: Policy, text: Text, n_tokens: int, seed: int = 0) -> Replay:
+        """Generate `text`. The disturbances are those of this case and `seed`."""
+        return replay(policy, self.machine, recorded(text), n_tokens, self.n_prompt, 1000 * self.seed + seed)
+
+    def known(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = None) -> Policy:
+        """A policy with one schedule that knows all costs, and how often this text's candidates are accepted."""
+        made, machine = self.policy((schedule,), branches=branches), self.machine
+        made.begin(self.n_prompt, mode=_MODE)
+        scores = [text[i % len(text)] for i in range(n_tokens)]
+        made.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
+        made.learn_draft(N_PROMPT, N_PROMPT * machine.read_s)
+        alone, beside = (machine.target_s, machine.draft_s), (machine.beside_target_s, machine.beside_draft_s)
+        for costs, (target_s, draft_s) in ((made.alone, alone), (made.beside, beside)):
+            for _ in range(_SURELY):
+                costs.add_draft(draft_s)
+                for n, seconds in enumerate(target_s, 1):
+                    costs.add_target(n, seconds)
+            for n, seconds in enumerate(machine.branch_s[1:], 2):
+                made.beside.add_draft(seconds, n_sequences=n)
+        for _ in range(_SURELY):
+            made.learn_draft(2, machine.reading_s(2))
+        return made
+
+    def forced(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = 0) -> Replay:
+        """A text with one schedule, by a policy that knows everything and measures exactly."""
+        exact = replace(self, machine=replace(self.machine, noise=0.0))
+        return exact.run(exact.known(schedule, text, n_tokens, branches), text, n_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best fixed setting of a text, with hindsight. Rates in tokens/s."""
+
+    setting: str
+    rate: float
+    late: float  # of the second half, with the best setting for that
+
+
+def best(case: Case, text: Text, n_tokens: int) -> Best:
+    """The oracle: off, 1 to N_MAX candidates in turns, and each schedule forced, with and without branches."""
+    alone = 1 / case.machine.target_s[0]
+    found = [(OFF, alone, alone)]
+    found += [(name, run.rate, late(run, n_tokens // 2)) for name, run in fixed(case, text, n_tokens)]
+    setting, rate, _ = max(found, key=lambda each: each[1])  # of equal ones, the target alone
+    return Best(setting, rate, max(each[2] for each in found))
+
+
+def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]:
+    """What each setting with a draft does. A remote draft is used concurrently only, and prepares no outcomes."""
+    machine = case.machine
+    if not machine.latency_s:
+        for k in range(1, N_MAX + 1):
+            yield f"k={k}", in_turns(machine, text, k, n_tokens, case.n_prompt)
+        yield "sync", case.forced(Schedule.SYNC, text, n_tokens)
+    yield "async", case.forced(Schedule.ASYNC, text, n_tokens)
+    if case.apart and machine.branch_s and not machine.latency_s:
+        yield "prepared", case.forced(Schedule.ASYNC, text, n_tokens, branches=None)
+
+
+def in_turns(machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int = N_PROMPT) -> Replay:
+    """Always draft `k` candidates and verify these: schedule sync of duo.spec.simulate, without a policy."""
+    found, unread = Replay(), n_prompt  # tokens that the draft has not decoded
+    most = k
+    while found.tokens < n_tokens:
+        accepted, k = 0, min(most, n_tokens - found.tokens - 1)
+        while accepted < k and text[(found.tokens + accepted) % len(text)][1]:
+            accepted += 1
+        # After k accepted candidates the draft has not decoded the last of them.
+        found.seconds += (machine.reading_s(unread) + (k - 1) * machine.draft_s if k else 0.0) + machine.target_s[k]
+        unread = 2 if accepted == k else 1
+        found.tokens += accepted + 1
+        found.ends.append((found.tokens, found.seconds))
+    return found
+
+
+def late(run: Replay, start: int) -> float:
+    """The rate after the step that reaches `start` tokens, in tokens/s; 0 if that is the last one."""
+    tokens, seconds = run.ends[bisect_left(run.ends, (start, 0.0))]
+    return (run.tokens - tokens) / (run.seconds - seconds) if run.tokens > tokens else 0.0
