@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
+from duo.engine.cores_in_use import CoresInUse
 from duo.engine.decoder import Decoder
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
+from duo.engine.threads import within
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -56,11 +58,13 @@ class Generation:
         on_prompt: Callable[[int], None] = lambda _: None,
         alone: Policy | None = None,
         n_logprobs: int | None = None,
+        cores: CoresInUse | None = None,
     ) -> None:
-        """The first `target.n_past` tokens of the session must be in the cache.
+        """The first `target.n_past` tokens of the session must be in the cache, and `threads` set.
 
         `alone` decides while there is no draft; None: nothing is verified then. `on_prompt` is called with the number
-        of tokens in the cache after each batch of the prefill. `n_logprobs`: see GenerationConfig.
+        of tokens in the cache after each batch of the prefill. `n_logprobs`: see GenerationConfig. `cores` limit the
+        threads.
         """
         self._target = target
         self.session = request.session
@@ -75,7 +79,9 @@ class Generation:
         self._remote = remote
         self._on_prompt = on_prompt
         self._n_logprobs = n_logprobs
+        self._cores = cores
         self._n_threads = 0  # the target's threads; 0: still those for prefill
+        self._use_cores(self._alone)
         self._alone.begin(request)
         self.draft: Draft = self._alone  # the one in use
         self.policy = alone  # of the last draft that was used
@@ -130,6 +136,7 @@ class Generation:
         source = candidates.source
         cost = StepCost(len(candidates), decode_s, time.perf_counter() - began, source) if is_usual else None
         self.draft.commit(written, cost)
+        self._follow_cores(len(tokens) + len(candidates), decode_s)
         if self._lookup is not None:
             self._lookup.extend(written)
         n_accepted = min(len(acceptance.accepted), len(written))
@@ -153,7 +160,9 @@ class Generation:
         self._use(self._best_draft())
         start = time.perf_counter()
         candidates, schedule = self.draft.candidates(n_room), self.draft.schedule
-        if (n := self.draft.n_target_threads) != self._n_threads:
+        n = self.draft.n_target_threads
+        n = min(n, self._limit) if self._limit else n
+        if n != self._n_threads:
             self._target.set_threads(n, n)
             self._n_threads = n
         if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
@@ -189,8 +198,33 @@ class Generation:
             start = time.perf_counter()
             batch = prompt[target.n_past : target.n_past + target.n_batch]
             target.decode(batch, n_rows=0)
-            self._metrics.decoded(start, time.perf_counter(), len(batch))
+            end = time.perf_counter()
+            self._metrics.decoded(start, end, len(batch))
+            self._follow_cores(len(batch), end - start)
             self._on_prompt(target.n_past)
+
+    @property
+    def _limit(self) -> int:
+        return self._cores.limit if self._cores is not None else 0
+
+    def _follow_cores(self, n_tokens: int, seconds: float) -> None:
+        """A batch of `n_tokens` was decoded: from the next one on, use as many threads as there are free cores."""
+        if self._cores is None:
+            return
+        before = self._limit
+        self._cores.decoded(n_tokens, seconds)
+        if self._limit == before:
+            return
+        for draft in {self._alone, self.draft}:
+            self._use_cores(draft)
+        if not self._n_threads:
+            threads = within(self._threads, self._limit)
+            self._target.set_threads(threads.target, threads.target_batch)
+
+    def _use_cores(self, draft: Draft) -> None:
+        """The times in the policy of `draft` depend on the number of threads."""
+        if self._cores is not None and draft.policy is not None:
+            draft.policy.use_cores(self._limit)
 
     def _best_draft(self) -> Draft:
         remote = self._remote.choose(has_other=self._local is not None) if self._remote is not None else None
@@ -202,4 +236,5 @@ class Generation:
             self.draft.end()
             self.draft = draft
             self.policy = draft.policy or self.policy
+            self._use_cores(draft)
             draft.begin(self._request)

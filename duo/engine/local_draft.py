@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from duo.config import ThreadConfig
 from duo.engine.branching_drafter import BranchingDrafter
 from duo.engine.cache import Cache
+from duo.engine.cores_in_use import CoresInUse
 from duo.engine.decoder import Decoder
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter, Offer
 from duo.engine.metrics import SHARED, TRANSLATED
+from duo.engine.threads import within
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
@@ -34,15 +36,22 @@ class LocalDraft(QueuedDraft):
     """
 
     def __init__(
-        self, cache: Cache, policy: Policy, threads: ThreadConfig, translation: Translation | None = None
+        self,
+        cache: Cache,
+        policy: Policy,
+        threads: ThreadConfig,
+        translation: Translation | None = None,
+        cores: CoresInUse | None = None,
     ) -> None:
-        """`translation`: of a draft with another vocabulary than the target's."""
+        """`translation`: of a draft with another vocabulary than the target's. `cores`: limit the threads."""
         super().__init__(policy, threads.target)
         self._translation = translation
         self._translated: TranslatedTarget | None = None  # of the drafter
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
-        self._threads = threads
+        self._all_threads = threads
+        self._cores = cores
+        self._beside = threads.beside  # of the draft's thread
         self._context: Decoder = cache.context
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
@@ -52,9 +61,18 @@ class LocalDraft(QueuedDraft):
         self._n_asked = 0  # how often it was called since then
 
     @property
+    def _threads(self) -> ThreadConfig:
+        """The threads that may be used now."""
+        return within(self._all_threads, self._limit)
+
+    @property
+    def _limit(self) -> int:
+        return self._cores.limit if self._cores is not None else 0
+
+    @property
     def n_target_threads(self) -> int:
         """See Draft."""
-        return super().n_target_threads if self._thread is None else self._threads.beside[0]
+        return self._threads.target if self._thread is None else self._beside[0]
 
     def begin(self, request: DraftRequest) -> None:
         """See Draft. A draft that shares no device with the target starts during the target's prefill."""
@@ -109,6 +127,8 @@ class LocalDraft(QueuedDraft):
         if self._thread is not None and self._thread.has_ended:
             self._fail(self._thread.error)
         if self.policy.schedule is Schedule.ASYNC:
+            if self._beside != self._threads.beside:
+                self._stop_thread()  # only the thread that decodes may change its number of threads
             self._start_thread()
             return self._take(n_room)
         self._stop_thread()
@@ -159,7 +179,8 @@ class LocalDraft(QueuedDraft):
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
-        self._context.set_threads(self.policy.n_draft_threads, self._threads.target)
+        n, limit = self.policy.n_draft_threads, self._limit
+        self._context.set_threads(min(n, limit) if limit else n, self._threads.target)
         try:
             act(self._drafter)
         except DecodeAborted:
@@ -180,7 +201,8 @@ class LocalDraft(QueuedDraft):
             assert self._drafter is not None
             if self._translated is not None:
                 self._translated.tentative = False
-            n = self._threads.beside[1]
+            self._beside = self._threads.beside
+            n = self._beside[1]
             self._context.set_threads(n, n)
             self._thread = DraftThread(self._drafter, self._queue, self._context, self._threads.draft_cores)
             self._thread.__enter__()

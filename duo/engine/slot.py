@@ -13,13 +13,14 @@ from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig
 from duo.engine.cache import Cache
 from duo.engine.contexts import can_verify, context_size, draft_context, target_context
 from duo.engine.cores import pin
+from duo.engine.cores_in_use import CoresInUse
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, RemoteSource
 from duo.engine.keeper import Keeper
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
-from duo.engine.threads import ON_CPU, check_threads, plan_threads, tuned_threads
+from duo.engine.threads import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_branches, time_draft, warm_up
 from duo.errors import UsageError
@@ -101,6 +102,8 @@ class Slot:
         )
         self.threads: ThreadConfig = tuned_threads(threads, config, kept)
         check_threads(self.threads, beside=self.can_speculate and Schedule.ASYNC in schedules_of(self.drafting))
+        on_cpu = CPU in target.places or (draft is not None and CPU in draft.places)
+        self.cores = CoresInUse(follows=on_cpu and follows_cores(config))
         # Without a draft, only the lookup has candidates.
         self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
         self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
@@ -170,7 +173,12 @@ class Slot:
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
         assert self.draft_cache is not None
-        return LocalDraft(self.draft_cache, policy, self.threads, self.translation)
+        return LocalDraft(self.draft_cache, policy, self.threads, self.translation, self.cores)
+
+    @property
+    def _threads_now(self) -> ThreadConfig:
+        """Those that leave other programs their cores."""
+        return within(self.threads, self.cores.limit)
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -183,16 +191,18 @@ class Slot:
             return 0.0
         start = time.perf_counter()
         self.close()
+        self.cores.begin()
+        threads = self._threads_now
         has_source = self.draft_model is not None or self.remote is not None or self._lookup is not None
         n_max = self.drafting.n_max if has_source else 0
-        target = target_context(self.target, self.config, self.threads, n_ctx, n_max)
+        target = target_context(self.target, self.config, threads, n_ctx, n_max)
         self._contexts.append(target)
         draft = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
             self.remote, self._lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            draft = draft_context(self.draft_model, self.config, self.threads, n_draft, self._n_branches)
+            draft = draft_context(self.draft_model, self.config, threads, n_draft, self._n_branches)
         if draft is not None:
             self._contexts.append(draft)
         if self.config.warmup:
@@ -218,8 +228,10 @@ class Slot:
                 warm_up(target, self.target, n_most + 1, n_most + 1)
                 if draft is not None and self.draft_model is not None:
                     warm_up(draft, self.draft_model, 2)
-                    time_draft(draft, self.draft_model, self.threads.draft, self.policy)
-                    n_beside = self.threads.beside[1]
+                    threads = self._threads_now
+                    self.policy.use_cores(self.cores.limit)
+                    time_draft(draft, self.draft_model, threads.draft, self.policy)
+                    n_beside = threads.beside[1]
                     draft.set_threads(n_beside, n_beside)
                     time_branches(draft, self.draft_model, self.policy)
         finally:
@@ -266,14 +278,16 @@ class Slot:
             is_off = self.drafting.schedule == Schedule.OFF.value  # there is nothing to learn
             remote = None if config.is_rejection else self.remote
             drafts = Drafts() if is_off else Drafts(self.draft, remote, lookup=True)
-        threads = drafts.threads or self.threads
+        threads, cores = drafts.threads or self.threads, None if drafts.threads else self.cores
         banned = self._banned(config)
         verifier, guesser = choosing(self.target, config, banned, len(DEFAULT.ranks) if self._n_branches else 0)
         lookup = self._lookup if drafts.lookup else None
         if lookup is not None:
             lookup.begin(request.prompt)
         request.n_cached = self.target_cache.begin(request.prompt)
-        context.set_threads(threads.target, threads.target_batch)
+        self.cores.begin()
+        now = within(threads, cores.limit if cores is not None else 0)
+        context.set_threads(now.target, now.target_batch)
         piece = self.target.piece
         generation = Generation(
             context,
@@ -295,6 +309,7 @@ class Slot:
             request.on_prompt,
             self._alone if lookup is not None else None,
             config.n_logprobs,
+            cores,
         )
         with self._lock:
             self._running = generation

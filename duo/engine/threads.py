@@ -71,6 +71,32 @@ def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str
     return replace(threads, target=tuned["target"], draft=(tuned["draft"],), beside=(first, second))
 
 
+def follows_cores(config: EngineConfig) -> bool:
+    """Whether the numbers of threads may follow the free cores: the user has specified neither them nor cores."""
+    given = (config.n_threads, config.n_threads_batch, config.draft_n_threads, config.cpu_range, config.draft_cpu_range)
+    return not any(given)
+
+
+def within(threads: ThreadConfig, n_cores: int) -> ThreadConfig:
+    """`threads`, limited so that at most `n_cores` compute at once; concurrently, at least one for each model.
+
+    0: no limit.
+    """
+    if not n_cores:
+        return threads
+    target, draft = threads.beside
+    if target + draft > n_cores:
+        draft = max(1, draft * n_cores // (target + draft))
+        target = max(1, n_cores - draft)
+    return replace(
+        threads,
+        target=min(threads.target, n_cores),
+        target_batch=min(threads.target_batch, n_cores),
+        draft=tuple(sorted({min(n, n_cores) for n in threads.draft})),
+        beside=(target, draft),
+    )
+
+
 def check_threads(threads: ThreadConfig, *, beside: bool) -> None:
     """Warn if more threads than cores would compute concurrently; `beside`: a draft may be one of them.
 

@@ -6,6 +6,7 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple
@@ -15,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, W
 from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.cache import Cache
+from duo.engine.cores_in_use import CoresInUse
 from duo.engine.decoder import Decoder
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
@@ -45,9 +47,14 @@ class DraftClient:
     """Drafts for one lead until stop(); connects again whenever the connection ends."""
 
     def __init__(
-        self, url: str, hello: Hello, context: Callable[[int], Decoder], translation: Translation | None = None
+        self,
+        url: str,
+        hello: Hello,
+        context: Callable[[int], Decoder],
+        translation: Translation | None = None,
+        cores: CoresInUse | None = None,
     ) -> None:
-        """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens.
+        """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens. `cores` limit its threads.
 
         `translation`: of a draft with another vocabulary than the lead's. Raises UsageError for a bad URL.
         """
@@ -62,6 +69,7 @@ class DraftClient:
         self._hello = hello
         self._make_context = context
         self._translation = translation
+        self._cores = cores
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
         self._stop = threading.Event()
@@ -138,7 +146,7 @@ class DraftClient:
                 message = messages.from_lead(data)
                 if isinstance(message, Begin):
                     drafting.close()
-                    text = drafting.enter_context(_Drafting(cache, message, connection, self._translation))
+                    text = drafting.enter_context(_Drafting(cache, message, connection, self._translation, self._cores))
                     target, serial = text.target, message.serial
                 elif isinstance(message, Text) and target is not None and message.serial == serial:
                     target.update(message)
@@ -159,7 +167,12 @@ class _Drafting:
     """Drafts for one text, inside `with`."""
 
     def __init__(
-        self, cache: Cache, begin: Begin, connection: ClientConnection, translation: Translation | None = None
+        self,
+        cache: Cache,
+        begin: Begin,
+        connection: ClientConnection,
+        translation: Translation | None = None,
+        cores: CoresInUse | None = None,
     ) -> None:
         """Raises LinkError if the text cannot be translated."""
 
@@ -169,7 +182,9 @@ class _Drafting:
 
         self._cache = cache
         context = cache.context
-        draft = _Announcing(context, lambda: send(Alive(begin.serial)))
+        if cores is not None:
+            cores.begin()
+        draft = _Announcing(context, lambda: send(Alive(begin.serial)), cores)
         self.target = RemoteTarget(begin, send, context.cancel)
         if translation is None:
             cache.begin(begin.tokens)
@@ -198,11 +213,12 @@ class _Drafting:
 
 
 class _Announcing:
-    """A context that calls `announce` before it decodes many tokens."""
+    """A context that calls `announce` before it decodes many tokens, and whose threads follow the free cores."""
 
-    def __init__(self, context: Decoder, announce: Callable[[], None]) -> None:
+    def __init__(self, context: Decoder, announce: Callable[[], None], cores: CoresInUse | None = None) -> None:
         self._context = context
         self._announce = announce
+        self._cores = cores
         self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
         self.n_rollback, self.n_branches = context.n_rollback, context.n_branches
         self.rollback, self.set_threads = context.rollback, context.set_threads
@@ -222,7 +238,14 @@ class _Announcing:
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > _ANNOUNCED:
             self._announce()
-        return self._context.decode(tokens, n_rows)
+        if self._cores is None:
+            return self._context.decode(tokens, n_rows)
+        n = self._cores.limit or self._cores.n_cores
+        self._context.set_threads(n, n)
+        start = time.perf_counter()
+        logits = self._context.decode(tokens, n_rows)
+        self._cores.decoded(len(tokens), time.perf_counter() - start)
+        return logits
 
 
 def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:

@@ -25,10 +25,10 @@ class PolicyConfig:
     # The budget for finding out, in tokens' time of the target alone: 4 % of a first text of 256 tokens, 1 % of a later
     # one, and at most this share of a text whose length is limited.
     first: float = 10.0
-    later: float = 2.5
+    later: float = 2.3
     share: float = 0.08
     lookup: tuple[float, float] = (2.5, 2.5)  # of the lookup, the same two
-    time_share: float = 0.01  # and this share of the time,
+    time_share: float = 0.002  # and this share of the time,
     gain_share: float = 0.1  # and of what drafting has gained
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
@@ -59,7 +59,8 @@ class PolicyConfig:
     ranks: tuple[float, ...] = (0.55, 0.15, 0.06)
     # What was measured.
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
-    most_slower: float = 1.5  # factor beyond which a time is an outlier or, if it comes again, has changed
+    most_slower: float = 1.5  # factor beyond which a time is an outlier or,
+    outliers: int = 3  # if it comes so often in succession, has changed
     noticeable: float = 0.005  # relative change of T(n) from which what follows from it is computed again
     few: int = 5  # measurements after which a mean is reported
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,

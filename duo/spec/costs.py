@@ -40,8 +40,8 @@ class Mean:
 class Time(Mean):
     """A mean of times in seconds, and its relative spread.
 
-    A single time that is far too long is not used: something has interrupted the decode. Two of them in succession, or
-    one that is far too short, are the new mean: the machine has changed, or was disturbed when the old one was measured.
+    A time that is far too long is not used: something has interrupted the decode. Several of them in succession, or one
+    that is far too short, are the new mean: the machine has changed, or was disturbed when the old one was measured.
     """
 
     def __init__(self, value: float = 0.0, n: int = 0, spread: float = DEFAULT.spread) -> None:
@@ -49,7 +49,7 @@ class Time(Mean):
         super().__init__(value=value, n=n)
         self.spread = spread  # standard deviation of one measurement, relative to the mean
         self.is_kept = n > 0  # from an earlier run, and not measured in this one
-        self._outlier = math.inf  # the last time, if it was far too long
+        self._outliers: list[float] = []  # the last times, if they were far too long
         self.begin()
 
     def begin(self) -> None:
@@ -64,22 +64,20 @@ class Time(Mean):
     def add(self, value: float) -> None:
         """Add one measurement."""
         most = DEFAULT.most_slower
-        if self.n and value > most * self.value and self._outlier == math.inf:
-            self._outlier = value
+        if self.n and value > most * self.value and len(self._outliers) + 1 < DEFAULT.outliers:
+            self._outliers.append(value)
             return
         if self.n and not self.value / most <= value <= most * self.value:
-            self.n, self.value = 0, 0.0
-            self.here = Mean(weight=0.0)
-            value = min(value, self._outlier)
-        self._outlier = math.inf
+            self.n, self.value, self.here = 0, 0.0, Mean(weight=0.0)
+            value = min(value, *self._outliers, math.inf)
+        self._outliers.clear()
         self.here.add(value)
         if self.n == 1 and not self.is_kept:  # the smaller of the first two: disturbances only make a decode slower
             self.n, self.value = 2, min(self.value, value)
-        elif self.n:
-            variance, weight = self.spread**2, max(self._weight, 1 / (self.n + 2))
-            self.spread = math.sqrt(variance + weight * ((value / self.value - 1) ** 2 - variance))
-            super().add(value)
         else:
+            if self.n:
+                variance, weight = self.spread**2, max(self._weight, 1 / (self.n + 2))
+                self.spread = math.sqrt(variance + weight * ((value / self.value - 1) ** 2 - variance))
             super().add(value)
         self.is_kept = False
 
@@ -160,30 +158,34 @@ class CostModel:
     def add_target(self, n: int, seconds: float) -> None:
         """The target decoded a batch of `n` tokens.
 
-        If this contradicts a time from an earlier run, the others of that run are scaled alike (n = 1), or forgotten.
+        If this contradicts what was known, the machine has changed, and all other times with it. But if that was known
+        from an earlier run and n > 1, the curve may be wrong: it is forgotten.
         """
         time = self._target.setdefault(n, Time())
-        was_kept, kept_s = time.is_kept, time.value
+        was_kept, n_before, before_s = time.is_kept, time.n, time.value
         time.add(seconds)
-        if was_kept and not time.is_kept and not 1 / DEFAULT.most_slower <= time.value / kept_s <= DEFAULT.most_slower:
-            self._correct(n, time.value / kept_s)
+        if (was_kept or n_before >= DEFAULT.few) and abs(math.log(time.value / before_s)) > math.log(DEFAULT.most_slower):
+            if was_kept and n > 1:
+                self._forget_kept()
+            else:
+                self._scale(time.value / before_s, time)
         self.is_doubted = self.is_doubted and n > 1
         now = time.value, time.doubted(1.0)
         if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._drawn.get(n, (0.0, 0.0)), strict=True)):
             self._drawn[n] = now
             self.forget_curves()
 
-    def _correct(self, n: int, factor: float) -> None:
-        self.is_doubted = n > 1 and 1 in self._target and self._target[1].is_kept
+    def _forget_kept(self) -> None:
+        """Forget T(n > 1) of earlier runs."""
+        self.is_doubted = 1 in self._target and self._target[1].is_kept
         for costs in (self, *self.relatives):
-            for name, times in costs._times():
-                for size, time in list(times.items()):
-                    if not time.is_kept:
-                        continue
-                    if n == 1:
-                        time.value *= factor
-                    elif name == "target_s" and size > 1:
-                        del times[size]
+            costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}
+
+    def _scale(self, factor: float, known: Time) -> None:
+        """Multiply all times but `known`."""
+        for costs in (self, *self.relatives):
+            for time in (time for _, times in costs._times() for time in times.values() if time is not known):
+                time.value *= factor
 
     def begin(self) -> None:
         """A text begins."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from duo.spec.budget import Budget
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.costs import Calibration, CostModel, between
+from duo.spec.costs import Calibration, CostModel
 from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.forecast import SURE, Forecast
 from duo.spec.lookup import Lookup
@@ -25,7 +25,6 @@ from duo.spec.schedule import ALL, Chooser, Schedule
 from duo.spec.types import Source
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
-_MOST_CREDIT = 1e3  # tokens' time: beyond, a profile is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +171,9 @@ class Policy(PairModel):
         self._use_mode(mode)
         self._start_text()
         self._n_text = self._unread = self._n_prompt = n_prompt
-        self.chooser.begin(self._schedules, n_room)
-        self._lookup_budget.begin(n_room)
+        is_first = not self.alone.target_s(1)
+        self.chooser.begin(self._schedules, n_room, is_first=is_first)
+        self._lookup_budget.begin(None, is_first=is_first)
         for costs in (self.alone, self.beside):
             costs.begin()
         self._review()
@@ -231,19 +231,27 @@ class Policy(PairModel):
         """How many arbitrary candidates to verify now, because T(n) decides whether drafting pays; usually 0."""
         if self.schedule is not Schedule.OFF or not self._wanted or not self.alone.is_fresh(1):
             return 0
-        n = self._wanted[0]
-        cost_s = self.alone.curve(n, 1.0)[-1] - self.alone.target_s(1)
-        return n - 1 if n <= n_max + 1 and cost_s <= self.chooser.budget.credit_s else 0
+        if self.alone.n_measured(1) < self.config.first_alone:
+            return 0
+        for n in (self._wanted[0], self.config.sizes[1]):
+            cost_s = self.alone.curve(n, 0.0 if self.alone.n_measured(n) else 1.0)[-1] - self.alone.target_s(1)
+            if n <= n_max + 1 and cost_s <= self.chooser.budget.credit_s:
+                return n - 1
+        return 0
 
     def _wanted_sizes(self, best: Forecast) -> list[int]:
         """The batches to measure: a typical one, then the one nearest to what might be `best`."""
-        if self.schedule is not Schedule.OFF or not self._worth_asking:
+        if self.schedule is not Schedule.OFF or self._schedules == (Schedule.OFF,):
             return []
-        first, *_ = sizes = self.config.sizes
+        first, cheap, *_ = sizes = self.config.sizes
+        if self.alone.n_measured(first) == 1 and self.alone.is_fresh(first):
+            return [first]  # again: something may have interrupted that one
         wanted = [first]
-        if self.calibration.n_scored and best.n_verify:
+        if self.alone.n_measured(first):  # in an earlier run: any size shows whether that still holds
+            wanted = [] if self.alone.is_fresh(cheap) else [cheap]
+        elif self.calibration.n_scored and best.n_verify:
             wanted.append(min(sizes, key=lambda size: abs(math.log(size / (best.n_verify + 1)))))
-        return [n for n in wanted if not self.alone.is_fresh(n)]
+        return [n for n in wanted if self._worth_asking and not self.alone.is_fresh(n)]
 
     def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
         """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
@@ -267,16 +275,20 @@ class Policy(PairModel):
             self.n_ahead, least, self.calibration.probabilities(), self._n_branches, self.calibration.ranks
         )
 
-    def probe_due(self) -> bool:
-        """Whether an idle draft should decode the text to see which of its tokens it would have drafted."""
-        if self._remote or not self._worth_asking:
-            return False
+    def probe_size(self) -> int:
+        """How many tokens of the text an idle draft should decode to see which it would have drafted; usually 0.
+
+        That is all that it has not decoded, or the last ones.
+        """
+        if self._remote or not self._worth_asking or self.schedule is Schedule.ASYNC or not self.alone.target_s(1):
+            return 0
         silence = self.config.silence if self._may_gain or not self._n_probed else self.config.long_silence
-        if self.schedule is Schedule.ASYNC or self._unscored < silence:
-            return False
-        if not self.alone.target_s(1) or self._n_text - self._n_prompt < self.config.probe_tokens // 2:
-            return False
-        return min(self._unread, self.config.probe_tokens) * self.read_s <= self.chooser.budget.credit_s
+        least = self.config.probe_tokens // 2
+        if self._unscored < silence or self._n_text - self._n_prompt < least:
+            return 0
+        n_affordable = int(self.chooser.budget.credit_s / self.read_s) if self.read_s else 0
+        n = min(self._unread, self._n_text if n_affordable >= self._unread else self.config.probe_tokens, n_affordable)
+        return n if n >= least else 0
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target added `n_tokens` at this cost."""
@@ -342,15 +354,6 @@ class Policy(PairModel):
         self.chooser.budget.spend(seconds)
         self._review()
 
-    def state(self) -> dict[str, Any]:
-        """See PairModel."""
-        return {**super().state(), "credit": self.chooser.budget.carried}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """See PairModel."""
-        super().restore(state)
-        self.chooser.budget.carry(between(state["credit"], -_MOST_CREDIT, _MOST_CREDIT), self.alone.target_s(1))
-
     def restore_kept(self, state: Any) -> None:
         """restore() from a file; does nothing if `state` is damaged."""
         try:
@@ -404,7 +407,10 @@ class Policy(PairModel):
         entry_s = self._entry_s() * n_text / max(1, n_text - self._n_found)
         high = self.forecasts(min(SURE, self.calibration.mean + self.calibration.sd), -1.0)
         self._wanted = self._wanted_sizes(max(high.values(), key=lambda each: each.rate))
-        if not self._n_to_measure(self.n_max) or self.alone.n_measured(self._wanted[0]):
+        is_new = self._wanted and not self.alone.n_measured(self._wanted[0])
+        if not is_new or (
+            self.alone.n_measured(1) >= self.config.first_alone and not self._n_to_measure(self.n_max)
+        ):
             self.chooser.review(outlooks, entry_s, self._untried())
         self._forecast = found[self.schedule]
 

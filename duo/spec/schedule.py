@@ -67,9 +67,9 @@ class Chooser:
         self._invested_s = 0.0  # prefill that should pay later
         self._tried: set[Schedule] = {self.now}  # in this text
 
-    def begin(self, allowed: Sequence[Schedule], n_room: int | None) -> None:
-        """Start a text. `n_room`: maximum tokens of the text; None: no limit."""
-        self.budget.begin(n_room)
+    def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
+        """Start a text. `n_room`: maximum tokens of the text; None: no limit. `is_first`: see Budget."""
+        self.budget.begin(n_room, is_first=is_first)
         self.allowed = tuple(allowed)
         self._start()
         self._n_room = n_room
@@ -135,11 +135,9 @@ class Chooser:
     def _worth_trying(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
         """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
         here, found = outlooks[self.now], list[tuple[float, Schedule]]()
-        for schedule in self.allowed:
+        for schedule in set(untried).intersection(self.allowed) - self._tried:
             there, config = outlooks[schedule], self._config
-            if schedule in self._tried:
-                continue
-            later = config.runs * config.horizon if schedule in untried else 0
+            later = config.runs * config.horizon
             cost = config.trial_steps * max(0.0, here.rate / there.rate - 1) + entry_s * here.rate
             value = self._gain(there, here) * (self._room() + later) - cost
             if value > 0 and cost <= self.budget.credit_s * here.rate:

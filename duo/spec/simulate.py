@@ -242,8 +242,8 @@ class _Replay:
 
     def _take(self, more: Callable[[float], bool]) -> tuple[tuple[int, ...], Source]:
         """The candidates to verify, after `more` has obtained those that the policy waits for."""
-        if self._machine.read_s and self._policy.probe_due():
-            self._probe()
+        if self._machine.read_s and (n := self._policy.probe_size()):
+            self._probe(n)
         next_s, n_room = self._next_s(), self._n_tokens - self._result.tokens
         while (decision := self._policy.decide(self._session.confidences(), n_room, next_s)).wait_s is not None:
             next_s = self._next_s() if more(decision.wait_s) else math.inf
@@ -376,12 +376,11 @@ class _Replay:
         seconds = self._machine.drafting_s(self._n_sequences) if self._n_sequences else math.inf
         self._done_at = max(self._now, self._ready_at) + seconds
 
-    def _probe(self) -> None:
-        n = min(self._policy.config.probe_tokens, self._unread)
+    def _probe(self, n: int) -> None:
         seconds = self._machine.reading_s(n)
         self._now += seconds
         whole = n == self._unread
-        n_scored = min(n if whole else n // 2, self._result.tokens)
+        n_scored = min(n - 1 if whole else n // 2, self._result.tokens)
         scores = [self._guesses(i) for i in range(self._result.tokens - n_scored, self._result.tokens)]
         self._policy.learn_probe(scores, n, seconds, whole=whole)
         self._unread = 0 if whole else len(self._session.accepted)

@@ -18,7 +18,8 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import ALL_LAYERS, AUTO_DRAFT, DEMO, HUB, ModelConfig
 from duo.engine.background import Background
-from duo.engine.threads import check_threads, plan_threads
+from duo.engine.cores_in_use import CoresInUse
+from duo.engine.threads import check_threads, follows_cores, plan_threads
 from duo.engine.translated import MORE_TOKENS
 from duo.errors import UsageError
 from duo.link.client import DraftClient, hello
@@ -40,11 +41,17 @@ def back(options: BackOptions) -> int:
     threads = plan_threads(config, drafting=False)
     check_threads(threads, beside=False)
     model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
+    cores = CoresInUse() if follows_cores(config) else None
     spare = replace(config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1), n_ubatch=DRAFT_BATCH)
 
     def context(n_ctx: int) -> Context:
         n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
-        return draft_context(model, spare, n_draft, fixed=options.ctx_size, warmup=options.warmup)
+        made = spare
+        if cores is not None:
+            cores.begin()
+            n = cores.limit or threads.target
+            made = replace(spare, n_threads=n, n_threads_batch=n)
+        return draft_context(model, made, n_draft, fixed=options.ctx_size, warmup=options.warmup)
 
     with (
         interruptible(lambda show: _load(model_config, show)) as loaded,
@@ -53,7 +60,7 @@ def back(options: BackOptions) -> int:
     ):
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
-        client = DraftClient(options.lead, hello(token, model, vocabulary), context, translation)
+        client = DraftClient(options.lead, hello(token, model, vocabulary), context, translation, cores)
         say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
         running = Background[None](lambda put, stop: client.run(), "duo-back")  # noqa: ARG005
         with on_interrupt(client.stop), running:
