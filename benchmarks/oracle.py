@@ -12,13 +12,12 @@ from typing import Any
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.policy import Policy
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Machine, Replay, recorded, replay
+from duo.spec.simulate import Machine, Replay, inform, recorded, replay
 
 N_MAX, N_AHEAD = 16, 32
 N_PROMPT = 40  # tokens
 OFF = "off"
 _MODE = "greedy"  # as in duo.spec.simulate
-_SURELY = 50  # measurements that leave no doubt
 
 Text = tuple[tuple[float, bool], ...]  # of each prediction of the draft: its confidence, and whether it is right
 
@@ -66,16 +65,7 @@ class Case:
         scores = [text[i % len(text)] for i in range(n_tokens)]
         made.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
         made.learn_draft(N_PROMPT, N_PROMPT * machine.read_s)
-        alone, beside = (machine.target_s, machine.draft_s), (machine.beside_target_s, machine.beside_draft_s)
-        for costs, (target_s, draft_s) in ((made.alone, alone), (made.beside, beside)):
-            for _ in range(_SURELY):
-                costs.add_draft(draft_s)
-                for n, seconds in enumerate(target_s, 1):
-                    costs.add_target(n, seconds)
-            for n, seconds in enumerate(machine.branch_s[1:], 2):
-                made.beside.add_draft(seconds, n_sequences=n)
-        for _ in range(_SURELY):
-            made.learn_draft(2, machine.reading_s(2))
+        inform(made, machine)
         return made
 
     def forced(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = 0) -> Replay:

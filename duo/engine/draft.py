@@ -17,7 +17,7 @@ from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.sampling import Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Candidates, Source
+from duo.spec.types import Candidates, Guess, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ class Draft:
     def _chosen(self, decision: Decision) -> Candidates:
         if decision.source is Source.LOOKUP and self._lookup is not None:
             return self._lookup.candidates(decision.n_verify)
+        if decision.source is Source.ANY:
+            return Candidates(decision.n_verify * (Guess(self._session.accepted[-1], 0.0),), Source.ANY)
         return self._session.candidates(decision.n_verify)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:

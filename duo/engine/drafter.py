@@ -10,6 +10,7 @@ from duo.engine.branches import Preparation
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
+from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Logits, Outcome, common_prefix
 
@@ -158,7 +159,7 @@ class Drafter:
         """Decode what is new of the text in one batch and compare it with what would have been drafted.
 
         If more than `n_tokens` are new, only the last `n_tokens` are decoded, without context, and their second half is
-        scored; the cache is then empty. The prompt (the first `n_prompt` tokens) is not scored, and nothing is decoded
+        scored; the cache is then empty. At most the last 23 are scored. The prompt (the first `n_prompt` tokens) is not scored, and nothing is decoded
         while drafted tokens await verification. Raises what the decode raises.
         """
         start = time.perf_counter()
@@ -167,7 +168,7 @@ class Drafter:
         n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx, n_text)
         whole = n_text - self._first - self._draft.n_past <= n_read and n_text - self._first <= self._draft.n_ctx
         text = self._tokens[self._first + self._draft.n_past if whole else -n_read :]
-        n_judged = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt)
+        n_judged = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt, DEFAULT.probe_tokens - 1)
         scores: list[tuple[float, bool]] = []
         if n_text == self._n_seen and n_judged > 0 and max(text) < self._draft.n_vocab:
             scores = self._judge(text, n_judged, keep=whole)

@@ -14,7 +14,7 @@ _MORE = 0.25  # cores that others must use in addition before fewer are tried ag
 _SLOWER = 1.5  # times the usual time takes a decode that was disturbed
 _SLOW = 3  # such decodes in a row, after which fewer cores are tried
 _TRIAL = 6  # decodes that are compared
-_REST, _MOST_REST = 32, 256  # decodes between two trials; each one in vain doubles it
+_REST, _MOST_REST = 32, 256  # decodes until more cores are tried; each trial in vain doubles it
 
 
 class FreeCores:
@@ -36,8 +36,8 @@ class FreeCores:
         self._endured = 0.0  # the load beside which fewer cores were slower
         self._times: dict[int, float] = {}  # of recent decodes on these cores, by tokens
         self._usual: dict[tuple[int, int], float] = {}  # undisturbed, by cores and tokens
-        self._n_decodes = self._n_slow = 0  # since the number was changed; that were disturbed, in a row
-        self._rest = 0  # decodes until the next trial
+        self._n_decodes = self._n_slow = 0  # since the last trial; that were disturbed, in a row
+        self._rest = 0  # decodes until the next trial, after one in vain
         self._before: tuple[int, dict[int, float]] | None = None  # in a trial: the other number, and times with it
         self._trial = (0, 0.0, 0.0)  # decodes, their seconds, and seconds before
 
@@ -84,7 +84,9 @@ class FreeCores:
         if n < _TRIAL and now_s < _TRIAL * before_s / n:
             return
         if now_s < before_s:
-            self._before, self._rest = None, 0 if self.n > was else _REST
+            self._before, self._rest = None, 0
+            if self.n > was:  # perhaps there are even more
+                self._n_decodes = _REST
         else:
             self._rest = min(max(_REST, 2 * self._rest), _MOST_REST)
             self._endured = self._n_others + _MORE
@@ -92,15 +94,15 @@ class FreeCores:
 
     def _judge(self, n_tokens: int, seconds: float) -> None:
         """Try fewer cores if decodes are slow, and more after a while."""
-        usual = self._usual.get((self.n, n_tokens), seconds)
+        usual = self._usual.get((self.n, n_tokens))
+        if usual is None:  # at most
+            usual = self._usual.get((self._n_cores, n_tokens), seconds) * self._n_cores / self.n
         self._n_slow = self._n_slow + 1 if seconds > _SLOWER * usual else 0
         if not self._n_slow:
             self._usual[self.n, n_tokens] = usual + (seconds - usual) / 8
-        if self._n_decodes < self._rest:
-            return
-        if self._n_slow >= _SLOW and self.n > 1:
+        if self._n_slow >= _SLOW and self.n > 1 and self._n_decodes >= self._rest:
             self._try(self.n // 2)
-        elif self.n < self._n_cores:
+        elif self.n < self._n_cores and self._n_decodes >= max(_REST, self._rest):
             self._try(self.n + 1)
 
     def _left(self, n_others: float) -> int:

@@ -19,7 +19,7 @@ from duo.llama.model import Model
 from duo.spec.logprobs import logprobs
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Acceptance, Candidates, Logits, Step
+from duo.spec.types import Acceptance, Candidates, Logits, Source, Step
 from duo.spec.verify import Verifier
 
 
@@ -140,6 +140,8 @@ class Generation:
         if self._lookup is not None:
             self._lookup.extend(written)
         n_accepted = min(len(acceptance.accepted), len(written))
+        if source is Source.ANY:  # nobody has proposed these
+            candidates, n_accepted, source = Candidates(), 0, Source.DRAFT
         self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule, source)
         # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
         found = logprobs(logits, written, self._n_logprobs) if self._n_logprobs is not None else ()

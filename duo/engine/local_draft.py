@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from duo.config import ThreadConfig
 from duo.engine.branching_drafter import BranchingDrafter
@@ -18,7 +19,6 @@ from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.threads import within
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
-from duo.spec.constants import DEFAULT
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates
@@ -132,8 +132,8 @@ class LocalDraft(QueuedDraft):
             self._start_thread()
             return self._take(n_room)
         self._stop_thread()
-        if self.policy.probe_due():
-            self._ask(self._probe)
+        if n := self.policy.probe_size():
+            self._ask(partial(self._probe, n))
         return self._take_in_turn(n_room) if self.policy.schedule is Schedule.SYNC else super().candidates(n_room)
 
     def _tell(self, tokens: Sequence[int]) -> bool:
@@ -171,8 +171,8 @@ class LocalDraft(QueuedDraft):
         if not drafter.step():
             self._fail(None)
 
-    def _probe(self, drafter: Drafter) -> None:
-        found = drafter.probe(DEFAULT.probe_tokens, self._n_prompt)
+    def _probe(self, n_tokens: int, drafter: Drafter) -> None:
+        found = drafter.probe(n_tokens, self._n_prompt)
         seconds = 0.0 if self._context.was_first else found.seconds
         self.policy.learn_probe(found.scores, found.n_tokens, seconds, whole=found.whole)
 

@@ -89,8 +89,13 @@ class PairModel:
         """Seconds per token when the draft decodes many at once; an estimate until that was measured."""
         return self._read.value or self.config.read * self.alone.draft_s
 
-    def forecasts(self, acceptance: float | None = None, doubt: float = 0.0) -> dict[Schedule, Forecast]:
-        """What each schedule can reach at `acceptance` (default: the current mean); empty while costs are unknown."""
+    def forecasts(
+        self, acceptance: float | None = None, doubt: float = 0.0, *, constant: bool = False
+    ) -> dict[Schedule, Forecast]:
+        """What each schedule can reach at `acceptance` (default: the current mean); empty while costs are unknown.
+
+        `constant`: the draft's confidence says nothing about a candidate.
+        """
         n, acceptance = self.n_max + 1, self.calibration.mean if acceptance is None else acceptance
         alone, beside = self.alone.curve(n, doubt), self.beside.curve(n, doubt)
         if not alone[0] or (self.n_max and not self.beside.draft_s):
@@ -98,7 +103,7 @@ class PairModel:
         found = {Schedule.OFF: forecast.alone(alone)}
         if self.n_max:
             draft_s, pair_s = self.alone.draft_time(doubt), self.alone.pair_time(doubt)
-            chances = self.calibration.chances(acceptance)
+            chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
             found[Schedule.SYNC] = forecast.taking_turns(alone, draft_s, chances, pair_s, self.latency_s)
             found[Schedule.ASYNC] = self._concurrent(beside, acceptance, doubt, self._n_branches)
         return found
@@ -110,7 +115,7 @@ class PairModel:
         branches = BranchModel(n_branches, draft_s, self.calibration.ranks) if n_branches else None
         return forecast.overlapped(target_s, draft_s[0], acceptance, self.n_ahead, latency_s, branches)
 
-    def _choose_branches(self, *, allowed: bool) -> None:
+    def choose_branches(self, *, allowed: bool) -> None:
         """Choose how many branches to have: the fewest that are almost the best, none if the best gains too little.
 
         That takes several forecasts, so they are compared again only after something that matters has changed.

@@ -421,7 +421,7 @@ class Policy(PairModel):
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""
-        self._choose_branches(allowed=Schedule.ASYNC in self.chooser.allowed and not self.in_order)
+        self.choose_branches(allowed=Schedule.ASYNC in self.chooser.allowed and not self.in_order)
         found = self.forecasts()
         first_s = self.costs.target_s(1)
         if found:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from duo.config import MAX_BRANCHES
 from duo.spec.constants import DEFAULT
 from duo.spec.outcomes import MOST_DEEP, likely
+from duo.spec.pair import PairModel
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
@@ -19,6 +19,7 @@ from duo.spec.types import Guess, Source
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
 Guesses = Callable[[int], tuple[float, bool]]
 _RIGHT, _WRONG = 0, 1
+_SURELY = 50  # measurements
 _WARMED = (2, 5, 9)  # sequences of which a warm-up measures t_d
 _Where = tuple[int, int]  # an outcome: a position in the text, and a rank
 
@@ -81,19 +82,20 @@ class Replay:
         return self.tokens / self.seconds
 
 
-def predict(policy: Policy, n_tokens: int = 2000) -> float | None:
-    """The rate in tokens/s that `policy` predicts for `n_tokens` from what it has learned; None if that is too little.
-
-    The default is long enough to make the cost of learning insignificant.
-    """
-    n = policy.n_max + 1
-    if not policy.scores or not policy.alone.draft_s or not policy.forecasts():
-        return None
-    curves = (policy.alone.curve(n), policy.alone.draft_s, policy.beside.curve(n), policy.beside.draft_s)
-    branch_s = policy.beside.draft_curve(MAX_BRANCHES + 1)
-    twin = Policy(policy.n_max, policy.n_ahead, policy.chooser.allowed, branches=policy.branches, aborts=policy.aborts)
-    machine = Machine(*curves, policy.read_s, branch_s=branch_s, aborts=policy.aborts)
-    return replay(twin, machine, drawn(list(policy.scores)), n_tokens, ranks=policy.calibration.ranks).rate
+def inform(pair: PairModel, machine: Machine) -> None:
+    """Tell `pair` all times of `machine`, as often as it takes to leave no doubt."""
+    both = (pair.alone, machine.target_s, machine.draft_s), (pair.beside, machine.beside_target_s, machine.beside_draft_s)
+    for _ in range(_SURELY):
+        for costs, target_s, draft_s in both:
+            costs.add_draft(draft_s)
+            for n, seconds in enumerate(target_s, 1):
+                costs.add_target(n, seconds)
+        if machine.pair_s:
+            pair.alone.add_pair(machine.pair_s)
+        for n, seconds in enumerate(machine.branch_s[1:], 2):
+            pair.beside.add_draft(seconds, n_sequences=n)
+    if machine.latency_s:
+        pair.learn_latency(machine.latency_s)
 
 
 def foresee(

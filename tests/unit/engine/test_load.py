@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from duo.engine import load
-from duo.engine.load import is_busy, moment, others
+from duo.engine.load import is_busy, moment, others, waiting
 
 
 class System:
@@ -99,3 +100,38 @@ def test_the_figures_of_this_system() -> None:
     since = moment()
     assert since.own_s > 0
     assert others(since) >= 0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int | None]:
+    """What is found if so many threads run at each look, one of them this one."""
+
+    def look(*running: int | str, n_cpus: int = 2, quota: float | None = None) -> int | None:
+        contents = iter(running)
+        path = tmp_path / "loadavg"
+
+        def show(_: float = 0.0) -> None:
+            path.write_text(f"0.50 0.40 0.30 {next(contents, 9)}/123 4567\n")
+
+        show()
+        monkeypatch.setattr(load, "_LOADAVG", path)
+        monkeypatch.setattr(load, "allowed_cores", lambda: frozenset(range(n_cpus)))
+        monkeypatch.setattr(load, "cpu_quota", lambda: quota)
+        monkeypatch.setattr(load, "os", SimpleNamespace(cpu_count=lambda: 2))
+        monkeypatch.setattr(load, "time", SimpleNamespace(sleep=show))
+        return waiting()
+
+    return look
+
+
+def test_threads_that_want_to_compute_right_now(looks: Callable[..., int | None]) -> None:
+    assert looks(1) == 0
+    assert looks(3, 3, 3, 3) == 2
+    assert looks(3, 4, 2, 3) == 1, "one computes for a moment"
+    assert looks(5, 1) == 0
+
+
+def test_what_runs_on_other_processors_is_not_known(looks: Callable[..., int | None]) -> None:
+    assert looks(3, 3, 3, 3, n_cpus=1) is None
+    assert looks(3, 3, 3, 3, quota=1.5) is None
+    assert looks("x") is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from duo.config import EngineConfig
-from duo.engine.threads import check_threads, kept_threads, require_threads, tuned_threads
+from duo.config import EngineConfig, ThreadConfig
+from duo.engine.threads import check_threads, follows_cores, kept_threads, require_threads, tuned_threads, within
 from duo.errors import UsageError
 from tests.fakes import THREADS
 
@@ -72,3 +73,40 @@ def test_threads_that_the_system_does_not_start(monkeypatch: pytest.MonkeyPatch)
     started.clear()
     require_threads(7)
     assert threading.active_count() == before
+
+
+def config(target: int, beside: tuple[int, int], draft: tuple[int, ...] = (1,)) -> ThreadConfig:
+    return ThreadConfig(target, target, draft, beside)
+
+
+@pytest.mark.parametrize(
+    ("threads", "n_cores", "expected"),
+    [
+        (config(2, (1, 1), (1, 2)), 1, config(1, (1, 1))),
+        (config(8, (6, 2), (1, 8)), 7, config(7, (6, 1), (1, 7))),
+        (config(8, (6, 2), (1, 8)), 4, config(4, (3, 1), (1, 4))),
+        (config(8, (4, 4), (1, 8)), 4, config(4, (2, 2), (1, 4))),
+        (config(8, (6, 2), (1, 8)), 1, config(1, (1, 1))),
+        (config(2, (1, 1), (2,)), 6, config(2, (1, 1), (2,))),
+        (config(16, (12, 4), (16,)), 8, config(8, (6, 2), (8,))),
+    ],
+)
+def test_threads_within_the_free_cores(threads: ThreadConfig, n_cores: int, expected: ThreadConfig) -> None:
+    assert within(threads, n_cores) == expected
+    assert within(threads, 0) == threads
+
+
+def test_what_is_pinned_stays_pinned_within_the_free_cores() -> None:
+    threads = replace(THREADS, cores=frozenset((1, 2)), draft_cores=frozenset((3,)), apart=True)
+    limited = within(threads, 2)
+    assert (limited.cores, limited.draft_cores, limited.apart) == (threads.cores, threads.draft_cores, True)
+    assert (limited.target, limited.target_batch, limited.draft, limited.beside) == (2, 2, (2,), (1, 1))
+
+
+def test_only_numbers_that_nobody_has_chosen_follow_the_free_cores() -> None:
+    assert follows_cores(EngineConfig())
+    for given in (
+        {"n_threads": 2}, {"n_threads_batch": 2}, {"draft_n_threads": 1}, {"cpu_range": "0-1"},
+        {"draft_cpu_range": "0-0"},
+    ):  # fmt: skip
+        assert not follows_cores(EngineConfig(**given))  # type: ignore[arg-type]
