@@ -30,12 +30,18 @@ class Series:
     what: str  # for people
     pending: list[float] = field(default_factory=list)  # not known to be undisturbed yet
     times: list[float] = field(default_factory=list)  # undisturbed
+    disturbed: list[float] = field(default_factory=list)
     n_again: int = 0  # how often it was measured again
 
     @property
     def seconds(self) -> float:
-        """The median."""
-        return float(np.median(self.times))
+        """The median; if all were disturbed, which makes a decode longer, the lower quartile."""
+        return float(np.median(self.times) if self.times else np.percentile(self.disturbed, 25))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is any time."""
+        return bool(self.times or self.disturbed)
 
     @property
     def is_settled(self) -> bool:
@@ -46,13 +52,16 @@ class Series:
         return bool(2 * (middle - low) / math.sqrt(len(self.times)) <= _ERROR * middle)
 
     def judge(self, *, disturbed: bool) -> None:
-        """Keep the pending times, unless they are `disturbed`."""
+        """Keep the pending times; those that are `disturbed` apart."""
         found, self.pending = self.pending, []  # a concurrent draft may append meanwhile
-        if not disturbed:
+        if disturbed:
+            self.disturbed += found
+        else:
             self.times += found
 
     def again(self) -> None:
-        """Forget all times."""
+        """Forget all times, which are as doubtful as disturbed ones."""
+        self.disturbed += self.times
         self.times.clear()
         self.n_again += 1
 
@@ -63,8 +72,9 @@ class Group:
 
     threads: tuple[int, int]  # of target and draft; 0: it does not run
     target: dict[int, Series] = field(default_factory=dict)  # by tokens in the batch
-    draft: Series | None = None  # for one token in each sequence
+    draft: Series | None = None
     n_sequences: int = 1  # of the draft
+    n_tokens: int = 1  # in each of them
 
     @property
     def series(self) -> Iterator[Series]:
@@ -78,6 +88,11 @@ class Group:
         """Whether nothing needs to be measured again."""
         return all(series.is_settled for series in self.series)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a time of each decode."""
+        return all(series.is_known for series in self.series)
+
     def curve(self, sizes: Sequence[int]) -> list[float]:
         """The target's times by `sizes`, linear between those that were measured."""
         known = sorted(self.target)
@@ -90,9 +105,10 @@ def target_group(n_threads: int, sizes: Sequence[int]) -> Group:
     return Group((n_threads, 0), {n: Series(f"{name}, {n} tokens at once") for n in sizes})
 
 
-def draft_group(n_threads: int) -> Group:
-    """The draft alone."""
-    return Group((0, n_threads), draft=Series(f"the draft on {n_threads} threads"))
+def draft_group(n_threads: int, n_tokens: int = 1) -> Group:
+    """The draft alone, decoding so many tokens at once."""
+    several = f", {n_tokens} tokens at once" if n_tokens > 1 else ""
+    return Group((0, n_threads), draft=Series(f"the draft on {n_threads} threads{several}"), n_tokens=n_tokens)
 
 
 def group_of_both(split: tuple[int, int], sizes: Sequence[int]) -> Group:
@@ -113,7 +129,7 @@ def contradictions(groups: Sequence[Group]) -> list[tuple[Series, Series]]:
     No batch is faster than one token, and no decode is faster while the other model runs, too. Of larger batches, a
     faster one is possible (kernels for batches of four): it is doubted once only.
     """
-    alone = {group.threads: group for group in groups if 0 in group.threads}
+    alone = {group.threads: group for group in groups if 0 in group.threads and group.n_tokens == 1}
     pairs: list[tuple[Series, Series]] = []
     for group in groups:
         sizes = sorted(group.target)
@@ -122,7 +138,7 @@ def contradictions(groups: Sequence[Group]) -> list[tuple[Series, Series]]:
             if not group.target[high].n_again:
                 pairs.append((group.target[low], group.target[high]))
         n_target, n_draft = group.threads
-        if 0 in group.threads:
+        if group is alone.get(group.threads):
             continue
         if (target := alone.get((n_target, 0))) is not None:
             pairs += [(target.target[n], series) for n, series in group.target.items() if n in target.target]

@@ -1,4 +1,4 @@
-"""What a profile keeps of a policy: only times that were measured while no other program shared the cores."""
+"""What a profile keeps of a policy: times with all cores only if no other program shared them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from duo.engine.cores import usable_cores
 from duo.engine.load import is_busy, moment, others
 from duo.spec.policy import Policy
 
-_TIMES = ("alone", "beside", "read_s", "latency_s", "bias")  # in a policy's state
+_TIMES = ("read_s", "latency_s", "bias")  # in a policy's state, like those in "costs" by the number of free cores
+_ALL = "0"  # there: all cores
 
 log = logging.getLogger("duo.engine")
 
 
 class Keeper:
-    """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before."""
+    """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before.
+
+    Times with fewer than all cores were measured beside other programs, and are kept as such.
+    """
 
     def __init__(self, policy: Policy, n_threads: int) -> None:
         """`n_threads`: the most that compute at once on the cores of this machine."""
@@ -37,6 +41,7 @@ class Keeper:
         if not self._n_others:
             state = self._policy.state()
             self._before = {name: state[name] for name in _TIMES}
+            self._costs_before = {_ALL: state["costs"][_ALL]}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -63,4 +68,5 @@ class Keeper:
         log.debug(
             "other programs used %.1f of %d cores: the times of this run are not kept", self._n_others, usable_cores()
         )
-        return self._policy.state() | self._before
+        state = self._policy.state()
+        return state | self._before | {"costs": state["costs"] | self._costs_before}

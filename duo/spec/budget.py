@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from duo.spec.constants import PolicyConfig
 
 
@@ -15,17 +17,20 @@ class Budget:
     def __init__(self, config: PolicyConfig, limits: tuple[float, float] | None = None) -> None:
         """`limits`: of a first and of a later text; None: those of drafting."""
         self._config = config
-        self._limits = limits or (config.first, config.later)
+        self._texts = limits or (config.first, config.later)
         self.alone_s = 0.0
         self.begin(None, is_first=True)
 
     def begin(self, n_room: int | None, *, is_first: bool) -> None:
         """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from earlier ones."""
-        first, later = self._limits
-        self._credit = first if is_first else later
-        if n_room is not None:
-            self._credit = min(self._credit, self._config.share * n_room)
+        first, later = self._texts
+        self._extra = 0.0 if is_first else first - later  # if what is known turns out to be wrong
+        self._credit = min(first if is_first else later, math.inf if n_room is None else self._config.share * n_room)
         self._gained = 0.0
+
+    def begin_again(self) -> None:
+        """What was known from earlier texts is wrong: this one counts as the first."""
+        self._credit, self._extra = self._credit + self._extra, 0.0
 
     @property
     def credit_s(self) -> float:

@@ -24,9 +24,9 @@ class PolicyConfig:
 
     # The budget for finding out, in tokens' time of the target alone: 4 % of a first text of 256 tokens, 1 % of a later
     # one, and at most this share of a text whose length is limited.
-    first: float = 10.0
-    later: float = 2.3
-    share: float = 0.08
+    first: float = 9.5
+    later: float = 2.0
+    share: float = 0.05
     lookup: tuple[float, float] = (2.5, 2.5)  # of the lookup, the same two
     time_share: float = 0.002  # and this share of the time,
     gain_share: float = 0.1  # and of what drafting has gained

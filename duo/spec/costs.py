@@ -25,7 +25,7 @@ _SIZES = {
 class Mean:
     """A running mean that forgets: the first values have equal weight, later ones at least `weight`."""
 
-    def __init__(self, weight: float = 0.1, value: float = 0.0, n: int = 0) -> None:
+    def __init__(self, weight: float = 0.05, value: float = 0.0, n: int = 0) -> None:
         """Starts with a `value` that counts as `n` values."""
         self._weight = weight
         self.n = n
@@ -100,6 +100,7 @@ class CostModel:
         self._branched: dict[int, Time] = {}  # of the draft too, by sequences in one decode, from 2 on
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._drawn: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
+        self.was_wrong = False  # whether T(n > 1) of an earlier run was, since a text began
         self.is_doubted = False  # whether T(1) is from an earlier run whose other times have turned out to be wrong
 
     @property
@@ -177,7 +178,7 @@ class CostModel:
 
     def _forget_kept(self) -> None:
         """Forget T(n > 1) of earlier runs."""
-        self.is_doubted = 1 in self._target and self._target[1].is_kept
+        self.was_wrong, self.is_doubted = True, 1 in self._target and self._target[1].is_kept
         for costs in (self, *self.relatives):
             costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}
 
@@ -189,6 +190,7 @@ class CostModel:
 
     def begin(self) -> None:
         """A text begins."""
+        self.was_wrong = False
         for time in self._target.values():
             time.begin()
 
@@ -314,12 +316,18 @@ class Calibration:
         self._all = Mean(weight=1 - DEFAULT.memory, value=mean, n=n)
         self._shares = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
 
-    def doubt(self, scores: Sequence[tuple[float, bool]]) -> None:
-        """If these scores contradict what earlier texts have shown, that counts for little."""
-        if scores:
-            share = sum(accepted for _, accepted in scores) / len(scores)
-            sd = math.hypot(self.sd, 0.5 / math.sqrt(len(scores)))
-            self._all.n = min(self._all.n, 2) if abs(share - self.mean) > 2 * sd else self._all.n
+    def doubt(self, scores: Sequence[tuple[float, bool]]) -> bool:
+        """If these scores are much better or worse than earlier texts let expect, those count for little.
+
+        Returns whether they are much better.
+        """
+        if not scores or not self.n_scored:
+            return False
+        share = sum(accepted for _, accepted in scores) / len(scores)
+        deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(len(scores)))
+        if abs(deviation) > 2:
+            self._all.n = min(self._all.n, 2)
+        return deviation > 2
 
     def _begin_ranks(self, shares: Iterable[float], n: int = 4) -> None:
         self._ranks = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]

@@ -176,7 +176,10 @@ class Policy(PairModel):
         self._lookup_budget.begin(None, is_first=is_first)
         for costs in (self.alone, self.beside):
             costs.begin()
-        self._review()
+        if self._apart:  # such a draft costs nothing while it is compared with the text
+            self._update_forecast()
+        else:
+            self._review()
 
     def decide(
         self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
@@ -233,7 +236,8 @@ class Policy(PairModel):
             return 0
         if self.alone.n_measured(1) < self.config.first_alone:
             return 0
-        for n in (self._wanted[0], self.config.sizes[1]):
+        cheap = self.config.sizes[1]
+        for n in (self._wanted[0], *([] if self.alone.is_fresh(cheap) else [cheap])):
             cost_s = self.alone.curve(n, 0.0 if self.alone.n_measured(n) else 1.0)[-1] - self.alone.target_s(1)
             if n <= n_max + 1 and cost_s <= self.chooser.budget.credit_s:
                 return n - 1
@@ -306,8 +310,10 @@ class Policy(PairModel):
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         self._lookup_budget.step(cost.total_s, n_tokens * alone_s - cost.total_s if found else 0.0, alone_s)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=drafted)
+        if self.costs.was_wrong:
+            self.chooser.budget.begin_again()
         if cost.source is Source.ANY:
-            self.chooser.budget.spend(max(0.0, cost.total_s - n_tokens * alone_s))
+            self.chooser.budget.spend(max(0.0, self.costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
         is_first = self.schedule is Schedule.OFF and self.alone.n_measured(1) <= self.config.first_alone
@@ -340,8 +346,8 @@ class Policy(PairModel):
 
         `seconds` is 0 if the time is not representative.
         """
-        scores = list(scores)
-        self.calibration.doubt(scores)
+        if self.calibration.doubt(scores := list(scores)):
+            self.chooser.budget.begin_again()
         self.learn_scores(scores)
         self._n_probed += 1
         if n_tokens >= self.config.read_least and seconds:

@@ -62,7 +62,8 @@ class Chooser:
         self.changes: list[Change] = []
         self.n_tokens = 0
         self._n_steps = 0  # since the last change
-        self._next_review = self._config.first_review  # at this number of steps
+        # At this number of steps; a draft with hardware of its own costs nothing meanwhile.
+        self._next_review = self._config.review_steps if self.now is Schedule.ASYNC else self._config.first_review
         self._n_room: int | None = None
         self._invested_s = 0.0  # prefill that should pay later
         self._tried: set[Schedule] = {self.now}  # in this text
@@ -83,10 +84,14 @@ class Chooser:
         self._n_steps += 1
         compares = drafted and self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
-        if self._n_steps < self._next_review:
+        if self._n_steps < self._next_review and not (compares and self._lacks_credit and self._n_steps > 1):
             return False
         self._next_review = min(2 * self._n_steps, self._n_steps + self._config.review_steps)
         return True
+
+    @property
+    def _lacks_credit(self) -> bool:
+        return self.budget.credit_s + self._invested_s < 0
 
     @property
     def is_settled(self) -> bool:
@@ -163,9 +168,9 @@ class Chooser:
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
 
     def _is_overdrawn(self, outlooks: Outlooks) -> bool:
-        if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or self.budget.credit_s + self._invested_s >= 0:
+        if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or not self._lacks_credit:
             return False
-        return outlooks[self.now].rate < outlooks[Schedule.OFF].rate
+        return outlooks[self.now].low < outlooks[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
         self.now = schedule

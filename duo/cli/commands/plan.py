@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,88 +20,117 @@ from duo.models.files import MIB, read_path
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import Forecast
+from duo.spec.pair import PairModel
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, constant, foresee
+from duo.spec.simulate import Machine, inform
 
-_N_TOKENS = 20_000
 _MAX_STATISTICS = 64 * MIB
 _LEAST_MS, _MOST_MS = 1e-6, 1e9  # times that a decode can take
 _MOST_TOKENS = 2**31  # in a batch
 
+_SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
+
 Times = dict[int, float]  # ms by batch size
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """What a pair can reach in each schedule."""
+
+    found: dict[Schedule, Forecast]
+    prepared: Forecast | None  # schedule async with prepared outcomes; None: impossible, or of unknown cost
+    limit: float  # of all schedules, in tokens/s
+    enough: int  # the smallest --draft within 1 % of the best
+
+    @property
+    def rates(self) -> dict[Schedule, float]:
+        """The rate of each schedule in tokens/s, with prepared outcomes where they are faster."""
+        rates = {schedule: found.rate for schedule, found in self.found.items()}
+        if self.prepared is not None:
+            rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], self.prepared.rate)
+        return rates
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest schedule."""
+        return fastest(self.rates)
 
 
 def plan(options: PlanOptions) -> int:
     """Print predictions. Returns the exit status. Raises UsageError."""
     found = _inputs(options)
     machine, acceptance = found.machine, found.acceptance
-    sizes = [1, 2, 4, 5, 8]
-    times = ", ".join(f"{1000 * machine.target_s[n - 1]:.4g}" for n in sizes)
+    pair = informed(machine, acceptance, options.draft, found.ranks)
+    times = ", ".join(f"{1000 * machine.target_s[n - 1]:.4g}" for n in _SIZES)
+    beyond = f" (assumed beyond {found.n_known})" if found.n_known < options.draft + 1 else ""
     say(
-        f"target {times} ms for batches of {', '.join(map(str, sizes))}; "
-        f"draft {1000 * machine.draft_s:.4g} ms per token; {100 * acceptance:.0f} % accepted"
+        f"target {times} ms for batches of {', '.join(map(str, _SIZES))}{beyond}; "
+        f"draft {1000 * machine.draft_s:.4g} ms per token, {1000 * pair.alone.pair_time():.4g} ms for two"
+        f"{'' if machine.pair_s else ' (assumed)'}; {100 * acceptance:.0f} % accepted"
     )
-    rates = predict(machine, acceptance, options.draft)
-    prepared = prepare(machine, acceptance, options.draft, found.ranks)
-    print("\n".join(render(machine, acceptance, rates, options.draft, prepared)))  # noqa: T201 - the output
+    prospects = foretell(pair, constant=True, prepares=bool(machine.branch_s) and not machine.latency_s)
+    print("\n".join(render(prospects)))  # noqa: T201 - the output
     return 0
 
 
 def predict(machine: Machine, acceptance: float, n_max: int) -> dict[Schedule, float]:
-    """The speed of each schedule in tokens/s, by a simulation of the policy; never above most_rate()."""
-    most = most_rate(machine, acceptance, n_max)
-    # A draft may be right more often in one simulation than on average.
-    return {
-        schedule: min(most, foresee(machine, schedule, constant(acceptance), n_max, _N_TOKENS).rate)
-        for schedule in Schedule
-    }
+    """The forecast of each schedule in tokens/s."""
+    found = informed(machine, acceptance, n_max).forecasts(constant=True)
+    return {schedule: each.rate for schedule, each in found.items()}
 
 
-def prepare(
-    machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks
-) -> tuple[float, int] | None:
-    """The speed of schedule async with prepared outcomes, and how many; None if they are impossible or of unknown cost.
+def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[float] = DEFAULT.ranks) -> PairModel:
+    """A pair with the times of `machine`, each of whose candidates is accepted with the same probability.
 
     `ranks`: see Lookahead.
     """
-    if not machine.branch_s or machine.latency_s:
-        return None
-    guesses = constant(acceptance)
-    found = foresee(machine, Schedule.ASYNC, guesses, n_max, _N_TOKENS, branches=None, ranks=ranks)
-    return min(most_rate(machine, acceptance, n_max), found.rate), found.n_branches
+    pair = PairModel(n_max, 2 * n_max, apart=True, branches=None, aborts=machine.aborts)
+    inform(pair, machine)
+    state = pair.calibration.state()
+    same = {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance, "ranks": list(ranks)}
+    pair.calibration.restore(state | same)
+    return pair
 
 
-def most_rate(machine: Machine, acceptance: float, n_max: int) -> float:
-    """The limit of all schedules, in tokens/s: sequential ones have other costs than concurrent ones."""
-    n = n_max + 1
-    return max(
-        forecast.limit(machine.target_s[:n], machine.draft_s, acceptance),
-        forecast.limit(machine.beside_target_s[:n], machine.beside_draft_s, acceptance),
-    )
+def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
+    """The prospects of a pair whose costs are known. `prepares`: whether the draft may prepare outcomes."""
+    pair.choose_branches(allowed=False)
+    found = pair.forecasts(constant=constant)
+    prepared = None
+    if prepares:
+        pair.choose_branches(allowed=True)
+        prepared = pair.forecasts(constant=constant)[Schedule.ASYNC]
+    n, acceptance = pair.n_max + 1, pair.calibration.mean
+    limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.beside))
+    # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
+    limit = max(*limits, *(each.rate for each in found.values()), prepared.rate if prepared else 0.0)
+    prospects = Prospects(found, prepared, limit, pair.n_max)
+    return replace(prospects, enough=_sufficient(pair, prospects.best, constant=constant))
 
 
-def render(
-    machine: Machine,
-    acceptance: float,
-    rates: dict[Schedule, float],
-    n_max: int,
-    prepared: tuple[float, int] | None = None,
-) -> list[str]:
-    """The predicted `rates` and what prepare() found as a table, with the settings that reach them."""
-    sync = _sequential(machine, acceptance, n_max)
-    both = _concurrent(machine, acceptance, n_max)
-    drafts = f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"
+def _sufficient(pair: PairModel, schedule: Schedule, *, constant: bool) -> int:
+    """The smallest --draft within 1 % of the best for this schedule."""
+    rates = []
+    for n in range(1, pair.n_max + 1):
+        limited = copy(pair)
+        limited.n_max, limited.n_ahead = n, 2 * n
+        rates.append(limited.forecasts(constant=constant)[schedule].rate)
+    return next(n for n, rate in enumerate(rates, 1) if rate >= 0.99 * max(rates))
+
+
+def render(prospects: Prospects) -> list[str]:
+    """A table, with the settings that reach each rate."""
+    off, sync, both = (prospects.found[each] for each in (Schedule.OFF, Schedule.SYNC, Schedule.ASYNC))
+    prepared = prospects.prepared
     rows = [
-        ("plain", rates[Schedule.OFF], "the target alone"),
-        ("sequential", rates[Schedule.SYNC], drafts),
-        ("concurrent", rates[Schedule.ASYNC], f"wait for {both.n_wait}, verify up to {both.n_verify}"),
-        *([("prepared", prepared[0], f"prepare {prepared[1] or 'no'} outcomes")] if prepared else []),
-        ("limit", most_rate(machine, acceptance, n_max), "min(1/t_d, E/T(k+1))"),
+        ("plain", off.rate, "the target alone"),
+        ("sequential", sync.rate, f"draft {sync.n_verify}, then verify" if sync.n_verify else "no drafting"),
+        ("concurrent", both.rate, f"wait for {both.n_wait}, verify up to {both.n_verify}"),
+        *([("prepared", prepared.rate, f"prepare {prepared.n_branches or 'no'} outcomes")] if prepared else []),
+        ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
     ]
-    plain = rates[Schedule.OFF]
-    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / plain:5.2f}×   {words}" for name, rate, words in rows]
-    best = fastest(rates | {Schedule.ASYNC: max(rates[Schedule.ASYNC], prepared[0])} if prepared else rates)
-    return [*lines, f"best: --schedule {best.value}{sufficient(machine, acceptance, best, n_max)}"]
+    lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
+    return [*lines, f"best: --schedule {prospects.best.value}{sufficient(prospects)}"]
 
 
 def fastest(rates: dict[Schedule, float]) -> Schedule:
@@ -108,31 +138,16 @@ def fastest(rates: dict[Schedule, float]) -> Schedule:
     return max(rates, key=lambda schedule: (round(rates[schedule] / rates[Schedule.OFF], 6), schedule is Schedule.OFF))
 
 
-def sufficient(machine: Machine, acceptance: float, schedule: Schedule, n_max: int) -> str:
-    """The smallest --draft within 1 % of the best for this schedule, in words."""
-    if schedule is Schedule.OFF:
-        return ""
-    sizes = range(1, n_max + 1)
-    settings = _sequential if schedule is Schedule.SYNC else _concurrent
-    rates = [settings(machine, acceptance, k).rate for k in sizes]
-    enough = next(k for k, rate in zip(sizes, rates, strict=True) if rate >= 0.99 * max(rates))
-    return f"; --draft {enough} is sufficient"
-
-
-def _sequential(machine: Machine, acceptance: float, n_max: int) -> Forecast:
-    return forecast.taking_turns(machine.target_s[: n_max + 1], machine.draft_s, acceptance, machine.latency_s)
-
-
-def _concurrent(machine: Machine, acceptance: float, n_max: int) -> Forecast:
-    draft_s = machine.beside_draft_s
-    latency_s = machine.latency_s + (0.0 if machine.aborts else draft_s / 2)
-    return forecast.overlapped(machine.beside_target_s[: n_max + 1], draft_s, acceptance, 2 * n_max, latency_s)
+def sufficient(prospects: Prospects) -> str:
+    """The smallest --draft that is sufficient, in words."""
+    return "" if prospects.best is Schedule.OFF else f"; --draft {prospects.enough} is sufficient"
 
 
 class _Inputs(NamedTuple):
     machine: Machine
     acceptance: float
     ranks: Sequence[float] = DEFAULT.ranks
+    n_known: int = MAX_DRAFT + 1  # the largest batch of the target whose time is given
 
 
 class _Known(NamedTuple):
@@ -142,8 +157,10 @@ class _Known(NamedTuple):
     draft: Times | None = None
     beside_target: Times | None = None
     beside_draft: Times | None = None
+    pair_ms: float | None = None  # the draft's for two tokens in one decode
     acceptance: float | None = None
     ranks: Sequence[float] = DEFAULT.ranks
+    n_known: int = MAX_DRAFT + 1  # see _Inputs
 
 
 def _inputs(options: PlanOptions) -> _Inputs:
@@ -152,10 +169,15 @@ def _inputs(options: PlanOptions) -> _Inputs:
     known = _read_statistics(options.stats)
     if options.target_ms or options.table:
         times = read_table(options.table) if options.table else _parse_times(options.target_ms or "", "--target-ms")
-        known = known._replace(target=times, beside_target=times)
+        n_known = max(times) if len(times) > 1 else MAX_DRAFT + 1
+        known = known._replace(target=times, beside_target=times, n_known=n_known)
     if options.draft_ms is not None:
         times = _parse_times(options.draft_ms, "--draft-ms")
-        known = known._replace(draft=times, beside_draft=times)
+        known = known._replace(draft=times, beside_draft=times, pair_ms=None)
+    if options.draft_pair_ms is not None:
+        if not _LEAST_MS <= options.draft_pair_ms <= _MOST_MS:
+            raise UsageError(f"--draft-pair-ms must be a time in ms, not {options.draft_pair_ms:g}")
+        known = known._replace(pair_ms=options.draft_pair_ms)
     accept = known.acceptance if options.accept is None else options.accept
     latency_ms = options.latency_ms or 0.0
     if not 0 <= latency_ms <= _MOST_MS:
@@ -170,12 +192,12 @@ def _inputs(options: PlanOptions) -> _Inputs:
         raise UsageError(f"--accept must be between 0 and 1, not {accept:g}")
     if latency_ms:
         machine = replace(machine, latency_s=latency_ms / 1000)
-    return _Inputs(machine, accept, known.ranks)
+    return _Inputs(machine, accept, known.ranks, MAX_DRAFT + 1 if options.machine else known.n_known)
 
 
 def _machine_of(options: PlanOptions) -> Machine:
-    if options.target_ms or options.table or options.draft_ms:
-        raise UsageError("--machine has all times: remove --target-ms, --table and --draft-ms")
+    if options.target_ms or options.table or options.draft_ms or options.draft_pair_ms:
+        raise UsageError("--machine has all times: remove --target-ms, --table, --draft-ms and --draft-pair-ms")
     pair = read_pair(options.machine or "", MAX_DRAFT)
     if pair.assumed:
         say(f"assumed, not measured: {', '.join(pair.assumed)}")
@@ -191,6 +213,7 @@ def _assembled(known: _Known) -> Machine | None:
         known.draft[1] / 1000,
         _curve(known.beside_target),
         known.beside_draft[1] / 1000,
+        pair_s=(known.pair_ms or 0.0) / 1000,
         branch_s=branch_s,
     )
 
@@ -232,10 +255,14 @@ def _read_statistics(path: Path | None) -> _Known:
         times, concurrent = (_checked({n: float(ms) for n, ms in enumerate(curve, 1)}) for curve in curves)
         draft_ms, concurrent_draft_ms = (_checked({1: float(ms)}) for ms in drafts)
         accept, ranks = float(policy["acceptance"]), DEFAULT.ranks
+        pair_ms = policy.get("pair_ms")
+        pair = _checked({1: float(pair_ms)})[1] if pair_ms is not None else None
         if by_sequences := policy.get("draft_ms_by_sequences"):  # earlier versions had none
             concurrent_draft_ms = _checked({n: float(ms) for n, ms in enumerate(by_sequences, 1)})
             ranks = tuple(min(max(float(share), 0.0), 1.0) for share in policy["ranks"])
-        return _Known(times, draft_ms, concurrent, concurrent_draft_ms, accept, ranks)
+        # Earlier versions did not say which sizes were measured.
+        n_known = int(max((policy.get("measured") or {}).get("alone") or times))
+        return _Known(times, draft_ms, concurrent, concurrent_draft_ms, pair, accept, ranks, n_known)
     except OSError as error:
         raise UsageError(f"--json {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

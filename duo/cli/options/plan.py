@@ -26,6 +26,10 @@ class PlanOptions:
         "--draft-ms", metavar="MS|N:MS,…",
         help="Milliseconds per decode of the draft: of one token, or a list of N:MS for one token in each of N "
         "sequences, to predict what prepared outcomes gain (--branches).")] = None
+    draft_pair_ms: Annotated[float | None, typer.Option(
+        "--draft-pair-ms", metavar="MS",
+        help="Milliseconds per decode of the draft of two tokens, as which it reads the last two after all candidates "
+        "were accepted. Default: 1.3 times that of one, and the output says that it is assumed.")] = None
     machine: Annotated[str | None, typer.Option(
         "--machine", metavar="FILE[:PAIR]",
         help="Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.")] = None

@@ -12,6 +12,7 @@ import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
+from duo.engine.cores_in_use import CoresInUse
 from duo.engine.draft import DraftRequest
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
@@ -101,6 +102,24 @@ def begun(draft: FakeContext, policy: Policy | None = None) -> Unthreaded:
     return made
 
 
+class Limited(CoresInUse):
+    """Follows a script: the limit in each of the target's decodes."""
+
+    def __init__(self, *limits: int) -> None:
+        super().__init__()
+        self._script = iter(limits)
+        self._now = next(self._script)
+
+    @property
+    def limit(self) -> int:
+        return self._now
+
+    def begin(self) -> None: ...
+
+    def decoded(self, n_tokens: int, seconds: float) -> None:  # noqa: ARG002
+        self._now = next(self._script, self._now)
+
+
 class Writing(Generation):
     """A generation, its metrics and its local draft."""
 
@@ -115,6 +134,7 @@ class Writing(Generation):
         remote: RemoteSource | None = None,
         alone: Policy | None = None,
         n_logprobs: int | None = None,
+        cores: CoresInUse | None = None,
     ) -> None:
         """`alone`: the policy while there is no draft; then there is a lookup."""
         self.metrics = Metrics()
@@ -124,7 +144,9 @@ class Writing(Generation):
             lookup = Lookup()
             lookup.begin(prompt)
             request = replace(request, lookup=lookup)
-        super().__init__(target, request, Matching(Greedy()), threads, local, remote, on_prompt, alone, n_logprobs)
+        super().__init__(
+            target, request, Matching(Greedy()), threads, local, remote, on_prompt, alone, n_logprobs, cores
+        )
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""
@@ -144,9 +166,10 @@ def make_generation(
     prompt: Sequence[int] = PROMPT,
     on_prompt: Callable[[int], None] = lambda _: None,
     remote: RemoteSource | None = None,
+    cores: CoresInUse | None = None,
 ) -> Writing:
-    local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads) if draft is not None else None
-    return Writing(target, local, ending, threads, prompt, on_prompt, remote)
+    local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores) if draft is not None else None
+    return Writing(target, local, ending, threads, prompt, on_prompt, remote, cores=cores)
 
 
 def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None) -> list[int]:

@@ -16,8 +16,8 @@ from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source, Step, TokenLogprobs
-from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
-from tests.unit.engine.helpers import PROMPT, Writing, draft_threads, make_ending, make_generation, run
+from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, next_token, restless, text_after
+from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -349,3 +349,38 @@ def test_without_logprobs_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -
     assert len(write_logprobs(True, 0, n_predict=5)[1]) == 5
     monkeypatch.setattr("duo.engine.generation.logprobs", None)
     assert write_logprobs(True, None, n_predict=5)[1] == ()
+
+
+# Threads
+
+
+def test_the_targets_threads_are_within_the_free_cores() -> None:
+    target = FakeContext()
+    generation = make_generation(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
+    assert run(generation) == TEXT[:8]
+    assert target.teams == [0, 6, 3, 3, 1, 6, 6, 6], "0: the prompt, with those that the context was made with"
+
+
+def test_the_threads_for_a_prompt_follow_the_free_cores_from_batch_to_batch() -> None:
+    target, prompt = FakeContext(n_batch=4), list(range(N_VOCAB)) + [3]
+    run(make_generation(target, None, make_ending(3), prompt=prompt, cores=Limited(0, 2, 2, 0)))
+    assert target.batches == [4, 4, 4, 4, 2, 1, 1]
+    assert target.teams == [0, 2, 2, 8, 8, 6, 6]
+
+
+def test_times_are_learned_for_the_number_of_cores_with_which_they_were_measured() -> None:
+    events: list[object] = []
+
+    class Learning(Eager):
+        def use_cores(self, n_cores: int) -> None:
+            super().use_cores(n_cores)
+            events.append(n_cores)
+
+        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+            super().learn_step(n_tokens, cost)
+            events.append(target.teams[-1])
+
+    target, alone = FakeContext(), Learning(4, 6, Schedule.OFF)
+    cores = Limited(0, 0, 3, 3, 0)
+    run(Writing(target, None, make_ending(6), alone=alone, cores=cores))
+    assert [event for event in events[events.index(6) :]] == [6, 3, 3, 3, 0, 6, 6]

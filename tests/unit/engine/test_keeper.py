@@ -32,7 +32,7 @@ class Watched:
     @property
     def kept_s(self) -> float | None:
         """T(1) in the profile."""
-        kept: dict[str, list[float]] = self.keeper.state()["alone"]["target_s"]
+        kept: dict[str, list[float]] = self.keeper.state()["costs"]["0"][0]["target_s"]
         return kept["1"][0] if kept else None
 
 
@@ -57,7 +57,7 @@ def test_of_a_busy_machine_only_what_does_not_depend_on_it_is_kept(watched: Watc
     assert watched.keeper.n_others > 0
     assert watched.kept_s is None
     kept = watched.keeper.state()
-    assert kept["beside"]["draft_s"] == kept["alone"]["draft_s"] == {}
+    assert [costs["draft_s"] for costs in kept["costs"]["0"]] == [{}, {}]
     assert kept["acceptance"] == watched.policy.state()["acceptance"] != {}
     Policy(4, 8).restore(kept)
 
@@ -67,6 +67,14 @@ def test_the_times_before_the_first_disturbance_are_kept(watched: Watched) -> No
     for seconds, n_others in ((0.5, BUSY), (0.4, QUIET)):  # which began with what the busy machine has taught
         watched.text(seconds, n_others)
         assert watched.kept_s == pytest.approx(0.1)
+
+
+def test_times_with_the_cores_that_others_leave_are_kept_as_such(watched: Watched) -> None:
+    watched.policy.use_cores(1)
+    watched.text(0.2, BUSY)
+    kept = watched.keeper.state()["costs"]
+    assert kept["1"][0]["target_s"]["1"][0] == pytest.approx(0.2)
+    assert kept["0"][0]["target_s"] == {}
 
 
 def test_a_failed_text_may_have_been_disturbed_too(watched: Watched) -> None:

@@ -17,6 +17,7 @@ from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
 from tests.unit.engine.helpers import (
     PROMPT,
+    Limited,
     Writing,
     draft_threads,
     make_ending,
@@ -178,6 +179,37 @@ def test_prefill_is_concurrent_only_on_separate_hardware(schedule: Schedule, apa
     assert counts == [(n_alive, bool(n_alive))] * 5
     assert target.teams[0] == 0
     assert target.teams[-1] == (THREADS.beside[0] if schedule is ASYNC else THREADS.target)
+
+
+# Free cores
+
+
+def test_a_sequential_draft_is_within_the_free_cores() -> None:
+    target, draft = FakeContext(), FakeContext()
+    run(make_generation(target, draft, make_ending(N), Eager(8, 8, SYNC, draft_threads=(3,)), cores=Limited(2)))
+    assert {team for size, team in zip(draft.batches, draft.teams, strict=True) if size == 1} == {2}
+    assert {team for size, team in zip(draft.batches, draft.teams, strict=True) if size > 1} == {2}
+
+
+def test_a_concurrent_draft_begins_anew_with_the_threads_that_are_left() -> None:
+    threads = replace(THREADS, beside=(4, 2))
+    target, draft = FakeContext(), FakeContext(n_ctx=2000)
+    drafted: list[int] = []
+
+    def during() -> None:
+        n = len(draft.batches)
+        drafted.append(n)
+        until(lambda: len(target.batches) == 1 or len(draft.batches) > n or len(draft_threads()) == 0)
+
+    target.during = during
+    cores = Limited(0, 0, 0, 3, 3, 3, 3, 0)
+    generation = make_generation(target, draft, make_ending(N), Eager(1, 60), threads, cores=cores)
+    assert run(generation) == TEXT
+    assert target.teams[1:3] == [4, 4]
+    assert target.teams[3:7] == [2, 2, 2, 2]
+    assert target.teams[7:9] == [4, 4]
+    teams = [team for i, team in enumerate(draft.teams) if i == 0 or team != draft.teams[i - 1]]
+    assert teams == [2, 1, 2], "the draft's"
 
 
 # Drafts that end
