@@ -8,12 +8,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from duo.diagnose.target_meter import SIZES, Progress, Stopped, TargetMeter
-from duo.diagnose.timing import ROUNDS, Group, Series, draft_group, group_of_both, group_with_branches, target_group
+from duo.diagnose.timing import (
+    ROUNDS,
+    Group,
+    MeasurementError,
+    Series,
+    draft_group,
+    group_of_both,
+    group_with_branches,
+    target_group,
+)
 from duo.engine.decoder import Decoder
 from duo.engine.drafter import Accepted, Drafter
 from duo.engine.metrics import Metrics
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError
+from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.types import Guess
 
@@ -27,14 +37,16 @@ class Measurements:
 
     target: dict[tuple[int, int], float] = field(default_factory=dict)  # by (threads, tokens in the batch)
     draft: dict[int, float] = field(default_factory=dict)  # by threads
+    pair: dict[int, float] = field(default_factory=dict)  # the draft's for two tokens in one decode, by threads
     # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
     beside: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
     branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
+    doubts: str = ""  # why the times are not reliable; empty: they are
 
     def scale_draft(self, factor: float) -> None:
         """Multiply the draft's times by its tokens for one of the target's."""
-        self.draft = {n: factor * seconds for n, seconds in self.draft.items()}
+        self.draft, self.pair = ({n: factor * s for n, s in times.items()} for times in (self.draft, self.pair))
         self.beside = {split: (times, factor * seconds) for split, (times, seconds) in self.beside.items()}
 
 
@@ -49,9 +61,11 @@ class Meter(TargetMeter):
         stop: threading.Event,
         n_jobs: int = 1,
         note: Callable[[str], None] = lambda _: None,
+        *,
+        tolerant: bool = False,
     ) -> None:
         """See TargetMeter."""
-        super().__init__(target, progress, stop, n_jobs, note)
+        super().__init__(target, progress, stop, n_jobs, note, tolerant=tolerant)
         self._draft = draft
 
     def measure(
@@ -61,19 +75,25 @@ class Meter(TargetMeter):
         splits: Sequence[tuple[int, int]],
         n_more: int,
     ) -> Measurements:
-        """Measure all times for these numbers of threads. `n_more`: what will be measured later."""
+        """Measure all times for these numbers of threads. `n_more`: what will be measured later.
+
+        A tolerant meter may leave out sizes. Raises MeasurementError if it has too little.
+        """
         alone = [target_group(n_threads, self._sizes) for n_threads in target_threads]
         drafts = [draft_group(n_threads) for n_threads in draft_threads]
+        pairs = [draft_group(n_threads, 2) for n_threads in draft_threads]
         both = [group_of_both(split, self._sizes) for split in splits]
-        self._n_jobs = (len(alone) + len(both)) * len(self._sizes) + len(drafts) + n_more
-        self._settle([*alone, *drafts, *both])
-        found = Measurements()
+        n_times = (len(alone) + len(both)) * len(self._sizes) + len(drafts) + len(pairs)
+        self._n_jobs = round(self._n_done) + n_times + n_more
+        self._settle([*alone, *drafts, *pairs, *both])
+        found = Measurements(doubts=self.doubts)
         for group in alone:
-            found.target |= {(group.threads[0], n): s for n, s in zip(SIZES, group.curve(SIZES), strict=True)}
-        for group in drafts:
-            found.draft[group.threads[1]] = _draft_s(group)
-        for group in both:
-            found.beside[group.threads] = dict(zip(SIZES, group.curve(SIZES), strict=True)), _draft_s(group)
+            found.target |= {(group.threads[0], n): seconds for n, seconds in group.times.items()}
+        for groups, times in ((drafts, found.draft), (pairs, found.pair)):
+            times |= {group.threads[1]: _draft_s(group) for group in groups if group.is_known}
+        found.beside = {group.threads: (group.times, _draft_s(group)) for group in both if group.is_known}
+        if not found.target or not found.draft or not found.beside:
+            raise MeasurementError(f"the machine cannot be measured now: {self.doubts}; try again when it is idle")
         return found
 
     def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
@@ -83,11 +103,11 @@ class Meter(TargetMeter):
         """
         groups = [group_with_branches(split, n) for n in sizes]
         self._settle(groups)
-        return {group.n_sequences: _draft_s(group) for group in groups}
+        return {group.n_sequences: _draft_s(group) for group in groups if group.is_known}
 
-    def draft_time(self, n_threads: int) -> float:
-        """The draft's time for one token."""
-        group = draft_group(n_threads)
+    def draft_time(self, n_threads: int, n_tokens: int = 1) -> float:
+        """The draft's time for a decode of so many tokens."""
+        group = draft_group(n_threads, n_tokens)
         self._settle([group])
         return _draft_s(group)
 
@@ -151,8 +171,9 @@ class Meter(TargetMeter):
         self._prepare(self._draft, group.threads[1])
         if not group.target:
             self._begin(group.draft.what, 0.0 if again else 1 / ROUNDS)
+            tokens = list(range(200, 200 + group.n_tokens))
             for _ in range(_DRAFT_TOKENS // ROUNDS):
-                self._repeat(self._draft, 1, group.draft, 0.0)
+                self._time_call(self._draft, lambda: self._draft.decode(tokens), group.draft)
             return
         with self._drafting(group.draft, group.n_sequences):
             super()._run(group, again=again)
@@ -197,6 +218,13 @@ class Meter(TargetMeter):
 def _draft_s(group: Group) -> float:
     assert group.draft is not None
     return group.draft.seconds
+
+
+def learn_scores(policy: Policy, scores: Sequence[tuple[float, bool]]) -> None:
+    """Learn all scores of a measurement alike; in a run, the last of them count most."""
+    policy.learn_scores(scores)
+    share = sum(right for _, right in scores) / len(scores)
+    policy.calibration.restore(policy.calibration.state() | {"mean": share})
 
 
 class _Reader:

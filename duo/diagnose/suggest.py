@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from duo.config import EngineConfig
-from duo.diagnose.measure import Meter
+from duo.diagnose.measure import Meter, learn_scores
 from duo.diagnose.target_meter import SIZES, Progress, TargetMeter
 from duo.engine.contexts import draft_context, target_context
 from duo.engine.threads import ON_CPU, plan_threads
@@ -21,18 +21,16 @@ from duo.engine.warmup import warm_up
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
 from duo.llama.vocabulary import vocabulary_difference
-from duo.spec import forecast
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, drawn, replay
+from duo.spec.simulate import Machine, inform
 from duo.spec.types import Source, common_prefix
 
 N_MAX = SIZES[-1] - 1  # candidates in the largest batch
 _BESIDE = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft; between them, it slows down alike
 _LEAST_CTX = 256  # enough for what is timed
 _LEAST_GAIN = 1.02  # below, a draft does not pay: two measurements differ by as much
-_N_FORECAST = 2000  # tokens of a replay: enough to make the cost of learning insignificant
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +145,11 @@ class Suggester:
         context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
-            n_jobs = len(threads.draft) + len(_BESIDE) + len(target.texts)
+            n_jobs = len(threads.draft) + 1 + len(_BESIDE) + len(target.texts)
             meter = Meter(self._context, context, show, stop, n_jobs, self._note)
             self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BESIDE) / len(SIZES))
             draft_s, n_threads = min((meter.draft_time(n), n) for n in threads.draft)
+            pair_s = meter.draft_time(n_threads, 2)
             found, beside_draft_s = meter.both(threads.beside, _BESIDE)
             scores: list[tuple[float, bool]] = []
             ratios = []
@@ -162,7 +161,13 @@ class Suggester:
         # A concurrent decode cannot be faster: where it seems so, the measurement is noisy.
         slower = np.interp(SIZES, _BESIDE, [max(1.0, found[n] / target.target_s[n - 1]) for n in _BESIDE])
         beside_s = _increasing([float(seconds) for seconds in slower * target.target_s])
-        machine = Machine(target.target_s, ratio * draft_s, beside_s, ratio * max(draft_s, beside_draft_s))
+        machine = Machine(
+            target.target_s,
+            ratio * draft_s,
+            beside_s,
+            ratio * max(draft_s, beside_draft_s),
+            pair_s=ratio * max(draft_s, pair_s),
+        )
         return DraftFigures(differs, machine, scores, forecast_rates(machine, scores, self.n_max))
 
     def _announce(self, meter: TargetMeter, n_threads: int, n_groups: float) -> None:
@@ -184,18 +189,13 @@ def _increasing(times: Sequence[float]) -> list[float]:
 
 
 def forecast_rates(machine: Machine, scores: Sequence[tuple[float, bool]], n_max: int) -> dict[Schedule, float]:
-    """The rate of each schedule in tokens/s, by a simulation of the policy with candidates of these `scores`.
-
-    Never above what a draft that is always right would reach.
-    """
-    if not any(right for _, right in scores):
-        return dict.fromkeys(Schedule, 1 / machine.target_s[0])
-    most = forecast.limit(machine.target_s[: n_max + 1], machine.draft_s, 1.0)
-    rates = {}
-    for schedule in Schedule:
-        policy = Policy(n_max, 2 * n_max, (schedule,), apart=True)
-        rates[schedule] = min(most, replay(policy, machine, drawn(scores), _N_FORECAST).rate)
-    return rates
+    """The forecast of each schedule in tokens/s, with candidates of these `scores`."""
+    policy = Policy(n_max, 2 * n_max, apart=True)
+    inform(policy, machine)
+    policy.begin(0, mode="greedy")
+    if scores:
+        learn_scores(policy, scores)
+    return {schedule: each.rate for schedule, each in policy.forecasts().items()}
 
 
 def replay_lookup(target: TargetFigures, n_max: int) -> LookupFigures:

@@ -22,7 +22,8 @@ _SHORT_S = 0.2  # the shortest time of which that is accurate
 _N_FIRST = 3  # decodes from which the duration is estimated
 _SLOWER = 1.3  # of which most are concurrent
 _TEXT_SLOWER = 1.5  # a text takes the target, and the draft
-_PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected
+_PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected,
+_RESERVED = 2.0  # of which as many are left, by a tolerant meter, to measure beside other programs
 _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
 
 Progress = Callable[[str, float], None]  # called with what is measured, and the share that is done
@@ -36,7 +37,8 @@ class TargetMeter:
     """Measures one target, on the calling thread. Raises Stopped soon after `stop` is set.
 
     Times that other programs have disturbed are not used: it waits for them, and measures again. It raises
-    MeasurementError if there are no reliable times before the limit that announce() has set.
+    MeasurementError if there are no reliable times before the limit that announce() has set. A tolerant one does so
+    only if there are no times at all: see `doubts`.
     """
 
     def __init__(
@@ -46,11 +48,14 @@ class TargetMeter:
         stop: threading.Event,
         n_jobs: int = 1,
         note: Callable[[str], None] = lambda _: None,
+        *,
+        tolerant: bool = False,
     ) -> None:
         """The context must have room for 64 tokens and 32 rows of logits. `n_jobs`: how many times will be measured.
 
         `note` gets a line for people when the machine is busy.
         """
+        self.doubts = ""  # why the times are not reliable; empty: they are
         self._target = target
         self._progress = progress
         self._stop = stop
@@ -58,7 +63,8 @@ class TargetMeter:
         self._n_done = 0.0
         self._note = note
         self._sizes: Sequence[int] = SIZES
-        self._end = math.inf
+        self._end = self._wait_end = math.inf
+        self._tolerant = tolerant
         self._n_threads = 1  # the most that compute
         self._n_others = 0.0  # processors that other programs used
         self._since = moment()
@@ -85,6 +91,7 @@ class TargetMeter:
         expected_s = _SLOWER * n_groups * sum(times) + _TEXT_SLOWER * n_tokens * one_s / n_threads
         limit_s = _PATIENCE_S + _PATIENCE * expected_s
         self._end = time.perf_counter() + limit_s
+        self._wait_end = self._end - (_RESERVED * expected_s if self._tolerant else 0.0)
         return expected_s, limit_s
 
     def target_times(self, n_threads: int) -> list[float]:
@@ -95,6 +102,17 @@ class TargetMeter:
 
     def _settle(self, groups: Sequence[Group]) -> None:
         """Measure all groups in rounds, until the times are reliable."""
+        try:
+            self._measure_all(groups)
+        except MeasurementError:
+            if not self._tolerant:
+                raise
+            self.doubts = self._reason
+            for series in (series for group in groups for series in group.series):
+                series.judge(disturbed=True)
+
+    def _measure_all(self, groups: Sequence[Group]) -> None:
+        """The same. Raises MeasurementError if that is impossible."""
         self._n_threads = max(self._n_threads, *(sum(group.threads) for group in groups))
         self._groups, self._since = groups, moment()
         n_rounds = 0
@@ -105,6 +123,8 @@ class TargetMeter:
             self._stop.wait(max(0.0, _SHORT_S - (moment().now - self._since.now)))
             self._judge(0.0)
             n_rounds += 1
+            if n_rounds >= ROUNDS and self._tolerant and self._is_disturbed and time.perf_counter() >= self._wait_end:
+                raise MeasurementError(self._reason)
             if n_rounds >= ROUNDS and all(group.is_settled for group in groups):
                 doubt(groups)
 
@@ -151,28 +171,34 @@ class TargetMeter:
         if moment().now - self._since.now < least_s:
             return
         self._n_others = others(self._since)
-        disturbed = is_busy(self._n_others, self._n_threads)
         for group in self._groups:
             for series in group.series:
-                series.judge(disturbed=disturbed)
-        if disturbed:
+                series.judge(disturbed=self._is_disturbed)
+        if self._is_disturbed:
             self._wait()
         self._since = moment()
 
     def _wait(self) -> None:
         """Wait until other programs no longer compute."""
-        wait_s = self._end - time.perf_counter()
-        self._note(f"{self._others}: waiting for up to {wait_s:.0f} s, and measuring again")
-        self._note = lambda _: None  # once is enough
-        while is_busy(self._n_others, self._n_threads):
+        if (wait_s := self._wait_end - time.perf_counter()) > 0:
+            self._note(f"{self._reason}: waiting for up to {wait_s:.0f} s, and measuring again")
+            self._note = lambda _: None  # once is enough
+        while self._is_disturbed and (not self._tolerant or time.perf_counter() < self._wait_end):
             self._check()
             since = moment()
             self._stop.wait(_WINDOW_S)
             self._n_others = others(since)
 
     @property
-    def _others(self) -> str:
-        return f"other programs use {self._n_others:.1f} of {usable_cores()} cores"
+    def _is_disturbed(self) -> bool:
+        return is_busy(self._n_others, self._n_threads)
+
+    @property
+    def _reason(self) -> str:
+        """Why there are no reliable times."""
+        if self._is_disturbed:
+            return f"other programs use {self._n_others:.1f} of {usable_cores()} cores"
+        return "the times vary too much"
 
     def _begin(self, what: str, share: float = 1.0) -> None:
         """`share`: of a job that is begun."""
@@ -184,8 +210,7 @@ class TargetMeter:
         if self._stop.is_set():
             raise Stopped
         if time.perf_counter() > self._end:
-            reason = self._others if is_busy(self._n_others, self._n_threads) else "the times vary too much"
-            raise MeasurementError(f"the machine cannot be measured now: {reason}; try again when it is idle")
+            raise MeasurementError(f"the machine cannot be measured now: {self._reason}; try again when it is idle")
 
     def write(
         self, prompt: Sequence[int], n_tokens: int, n_threads: int, is_end: Callable[[int], bool] = lambda _: False

@@ -90,8 +90,14 @@ class Group:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a time of each decode."""
-        return all(series.is_known for series in self.series)
+        """Whether the target was timed with one token, and the draft, as far as they run."""
+        needed = [self.draft, *list(self.target.values())[:1]]
+        return all(series.is_known for series in needed if series is not None)
+
+    @property
+    def times(self) -> dict[int, float]:
+        """The target's times by tokens in the batch; empty without that of one token."""
+        return {n: series.seconds for n, series in self.target.items() if series.is_known} if self.is_known else {}
 
     def curve(self, sizes: Sequence[int]) -> list[float]:
         """The target's times by `sizes`, linear between those that were measured."""

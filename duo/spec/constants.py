@@ -65,6 +65,7 @@ class PolicyConfig:
     few: int = 5  # measurements after which a mean is reported
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,
     kept_scores: int = 12  # and in candidates, of an acceptance rate from other texts
+    surprise: float = 2.3  # standard deviations from which scores contradict what was known
     prior_weight: float = 4.0  # of what is assumed about acceptance, in candidates per bin of confidence
     memory: float = 0.98  # factor by which earlier candidates count less with each new one,
     rate_memory: float = 0.9  # and earlier steps of a text in its measured rate

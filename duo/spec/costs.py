@@ -325,9 +325,9 @@ class Calibration:
             return False
         share = sum(accepted for _, accepted in scores) / len(scores)
         deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(len(scores)))
-        if abs(deviation) > 2:
+        if abs(deviation) > DEFAULT.surprise:
             self._all.n = min(self._all.n, 2)
-        return deviation > 2
+        return deviation > DEFAULT.surprise
 
     def _begin_ranks(self, shares: Iterable[float], n: int = 4) -> None:
         self._ranks = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]

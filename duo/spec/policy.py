@@ -176,10 +176,7 @@ class Policy(PairModel):
         self._lookup_budget.begin(None, is_first=is_first)
         for costs in (self.alone, self.beside):
             costs.begin()
-        if self._apart:  # such a draft costs nothing while it is compared with the text
-            self._update_forecast()
-        else:
-            self._review()
+        self._review()
 
     def decide(
         self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
@@ -423,7 +420,7 @@ class Policy(PairModel):
     def _untried(self) -> set[Schedule]:
         """The schedules whose forecasts rest on what is assumed."""
         found = {Schedule.ASYNC} if not self.beside.is_measured and not self._apart else set[Schedule]()
-        return found if self.calibration.n_scored else {Schedule.SYNC, Schedule.ASYNC}
+        return found if self.calibration.n_scored >= self.config.kept_scores else {Schedule.SYNC, Schedule.ASYNC}
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""

@@ -62,10 +62,10 @@ class Chooser:
         self.changes: list[Change] = []
         self.n_tokens = 0
         self._n_steps = 0  # since the last change
-        # At this number of steps; a draft with hardware of its own costs nothing meanwhile.
-        self._next_review = self._config.review_steps if self.now is Schedule.ASYNC else self._config.first_review
+        self._next_review = self._config.first_review  # at this number of steps
         self._n_room: int | None = None
         self._invested_s = 0.0  # prefill that should pay later
+        self._is_trial = False  # whether little was ever measured of the schedule
         self._tried: set[Schedule] = {self.now}  # in this text
 
     def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
@@ -103,9 +103,11 @@ class Chooser:
 
         `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
         """
+        if self.now is self._first is Schedule.ASYNC and self.n_tokens < self._config.review_steps:
+            return  # a draft with hardware of its own costs nothing while it is compared with the text
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
         best = max(self.allowed, key=lambda schedule: (outlooks[schedule].rate, schedule is self.now))
-        here = outlooks[self.now]
+        here, self._is_trial = outlooks[self.now], self.now in untried
         if best is not self.now and self._pays(best, outlooks, entry_s, untried):
             self._invested_s += 0.0 if best in untried else entry_s
             self._change(best, f"{outlooks[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
@@ -170,7 +172,8 @@ class Chooser:
     def _is_overdrawn(self, outlooks: Outlooks) -> bool:
         if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or not self._lacks_credit:
             return False
-        return outlooks[self.now].low < outlooks[Schedule.OFF].rate
+        here = outlooks[self.now]
+        return (here.low if self._is_trial else here.rate) < outlooks[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
         self.now = schedule

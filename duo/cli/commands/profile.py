@@ -35,13 +35,26 @@ class Learned:
 
     @property
     def target_s(self) -> float | None:
-        """T(1)."""
-        return self.policy.alone.target_s(1) or None
+        """T(1), if it was measured."""
+        return self.policy.alone.target_s(1) if self.policy.alone.n_measured(1) else None
 
     @property
     def draft_s(self) -> float | None:
-        """The draft's time per token."""
-        return self.policy.alone.draft_s or self.policy.beside.draft_s or None
+        """The draft's time per token, if it was measured."""
+        models = (self.policy.alone, self.policy.beside)
+        return next((costs.draft_s for costs in models if costs.state()["draft_s"]), None)
+
+    @property
+    def assumed(self) -> str:
+        """What the forecasts assume, in words."""
+        alone, beside = self.policy.alone, self.policy.beside
+        sizes = {int(n) for costs in (alone, beside) for n in costs.state()["target_s"]}
+        known = {
+            "batches of several tokens": max(sizes, default=1) > 1,
+            "both models at once": beside.is_measured,
+            "the draft's time for two tokens": alone.state()["pair_s"],
+        }
+        return ", ".join(words for words, is_known in known.items() if not is_known)
 
 
 def profile(options: ProfileOptions) -> int:
@@ -122,10 +135,12 @@ def show(one: SavedProfile) -> list[str]:
         lines.append(f"{role:<10}{model.path}, {size_of(model.n_bytes)}, {_place(model, key)}")
     lines.append(f"machine   {', '.join(key.devices)}; {key.cores} cores")
     lines.append(f"threads   {_threads(one.document, key, brief=False)}")
-    for name, words in (("alone", "alone"), ("beside", "while the draft computes")):
-        if times := one.document["policy"][name]["target_s"]:  # restored without an error
-            measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
-            lines.append(f"times     {measured} ms {words}")
+    for n_cores, both in one.document["policy"]["costs"].items():  # restored without an error
+        where = "" if n_cores == "0" else f", {n_cores} of the cores free"
+        for costs, words in zip(both, ("alone", "while the draft computes"), strict=True):
+            if times := costs["target_s"]:
+                measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
+                lines.append(f"times     {measured} ms {words}{where}")
     if found.draft_s and len(key.models) > 1:
         lines.append(f"draft     {_ms(found.draft_s)} ms per token")
     lines += [
@@ -135,7 +150,7 @@ def show(one: SavedProfile) -> list[str]:
     ]
     if found.rates:
         rates = ", ".join(f"{schedule.value} {rate:.1f}" for schedule, rate in found.rates.items())
-        lines.append(f"forecast  tokens/s: {rates}")
+        lines.append(f"forecast  tokens/s: {rates}{found.assumed and f'; assumed: {found.assumed}'}")
     return lines
 
 

@@ -28,10 +28,10 @@ from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
 from duo.engine.slot import Drafts, Slot, TextRequest
 from duo.engine.stream import Completion, Stream
+from duo.engine.threads import follows_cores
 from duo.errors import DuoError, UsageError
 from duo.llama.memory import peak_bytes
 from duo.spec.policy import Policy
-from duo.spec.simulate import predict
 
 
 def run(options: RunOptions) -> int:
@@ -64,6 +64,8 @@ def run(options: RunOptions) -> int:
         stream, tokens, status = _write(options, engine, text, config, watch)
         policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
         statistics = _statistics(stream, config, policy)
+        cores = engine.slot.cores
+        statistics["cores"] = {"all": cores.n_cores, "now": cores.limit or cores.n_cores, "fewest": cores.fewest}
         facts = report.facts(engine.slot, asdict(options)) if options.json else {}
         alone = None
         has_rate = statistics["generation"]["tokens_per_s"] is not None
@@ -71,15 +73,16 @@ def run(options: RunOptions) -> int:
             alone, status = _write_alone(engine, stream.request, len(tokens))
         apart = engine.slot.threads.apart or engine.slot.remote is not None
         n_others = engine.slot.keeper.n_others
+        n_threads = None if follows_cores(options.engine_config()) else engine.slot.threads.target
     finish_notices()  # so that the statistics come last
     if alone is not None:
         say(render_comparison(statistics, tokens, alone, exact=options.exact))
     else:
         render = report.render_verbose if options.verbose else report.render
-        say(render(statistics, options.schedule, apart=apart, n_others=n_others))
+        say(render(statistics, options.schedule, apart=apart, n_others=n_others, n_threads=n_threads))
     if options.json:
         if policy is not None:
-            statistics["policy"]["predicted_tokens_per_s"] = predict(policy)
+            statistics["policy"]["predicted_tokens_per_s"] = _forecast(policy)
         with blame("--json", options.json):
             report.write_json(options.json, statistics | facts)
     if options.trace and trace is not None and trace.error is not None:
@@ -187,6 +190,12 @@ def _statistics(stream: Stream, config: GenerationConfig, policy: Policy | None)
     sampling = config.sampling
     statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": config.mode}
     return statistics | ({"policy": policy.statistics()} if policy is not None else {})
+
+
+def _forecast(policy: Policy) -> float | None:
+    """The best rate in tokens/s by what was learned, not corrected by what was measured; None if that is too little."""
+    found = policy.forecasts() if policy.scores else {}
+    return max((found[schedule].rate for schedule in policy.chooser.allowed if schedule in found), default=None)
 
 
 def _live(options: RunOptions, metrics: Metrics) -> Live | None:

@@ -61,10 +61,10 @@ def _model_facts(model: Model) -> dict[str, Any]:
     }
 
 
-def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False, n_others: float = 0.0) -> str:
+def render(statistics: dict[str, Any], schedule: str = "auto", **conditions: Any) -> str:
     """What a run with --schedule `schedule` prints at its end: at most five lines, the last `tokens: N tps: R`.
 
-    `apart`, `n_others`: see verdict().
+    `conditions`: see verdict().
     """
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     sampling = statistics["sampling"]
@@ -89,7 +89,7 @@ def render(statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = 
     elif lookup:
         lines.append(f"lookup  {lookup}")
     if policy and (lookup or has_draft(policy)):
-        lines.append(f"gain    {verdict(statistics, apart=apart, n_others=n_others)}")
+        lines.append(f"gain    {verdict(statistics, **conditions)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory  {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
@@ -135,7 +135,7 @@ def why_not_used(policy: dict[str, Any], *, has_scores: bool) -> str:
         return forecast(policy, has_scores=has_scores)
     if policy["changes"] or policy["schedule"] != Schedule.OFF.value:  # it was to draft
         return "no candidate was ready or worth its time"
-    return f"trying the draft would have taken more than {100 * DEFAULT.time_share:.0f} % of the time"
+    return "trying the draft would have taken more time than may be spent on it"
 
 
 def forecast(policy: dict[str, Any], *, has_scores: bool, brief: bool = False) -> str:
@@ -159,9 +159,7 @@ def last_line(generation: dict[str, Any]) -> str:
     return f"tokens: {generation['tokens']} tps: {generation['tokens_per_s'] or 0:.3f}"
 
 
-def render_verbose(
-    statistics: dict[str, Any], schedule: str = "auto", *, apart: bool = False, n_others: float = 0.0
-) -> str:
+def render_verbose(statistics: dict[str, Any], schedule: str = "auto", **conditions: Any) -> str:
     """All statistics as lines, for -v; the last is that of `render`."""
     prompt, generation, draft = statistics["prompt"], statistics["generation"], statistics["draft"]
     lines = [
@@ -177,6 +175,8 @@ def render_verbose(
         lines.append(
             f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['mode']}"
         )
+    if cores := _cores(statistics):
+        lines.append(f"cores       {cores}")
     policy = statistics.get("policy")
     if not_used := _not_used(draft, policy, schedule):
         lines.append(f"draft       {not_used}")
@@ -186,10 +186,18 @@ def render_verbose(
         lines.append(f"lookup      {_found(lookup)} in {lookup['decodes']} decodes")
     if policy and (lookup or has_draft(policy)):
         lines += _policy_lines(policy, generation["tokens_by_schedule"])
-        lines.append(f"gain        {verdict(statistics, apart=apart, n_others=n_others)}")
+        lines.append(f"gain        {verdict(statistics, **conditions)}")
     if statistics["memory"]["peak_bytes"]:
         lines.append(f"memory      {_memory(statistics)}")
     return "\n".join([*lines, last_line(generation)])
+
+
+def _cores(statistics: dict[str, Any]) -> str:
+    """The cores that other programs have left to the decodes; empty if they have left all."""
+    cores = statistics.get("cores")
+    if cores is None or cores["fewest"] == cores["all"]:
+        return ""
+    return f"other programs left {cores['fewest']} of {cores['all']} at times; now {cores['now']} are used"
 
 
 def _draft_lines(draft: dict[str, Any]) -> list[str]:
@@ -231,14 +239,24 @@ def _policy_lines(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
     lines = [f"schedule    {shares or policy['schedule']}; forecast in tokens/s: {forecasts or '-'}"] if drafts else []
     lines += [f"            {change}" for change in changes[:_CHANGES_SHOWN]]
     lines += [f"            and {more} more changes"] if more > 0 else []
-    for name, words in (("alone", "alone or sequential"), ("beside", "concurrent")):
-        times = policy["target_ms"][name]
-        sizes, milliseconds = ", ".join(times), ", ".join(f"{ms:.1f}" for ms in times.values())
-        if times:
-            draft = f", draft {_value(policy['draft_ms'][name], '.1f', ' ms')}" if drafts else ""
-            lines.append(f"learned     {words}: T({sizes}) = {milliseconds} ms{draft}")
+    lines += _measured(policy, tokens)
     accepted = f"            {_percent(policy['acceptance'])} accepted, λ = {policy['rate']:.1f} tokens/s"
     return [*lines, accepted] if drafts else lines
+
+
+def _measured(policy: dict[str, Any], tokens: dict[str, int]) -> list[str]:
+    """The times that were measured, by size of the batch; those between them are interpolated, larger ones assumed."""
+    lines = []
+    for name, words, schedule in (("alone", "alone or sequential", "sync"), ("beside", "concurrent", "async")):
+        times, ms = policy["target_ms"][name], policy["draft_ms"][name]
+        found = [f"T({', '.join(times)}) = {', '.join(f'{ms:.1f}' for ms in times.values())} ms"] if times else []
+        if earlier := [str(n) for n in policy["measured"][name] if str(n) not in times]:
+            found.append(f"T({', '.join(earlier)}) in earlier runs")
+        if schedule in tokens and ms:  # otherwise it may be assumed
+            found.append(f"draft {ms:.1f} ms")
+        if found:
+            lines.append(f"measured    {words}: {', '.join(found)}")
+    return lines
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from duo.spec import forecast
-from duo.spec.constants import DEFAULT
+from duo.spec.constants import DEFAULT, assumed
 from duo.spec.schedule import Schedule
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
@@ -21,13 +21,16 @@ def has_draft(policy: dict[str, Any]) -> bool:
     return bool(policy["schedules"] != [_OFF])
 
 
-def verdict(statistics: dict[str, Any], *, apart: bool = False, n_others: float = 0.0) -> str:
-    """The speed compared with that of the target alone, and why.
+def verdict(
+    statistics: dict[str, Any], *, apart: bool = False, n_others: float = 0.0, n_threads: int | None = None
+) -> str:
+    """The speed compared with that of the target alone in this run, and why.
 
     `apart`: the draft has hardware of its own. `n_others`: cores that other programs used, if that disturbed the run.
+    `n_threads`: those of the target; None: they follow the free cores.
     """
     generation, policy = statistics["generation"], statistics["policy"]
-    rate, by_schedule, alone_ms = generation["tokens_per_s"], generation["tokens_by_schedule"], policy["alone_ms"]
+    rate, by_schedule, ms = generation["tokens_per_s"], generation["tokens_by_schedule"], policy["alone_ms"]["this_run"]
     n_looked_up = statistics["lookup"]["verified"] if statistics["lookup"] else 0
     is_alone = set(by_schedule) == {_OFF} and n_looked_up <= CLOSE * generation["tokens"]
     if rate and is_alone and not n_others:
@@ -35,15 +38,26 @@ def verdict(statistics: dict[str, Any], *, apart: bool = False, n_others: float 
     shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
     used = f"; tokens: {shares}" if has_draft(policy) and shares else ""
     if n_others:
-        return f"unknown: other programs used {n_others:.1f} cores, which makes every decode slower; try again{used}"
-    if not rate or not (ms := alone_ms["this_run"] or alone_ms["earlier_runs"]):
-        return f"unknown: too few decodes of the target alone{used}"
-    source = "by its decodes" if alone_ms["this_run"] else "in earlier runs"
-    times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s {source}"
+        return f"unknown: {_disturbed(n_others, n_threads, statistics.get('cores'))}{used}"
+    if not rate or not ms:
+        return f"unknown: the target alone was not measured in this run{used}"
+    times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s"
     if times >= 1 + CLOSE:
-        return f"{_who(statistics)} made this {times:.2f} times as fast (alone: {alone}){used}"
+        return f"{_who(statistics)} made this {times:.2f} times as fast (alone: {alone} by its decodes){used}"
     compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
-    return f"{_why_no_gain(statistics, apart=apart)}; {compared} the target alone ({alone}){used}"
+    return f"{_why_no_gain(statistics, apart=apart)}; {compared} the target alone ({alone} by its decodes){used}"
+
+
+def _disturbed(n_others: float, n_threads: int | None, cores: dict[str, int] | None) -> str:
+    """What other programs did, and what to do; `cores` are as in the statistics."""
+    said, n_all, n_left = f"other programs used {n_others:.1f} cores", 0, 0
+    if cores is not None:
+        n_all, n_left = cores["all"], cores["fewest"]
+    if n_threads is not None and 0 < n_left < n_threads:
+        return f"{said}; fewer threads may be faster: -t {n_left}"
+    if n_threads is None and n_left < n_all:
+        said += f", so duo used {n_left} of {n_all} at times"
+    return f"{said}; try again when the machine is idle"
 
 
 def _who(statistics: dict[str, Any]) -> str:
@@ -64,7 +78,7 @@ def _why_no_gain(statistics: dict[str, Any], *, apart: bool) -> str:
     if not alone:
         return "unknown: too little is known about the draft"
     if best >= (1 + CLOSE) * alone:
-        return f"the draft came too late to pay; a longer text, or the next, may be {best / alone:.2f} times as fast"
+        return "the draft came too late to pay; a longer text, or the next, may be faster"
     return ": ".join(filter(None, ("the draft did not pay here", _remedy(policy, was_scored=bool(draft), apart=apart))))
 
 
@@ -74,15 +88,16 @@ def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
     if not curve or not draft_ms or curve[-1] > _DEAREST * len(curve) * curve[0]:
         return ""
     acceptance, excellent = policy["acceptance"], DEFAULT.excellent
+    pair = (policy["pair_ms"] or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0)
     needs = f"it needs {_share_of(draft_ms / curve[0])} the target's time per token"
-    smaller, better = _gain(curve, draft_ms / _SMALLER, acceptance), _gain(curve, draft_ms, excellent)
+    smaller, better = _gain(curve, draft_ms / _SMALLER, pair, acceptance), _gain(curve, draft_ms, pair, excellent)
     if max(smaller, better) >= _WORTH:
         if smaller >= better or not was_scored:
             return f"{needs}; try a smaller one (duo suggest)"
         return f"{100 * acceptance:.0f} % of its tokens are right; try one more like the target (duo suggest)"
-    if _gain(curve, draft_ms / _SMALLER, excellent) >= _WORTH:
+    if _gain(curve, draft_ms / _SMALLER, pair, excellent) >= _WORTH:
         return f"{needs}; try a smaller and better one (duo suggest)"
-    if _gain(curve, 0.0, acceptance) >= _WORTH:
+    if _gain(curve, 0.0, pair, acceptance) >= _WORTH:
         remedy = "try a much smaller one" if apart else "it may pay on another device (-devd) or machine (duo back)"
         return f"{needs}; {remedy}"
     return (
@@ -90,9 +105,12 @@ def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
     )
 
 
-def _gain(curve: Sequence[float], draft_ms: float, acceptance: float) -> float:
-    """The forecast of the sequential schedule, relative to the target alone."""
-    return forecast.taking_turns(curve, draft_ms, acceptance).rate * curve[0]
+def _gain(curve: Sequence[float], draft_ms: float, pair: float, acceptance: float) -> float:
+    """The forecast of the sequential schedule, relative to the target alone.
+
+    `pair`: a draft's time for two tokens in one decode, relative to one.
+    """
+    return forecast.taking_turns(curve, draft_ms, [(1.0, acceptance)], max(1.0, pair) * draft_ms).rate * curve[0]
 
 
 def _share_of(share: float) -> str:

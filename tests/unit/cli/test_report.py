@@ -36,6 +36,7 @@ DRAFTED: dict[str, Any] = PLAIN | {
         "target_ms": {"alone": {"1": 100.0}, "beside": {"1": 110.0, "3": 120.0}},
         "draft_ms": {"alone": 20.0, "beside": 25.0},
         "curve_ms": {"alone": [100.0, 105.0, 110.0, 115.0, 120.0], "beside": None},
+        "measured": {"alone": [1, 5], "beside": [1, 3]}, "pair_ms": 26.0,
     },
 }  # fmt: skip
 FASTER = "the draft made this 1.50 times as fast (alone: 10.0 tokens/s by its decodes); tokens: 5 sync, 10 async"
@@ -56,6 +57,12 @@ def test_a_plain_run() -> None:
         "memory      1234 MB at most\n"
         "tokens: 16 tps: 10.000"
     )
+
+
+def test_a_verbose_run_says_how_many_cores_other_programs_have_left() -> None:
+    for fewest, now, words in ((2, 2, None), (1, 2, "other programs left 1 of 2 at times; now 2 are used")):
+        lines = render_verbose(PLAIN | {"cores": {"all": 2, "now": now, "fewest": fewest}}).splitlines()
+        assert [line for line in lines if line.startswith("cores")] == ([f"cores       {words}"] if words else [])
 
 
 def test_a_drafted_run_says_what_the_draft_did_and_whether_it_paid() -> None:
@@ -104,11 +111,11 @@ def test_a_draft_that_failed() -> None:
         ),
         (
             {"forecast_tokens_per_s": {"off": 10.0, "sync": 9.0, "async": 10.3}, "schedule": "off"},
-            "trying the draft would have taken more than 2 % of the time",
+            "trying the draft would have taken more time than may be spent on it",
         ),
         (
             {"forecast_tokens_per_s": {}, "most_gain": None, "schedule": "off"},
-            "trying the draft would have taken more than 2 % of the time",
+            "trying the draft would have taken more time than may be spent on it",
         ),
         ({"forecast_tokens_per_s": {}}, "no candidate was ready or worth its time"),
         (
@@ -155,9 +162,9 @@ def test_a_policy_that_has_learned_nothing() -> None:
     policy = Policy(4, 8).statistics()
     assert (policy["draft_ms"], policy["curve_ms"]) == (nothing, nothing)
     statistics = DRAFTED | {"policy": policy, "generation": DRAFTED["generation"] | {"tokens_by_schedule": {}}}
-    assert "gain    unknown: too few decodes of the target alone" in render(statistics).splitlines()
+    assert "gain    unknown: the target alone was not measured in this run" in render(statistics).splitlines()
     assert "schedule    off; forecast in tokens/s: -" in render_verbose(statistics)
-    assert "learned" not in render_verbose(statistics)
+    assert "measured " not in render_verbose(statistics)
 
 
 def test_the_first_five_changes_of_schedule_are_shown() -> None:
@@ -167,7 +174,7 @@ def test_the_first_five_changes_of_schedule_are_shown() -> None:
         at = [line.split()[0] for line in lines].index("schedule") + 1
         shown = [f"            off at {10 * n} (reason {n})" for n in range(1, 1 + min(n_changes, 5))] + more
         assert lines[at : at + len(shown)] == shown
-        assert lines[at + len(shown)].startswith("learned ")
+        assert lines[at + len(shown)].startswith("measured ")
 
 
 def test_a_draft_with_another_vocabulary() -> None:

@@ -16,9 +16,16 @@ SLOW = {"forecast_tokens_per_s": {"off": 10.0, "sync": 8.0, "async": 8.0}}
 CHEAP, DEAR = [100.0, 102.0, 104.0, 106.0, 108.0], [100.0, 200.0, 300.0, 400.0, 500.0]  # T(n) in ms
 
 
-def said(*, apart: bool = False, n_others: float = 0.0, policy: dict[str, Any] | None = None, **more: Any) -> str:
+def said(
+    *,
+    apart: bool = False,
+    n_others: float = 0.0,
+    n_threads: int | None = None,
+    policy: dict[str, Any] | None = None,
+    **more: Any,
+) -> str:
     statistics = DRAFTED | more | {"policy": DRAFTED["policy"] | (policy or {})}
-    return verdict(statistics, apart=apart, n_others=n_others)
+    return verdict(statistics, apart=apart, n_others=n_others, n_threads=n_threads)
 
 
 def rate(tokens_per_s: float | None) -> dict[str, Any]:
@@ -34,11 +41,10 @@ def test_who_made_it_faster() -> None:
     )
 
 
-def test_a_gain_over_earlier_runs_says_so() -> None:
+def test_no_gain_is_stated_over_what_was_not_measured_in_this_run() -> None:
+    """The machine may have been disturbed when it was measured."""
     earlier = {"alone_ms": {"this_run": None, "earlier_runs": 80.0}}
-    assert said(policy=earlier).startswith(
-        "the draft made this 1.20 times as fast (alone: 12.5 tokens/s in earlier runs)"
-    )
+    assert said(policy=earlier) == ("unknown: the target alone was not measured in this run; tokens: 5 sync, 10 async")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_no_gain(tokens_per_s: float, compared: str) -> None:
 def test_what_is_not_known_is_not_said() -> None:
     unknown = {"alone_ms": {"this_run": None, "earlier_runs": None}}
     for more in ({"policy": unknown}, {"generation": rate(None)}):
-        assert said(**more).startswith("unknown: too few decodes of the target alone; tokens: ")
+        assert said(**more).startswith("unknown: the target alone was not measured in this run; tokens: ")
     assert said(**ALONE, draft=None, policy={"forecast_tokens_per_s": {}}).startswith("unknown: too little is known")
 
 
@@ -75,10 +81,20 @@ def test_a_text_that_the_target_wrote_nearly_alone() -> None:
     assert "70 % slower than" in said(generation=text, draft=None, lookup=many, policy=SLOW)
 
 
-def test_a_run_beside_other_programs_says_nothing_about_the_draft() -> None:
-    busy = "unknown: other programs used 1.9 cores, which makes every decode slower; try again"
-    assert said(n_others=1.9).startswith(busy)
-    assert said(**ALONE, n_others=1.9, draft=None, policy=SLOW).startswith(busy)
+@pytest.mark.parametrize(
+    ("n_threads", "fewest", "advice"),
+    [
+        (2, 1, "; fewer threads may be faster: -t 1"),
+        (1, 1, "; try again when the machine is idle"),
+        (None, 1, ", so duo used 1 of 2 at times; try again when the machine is idle"),
+        (None, 2, "; try again when the machine is idle"),
+    ],
+)
+def test_a_run_beside_other_programs_says_what_to_do(n_threads: int | None, fewest: int, advice: str) -> None:
+    busy, cores = f"unknown: other programs used 1.9 cores{advice}", {"all": 2, "now": 2, "fewest": fewest}
+    others: dict[str, Any] = {"n_others": 1.9, "n_threads": n_threads, "cores": cores}
+    assert said(**others) == f"{busy}; tokens: 5 sync, 10 async"
+    assert said(**ALONE, **others, draft=None, policy=SLOW).startswith(busy)
 
 
 def test_no_advice_from_times_that_cannot_be_true() -> None:
@@ -87,9 +103,7 @@ def test_no_advice_from_times_that_cannot_be_true() -> None:
 
 
 def test_a_draft_that_came_too_late() -> None:
-    assert said(**ALONE, draft=None) == (
-        "the draft came too late to pay; a longer text, or the next, may be 1.60 times as fast"
-    )
+    assert said(**ALONE, draft=None) == ("the draft came too late to pay; a longer text, or the next, may be faster")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +122,7 @@ def test_what_to_try(curve: list[float], draft_ms: float, acceptance: float, adv
     policy = SLOW | {
         "curve_ms": {"alone": curve, "beside": None},
         "draft_ms": {"alone": draft_ms, "beside": None},
+        "pair_ms": None,
         "acceptance": acceptance,
     }
     assert said(**ALONE, policy=policy) == f"the draft did not pay here: {advice}"
@@ -121,5 +136,5 @@ def test_a_draft_on_its_own_device_is_not_sent_to_another() -> None:
 
 def test_too_little_known_for_a_remedy() -> None:
     learned = Policy(4, 8).statistics()
-    policy = SLOW | {name: learned[name] for name in ("curve_ms", "draft_ms")}
+    policy = SLOW | {name: learned[name] for name in ("curve_ms", "draft_ms", "pair_ms")}
     assert said(**ALONE, policy=policy) == "the draft did not pay here"

@@ -116,7 +116,7 @@ class Limited(CoresInUse):
 
     def begin(self) -> None: ...
 
-    def decoded(self, n_tokens: int, seconds: float) -> None:  # noqa: ARG002
+    def decoded(self, n_tokens: int, seconds: float) -> None:
         self._now = next(self._script, self._now)
 
 

@@ -16,7 +16,7 @@ from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source, Step, TokenLogprobs
-from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, next_token, restless, text_after
+from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
 N = 60
@@ -362,7 +362,7 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
 
 
 def test_the_threads_for_a_prompt_follow_the_free_cores_from_batch_to_batch() -> None:
-    target, prompt = FakeContext(n_batch=4), list(range(N_VOCAB)) + [3]
+    target, prompt = FakeContext(n_batch=4), [*range(N_VOCAB), 3]
     run(make_generation(target, None, make_ending(3), prompt=prompt, cores=Limited(0, 2, 2, 0)))
     assert target.batches == [4, 4, 4, 4, 2, 1, 1]
     assert target.teams == [0, 2, 2, 8, 8, 6, 6]
@@ -383,4 +383,4 @@ def test_times_are_learned_for_the_number_of_cores_with_which_they_were_measured
     target, alone = FakeContext(), Learning(4, 6, Schedule.OFF)
     cores = Limited(0, 0, 3, 3, 0)
     run(Writing(target, None, make_ending(6), alone=alone, cores=cores))
-    assert [event for event in events[events.index(6) :]] == [6, 3, 3, 3, 0, 6, 6]
+    assert events[events.index(6) :] == [6, 3, 3, 3, 0, 6, 6]

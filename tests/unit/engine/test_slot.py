@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import llama_cpp
 import pytest
 
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
+from duo.engine import cores_in_use, load, threads
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot, TextRequest
 from duo.engine.text import INTERRUPTED, LIMIT
@@ -32,11 +34,13 @@ def make(tiny: Path) -> Iterator[Make]:
     """Makes slots; by default of one model that is target and draft."""
     with ExitStack() as stack:
 
-        def make(*paths: Path, places: frozenset[str] | None = None, **options: object) -> Slot:
+        def make(
+            *paths: Path, places: frozenset[str] | None = None, n_threads: int | None = 1, **options: object
+        ) -> Slot:
             models = [stack.enter_context(closing(Model(ModelConfig(path)))) for path in paths or (tiny, tiny)]
             for model in models:
                 model.places = places or model.places
-            config = EngineConfig(n_threads=1, draft_n_threads=1, **options)  # type: ignore[arg-type]
+            config = EngineConfig(n_threads=n_threads, draft_n_threads=n_threads, **options)  # type: ignore[arg-type]
             return stack.enter_context(closing(Slot(models[0], models[1] if len(models) > 1 else None, config)))
 
         yield make
@@ -213,3 +217,28 @@ def test_an_engine_that_is_closed_does_not_wait_for_a_warm_up(
     engine.call(lambda slot: slot.reserve(10, N))
     closing_it.join()
     assert [n for i, n in decodes.all if i == 0] == [1]
+
+
+@pytest.mark.parametrize(("n_threads", "teams"), [(None, {1}), (2, {2})], ids=["auto", "given"])
+def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_the_warm_up_on(
+    make: Make, monkeypatch: pytest.MonkeyPatch, n_threads: int | None, teams: set[int]
+) -> None:
+    for module in (threads, cores_in_use):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(load, "waiting", lambda: 1)
+    monkeypatch.setattr(load, "others", lambda *_: 1.0)
+    used: set[int] = set()
+    decode = Context.decode
+
+    def recorded(context: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        count = llama_cpp.llama_n_threads_batch if len(tokens) > 1 else llama_cpp.llama_n_threads
+        used.add(count(context.pointer))
+        return decode(context, tokens, n_rows)
+
+    monkeypatch.setattr(Context, "probe_rollback", lambda _: True)
+    monkeypatch.setattr(Context, "decode", recorded)
+    slot = make(n_threads=n_threads, schedule="off")
+    assert len(write(slot)[0]) == N
+    draft_teams = {1} if n_threads is None else {2}
+    assert used == teams | draft_teams
+    assert slot.cores.fewest == 1

@@ -109,4 +109,4 @@ def test_only_numbers_that_nobody_has_chosen_follow_the_free_cores() -> None:
         {"n_threads": 2}, {"n_threads_batch": 2}, {"draft_n_threads": 1}, {"cpu_range": "0-1"},
         {"draft_cpu_range": "0-0"},
     ):  # fmt: skip
-        assert not follows_cores(EngineConfig(**given))  # type: ignore[arg-type]
+        assert not follows_cores(EngineConfig(**given))

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from duo.engine.cores import usable_cores
+from duo.engine.cores_in_use import CoresInUse
 from duo.errors import UsageError
 from duo.link.client import DraftClient, Refusal, hello
 from duo.link.listener import Listener
@@ -15,7 +17,7 @@ from duo.link.messages import Hello
 from tests.fakes import FakeContext, next_token
 from tests.proxy import Proxy
 from tests.serving import free_port
-from tests.unit.engine.helpers import until
+from tests.unit.engine.helpers import Limited, until
 from tests.unit.link.backs import TOKEN, N, Stage, Words
 
 HELLO = hello(TOKEN, Words().model)
@@ -30,9 +32,10 @@ def drafting(
     port: int,
     make_context: Callable[[int], FakeContext] = lambda n_ctx: FakeContext(n_ctx=n_ctx, n_batch=64),
     hello: Hello = HELLO,
+    cores: CoresInUse | None = None,
 ) -> Iterator[list[Exception]]:
     """A client that runs on a thread of its own; what it has raised."""
-    client = DraftClient(f"127.0.0.1:{port}", hello, make_context)
+    client = DraftClient(f"127.0.0.1:{port}", hello, make_context, cores=cores)
     raised: list[Exception] = []
 
     def work() -> None:
@@ -159,3 +162,16 @@ def test_a_bad_network_changes_no_text(stage: Stage, name: str, monkeypatch: pyt
             n_accepted += write(stage)
             n_texts += 1
             assert n_texts < 100, proxy.counts
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_threads_of_a_draft_follow_the_free_cores_unless_the_user_has_chosen_them(
+    stage: Stage, *, follows: bool
+) -> None:
+    context = FakeContext(n_ctx=2000, n_batch=64)
+    cores = Limited(0, 0, 1, 1, 0) if follows else None
+    with serve(stage) as listener, drafting(listener.port, lambda _: context, cores=cores):
+        stage.wait_for("joined", 1)
+        write(stage)
+    n = usable_cores()
+    assert context.teams[:6] == ([n, n, 1, 1, n, n] if follows else 6 * [0])
