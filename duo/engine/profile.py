@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
@@ -10,28 +12,87 @@ from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
 from duo.llama.versions import versions
 from duo.models.profiles import Profile
+from duo.spec.policy import Policy
+
+
+class PairProfile(Profile):
+    """The profile of a pair, whose T(n) are also in the profile of its target, for all drafts."""
+
+    def __init__(self, key: dict[str, Any], target: Profile) -> None:
+        """Raises UsageError if there is no config directory."""
+        super().__init__(key)
+        self._target = target
+
+    def load(self) -> dict[str, Any]:
+        """See Profile. The T(n) are those of the target's profile, if it has any."""
+        document, shared = super().load(), _policy(self._target.load())
+        if not _shares(document) or shared is None:
+            return document
+        return document | {"policy": _with_times(_policy(document) or _nothing(), shared)}
+
+    def save(self, document: dict[str, Any]) -> None:
+        """See Profile."""
+        super().save(document)
+        if _shares(document):
+            earlier = self._target.load()
+            shared = _with_times(_policy(earlier) or _nothing(), document["policy"])
+            self._target.save(earlier | {"policy": shared})
+
+
+def _shares(document: Mapping[str, Any]) -> bool:
+    """Whether the target has as many threads as with other drafts."""
+    threads = document.get("threads")
+    return threads is None or (isinstance(threads, dict) and threads.get("target") == usable_cores())
+
+
+def _policy(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The state of a policy in a document; None if there is none or it is damaged."""
+    state = document.get("policy")
+    return state if isinstance(state, dict) and Policy(1, 2).restore_kept(state) else None
+
+
+def _nothing() -> dict[str, Any]:
+    """The state of a policy that has learned nothing."""
+    return Policy(1, 2).state()
+
+
+def _with_times(state: dict[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's `state` with T(n), while no draft computes, of the state `times`."""
+    costs, empty = state["costs"], _nothing()["costs"]["0"]
+    for n, (alone, _) in times["costs"].items():
+        mine, beside = costs.get(n, empty)
+        costs = costs | {n: [mine | {"target_s": alone["target_s"]}, beside]}
+    return state | {"costs": costs}
 
 
 def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile:
-    """The profile for everything that affects the cost of a decode. Raises UsageError without a config directory."""
+    """The profile for everything that affects the cost of a decode. Raises UsageError without a config directory.
+
+    `models`: the target, and the draft if there is one.
+    """
+    if len(models) == 1:
+        return Profile(_key(config, models))
+    alone = replace(config, draft_n_threads=None, draft_cpu_range=None)
+    return PairProfile(_key(config, models), Profile(_key(alone, models[:1])))
+
+
+def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> dict[str, Any]:
     threads = (config.n_threads, config.draft_n_threads, config.cpu_range, config.draft_cpu_range)
-    return Profile(
-        {
-            "models": [
-                {
-                    "path": str(model.path.resolve()),
-                    "bytes": sum(part.stat().st_size for part in model.shards),
-                    "modified_ns": [part.stat().st_mtime_ns for part in model.shards],
-                    "gpu_layers": model.n_gpu_layers,
-                    "devices": list(model.devices) if model.devices is not None else None,
-                    "servers": list(model.rpc_servers),
-                    "split": [model.split_mode, list(model.tensor_split), model.main_gpu],
-                }
-                for model in models
-            ],
-            "devices": [device.description for device in list_devices()],  # the CPU among them
-            "cores": usable_cores(),
-            "llama": [versions()["llama-cpp-python"], versions()["llama.cpp"], *list_backends(), system_info()],
-            "options": [*threads, config.flash_attn, config.type_k, config.type_v, config.exact],
-        }
-    )
+    return {
+        "models": [
+            {
+                "path": str(model.path.resolve()),
+                "bytes": sum(part.stat().st_size for part in model.shards),
+                "modified_ns": [part.stat().st_mtime_ns for part in model.shards],
+                "gpu_layers": model.n_gpu_layers,
+                "devices": list(model.devices) if model.devices is not None else None,
+                "servers": list(model.rpc_servers),
+                "split": [model.split_mode, list(model.tensor_split), model.main_gpu],
+            }
+            for model in models
+        ],
+        "devices": [device.description for device in list_devices()],  # the CPU among them
+        "cores": usable_cores(),
+        "llama": [versions()["llama-cpp-python"], versions()["llama.cpp"], *list_backends(), system_info()],
+        "options": [*threads, config.flash_attn, config.type_k, config.type_v, config.exact],
+    }

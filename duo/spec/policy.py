@@ -357,13 +357,14 @@ class Policy(PairModel):
         self.chooser.budget.spend(seconds)
         self._review()
 
-    def restore_kept(self, state: Any) -> None:
-        """restore() from a file; does nothing if `state` is damaged."""
+    def restore_kept(self, state: Any) -> bool:
+        """restore() from a file; False, and nothing is restored, if `state` is damaged."""
         try:
-            Policy(self.n_max, self.n_ahead).restore(state)
+            PairModel(self.n_max, self.n_ahead).restore(state)
         except (KeyError, TypeError, ValueError, AttributeError):
-            return
+            return False
         self.restore(state)
+        return True
 
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""

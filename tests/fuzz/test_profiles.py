@@ -235,13 +235,15 @@ def _with_another_line(draw: Random, good: bytes) -> bytes:
 
 
 @BATCHES
-def test_damaged_statistics_for_plan(
-    tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Predicted from, or refused. The simulation takes a second, so it is left out."""
-    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 20)
+def test_damaged_statistics_for_plan(tmp_path: Path, batch: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Predicted from, or refused."""
     curve, path = [100.0 + i for i in range(17)], tmp_path / "run.json"
-    policy = {"curve_ms": {"alone": curve, "beside": curve}, "draft_ms": {"alone": 10.0, "beside": 12.0}}
+    policy = {
+        "curve_ms": {"alone": curve, "beside": curve},
+        "draft_ms": {"alone": 10.0, "beside": 12.0},
+        "pair_ms": 13.0,
+        "measured": {"alone": [1, 4], "beside": []},
+    }
     for draw in draws(batch):
         path.write_bytes(variant(draw, {"policy": {**policy, "acceptance": 0.7}}))
         assert "\n" not in refusal(lambda: plan(PlanOptions(stats=path)))

@@ -17,18 +17,17 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]
 ) -> None:
     set_cores(1)  # fewer measurements
-    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 500)
     for user in ("duo.diagnose.target_meter", "duo.engine.keeper"):
         monkeypatch.setattr(f"{user}.others", lambda _: 0.0)  # that other programs compute is not tested here
     env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
     run = runner.duo("tune", *models(tiny, tiny), env=env)
-    if "try again when" in run.stderr:
+    if "try again when" in run.stderr + run.text:
         pytest.skip("other programs compute")
     assert run.status == 0, run.stderr
     assert "duo: measuring takes about " in run.stderr
     assert "--schedule " in run.text
     (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
-    state = json.loads(profile.read_text())["policy"]["alone"]["target_s"]
+    state = json.loads(profile.read_text())["policy"]["costs"]["0"][0]["target_s"]
     measured_ms = [1000 * seconds for seconds, _ in state.values()]
     found = runner.duo(*models(tiny, tiny), "-p", "the cat", "-n", "1", "--json", report, env=env)
     assert (found.status, found.warnings) == (0, [])

@@ -41,12 +41,6 @@ def slow_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--json without the predicted rate, whose simulation takes longer than a run of a tiny model."""
-    monkeypatch.setattr("duo.cli.commands.run.predict", lambda _: None)
-
-
-@pytest.fixture
 def set_cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Lets duo see this many cores, whatever the machine has."""
     users = [module for name, module in sys.modules.items() if name.startswith("duo.")]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from duo.cli.commands.plan import predict, render
-from duo.cli.commands.tune import Tuned, advise, choose, learned
+from duo.cli.commands.plan import render
+from duo.cli.commands.tune import Tuned, advise, choose, describe
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import Measurements
 from duo.diagnose.target_meter import SIZES
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _short_replays() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duo.cli.commands.plan._N_TOKENS", 1000)
-        yield
 
 
 def measured(
@@ -32,20 +25,20 @@ def measured(
         for n in SIZES:
             found.target[n_threads, n] = 2 * target_s / n_threads
     found.draft = {1: 2 * draft_s, 2: draft_s}
+    found.pair = {1: 3 * draft_s, 2: 1.5 * draft_s}
     for split in ((1, 1), (2, 1)):
         times = dict.fromkeys(SIZES, contention * 2 * target_s / split[0])
         found.beside[split] = (times, contention * draft_s)
     found.scores = [(3.0, i < round(100 * share)) for i in range(100)]
+    random.Random(0).shuffle(found.scores)
     return found
 
 
 def advice(found: Measurements) -> tuple[str, str, str]:
     """The two lines of advice, and the last line of the table before it."""
-    acceptance = sum(right for _, right in found.scores) / len(found.scores)
-    tuned = choose(found, acceptance)
-    rates = predict(tuned.machine, acceptance, AUTO_DRAFT)
-    verdict, options = advise(tuned, acceptance, rates)
-    return verdict, options, render(tuned.machine, acceptance, rates, AUTO_DRAFT)[-1]
+    tuned = choose(found)
+    verdict, options = advise(found, tuned, tuned.prospects)
+    return verdict, options, render(tuned.prospects)[-1]
 
 
 def threads(tuned: Tuned) -> tuple[int, int, tuple[int, int]]:
@@ -53,15 +46,15 @@ def threads(tuned: Tuned) -> tuple[int, int, tuple[int, int]]:
 
 
 def test_the_fastest_numbers_of_threads_are_chosen() -> None:
-    assert threads(choose(measured(), 0.8)) == (2, 2, (2, 1))
+    assert threads(choose(measured())) == (2, 2, (2, 1))
     slow = measured()
     slow.draft = {1: 0.005, 2: 0.02}
     slow.beside[2, 1] = (dict.fromkeys(SIZES, 9.0), 0.005)
     for n in SIZES:
         slow.target[2, n] = 9.0
-    tuned = choose(slow, 0.8)
+    tuned = choose(slow)
     assert threads(tuned) == (1, 1, (1, 1))
-    assert tuned.machine.target_s == pytest.approx([0.2] * len(SIZES))
+    assert tuned.policy.alone.curve(len(SIZES)) == pytest.approx([0.2] * len(SIZES))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +87,41 @@ def test_a_draft_that_is_nearly_always_right_is_advised(share: float) -> None:
 def test_a_later_run_begins_with_everything_that_was_measured() -> None:
     found = measured()
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
-    policy.restore(learned(found, choose(found, 0.8)).state())
-    policy.begin(10)
+    tuned = choose(found)
+    policy.restore(tuned.policy.state())
+    policy.begin(10, mode="greedy")
     assert policy.alone.curve(17) == pytest.approx([0.1] * 17)
     assert policy.beside.curve(17) == pytest.approx([0.1] * 17)
     assert policy.alone.draft_s == pytest.approx(0.005)
+    assert policy.alone.pair_time() == pytest.approx(0.0075)
+    assert policy.calibration.mean == pytest.approx(0.8), "all scores count alike"
+    assert policy.rates() == pytest.approx(tuned.prospects.rates, rel=0.001), "as the advice says"
     policy.learn_step(1, StepCost(0, 0.1, 0.1))
     assert policy.schedule is Schedule.ASYNC
+
+
+def test_only_sizes_that_were_measured_are_kept() -> None:
+    found = measured()
+    found.target = {key: seconds for key, seconds in found.target.items() if key[1] in (1, 4)}
+    found.beside = {split: ({1: 0.11}, 0.006) for split in found.beside}
+    state = choose(found).policy.state()["costs"]["0"]
+    assert [list(costs["target_s"]) for costs in state] == [["1", "4"], ["1"]]
+
+
+def test_what_is_assumed_is_said() -> None:
+    found = measured()
+    assert not any("assumed" in line for line in describe(found))
+    assert [line.split()[-2:] for line in describe(found) if line.startswith("draft on 2 threads")] == [["5.00", "7.50"]]
+    found.pair = {}
+    assert describe(found)[-1] == "assumed: the draft's time for two tokens"
+
+
+@pytest.mark.parametrize(("draft_s", "pays"), [(0.05, True), (0.09, False)])
+def test_the_advice_follows_the_table(draft_s: float, pays: bool) -> None:
+    """Times of a machine with two cores on which the sequential schedule gains a little, or loses."""
+    found = measured(draft_s=draft_s, contention=2.0)
+    for n in SIZES:
+        found.target[2, n] = 0.1 + 0.01 * (n - 1)
+    verdict, options, best = advice(found)
+    assert verdict.startswith("This draft pays: " if pays else "This draft does not pay: ")
+    assert ("--schedule sync" in options) == ("--schedule sync" in best) == pays

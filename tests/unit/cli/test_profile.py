@@ -15,7 +15,6 @@ from duo.spec.policy import Policy
 from tests.command import ONE_EACH, Argument, Run
 from tests.unit.cli.runner import duo
 
-pytestmark = pytest.mark.usefixtures("no_prediction")
 
 SHORT = ("-p", "the cat", "--ignore-eos")
 

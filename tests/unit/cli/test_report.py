@@ -80,13 +80,28 @@ def test_a_drafted_run_says_what_the_draft_did_and_whether_it_paid() -> None:
         "            accepted by position, %: 75 25",
         "            decodes × candidates verified: 2 × 0, 6 × 2",
         "schedule    5 tokens sync, 10 tokens async; forecast in tokens/s: off 10.0, async 16.0",
-        "learned     alone or sequential: T(1) = 100.0 ms, draft 20.0 ms",
-        "learned     concurrent: T(1, 3) = 110.0, 120.0 ms, draft 25.0 ms",
+        "measured    alone or sequential: T(1) = 100.0 ms, T(5) in earlier runs, draft 20.0 ms",
+        "measured    concurrent: T(1, 3) = 110.0, 120.0 ms, draft 25.0 ms",
         "            60.0 % accepted, λ = 14.0 tokens/s",
         f"gain        {FASTER}",
         "memory      1234 MB at most",
         "tokens: 16 tps: 15.000",
     ]
+
+
+def test_what_was_assumed_is_not_called_measured() -> None:
+    """A draft that did not compute beside the target has no time there."""
+    generation = DRAFTED["generation"] | {"tokens_by_schedule": {"sync": 15}}
+    policy = DRAFTED["policy"] | {"target_ms": {"alone": {"1": 100.0}, "beside": {}}}
+    for measured, lines in (
+        ({"alone": [1], "beside": []}, ["alone or sequential: T(1) = 100.0 ms, draft 20.0 ms"]),
+        ({"alone": [1], "beside": [2]}, ["alone or sequential: T(1) = 100.0 ms, draft 20.0 ms",
+                                         "concurrent: T(2) in earlier runs"]),
+    ):  # fmt: skip
+        found = render_verbose(DRAFTED | {"generation": generation, "policy": policy | {"measured": measured}})
+        assert [
+            line.removeprefix("measured    ") for line in found.splitlines() if line.startswith("measured")
+        ] == lines
 
 
 def test_a_draft_that_failed() -> None:
@@ -164,7 +179,7 @@ def test_a_policy_that_has_learned_nothing() -> None:
     statistics = DRAFTED | {"policy": policy, "generation": DRAFTED["generation"] | {"tokens_by_schedule": {}}}
     assert "gain    unknown: the target alone was not measured in this run" in render(statistics).splitlines()
     assert "schedule    off; forecast in tokens/s: -" in render_verbose(statistics)
-    assert "measured " not in render_verbose(statistics)
+    assert "measured   " not in render_verbose(statistics)
 
 
 def test_the_first_five_changes_of_schedule_are_shown() -> None:

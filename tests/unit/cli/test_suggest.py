@@ -16,7 +16,6 @@ import pytest
 
 from duo.cli.commands import suggest as command
 from duo.cli.commands.suggest import Row, advise, render
-from duo.diagnose import suggest
 from duo.diagnose.measure import Meter
 from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError
@@ -42,7 +41,6 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], t
     monkeypatch.setattr(TargetMeter, "target_times", lambda *_: [TARGET_S] * len(SIZES))
     monkeypatch.setattr(Meter, "draft_time", lambda *_: times["draft"])
     monkeypatch.setattr(Meter, "both", both)
-    monkeypatch.setattr(suggest, "_N_FORECAST", 300)
     monkeypatch.setattr("duo.diagnose.target_meter.others", lambda _: 0.0)
     # huggingface_hub reads its variables when it is imported, which may have been long ago.
     monkeypatch.setattr(candidates, "import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub"))

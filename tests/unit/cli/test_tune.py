@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ class InstantMeter(Meter):
     ) -> Measurements:
         found = Measurements({(t, n): 0.1 for t in target_threads for n in SIZES})
         found.draft = dict.fromkeys(draft_threads, self.draft_s)
+        found.pair = dict.fromkeys(draft_threads, 1.3 * self.draft_s)
         found.beside = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * self.draft_s) for split in splits}
         return found
 
@@ -44,7 +46,6 @@ class InstantMeter(Meter):
 def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]) -> None:
     set_cores(1)
     monkeypatch.setattr(tune, "Meter", InstantMeter)
-    monkeypatch.setattr("duo.cli.commands.plan._N_TOKENS", 500)
 
 
 def notes(run: Run) -> list[str]:
@@ -59,7 +60,7 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     (line,) = notes(run)
     assert re.fullmatch(r"duo: measuring takes about \d+ s, at most \d+ s", line)
     measured, predictions, advice = run.text.split("\n\n")
-    for words in ("ms per decode, by batch size", "target on 1 thread", "draft on 1 thread", "100 % of the draft's"):
+    for words in ("measured, ms per decode", "target on 1 thread", "draft on 1 thread", "100 % of the draft's"):
         assert words in measured
     rows, best = table(predictions)
     assert rows["plain"].rate == pytest.approx(10)
@@ -82,7 +83,7 @@ def test_the_times_of_several_sequences_are_kept(tiny: Path, tmp_path: Path) -> 
     said = "concurrent draft, one token in 2, 5, 9 sequences at once: 6.00, 7.50, 9.50 ms"
     assert said in run.text.splitlines()
     (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
-    kept = json.loads(profile.read_text())["policy"]["beside"]["branch_s"]
+    kept = json.loads(profile.read_text())["policy"]["costs"]["0"][1]["branch_s"]
     assert {n: seconds for n, (seconds, _) in kept.items()} == pytest.approx({"2": 0.006, "5": 0.0075, "9": 0.0095})
 
 
@@ -119,6 +120,28 @@ def test_without_reliable_times_nothing_is_kept(tiny: Path, tmp_path: Path, monk
     assert (run.status, run.stdout) == (1, b"")
     (line,) = notes(run)[1:]
     assert line.startswith("duo: error: the machine cannot be measured now; nothing was saved (")
+    assert not (tmp_path / "config").exists()
+
+
+def test_doubtful_times_are_tentative_and_not_kept(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = InstantMeter.measure
+
+    def doubtful(*arguments: Any) -> Measurements:
+        found = measure(*arguments)
+        found.doubts = "other programs use 1.2 of 2 cores"
+        return found
+
+    monkeypatch.setattr(InstantMeter, "measure", doubtful)
+    run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": str(tmp_path / "config")})
+    assert run.status == 0
+    first, *_, last = run.text.splitlines()
+    assert first == "tentative: other programs use 1.2 of 2 cores"
+    assert last == "Nothing was saved: try again when the machine is idle."
+    assert "This draft pays: about " in run.text
+    assert "as saved" not in run.text
+    assert "sequences at once" not in run.text, "not measured on a busy machine"
     assert not (tmp_path / "config").exists()
 
 
