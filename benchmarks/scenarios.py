@@ -9,6 +9,7 @@ from operator import attrgetter
 from benchmarks import (
     attacks,
     engine,
+    fastest,
     faults,
     first_run,
     floor,
@@ -103,7 +104,7 @@ def _accuracy(run: Run) -> float | None:
     return run.tokens_per_s / run.predicted_tokens_per_s if run.predicted_tokens_per_s else None
 
 
-_SIMULATED = Bar("duo", least=0.85, most=1.15, figure=_accuracy, what="measured over simulated rate")
+_FORECAST = Bar("duo", least=0.85, most=1.15, figure=_accuracy, what="measured over forecast rate")
 
 
 def _all_programs(setup: Setup) -> list[Contestant]:
@@ -210,12 +211,17 @@ SCENARIOS: dict[str, Scenario] = {
     "pairs": Comparison(
         "duo without options, and the two fastest of llama.cpp's programs", tuple(_LEAST_OVER_PROGRAMS), 40, 128,
         needs_programs=True, contestants=lambda setup: [duo(setup, "duo", "-md {draft}")], screen=_all_programs,
-        baseline="llama-", bars=lambda setup: (Bar("duo", "llama-", _LEAST_OVER_PROGRAMS[setup.pair]), _SIMULATED),
+        baseline="llama-", bars=lambda setup: (Bar("duo", "llama-", _LEAST_OVER_PROGRAMS[setup.pair]), _FORECAST),
     ),
     "first-run": Comparison(
         "A first run, later ones, each schedule forced, and the two fastest of llama.cpp's programs", ALL, 8, 128,
         needs_programs=True, contestants=first_run.contestants, screen=_all_programs, baseline=first_run.FORCED + "off",
         bars=first_run.bars,
+    ),
+    "fastest": fastest.Fastest(
+        "A first run and a fourth one, and each schedule forced, on texts that do not repeat themselves",
+        (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=fastest.contestants, baseline=fastest.FORCED + "off",
+        bars=fastest.bars,
     ),
     "first-token": Comparison(
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,
@@ -246,7 +252,7 @@ SCENARIOS: dict[str, Scenario] = {
         contestants=lambda setup: [plain_program(setup, "llama-completion", 1), duo(setup, "duo", ONE_EACH)],
         bars=lambda setup: [
             *(Bar("duo", *bar) for bar in zip((SPECULATIVE, PLAIN_1), _LEAST_ONE_CORE[setup.pair], strict=True)),
-            _SIMULATED,
+            _FORECAST,
         ],
     ),
     "backs": Comparison(

@@ -88,7 +88,7 @@ def _try(setup: Setup, command: str, number: int, *, is_busy: bool) -> Try:
     words = ["tune", *models] if command == "tune" else [*models, "-p", "Once", "-n", str(setup.n_tokens)]
     name = f"{command}-{number}-{is_busy}"
     cost = run_process([*setup.duo, *words], setup.config(name))
-    profiles = list((setup.folder / name).rglob("profiles/*.json"))
+    profiles = list((setup.folder / name).rglob("profiles/*+*.json"))  # the target alone has one, too
     profile = json.loads(profiles[0].read_text(encoding="utf-8")) if profiles else {}
     rates = {name: float(rate) for name, rate in _RATE.findall(cost.stdout)}
     over = sum(rate > rates["limit"] for rate in rates.values())
@@ -100,10 +100,10 @@ def _times(profile: dict[str, Any]) -> Times:
     policy, threads = profile.get("policy", {}), profile.get("threads")
     on = {"alone": f" on {threads['target']}", "beside": f" on {threads['beside']}"} if threads else {}
     found = {}
-    for condition in ("alone", "beside") if policy else ():
-        for n, (seconds, _) in policy[condition]["target_s"].items():
+    for condition, costs in zip(("alone", "beside"), policy["costs"]["0"], strict=True) if policy else ():
+        for n, (seconds, _) in costs["target_s"].items():
             found[f"T({n}) {condition}{on.get(condition, '')}"] = seconds
-        drafts = [seconds for seconds, _ in policy[condition]["draft_s"].values()]
+        drafts = [seconds for seconds, _ in costs["draft_s"].values()]
         if drafts:
             found[f"t_d {condition}"] = min(drafts)
     return found
@@ -153,11 +153,11 @@ def _verdicts(tries: Tries) -> list[Verdict]:
         busy = [each for each in tries.of(command, is_busy=True) if each.times]
         wrong = sum(off > _MOST_OFF for off in _off(busy, tries))
         found.append(zero(f"profiles of a busy machine that are off by more than 25 %, {command}", wrong))
-    refused = sum(each.status != 0 for each in tries.of("tune", is_busy=False))
+    refused = sum(not each.times for each in tries.of("tune", is_busy=False))
     return [
         *found,
         zero("forecasts over the limit", sum(each.over for each in tries.all)),
-        zero("refusals on an idle machine", refused),
+        zero("refused or tentative on an idle machine", refused),
         zero("longest tune on an idle machine, s", seconds(is_busy=False), _MOST_IDLE_S),
         zero("longest tune on a busy machine, s", seconds(is_busy=True), _MOST_BUSY_S),
     ]

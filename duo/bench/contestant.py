@@ -36,7 +36,7 @@ class Run:
     draft_ms: float | None = None  # per token
     hidden: float | None = None  # share of the draft's compute time that is concurrent with the target's
     waste: float | None = None  # share of drafted tokens that are not in the text
-    predicted_tokens_per_s: float | None = None  # by duo's simulation
+    predicted_tokens_per_s: float | None = None  # by duo's forecast
     own_us: float | None = None  # processor time of Python per step of the target, where devices are emulated,
     draft_own_us: float | None = None  # and per decode of a draft on a thread of its own
     metrics: Metrics | None = None  # of duo's runs only

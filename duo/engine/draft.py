@@ -70,7 +70,7 @@ class Draft:
 
         The step may add at most `n_room` tokens. By default, there are only those of the lookup.
         """
-        if self._lookup is None or self.policy is None:
+        if self.policy is None:
             return Candidates()
         return self._chosen(self.policy.decide((), n_room, math.inf, self._lookup))
 

@@ -91,7 +91,7 @@ class CostModel:
 
     def __init__(self, slower: Assumed = (1.0, 1.0, 1.0), config: PolicyConfig = DEFAULT) -> None:
         """`slower`: how much slower than its relatives, before that is measured."""
-        self.relatives: list[CostModel] = []  # other conditions, the most similar one first
+        self.relatives: list[CostModel] = []  # the other condition on these cores, then this one on others
         self._slower = slower
         self._config = config
         self._target: dict[int, Time] = {}  # by tokens in the batch
@@ -179,12 +179,12 @@ class CostModel:
     def _forget_kept(self) -> None:
         """Forget T(n > 1) of earlier runs."""
         self.was_wrong, self.is_doubted = True, 1 in self._target and self._target[1].is_kept
-        for costs in (self, *self.relatives):
+        for costs in (self, *self.relatives[:1]):
             costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}
 
     def _scale(self, factor: float, known: Time) -> None:
         """Multiply all times but `known`."""
-        for costs in (self, *self.relatives):
+        for costs in (self, *self.relatives[:1]):
             for time in (time for _, times in costs._times() for time in times.values() if time is not known):
                 time.value *= factor
 

@@ -73,8 +73,10 @@ class PairModel:
             alone = CostModel(slower, self.config)
             beside = CostModel((1.0, 1.0, 1.0) if self._apart else slower, self.config)
             alone.relatives, beside.relatives = [beside], [alone]
-            for each, others in zip((alone, beside), zip(*self._costs.values(), strict=True), strict=False):
-                each.relatives += others
+            for earlier in self._costs.values():
+                for mine, theirs in zip((alone, beside), earlier, strict=True):
+                    mine.relatives.append(theirs)
+                    theirs.relatives.append(mine)
             self._costs[n_cores] = alone, beside
         self.alone, self.beside = self._costs[n_cores]
         self.alone.forget_curves()

@@ -138,7 +138,7 @@ def show(one: SavedProfile) -> list[str]:
     for n_cores, both in one.document["policy"]["costs"].items():  # restored without an error
         where = "" if n_cores == "0" else f", {n_cores} of the cores free"
         for costs, words in zip(both, ("alone", "while the draft computes"), strict=True):
-            if times := costs["target_s"]:
+            if times := costs.get("target_s"):
                 measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
                 lines.append(f"times     {measured} ms {words}{where}")
     if found.draft_s and len(key.models) > 1:

@@ -26,7 +26,7 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
     assert run.status == 0, run.stderr
     assert "duo: measuring takes about " in run.stderr
     assert "--schedule " in run.text
-    (profile,) = (path for path in (tmp_path / "config").rglob("*") if path.is_file())
+    (profile,) = (tmp_path / "config").rglob("tiny+tiny*.json")
     state = json.loads(profile.read_text())["policy"]["costs"]["0"][0]["target_s"]
     measured_ms = [1000 * seconds for seconds, _ in state.values()]
     found = runner.duo(*models(tiny, tiny), "-p", "the cat", "-n", "1", "--json", report, env=env)

@@ -111,7 +111,9 @@ def test_only_sizes_that_were_measured_are_kept() -> None:
 def test_what_is_assumed_is_said() -> None:
     found = measured()
     assert not any("assumed" in line for line in describe(found))
-    assert [line.split()[-2:] for line in describe(found) if line.startswith("draft on 2 threads")] == [["5.00", "7.50"]]
+    assert [line.split()[-2:] for line in describe(found) if line.startswith("draft on 2 threads")] == [
+        ["5.00", "7.50"]
+    ]
     found.pair = {}
     assert describe(found)[-1] == "assumed: the draft's time for two tokens"
 

@@ -15,7 +15,6 @@ from duo.spec.policy import Policy
 from tests.command import ONE_EACH, Argument, Run
 from tests.unit.cli.runner import duo
 
-
 SHORT = ("-p", "the cat", "--ignore-eos")
 
 
@@ -44,7 +43,8 @@ class Home:
 
     @property
     def files(self) -> list[Path]:
-        return sorted(path for path in self.config.rglob("*") if path.is_file())
+        """Those of the pair; the target has one of its own."""
+        return sorted(path for path in self.config.rglob("*+*") if path.is_file())
 
     @property
     def profile(self) -> Path:
@@ -52,7 +52,14 @@ class Home:
         return path
 
     def change(self, **figures: Any) -> None:
-        self.profile.write_text(json.dumps(json.loads(self.profile.read_text()) | figures))
+        self.write(json.dumps(json.loads(self.profile.read_text()) | figures).encode())
+
+    def write(self, content: bytes) -> None:
+        """Make this the profile of the pair, and remove that of the target, whose times would be used."""
+        (pair,) = self.files
+        for path in self.config.rglob("*.json"):
+            path.unlink()
+        pair.write_bytes(content)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +148,7 @@ def test_a_run_on_a_busy_machine_keeps_the_times_of_earlier_ones(
     monkeypatch.setattr("duo.engine.keeper.others", lambda _: 50.0)
     used.run(*options, n=40)
     kept = json.loads(used.profile.read_text())["policy"]
-    assert (kept["alone"]["target_s"], kept["bias"]) == (before["alone"]["target_s"], before["bias"])
+    assert (kept["costs"]["0"], kept["bias"]) == (before["costs"]["0"], before["bias"])
 
 
 @pytest.mark.parametrize("options", [["--no-profile"], ["--draft", "0"]])
@@ -152,7 +159,7 @@ def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"for": 7, "policy": 7}'])
 def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> None:
-    used.profile.write_bytes(content)
+    used.write(content)
     used.run()
     assert used.began_afresh
     assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
@@ -163,10 +170,9 @@ def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> N
     [
         7,
         {"bias": {}},
-        {"credit_s": math.nan},
         {"read_s": math.inf},
-        {"alone": {"target_s": {"1": [math.nan, 0]}, "draft_s": {}}},
-        {"alone": {"target_s": {"1": [10**400, 0]}, "draft_s": {}}},
+        {"costs": {"0": [{"target_s": {"1": [math.nan, 0]}}, {}]}},
+        {"costs": {"0": [{"target_s": {"1": [10**400, 0]}}, {}]}},
     ],
 )
 def test_damaged_figures_are_ignored_and_replaced(home: Home, policy: Any) -> None:

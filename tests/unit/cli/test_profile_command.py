@@ -53,6 +53,9 @@ def _learned() -> Policy:
     policy.alone.add_draft(0.01, 1)
     policy.beside.add_draft(0.012)
     policy.learn_scores([(3.0, i % 5 != 0) for i in range(200)])
+    policy.use_cores(1)
+    policy.alone.add_target(1, 0.15)
+    policy.use_cores(0)
     return policy
 
 
@@ -93,11 +96,33 @@ def test_one_profile_in_full(save: Save) -> None:
         "machine   AMD EPYC; 2 cores",
         "threads   duo's defaults",
         "times     T(1) = 100.0, T(5) = 110.0 ms alone",
+        "times     T(1) = 150.0 ms alone, 1 of the cores free",
         "draft     10.0 ms per token",
         "accepted  81 % of the draft's tokens (greedy)",
     ):
         assert line in run.text.splitlines()
+    (forecast,) = (line for line in run.text.splitlines() if line.startswith("forecast"))
+    assert forecast.endswith("; assumed: both models at once, the draft's time for two tokens")
     assert "other" not in run.text
+
+
+def test_nothing_is_assumed_where_all_was_measured(save: Save) -> None:
+    policy = _learned()
+    policy.alone.add_pair(0.013)
+    policy.beside.add_target(1, 0.2)
+    save("large.gguf", "small.gguf", policy=policy.state())
+    (forecast,) = (line for line in profile("show", "large").text.splitlines() if line.startswith("forecast"))
+    assert "assumed" not in forecast
+
+
+def test_a_time_that_was_inferred_is_not_shown(save: Save) -> None:
+    policy = Policy(4, 8)
+    policy.begin(0, mode="greedy")
+    policy.beside.add_target(1, 0.2)
+    policy.beside.add_draft(0.012)
+    save("large.gguf", "small.gguf", policy=policy.state())
+    assert profile("list").text.splitlines()[1].split()[-6:-4] == ["-", "12.0"]
+    assert "ms alone" not in profile("show", "large").text
 
 
 def test_reset_forgets_one_or_all(save: Save) -> None:

@@ -24,9 +24,10 @@ KEYS = {
     "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token hidden "
     "unused error vocabulary lost_to_translation branches",
     "memory": "peak_bytes",
+    "cores": "all now fewest",
     "sampling": "temperature seed mode",
     "policy": "schedule schedules changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance most_gain "
-    "target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks",
+    "target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks measured pair_ms",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
     "threads": "target target_batch draft beside cores draft_cores apart",
@@ -65,7 +66,8 @@ def drafted(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, 
 
 
 def heads(said: str) -> list[str]:
-    return [line.split()[0] for line in said.splitlines()]
+    """The first word of each line, without that of the cores that other programs have left."""
+    return [line.split()[0] for line in said.splitlines() if not line.startswith("cores ")]
 
 
 def test_the_text_is_the_targets_own_to_the_byte(tiny: Path) -> None:

@@ -79,5 +79,5 @@ def test_each_sampling_mode_learns_its_own_acceptance(tiny: Path, tmp_path: Path
     env = {"DUO_CONFIG": str(tmp_path)}
     for more in ((), ("--temp", "0.8"), ("--temp", "0.8", "--verify", "rejection")):
         assert duo(*models(tiny, tiny), *PROMPT, *more, env=env).status == 0
-    (profile,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    (profile,) = tmp_path.rglob("tiny+tiny*.json")
     assert set(json.loads(profile.read_text())["policy"]["acceptance"]) == {"greedy", "coupled", "rejection"}

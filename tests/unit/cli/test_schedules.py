@@ -17,7 +17,6 @@ from tests.command import ONE_EACH, Argument, Run, models
 from tests.gguf_files import tiny_hybrid
 from tests.unit.cli.runner import duo
 
-
 TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "--lookup", "off", *ONE_EACH)
 OFF = "cannot roll back its cache: speculation is off"
 

@@ -181,12 +181,12 @@ def test_ctrl_c_leaves_what_was_measured(
     measured: list[int] = []
     draft_time = Meter.draft_time
 
-    def interrupted(self: Meter, n_threads: int) -> float:
-        measured.append(n_threads)
-        if len(measured) > 1:
+    def interrupted(self: Meter, n_threads: int, n_tokens: int = 1) -> float:
+        measured.append(n_tokens)
+        if measured.count(1) > 1:
             self._stop.set()
             self._check()
-        return draft_time(self, n_threads)
+        return draft_time(self, n_threads, n_tokens)
 
     monkeypatch.setattr(Meter, "draft_time", interrupted)
     second = tiny_llama(tmp_path / "second.gguf")

@@ -91,6 +91,8 @@ def test_each_model_is_timed_alone_on_each_number_of_threads(pair: Pair) -> None
     found = pair.measure()
     assert found.target == {(threads, n): pytest.approx((10 + n) / threads) for threads in (1, 2) for n in SIZES}
     assert found.draft == {1: pytest.approx(2.0), 4: pytest.approx(0.5)}
+    assert found.pair == {1: pytest.approx(2.5), 4: pytest.approx(0.625)}
+    assert found.doubts == ""
     assert pair.target.n_past == pair.draft.n_past == 32, "each decode after the same text"
 
 
@@ -256,6 +258,6 @@ def test_a_failure_of_either_concurrent_model_is_raised(pair: Pair, which: str) 
 
 
 def test_the_drafts_times_become_those_of_the_targets_tokens() -> None:
-    found = Measurements({(1, 1): 0.1}, {1: 0.01, 2: 0.02}, {(1, 1): ({1: 0.2}, 0.03)})
+    found = Measurements({(1, 1): 0.1}, {1: 0.01, 2: 0.02}, {1: 0.015}, {(1, 1): ({1: 0.2}, 0.03)})
     found.scale_draft(2)
-    assert found == Measurements({(1, 1): 0.1}, {1: 0.02, 2: 0.04}, {(1, 1): ({1: 0.2}, 0.06)})
+    assert found == Measurements({(1, 1): 0.1}, {1: 0.02, 2: 0.04}, {1: 0.03}, {(1, 1): ({1: 0.2}, 0.06)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from duo.diagnose.timing import Group, MeasurementError, Series, contradictions, doubt
@@ -37,7 +39,17 @@ def test_disturbed_times_are_dropped() -> None:
     found.judge(disturbed=True)
     found.pending += [3.0]
     found.judge(disturbed=False)
-    assert (found.times, found.pending) == ([3.0], [])
+    assert (found.times, found.disturbed, found.pending) == ([3.0], [1.0, 2.0], [])
+    assert found.seconds == 3.0
+
+
+def test_disturbed_times_are_better_than_none() -> None:
+    found = Series("", disturbed=[5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (found.is_known, found.is_settled, found.seconds) == (True, False, 2.0)
+    assert not Series("").is_known
+    partly = Group(ALONE, {1: series(1.0), 2: Series("")})
+    assert partly.times == {1: 1.0}
+    assert Group(ALONE, {1: Series(""), 2: series(1.0)}).times == {}
 
 
 def test_a_curve_is_linear_between_what_was_measured() -> None:
@@ -52,6 +64,7 @@ def test_a_curve_is_linear_between_what_was_measured() -> None:
         [group(ALONE, {1: 1.0, 2: 10.0, 4: 8.0})],
         [group(ALONE, {1: 10.0}), group(BOTH, {1: 8.0}, 1.0)],  # faster beside the other model
         [group(DRAFT, {}, 10.0), group(BOTH, {1: 8.0}, 8.0)],
+        [group(DRAFT, {}, 10.0), replace(group(DRAFT, {}, 8.0), n_tokens=2)],  # two tokens faster than one
     ],
 )
 def test_both_of_two_times_that_contradict_each_other_are_measured_again(groups: list[Group]) -> None:
@@ -66,6 +79,7 @@ def test_both_of_two_times_that_contradict_each_other_are_measured_again(groups:
         [group(ALONE, {1: 10.0, 4: 9.0})],  # noise
         [group(ALONE, {1: 10.0, 2: 20.0}), group((2, 0), {1: 6.0, 2: 11.0}), group(DRAFT, {}, 5.0)],
         [group((2, 0), {1: 10.0}), group(BOTH, {1: 8.0}, 1.0)],  # other numbers of threads
+        [replace(group(DRAFT, {}, 9.0), n_tokens=2), group(DRAFT, {}, 5.0), group(BOTH, {1: 8.0}, 6.0)],
     ],
 )
 def test_what_is_plausible(groups: list[Group]) -> None:

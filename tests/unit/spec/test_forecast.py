@@ -1,8 +1,11 @@
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import BranchModel, Forecast, alone, limit, overlapped, taking_turns
@@ -37,18 +40,90 @@ def test_the_limit_is_the_draft_the_best_batch_or_the_target_alone() -> None:
     assert limit([0.1, 0.25], 0.2, 1.0) == pytest.approx(1 / 0.1), "the target alone"
 
 
-@pytest.mark.parametrize("case", CASES[:12])
-def test_sequential_forecast_finds_the_best_number_of_candidates(case: Case) -> None:
-    machine, acceptance = case.machine, case.acceptance
-    rates = {0: 1 / machine.target_s[0]}
-    for k in range(1, N_MAX + 1):
-        drafting_s = (k + acceptance**k) * machine.draft_s  # it decodes the last one too when all were accepted
-        rates[k] = expected(acceptance, k) / (drafting_s + machine.target_s[k])
-    best = max(rates, key=rates.__getitem__)
-    found = taking_turns(machine.target_s, machine.draft_s, acceptance)
-    assert found.rate == pytest.approx(rates[best])
-    assert found.n_verify == found.n_wait == best
+# In turns
+
+
+def turns(target_s: Sequence[float], draft_s: float, acceptance: float, *, pair_s: float = 0.0) -> Forecast:
+    """If the draft's confidence says nothing."""
+    return taking_turns(target_s, draft_s, [(1.0, acceptance)], pair_s or draft_s)
+
+
+@given(
+    rises=st.lists(st.floats(-0.2, 0.6), min_size=8, max_size=8),
+    draft_s=st.floats(0.01, 1.5),
+    read=st.floats(1, 2),
+    acceptance=st.floats(0, 0.99),
+    latency_s=st.floats(0, 0.5),
+)
+def test_sequential_forecast_is_that_of_the_best_number_of_candidates(
+    rises: list[float], draft_s: float, read: float, acceptance: float, latency_s: float
+) -> None:
+    """If all were accepted, the next turn begins with a decode of two tokens."""
+    target_s = list(accumulate([1.0, *rises], lambda now, rise: max(0.5, now + rise)))
+    rates = {0: 1 / target_s[0]}
+    for k in range(1, len(target_s)):
+        read_s = acceptance**k * (read - 1) * draft_s
+        rates[k] = expected(acceptance, k) / (latency_s + k * draft_s + read_s + target_s[k])
+    found = taking_turns(target_s, draft_s, [(1.0, acceptance)], read * draft_s, latency_s)
+    assert found.rate == pytest.approx(max(rates.values()))
+    assert found.n_verify == found.n_wait
+    assert rates[found.n_verify] == pytest.approx(found.rate)
     assert found.worth_of(3) == 0, "no lead outlives a step"
+    assert found.stop == found.n_verify * (0.0,)
+
+
+CHANCES = [(0.3, 0.2), (0.3, 0.7), (0.4, 0.98)]  # shares of the candidates by confidence: 0.662 are accepted
+
+
+def mixed(*chances: float) -> list[tuple[float, float]]:
+    return [(1 / len(chances), chance) for chance in chances]
+
+
+@given(chances=st.lists(st.floats(0, 1), min_size=2, max_size=4), seed=st.integers(0, 39), read=st.floats(1, 2))
+def test_a_draft_that_stops_by_confidence_is_never_forecast_to_be_slower_than_one_that_does_not(
+    chances: list[float], seed: int, read: float
+) -> None:
+    machine = CASES[seed].machine
+    pair_s = read * machine.draft_s
+    found = taking_turns(machine.target_s, machine.draft_s, mixed(*chances), pair_s)
+    mean = sum(chances) / len(chances)
+    assert found.rate >= (1 - 1e-9) * turns(machine.target_s, machine.draft_s, mean, pair_s=pair_s).rate
+
+
+@pytest.mark.parametrize("draft_s", [0.01, 0.1, 0.3, 0.6])
+def test_a_rule_of_stopping_reaches_what_is_forecast(draft_s: float) -> None:
+    target_s, pair_s, dice = [1.0 + 0.1 * n for n in range(9)], 1.3 * draft_s, random.Random(0)
+    found = taking_turns(target_s, draft_s, CHANCES, pair_s)
+    tokens, seconds, reads_two = 0, 0.0, False
+    for _ in range(20_000):
+        n, survival, alive, accepted = 0, 1.0, True, 0
+        while found.goes_on(n, survival, found.rate):
+            chance = dice.choices([chance for _, chance in CHANCES], [share for share, _ in CHANCES])[0]
+            alive = alive and dice.random() < chance
+            seconds += pair_s if reads_two and not n else draft_s
+            n, survival, accepted = n + 1, survival * chance, accepted + alive
+        reads_two = alive and n > 0
+        tokens, seconds = tokens + accepted + 1, seconds + target_s[n]
+    assert tokens / seconds == pytest.approx(found.rate, rel=0.02)
+
+
+def test_one_more_is_drafted_while_survival_is_worth_it() -> None:
+    found = taking_turns([1.0] * 9, 0.1, CHANCES, 0.13)
+    assert found.goes_on(0, 1.0, found.rate)
+    assert not found.goes_on(1, 0.01, found.rate)
+    assert not found.goes_on(8, 1.0, found.rate), "the largest batch"
+    assert [found.goes_on(2, 0.5, factor * found.rate) for factor in (1, 9)] == [True, False], "time is worth more"
+    assert not alone([1.0]).goes_on(0, 1.0, 1.0)
+
+
+def test_stopping_by_confidence_gains_where_it_tells_right_from_wrong() -> None:
+    informed = taking_turns([1.0] * 9, 0.2, mixed(0.0, 1.0), 0.2)
+    assert informed.rate > 1.05 * turns([1.0] * 9, 0.2, 0.5).rate
+    same = taking_turns([1.0] * 9, 0.2, mixed(0.5, 0.5), 0.2)
+    assert same.rate == pytest.approx(turns([1.0] * 9, 0.2, 0.5).rate, rel=1e-3)
+
+
+# Both at once
 
 
 def test_concurrent_forecast_is_at_least_as_good_as_every_fixed_setting() -> None:
@@ -64,7 +139,7 @@ def test_concurrent_forecast_is_never_below_the_target_beside_an_idle_draft() ->
 def test_forecasts_without_gain_are_the_target_alone() -> None:
     assert alone([0.25, 0.3]) == Forecast(4.0)
     for draft_s, acceptance in ((0.025, 0.0), (0.6, 0.9)):
-        assert taking_turns(APART.target_s, draft_s, acceptance) == alone(APART.target_s)
+        assert turns(APART.target_s, draft_s, acceptance) == alone(APART.target_s)
     assert overlapped([0.02], 0.01, 0.8, N_AHEAD).rate == pytest.approx(50)
     never_right = overlapped(APART.target_s, 0.025, 0.0, N_AHEAD)
     assert never_right.rate == pytest.approx(1 / 0.49)
@@ -80,7 +155,7 @@ def test_concurrent_forecast_of_a_perfect_draft_is_the_draft_or_the_largest_batc
 Foresee = Callable[[Machine, float, float], float]
 FORESEE: dict[str, Foresee] = {
     "concurrent": lambda machine, draft_s, share: overlapped(machine.beside_target_s, draft_s, share, N_AHEAD).rate,
-    "sequential": lambda machine, draft_s, share: taking_turns(machine.target_s, draft_s, share).rate,
+    "sequential": lambda machine, draft_s, share: turns(machine.target_s, draft_s, share).rate,
     "limit": lambda machine, draft_s, share: limit(machine.target_s, draft_s, share),
 }
 
@@ -180,13 +255,6 @@ def test_forecasts_with_branches_agree_with_replays(case: Case, aborts: bool) ->
         rate = overlapped(machine.beside_target_s, draft_s, acceptance, N_AHEAD, latency_s, branches).rate
         found = foresee(machine, ASYNC, constant(acceptance), N_MAX, 6000, branches=n).rate
         assert 0.95 <= rate / found <= 1.08, n
-
-
-def test_sequential_forecast_with_latency_has_a_round_trip_per_turn() -> None:
-    near, far = (taking_turns([0.1] * 9, 0.01, 0.8, latency_s) for latency_s in (0.0, 0.05))
-    k = far.n_verify
-    assert far.rate == pytest.approx(expected(0.8, k) / (0.05 + (k + 0.8**k) * 0.01 + 0.1))
-    assert far.n_verify >= near.n_verify
 
 
 def test_outcomes_that_are_all_prepared_leave_a_forecast() -> None:

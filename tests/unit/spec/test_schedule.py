@@ -1,4 +1,6 @@
-"""The choice among schedules, and the budget for finding out. The target alone takes 0.1 s per token."""
+"""The choice among schedules. The target alone takes 0.1 s per token."""
+
+from collections.abc import Collection
 
 import pytest
 
@@ -8,7 +10,6 @@ from duo.spec.schedule import ALL, Change, Chooser, Outlook, Outlooks, Schedule
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
 ALONE_S = 0.1
-ADVANCE_S = DEFAULT.advance * ALONE_S
 SAVED_S = DEFAULT.horizon * (1 / 10 - 1 / 20)  # within the horizon, at 20 instead of 10 tokens/s
 
 
@@ -20,13 +21,13 @@ def rates(concurrent: float = 10.0, sequential: float = 10.0, off: float = 10.0,
 
 
 def following(
-    schedule: Schedule, allowed: tuple[Schedule, ...] = ALL, n_room: int | None = None, credit_s: float = 0.0
+    schedule: Schedule, allowed: tuple[Schedule, ...] = ALL, n_room: int | None = None, credit_s: float = 0.1
 ) -> Chooser:
-    """A chooser that has made one token in `schedule`, as fast as the target alone."""
+    """A chooser that has made 16 tokens in `schedule`, as fast as the target alone."""
     chooser = Chooser(allowed, DEFAULT, schedule)
-    chooser.budget.carry(credit_s - DEFAULT.time_share * ALONE_S)
     chooser.begin(allowed, n_room, is_first=False)
-    chooser.step(1, ALONE_S, ALONE_S)
+    chooser.step(16, 16 * ALONE_S, ALONE_S)
+    chooser.budget.spend(chooser.budget.credit_s - credit_s)
     assert chooser.now is schedule
     assert chooser.budget.credit_s == pytest.approx(credit_s)
     return chooser
@@ -39,8 +40,10 @@ def run(chooser: Chooser, outlooks: Outlooks, n_steps: int, entry_s: float = 0.0
             chooser.review(outlooks, entry_s)
 
 
-def after_review(chooser: Chooser, outlooks: Outlooks, entry_s: float = 0.0) -> Schedule:
-    chooser.review(outlooks, entry_s)
+def after_review(
+    chooser: Chooser, outlooks: Outlooks, entry_s: float = 0.0, untried: Collection[Schedule] = ()
+) -> Schedule:
+    chooser.review(outlooks, entry_s, untried)
     return chooser.now
 
 
@@ -61,81 +64,76 @@ def test_each_text_starts_with_the_same_schedule(
     assert chooser.now is found
 
 
-@pytest.mark.parametrize(("is_first", "steps"), [(True, [4, 16, 32, 48, 64]), (False, [1, 16, 32, 48, 64])])
-def test_the_first_review_waits_for_measurements_only_where_nothing_is_known(is_first: bool, steps: list[int]) -> None:
+def reviews(chooser: Chooser, n_steps: int, seconds: float = ALONE_S) -> list[int]:
+    return [step for step in range(1, n_steps) if chooser.step(1, seconds, ALONE_S)]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_reviews_become_less_frequent_and_frequent_again_after_a_change(is_first: bool) -> None:
     chooser = Chooser(ALL, DEFAULT)
     chooser.begin(ALL, None, is_first=is_first)
-    assert [step for step in range(1, 70) if chooser.step(1, ALONE_S, ALONE_S)] == steps
+    assert reviews(chooser, 70) == [4, 8, 16, 32, 48, 64]
     assert chooser.is_settled
     chooser.review(rates(sequential=20.0), 0.0)
     assert not chooser.is_settled
-    assert [step for step in range(1, 20) if chooser.step(1, ALONE_S, ALONE_S)] == [4, 16], "after a change"
-
-
-# The budget
-
-
-@pytest.mark.parametrize(("n_steps", "share"), [(1, 2.5), (100, 2.5), (200, 4.0)])
-def test_the_first_text_may_spend_in_advance_what_its_time_earns_later(n_steps: int, share: float) -> None:
-    chooser = Chooser(ALL, DEFAULT)
-    chooser.begin(ALL, None, is_first=True)
-    run(chooser, rates(), n_steps)
-    assert chooser.budget.credit_s == pytest.approx(share * ALONE_S)
-
-
-@pytest.mark.parametrize(("carried_s", "credit_s"), [(0.1, 0.1), (-0.1, -0.1), (9.0, ADVANCE_S), (-9.0, -ADVANCE_S)])
-def test_credit_is_carried_from_text_to_text_within_limits(carried_s: float, credit_s: float) -> None:
-    chooser = Chooser(ALL, DEFAULT)
-    chooser.budget.carry(carried_s)
-    for n_earlier in (0, 0, 50):  # a text without a step changes nothing
-        chooser.begin(ALL, None, is_first=False)
-        run(chooser, rates(), n_earlier)
-    credit_s += DEFAULT.time_share * 50 * ALONE_S
-    assert chooser.budget.carried_s == chooser.budget.credit_s == pytest.approx(credit_s)
-    chooser.begin(ALL, None, is_first=False)
-    assert chooser.budget.credit_s == pytest.approx(min(credit_s, ADVANCE_S))
-
-
-def test_before_the_first_step_what_was_carried_is_kept() -> None:
-    """Otherwise a run without a step would lose the advance, or forgive a debt."""
-    chooser = Chooser(ALL, DEFAULT)
-    chooser.begin(ALL, None, is_first=True)
-    assert chooser.budget.carried_s is None
-    chooser.budget.carry(-0.2)
-    assert chooser.budget.carried_s == -0.2
+    assert reviews(chooser, 20) == [4, 8, 16]
 
 
 @pytest.mark.parametrize(
-    ("schedule", "n_tokens", "seconds", "earned_s"),
-    [(SYNC, 3, 0.1, 0.1 * 0.2), (SYNC, 1, 0.3, -0.2), (ASYNC, 1, 0.3, -0.2), (OFF, 1, 0.3, 0.0)],
-    ids=["a gain", "a loss", "async", "off"],
+    ("schedule", "allowed", "found"),
+    [(SYNC, ALL, [1, 2, 3, 4, 5]), (OFF, ALL, [3]), (SYNC, (SYNC, ASYNC), [3])],
 )
-def test_a_share_of_gains_is_earned_and_losses_are_paid(
-    schedule: Schedule, n_tokens: int, seconds: float, earned_s: float
+def test_drafting_without_credit_is_reviewed_after_every_step(
+    schedule: Schedule, allowed: tuple[Schedule, ...], found: list[int]
+) -> None:
+    assert reviews(following(schedule, allowed, credit_s=-0.1), 6) == found
+
+
+def test_a_draft_apart_is_compared_with_the_text_before_the_first_review_counts() -> None:
+    chooser = Chooser(ALL, DEFAULT, ASYNC)
+    chooser.step(15, 1.5, ALONE_S)
+    assert after_review(chooser, rates(concurrent=1.0, sequential=90.0)) is ASYNC
+    chooser.step(1, 0.1, ALONE_S)
+    assert after_review(chooser, rates(concurrent=1.0, sequential=90.0)) is SYNC
+
+
+# What is paid
+
+
+@pytest.mark.parametrize(
+    ("schedule", "drafted", "n_tokens", "seconds", "earned_s"),
+    [
+        (SYNC, True, 3, 0.1, 0.1 * 0.2),
+        (SYNC, True, 1, 0.3, -0.2),
+        (ASYNC, True, 1, 0.3, -0.2),
+        (SYNC, False, 1, 0.3, 0.0),
+        (OFF, True, 1, 0.3, 0.0),
+    ],
+    ids=["a gain", "a loss", "async", "not drafted", "off"],
+)
+def test_a_share_of_the_draft_s_gains_is_earned_and_losses_are_paid(
+    schedule: Schedule, drafted: bool, n_tokens: int, seconds: float, earned_s: float
 ) -> None:
     chooser = following(schedule)
-    chooser.step(n_tokens, seconds, ALONE_S)
-    assert chooser.budget.credit_s == pytest.approx(DEFAULT.time_share * seconds + earned_s)
-    chooser.budget.spend(0.05)
-    assert chooser.budget.credit_s == pytest.approx(DEFAULT.time_share * seconds + earned_s - 0.05), (
-        "probes are paid too"
-    )
+    chooser.step(n_tokens, seconds, ALONE_S, drafted=drafted)
+    assert chooser.budget.credit_s == pytest.approx(0.1 + DEFAULT.time_share * seconds + earned_s)
 
 
 @pytest.mark.parametrize(
-    ("credit_s", "doubt", "allowed", "then"),
+    ("credit_s", "untried", "doubt", "allowed", "then"),
     [
-        (-0.1, 0.1, ALL, OFF),
-        (0.1, 0.1, ALL, SYNC),  # it has credit
-        (-0.1, 0.0, ALL, SYNC),  # it is faster beyond doubt
-        (-0.1, 0.1, (SYNC, ASYNC), SYNC),  # there is no other
+        (-0.1, {SYNC}, 0.1, ALL, OFF),
+        (0.1, {SYNC}, 0.1, ALL, SYNC),  # it has credit
+        (-0.1, (), 0.1, ALL, SYNC),  # what is expected was measured
+        (-0.1, {SYNC}, 0.0, ALL, SYNC),  # it is faster beyond doubt
+        (-0.1, {SYNC}, 0.1, (SYNC, ASYNC), SYNC),  # there is no other
     ],
 )
-def test_drafting_without_credit_ends_unless_it_is_faster_beyond_doubt(
-    credit_s: float, doubt: float, allowed: tuple[Schedule, ...], then: Schedule
+def test_a_trial_without_credit_ends_unless_it_is_faster_beyond_doubt(
+    credit_s: float, untried: Collection[Schedule], doubt: float, allowed: tuple[Schedule, ...], then: Schedule
 ) -> None:
     chooser = following(SYNC, allowed, credit_s=credit_s)
-    assert after_review(chooser, rates(sequential=10.5, concurrent=1.0, doubt=doubt)) is then
+    assert after_review(chooser, rates(sequential=10.5, concurrent=1.0, doubt=doubt), untried=untried) is then
     assert [change.reason for change in chooser.changes] == ["drafting has used up its credit"] * (then is OFF)
 
 
@@ -147,13 +145,59 @@ def test_drafting_begins_without_credit_only_beyond_doubt(credit_s: float, doubt
 
 
 def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss() -> None:
-    chooser, outlooks = following(OFF), rates(sequential=12.0, concurrent=1.0, doubt=0.3)
+    chooser, outlooks = following(OFF), rates(sequential=12.0, concurrent=1.0)
     assert after_review(chooser, outlooks, entry_s=1.0) is SYNC
-    chooser.step(1, ALONE_S + 1.0, ALONE_S)
-    assert chooser.budget.credit_s < -0.9
-    assert after_review(chooser, outlooks) is SYNC
-    chooser.step(1, ALONE_S + 0.2, ALONE_S)
-    assert after_review(chooser, outlooks) is OFF
+    assert not chooser.step(1, ALONE_S + 1.0, ALONE_S)
+    assert chooser.budget.credit_s < -0.8
+    assert not chooser.step(1, ALONE_S, ALONE_S)
+    assert chooser.step(1, ALONE_S + 0.2, ALONE_S), "a review is due"
+
+
+# Trials
+
+
+@pytest.mark.parametrize(
+    ("untried", "doubt", "credit_s", "entry_s", "then"),
+    [
+        ({SYNC}, 0.3, 0.1, 0.0, SYNC),
+        ((), 0.3, 0.1, 0.0, OFF),  # it was measured
+        ({ASYNC}, 0.3, 0.1, 0.0, OFF),  # of the other one nothing good is expected
+        ({SYNC}, 0.01, 0.1, 0.0, OFF),  # it is slower beyond doubt
+        ({SYNC}, 0.3, 0.03, 0.0, OFF),  # 6 steps cost more than the credit: 0.032 s
+        ({SYNC}, 0.3, 0.1, 0.09, OFF),  # and with the prefill
+        ({SYNC}, 0.3, 0.1, 0.06, SYNC),
+    ],
+)
+def test_what_may_be_faster_is_tried_if_the_credit_covers_it(
+    untried: Collection[Schedule], doubt: float, credit_s: float, entry_s: float, then: Schedule
+) -> None:
+    chooser, outlooks = following(OFF, credit_s=credit_s), rates(sequential=9.5, concurrent=1.0, doubt=doubt)
+    assert after_review(chooser, outlooks, entry_s, untried) is then
+
+
+def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() -> None:
+    chooser = following(OFF, credit_s=9.0)
+    outlooks, bad = rates(sequential=9.5, concurrent=9.8, doubt=0.2), rates(1.0, 1.0)
+    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is ASYNC
+    assert after_review(chooser, bad) is OFF
+    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is SYNC
+    assert after_review(chooser, bad) is OFF
+    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is OFF
+    assert chooser.changes[0].reason == "a trial: 7.8 to 11.8 instead of 10.0 tokens/s forecast"
+    chooser.begin(ALL, None, is_first=False)
+    chooser.step(1, ALONE_S, ALONE_S)
+    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is ASYNC
+
+
+def test_a_trial_may_pay_in_later_texts() -> None:
+    """This one is about to end."""
+    chooser = following(OFF, n_room=20, credit_s=0.1)
+    assert after_review(chooser, rates(sequential=9.5, concurrent=1.0, doubt=0.3), untried={SYNC}) is SYNC
+
+
+def test_what_was_never_tried_is_not_begun_if_the_credit_does_not_cover_its_prefill() -> None:
+    for untried, then in (({SYNC}, OFF), (set[Schedule](), SYNC)):
+        assert after_review(following(OFF), rates(sequential=20.0), 0.2, untried) is then
 
 
 # Changes
@@ -166,7 +210,7 @@ def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss(
         (OFF, rates(sequential=10.3), SYNC),
         (SYNC, rates(concurrent=10.3), ASYNC),
         (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.3), SYNC),  # it may still be faster
-        (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.2), OFF),
+        (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.1), OFF),
         (ASYNC, rates(), ASYNC),
     ],
 )
@@ -178,25 +222,25 @@ def test_a_change_is_recorded_with_its_reason() -> None:
     chooser = following(OFF)
     chooser.review(rates(sequential=20.0), 0.0)
     (change,) = chooser.changes
-    assert change == Change(1, SYNC, "20.0 instead of 10.0 tokens/s forecast")
+    assert change == Change(16, SYNC, "20.0 instead of 10.0 tokens/s forecast")
 
 
 @pytest.mark.parametrize(
     ("now", "n_tokens", "n_room", "entry_s", "then"),
     [
-        (OFF, 1, None, 0.99 * SAVED_S, SYNC),
-        (OFF, 1, None, 1.01 * SAVED_S, OFF),
-        (ASYNC, 1, None, 9 * SAVED_S, SYNC),  # the draft has already decoded the text
+        (OFF, 16, None, 0.99 * SAVED_S, SYNC),
+        (OFF, 16, None, 1.01 * SAVED_S, OFF),
+        (ASYNC, 16, None, 9 * SAVED_S, SYNC),  # the draft has already decoded the text
         (OFF, 2 * DEFAULT.horizon, None, 1.99 * SAVED_S, SYNC),  # a long text is expected to be half done
-        (OFF, 1, DEFAULT.horizon // 2, 0.51 * SAVED_S, OFF),  # a text that is about to end
-        (OFF, 1, DEFAULT.horizon // 2, 0.48 * SAVED_S, SYNC),
+        (OFF, 16, 16 + DEFAULT.horizon // 2, 0.51 * SAVED_S, OFF),  # a text that is about to end
+        (OFF, 16, 16 + DEFAULT.horizon // 2, 0.49 * SAVED_S, SYNC),
     ],
 )
 def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
     now: Schedule, n_tokens: int, n_room: int | None, entry_s: float, then: Schedule
 ) -> None:
     chooser = following(now, n_room=n_room)
-    chooser.step(n_tokens - 1, 1.0, ALONE_S)
+    chooser.step(n_tokens - 16, 0.0, ALONE_S)
     assert after_review(chooser, rates(sequential=20.0), entry_s) is then
 
 
@@ -210,7 +254,7 @@ def test_only_allowed_schedules_are_followed() -> None:
 def test_a_draft_that_has_ended_is_not_used_again(allowed: tuple[Schedule, ...]) -> None:
     chooser = following(allowed[0], allowed)
     chooser.give_up()
-    assert [(change.n_tokens, change.reason) for change in chooser.changes] == [(1, "the draft has ended")]
+    assert [(change.n_tokens, change.reason) for change in chooser.changes] == [(16, "the draft has ended")]
     run(chooser, rates(concurrent=90.0, sequential=90.0), 1000)
     chooser.give_up()
     assert (chooser.now, len(chooser.changes)) == (OFF, 1)
