@@ -105,9 +105,10 @@ class Scripted(Eager):
         super().begin(n_prompt, n_room, mode)
         self._n_tokens = n_prompt
 
-    def probe_due(self) -> bool:
-        """Never before there is a token and one to predict it from."""
-        return self._now is not Schedule.ASYNC and self._n_tokens > 1 and next(self._probes, False)
+    def probe_size(self) -> int:
+        """All of the text; never before there is a token and one to predict it from."""
+        is_due = self._now is not Schedule.ASYNC and self._n_tokens > 1 and next(self._probes, False)
+        return self._n_tokens if is_due else 0
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         super().learn_step(n_tokens, cost)

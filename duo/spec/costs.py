@@ -117,6 +117,11 @@ class CostModel:
         known = (other for other in self.relatives if other._draft)
         return next((other.draft_time(doubt) * assumed(self._slower, doubt) for other in known), 0.0)
 
+    @property
+    def knows_pair(self) -> bool:
+        """Whether the draft's time for two tokens in one decode was measured."""
+        return bool(self._pair)
+
     def pair_time(self, doubt: float = 0.0) -> float:
         """The draft's time for a decode of two tokens; at least that for one."""
         one_s = self.draft_time(doubt)

@@ -193,7 +193,7 @@ class PairModel:
             "measured": {
                 name: [n for n in range(1, self.n_max + 2) if costs.n_measured(n)] for name, costs in conditions
             },
-            "pair_ms": 1000 * self.alone.pair_time() or None,
+            "pair_ms": 1000 * self.alone.pair_time() if self.alone.knows_pair else None,
         }
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:

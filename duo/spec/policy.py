@@ -225,7 +225,13 @@ class Policy(PairModel):
         n = len(chances)
         if n < n_max and next_s < math.inf and self._forecast.goes_on(n, math.prod(chances), rate):
             return n + 1
-        return best_ready(chances[:n_max], curve, rate)[0]
+        k = best_ready(chances[:n_max], curve, rate)[0]
+        return max(k, min(n, 1)) if self._must_draft else k
+
+    @property
+    def _must_draft(self) -> bool:
+        """Whether schedule sync was asked for: then it drafts even where that does not pay."""
+        return self.chooser.allowed == (Schedule.SYNC,)
 
     def _n_to_measure(self, n_max: int) -> int:
         """How many arbitrary candidates to verify now, because T(n) decides whether drafting pays; usually 0."""
@@ -283,6 +289,8 @@ class Policy(PairModel):
         """
         if self._remote or not self._worth_asking or self.schedule is Schedule.ASYNC or not self.alone.target_s(1):
             return 0
+        if Schedule.OFF not in self.chooser.allowed:
+            return 0
         silence = self.config.silence if self._may_gain or not self._n_probed else self.config.long_silence
         least = self.config.probe_tokens // 2
         if self._unscored < silence or self._n_text - self._n_prompt < least:
@@ -330,6 +338,8 @@ class Policy(PairModel):
             self.alone.add_draft(seconds, self.n_draft_threads)
         elif n_tokens == 2 and self.schedule is Schedule.SYNC:
             self.alone.add_pair(seconds)
+            if not self.alone.draft_s:  # a draft that is always right never reads one token alone
+                self.alone.add_draft(seconds / self.config.pair[1], self.n_draft_threads)
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences would have been accepted or not."""
@@ -426,10 +436,11 @@ class Policy(PairModel):
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""
         self.choose_branches(allowed=Schedule.ASYNC in self.chooser.allowed and not self.in_order)
-        found = self.forecasts()
-        first_s = self.costs.target_s(1)
+        found, first_s = self.forecasts(), self.costs.target_s(1)
         if found:
             self._forecast = found[self.schedule]
         elif first_s:
             self._forecast = Forecast(1 / first_s)
+        if self._must_draft and not self._forecast.n_verify:
+            self._forecast = replace(self._forecast, n_verify=1, n_wait=1, stop=(0.0,))
         return found

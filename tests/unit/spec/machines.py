@@ -35,6 +35,13 @@ TWO_CORES = Machine(  # a target that a concurrent draft slows down: SmolLM2 F32
     0.026,
     0.003,
 )
+CLIFF_AT_EIGHT = Machine(  # two tokens take less than one, eight far more than five: two cores with AVX-512, about
+    times({1: 139.57, 2: 126.70, 4: 149.42, 5: 144.30, 8: 218.96, 16: 324.25}),
+    0.06043,
+    tuple(1.75 * seconds for seconds in times({1: 139.57, 2: 126.70, 4: 149.42, 5: 144.30, 8: 218.96, 16: 324.25})),
+    1.75 * 0.06043,
+    0.06043 / 5,
+)
 MACHINES = pytest.mark.parametrize("machine", [APART, FAST_DRAFT, TWO_CORES], ids=["apart", "fast draft", "two cores"])
 
 
@@ -80,9 +87,9 @@ def expected(acceptance: float, k: int) -> float:
 def sequential_rate(machine: Machine, acceptance: float, k: int) -> float:
     """Tokens/s when the draft always makes `k` tokens and the target then verifies them (Leviathan et al. 2023).
 
-    When all were accepted the draft has to decode the last of them too.
+    When all were accepted the draft has to decode the last of them too, with the target's token.
     """
-    read_s = machine.read_s * acceptance**k if k else 0.0
+    read_s = (machine.reading_s(2) - machine.draft_s) * acceptance**k if k else 0.0
     return expected(acceptance, k) / (k * machine.draft_s + read_s + machine.target_s[k])
 
 

@@ -7,11 +7,13 @@ from statistics import median
 
 import pytest
 
+from duo.spec.pair import PairModel
 from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, foresee, predict, recorded, replay
+from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, foresee, inform, recorded, replay
 from tests.unit.spec.machines import (
     APART,
+    CLIFF_AT_EIGHT,
     MACHINES,
     N_AHEAD,
     N_MAX,
@@ -150,20 +152,53 @@ def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
     assert 5 < sum(seconds > 0.7 for seconds in told[400:]) < 40, "spikes"
 
 
-def test_prediction_needs_both_costs_and_a_scored_candidate() -> None:
+def test_a_pair_that_is_informed_of_a_machine_knows_its_times() -> None:
+    machine = replace(TWO_CORES, pair_s=0.021, latency_s=0.004, branch_s=[0.026, 0.03])
+    pair = PairModel(N_MAX, N_AHEAD)
+    inform(pair, machine)
+    assert pair.alone.curve(9) == pytest.approx(machine.target_s)
+    assert pair.beside.curve(9) == pytest.approx(machine.beside_target_s)
+    assert (pair.alone.draft_s, pair.beside.draft_s) == pytest.approx((0.0173, 0.026))
+    assert (pair.alone.pair_time(), pair.latency_s) == pytest.approx((0.021, 0.004))
+    assert pair.beside.draft_time(0.0, 2) == pytest.approx(0.03)
+    assert pair.alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
+
+
+def test_the_draft_reads_two_tokens_as_fast_as_measured_and_others_by_their_number() -> None:
+    machine = replace(FLAT, read_s=0.01)
+    assert [machine.reading_s(n) for n in (1, 2, 11)] == pytest.approx([0.1, 0.11, 0.2])
+    assert [replace(machine, pair_s=0.15).reading_s(n) for n in (1, 2, 11)] == pytest.approx([0.1, 0.15, 0.2])
+
+
+# The policy on a machine on which sync gains 20 to 25 %, and on which a target for two tokens is faster than for one
+
+
+def cliff(pair: float) -> Machine:
+    return replace(CLIFF_AT_EIGHT, pair_s=pair * CLIFF_AT_EIGHT.draft_s)
+
+
+@cache
+def forced(pair: float, n_tokens: int = 2000) -> Replay:
+    return replay(Policy(N_MAX, N_AHEAD, (Schedule.SYNC,)), cliff(pair), constant(0.81), n_tokens)
+
+
+@pytest.mark.parametrize("pair", [1.0, 1.5, 1.9])
+def test_what_is_forecast_of_sync_is_reached_if_it_is_forced(pair: float) -> None:
+    known = PairModel(N_MAX, N_AHEAD)
+    inform(known, cliff(pair))
+    rate = known.forecasts(0.81, constant=True)[Schedule.SYNC].rate
+    assert rate >= max(sequential_rate(cliff(pair), 0.81, k) for k in range(N_MAX + 1)) * (1 - 1e-6)
+    assert forced(pair, 20_000).rate == pytest.approx(rate, rel=0.03)
+
+
+@pytest.mark.parametrize("pair", [1.0, 1.5, 1.9])
+def test_a_first_text_ends_in_sync_and_is_almost_as_fast_as_if_that_were_forced(pair: float) -> None:
     policy = Policy(N_MAX, N_AHEAD)
-    assert predict(policy) is None
-    policy.learn_step(1, StepCost(0, 0.1, 0.1))
-    policy.learn_draft(1, 0.01)
-    assert predict(policy) is None
-    policy.learn_scores([(1.0, True)])
-    assert predict(policy, 100) is not None
-
-
-@MACHINES
-def test_prediction_from_a_run_agrees_with_that_run_and_is_deterministic(machine: Machine) -> None:
-    policy, found = auto(machine, 0.8)
-    assert predict(policy, 1000) == predict(policy, 1000) == pytest.approx(found.rate, rel=0.08)
+    found = replay(policy, cliff(pair), constant(0.81), 256)
+    assert policy.schedule is Schedule.SYNC
+    assert found.rate >= 0.92 * forced(pair).rate
+    assert found.n_verified[2] == 3, "T(4) is measured once the target was decoded twice"
+    assert policy.alone.measured_s(4) == pytest.approx(0.14942, rel=0.01)
 
 
 # The policy
