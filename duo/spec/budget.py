@@ -24,8 +24,9 @@ class Budget:
     def begin(self, n_room: int | None, *, is_first: bool) -> None:
         """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from earlier ones."""
         first, later = self._texts
-        self._extra = 0.0 if is_first else first - later  # if what is known turns out to be wrong
-        self._credit = min(first if is_first else later, math.inf if n_room is None else self._config.share * n_room)
+        most = math.inf if n_room is None else self._config.share * n_room
+        self._credit = min(first if is_first else later, most)
+        self._extra = min(first, most) - self._credit  # if what is known turns out to be wrong
         self._gained = 0.0
 
     def begin_again(self) -> None:

@@ -89,10 +89,9 @@ class CostModel:
     standard deviations: with 1, all that is uncertain costs that much more than expected, with -1 less.
     """
 
-    def __init__(self, slower: Assumed = (1.0, 1.0, 1.0), config: PolicyConfig = DEFAULT) -> None:
-        """`slower`: how much slower than its relatives, before that is measured."""
-        self.relatives: list[CostModel] = []  # the other condition on these cores, then this one on others
-        self._slower = slower
+    def __init__(self, config: PolicyConfig = DEFAULT) -> None:
+        # The other condition on these cores, then this one on others: how much slower than these, until measured.
+        self.relatives: list[tuple[CostModel, Assumed]] = []
         self._config = config
         self._target: dict[int, Time] = {}  # by tokens in the batch
         self._draft: dict[int, Time] = {}  # by threads
@@ -114,8 +113,8 @@ class CostModel:
             return self._branches_time(doubt, n_sequences)
         if self._draft:
             return min(time.doubted(doubt) for time in self._draft.values())
-        known = (other for other in self.relatives if other._draft)
-        return next((other.draft_time(doubt) * assumed(self._slower, doubt) for other in known), 0.0)
+        known = ((other, slower) for other, slower in self.relatives if other._draft)
+        return next((other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known), 0.0)
 
     @property
     def knows_pair(self) -> bool:
@@ -132,14 +131,15 @@ class CostModel:
         if not (one_s := self.draft_time(doubt)):
             return 0.0
         known = {size: max(one_s, time.doubted(doubt)) for size, time in self._branched.items()}
-        for other in self.relatives:
+        known = lowered({1: one_s, **known})
+        for other, _ in self.relatives:
             theirs = other.draft_time(0.0)
             known = {size: max(1.0, time.value / theirs) * one_s for size, time in other._branched.items()} | known
-        return interpolated(lowered({1: one_s, **known}), n, self._config)[n - 1]
+        return interpolated(known, n, self._config)[n - 1]
 
     def draft_curve(self, n: int) -> list[float]:
         """t_d of 1 to `n` sequences; empty unless it was measured for several, in this condition or another."""
-        is_known = any(costs._branched for costs in (self, *self.relatives))
+        is_known = self._branched or any(other._branched for other, _ in self.relatives)
         return [self.draft_time(0.0, i) for i in range(1, n + 1)] if is_known and self.draft_s else []
 
     def draft_threads(self, choices: Sequence[int]) -> int:
@@ -184,12 +184,12 @@ class CostModel:
     def _forget_kept(self) -> None:
         """Forget T(n > 1) of earlier runs."""
         self.was_wrong, self.is_doubted = True, 1 in self._target and self._target[1].is_kept
-        for costs in (self, *self.relatives[:1]):
+        for costs in (self, *(other for other, _ in self.relatives[:1])):
             costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}
 
     def _scale(self, factor: float, known: Time) -> None:
         """Multiply all times but `known`."""
-        for costs in (self, *self.relatives[:1]):
+        for costs in (self, *(other for other, _ in self.relatives[:1])):
             for time in (time for _, times in costs._times() for time in times.values() if time is not known):
                 time.value *= factor
 
@@ -226,7 +226,7 @@ class CostModel:
 
         At least the largest that was measured.
         """
-        most = max((n for costs in (self, *self.relatives) for n in costs._target), default=1)
+        most = max((n for times in (self._target, *(o._target for o, _ in self.relatives)) for n in times), default=1)
         each_s = self.target_s(most) / most
         return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most
 
@@ -252,16 +252,14 @@ class CostModel:
         return found[:n]
 
     def _interpolated(self, n: int, doubt: float) -> list[float]:
-        known = {size: time.doubted(doubt) for size, time in self._target.items()}
-        for other in self.relatives:
-            ratio = self._ratio(other, doubt)
-            known = {size: time.doubted(doubt) * ratio for size, time in other._target.items()} | known
-        return interpolated(lowered(known), n, self._config, doubt) if known else [0.0] * n
-
-    def _ratio(self, other: CostModel, doubt: float) -> float:
-        """How much slower the target is here than in another condition."""
-        logs = [math.log(time.value / other._target[n].value) for n, time in self._target.items() if n in other._target]
-        return math.exp(sum(logs) / len(logs)) if logs else assumed(self._slower, doubt)
+        known = lowered({size: time.doubted(doubt) for size, time in self._target.items()})
+        for other, slower in self.relatives:
+            # How much slower the target is here.
+            logs = [math.log(time.value / other._target[i].value) for i, time in self._target.items() if i in other._target]
+            ratio = math.exp(sum(logs) / len(logs)) if logs else assumed(slower, doubt)
+            theirs = lowered({size: time.doubted(doubt) * ratio for size, time in other._target.items()})
+            known = theirs | known
+        return interpolated(known, n, self._config, doubt) if known else [0.0] * n
 
     def target_ms(self) -> dict[str, float]:
         """T(n) in ms for each n that was measured in this run and condition."""
@@ -292,7 +290,7 @@ class CostModel:
 
     def forget_curves(self) -> None:
         """Something that the curves follow from has changed."""
-        for costs in (self, *self.relatives):
+        for costs in (self, *(other for other, _ in self.relatives)):
             costs._curves.clear()
 
 

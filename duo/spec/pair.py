@@ -17,6 +17,7 @@ from duo.spec.schedule import Outlook, Schedule
 _LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02
 _MOST_BIAS = 2.0
 _MAX_BIAS = 1e9  # beyond, a profile is damaged
+_AS_FAST = (1.0, 1.0, 1.0)
 _BOTH = math.sqrt(0.5)  # standard deviations of costs and of acceptance, which together are about one
 _NUMBERS = (0, 1, 2, 4, 8)  # of branches that are compared
 # Changes after which they are compared again: of the acceptance, of the shares of ranks, and relative ones of times.
@@ -69,14 +70,12 @@ class PairModel:
         0: all of them. `alone` are those of schedules sync and off, `beside` those of async.
         """
         if n_cores not in self._costs:
-            slower = self.config.slower
-            alone = CostModel(slower, self.config)
-            beside = CostModel((1.0, 1.0, 1.0) if self._apart else slower, self.config)
-            alone.relatives, beside.relatives = [beside], [alone]
+            alone, beside, slower = CostModel(self.config), CostModel(self.config), self.config.slower
+            alone.relatives, beside.relatives = [(beside, _AS_FAST)], [(alone, _AS_FAST if self._apart else slower)]
             for earlier in self._costs.values():
                 for mine, theirs in zip((alone, beside), earlier, strict=True):
-                    mine.relatives.append(theirs)
-                    theirs.relatives.append(mine)
+                    mine.relatives.append((theirs, slower))
+                    theirs.relatives.append((mine, _AS_FAST))
             self._costs[n_cores] = alone, beside
         self.alone, self.beside = self._costs[n_cores]
         self.alone.forget_curves()

@@ -295,7 +295,7 @@ class Policy(PairModel):
         least = self.config.probe_tokens // 2
         if self._unscored < silence or self._n_text - self._n_prompt < least:
             return 0
-        n_affordable = int(self.chooser.budget.credit_s / self.read_s) if self.read_s else 0
+        n_affordable = int(self.chooser.budget.credit_s / (self.read_s or self.config.read * self.alone.target_s(1)))
         n = min(self._unread, self._n_text if n_affordable >= self._unread else self.config.probe_tokens, n_affordable)
         return n if n >= least else 0
 

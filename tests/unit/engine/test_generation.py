@@ -302,6 +302,21 @@ def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int)
         assert bool(accepted) == (not salt and schedule is not Schedule.OFF)
 
 
+@pytest.mark.parametrize("n_rollback", [None, 2])
+def test_arbitrary_candidates_change_no_text_and_are_of_no_source_that_is_reported(n_rollback: int | None) -> None:
+    class Arbitrary(Policy):
+        def decide(self, confidences: Sequence[float], n_room: int, *_: Any, **__: Any) -> Decision:
+            return Decision(min(self.n_max, n_room - 1), source=Source.ANY)
+
+    target = FakeContext(n_rollback=n_rollback)
+    generation = Writing(target, None, make_ending(N), alone=Arbitrary(4, 8, (Schedule.OFF,)))
+    assert run(generation) == text_after(PROMPT, N)
+    assert max(target.batches) == 1 + min(4, n_rollback or 4)
+    statistics = generation.metrics.statistics()
+    assert statistics.draft is None
+    assert statistics.lookup is None or statistics.lookup.verified == 0
+
+
 def test_steps_say_where_their_candidates_came_from() -> None:
     generation = Writing(FakeContext(periodic), None, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
     steps = list(generation.steps())
