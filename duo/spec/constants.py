@@ -38,7 +38,7 @@ class PolicyConfig:
     first_review: int = 4  # steps after a change
     review_steps: int = 16  # between later reviews
     first_alone: int = 2  # steps of the target alone in the first text, and before a remote draft
-    sizes: tuple[int, ...] = (4, 2, 8, 16)  # of batches that are measured while the draft is idle, the first one first
+    sizes: tuple[int, int] = (4, 2)  # of batches that are measured while the draft is idle, the first one first
     # Drafts that are idle, and drafts that run ahead.
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
     probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: a batch of a prompt

@@ -55,7 +55,7 @@ class PairModel:
         self.aborts = aborts
         self._apart = apart
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and beside, by free cores; 0: all
-        self.use_cores(0)
+        PairModel.use_cores(self, 0)
         self.calibration = Calibration()  # of the current mode of sampling
         self._mode = ""
         self._calibrations: dict[str, Calibration] = {}  # of the other modes
@@ -250,10 +250,10 @@ class PairModel:
         for n_cores, both in state["costs"].items():
             if not 0 <= int(n_cores) <= MAX_THREADS:
                 raise ValueError("not a number of cores")
-            self.use_cores(int(n_cores))
+            PairModel.use_cores(self, int(n_cores))
             for costs, found in zip((self.alone, self.beside), both, strict=True):
                 costs.restore(found)
-        self.use_cores(next(n for n, (alone, _) in self._costs.items() if alone is now))
+        PairModel.use_cores(self, next(n for n, (alone, _) in self._costs.items() if alone is now))
         for mode, found in state["acceptance"].items():
             self._calibrations[mode] = Calibration()
             self._calibrations[mode].restore(found)

@@ -163,6 +163,14 @@ class Policy(PairModel):
         """Whether a candidate must not be omitted because of one drafted after it."""
         return self._mode == REJECTION
 
+    def use_cores(self, n_cores: int) -> None:
+        """See PairModel. The schedule is reconsidered soon."""
+        before = self.alone
+        super().use_cores(n_cores)
+        if self.alone is not before and self.rate:
+            self._has_news = True
+            self._update_forecast()
+
     def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
         """Start a generation after `n_prompt` tokens not decoded by the draft, with room for `n_room` (None: no limit).
 
@@ -246,19 +254,15 @@ class Policy(PairModel):
                 return n - 1
         return 0
 
-    def _wanted_sizes(self, best: Forecast) -> list[int]:
-        """The batches to measure: a typical one, then the one nearest to what might be `best`."""
-        if self.schedule is not Schedule.OFF or self._schedules == (Schedule.OFF,):
+    def _wanted_sizes(self) -> list[int]:
+        """The batches to measure: a typical one, and a small one, which shows whether an earlier run's times hold."""
+        first, second = self.config.sizes
+        if self.schedule is not Schedule.OFF:
             return []
-        first, cheap, *_ = sizes = self.config.sizes
         if self.alone.n_measured(first) == 1 and self.alone.is_fresh(first):
             return [first]  # again: something may have interrupted that one
-        wanted = [first]
-        if self.alone.n_measured(first):  # in an earlier run: any size shows whether that still holds
-            wanted = [] if self.alone.is_fresh(cheap) else [cheap]
-        elif self.calibration.n_scored and best.n_verify:
-            wanted.append(min(sizes, key=lambda size: abs(math.log(size / (best.n_verify + 1)))))
-        return [n for n in wanted if self._worth_asking and not self.alone.is_fresh(n)]
+        found = second if self.alone.n_measured(first) else first
+        return [found] if self._worth_asking and not self.alone.is_fresh(found) else []
 
     def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
         """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
@@ -419,8 +423,7 @@ class Policy(PairModel):
         # Entering must pay on those tokens alone that the lookup does not find.
         n_text = max(1, self._n_text - self._n_prompt)
         entry_s = self._entry_s() * n_text / max(1, n_text - self._n_found)
-        high = self.forecasts(min(SURE, self.calibration.mean + self.calibration.sd), -1.0)
-        self._wanted = self._wanted_sizes(max(high.values(), key=lambda each: each.rate))
+        self._wanted = self._wanted_sizes()
         is_new = self._wanted and not self.alone.n_measured(self._wanted[0])
         if not is_new or (
             self.alone.n_measured(1) >= self.config.first_alone and not self._n_to_measure(self.n_max)

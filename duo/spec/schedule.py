@@ -86,7 +86,7 @@ class Chooser:
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
         if self._n_steps < self._next_review and not (compares and self._lacks_credit and self._n_steps > 1):
             return False
-        self._next_review = min(2 * self._n_steps, self._n_steps + self._config.review_steps)
+        self._next_review = min(2 * self._n_steps, self._n_steps + 2 * self._config.review_steps)
         return True
 
     @property

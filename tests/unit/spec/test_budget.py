@@ -68,8 +68,6 @@ def test_a_text_in_which_earlier_knowledge_is_wrong_counts_as_the_first_once() -
     assert first.credit_s == pytest.approx(9.5 * ALONE_S)
 
 
-# bug: begin_again() adds what a first text without a limit would have
-@pytest.mark.skip(reason="begin_again() ignores the share of a limited text")
 def test_a_limited_text_that_begins_again_does_not_exceed_its_share() -> None:
     budget = begun(n_room=20)
     budget.begin_again()

@@ -15,6 +15,7 @@ from duo.spec.costs import Calibration, CostModel, Mean, Time
 
 SURE, DOUBTFUL = 9.0, 0.0
 SLOWER = (1.2, 1.5, 1.9)  # how much slower both models are concurrently
+AS_FAST = (1.0, 1.0, 1.0)
 DELETE = object()
 
 
@@ -92,8 +93,8 @@ def test_a_kept_time_counts_as_one_measurement() -> None:
 
 def conditions() -> tuple[CostModel, CostModel]:
     """Of one model at a time, and of both concurrently."""
-    alone, beside = CostModel(), CostModel(SLOWER)
-    alone.relatives, beside.relatives = [beside], [alone]
+    alone, beside = CostModel(), CostModel()
+    alone.relatives, beside.relatives = [(beside, AS_FAST)], [(alone, SLOWER)]
     return alone, beside
 
 
@@ -174,8 +175,8 @@ def test_what_was_not_measured_is_inferred_from_the_other_condition() -> None:
 
 
 def test_of_several_conditions_the_most_similar_one_counts() -> None:
-    near, far, here = measured({1: 10.0, 4: 12.0}), measured({1: 20.0, 4: 40.0, 8: 80.0}), CostModel(SLOWER)
-    here.relatives = [near, far]
+    near, far, here = measured({1: 10.0, 4: 12.0}), measured({1: 20.0, 4: 40.0, 8: 80.0}), CostModel()
+    here.relatives = [(near, SLOWER), (far, SLOWER)]
     here.add_target(1, 10.0)
     assert (here.target_s(4), here.target_s(8)) == pytest.approx((12, 40))
 
@@ -579,7 +580,7 @@ def test_a_larger_batch_is_affordable_if_the_credit_covers_a_linear_cost() -> No
     costs.add_target(4, 0.2)
     assert [costs.n_affordable(credit_s) for credit_s in (-1.0, 0.26)] == [4, 7]
     other = CostModel()
-    other.relatives = [costs]
+    other.relatives = [(costs, SLOWER)]
     assert other.n_affordable(-1.0) == 4, "measured in the other condition"
 
 

@@ -92,8 +92,6 @@ def test_sequential_policy_asks_for_a_candidate_once_it_knows_both_models() -> N
     assert made.decide([], 100, made.costs.draft_s).wait_s is not None
 
 
-# bug: while the draft's time is unknown there is no forecast of sync, so no candidate is asked for
-@pytest.mark.skip(reason="a draft that no warm-up has measured is never asked")
 def test_sequential_policy_asks_for_a_candidate_without_a_warm_up() -> None:
     made = Policy(4, N_AHEAD, (SYNC,))
     made.learn_step(1, StepCost(0, 0.01, 0.01))
