@@ -10,7 +10,7 @@ from typing import Any
 
 from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
 from duo.spec.constants import DEFAULT, Assumed, PolicyConfig, assumed
-from duo.spec.curves import interpolated, lowered
+from duo.spec.curves import interpolated, lowered, with_inferred
 
 _LEAST_S, _MOST_S = 1e-7, 1e5  # plausible times: beyond, ratios of them overflow
 # Smallest and largest batch of the target, number of the draft's threads, its batch, and its sequences.
@@ -130,12 +130,11 @@ class CostModel:
         """t_d of `n` sequences: from what was measured here or, relative to one sequence, in another condition."""
         if not (one_s := self.draft_time(doubt)):
             return 0.0
-        known = {size: max(one_s, time.doubted(doubt)) for size, time in self._branched.items()}
-        known = lowered({1: one_s, **known})
+        known = {1: one_s} | {size: max(one_s, time.doubted(doubt)) for size, time in self._branched.items()}
         for other, _ in self.relatives:
             theirs = other.draft_time(0.0)
-            known = {size: max(1.0, time.value / theirs) * one_s for size, time in other._branched.items()} | known
-        return interpolated(known, n, self._config)[n - 1]
+            known = with_inferred(known, {i: time.value / theirs * one_s for i, time in other._branched.items()})
+        return interpolated(lowered(known), n, self._config)[n - 1]
 
     def draft_curve(self, n: int) -> list[float]:
         """t_d of 1 to `n` sequences; empty unless it was measured for several, in this condition or another."""
@@ -252,14 +251,13 @@ class CostModel:
         return found[:n]
 
     def _interpolated(self, n: int, doubt: float) -> list[float]:
-        known = lowered({size: time.doubted(doubt) for size, time in self._target.items()})
+        known = {size: time.doubted(doubt) for size, time in self._target.items()}
         for other, slower in self.relatives:
             # How much slower the target is here.
             logs = [math.log(time.value / other._target[i].value) for i, time in self._target.items() if i in other._target]
             ratio = math.exp(sum(logs) / len(logs)) if logs else assumed(slower, doubt)
-            theirs = lowered({size: time.doubted(doubt) * ratio for size, time in other._target.items()})
-            known = theirs | known
-        return interpolated(known, n, self._config, doubt) if known else [0.0] * n
+            known = with_inferred(known, {i: time.doubted(doubt) * ratio for i, time in other._target.items()})
+        return interpolated(lowered(known), n, self._config, doubt) if known else [0.0] * n
 
     def target_ms(self) -> dict[str, float]:
         """T(n) in ms for each n that was measured in this run and condition."""

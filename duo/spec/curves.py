@@ -34,3 +34,9 @@ def lowered(known: Mapping[int, float]) -> dict[int, float]:
         least = min(least, known[size])
         found[size] = least if size > 1 else known[1]
     return found
+
+
+def with_inferred(own: Mapping[int, float], inferred: Mapping[int, float]) -> dict[int, float]:
+    """`own` times, and for other sizes `inferred` ones, which take no less than smaller batches of `own`."""
+    found = {n: max([seconds, *(own[m] for m in own if m < n)]) for n, seconds in inferred.items() if n not in own}
+    return found | dict(own)
