@@ -147,22 +147,26 @@ class PairModel:
         found = self.forecasts(self.config.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
-    def outlooks(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, Outlook]:
+    def outlooks(
+        self, found: Mapping[Schedule, Forecast] | None = None, *, certain: bool = False
+    ) -> dict[Schedule, Outlook]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were.
 
-        Empty while costs are unknown.
+        Empty while costs are unknown. `certain`: without the lower and higher ones, which take twice as long.
         """
         if not (found := self.forecasts() if found is None else found):
             return {}
-        mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
-        low, high = self.forecasts(max(0.0, mean - sd), _BOTH), self.forecasts(min(SURE, mean + sd), -_BOTH)
+        low = high = found
+        if not certain:
+            mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
+            low, high = self.forecasts(max(0.0, mean - sd), _BOTH), self.forecasts(min(SURE, mean + sd), -_BOTH)
         # A schedule that verifies nothing is the target alone.
         bias = {s: self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
         return {s: Outlook(found[s].rate * bias[s], low[s].rate * bias[s], high[s].rate * bias[s]) for s in found}
 
     def rates(self) -> dict[Schedule, float]:
         """The rates of the outlooks."""
-        return {schedule: outlook.rate for schedule, outlook in self.outlooks().items()}
+        return {schedule: outlook.rate for schedule, outlook in self.outlooks(certain=True).items()}
 
     def most_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""

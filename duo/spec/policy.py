@@ -416,7 +416,10 @@ class Policy(PairModel):
         self._window = (0, 0.0)
         if not found or len(self.chooser.allowed) < 2:
             return
-        outlooks = self.outlooks(found)
+        outlooks, untried = self.outlooks(found, certain=True), self._untried()
+        best = max(self.chooser.allowed, key=lambda schedule: outlooks[schedule].rate)
+        if untried or best is not self.schedule or best is Schedule.OFF:  # or doubt changes nothing
+            outlooks = self.outlooks(found)
         self._may_gain = self.chooser.may_gain(outlooks)
         if self.schedule is Schedule.OFF:
             self._worth_asking = (self.most_gain() or 0.0) > 1 + self.config.least_gain
@@ -428,7 +431,7 @@ class Policy(PairModel):
         if not is_new or (
             self.alone.n_measured(1) >= self.config.first_alone and not self._n_to_measure(self.n_max)
         ):
-            self.chooser.review(outlooks, entry_s, self._untried())
+            self.chooser.review(outlooks, entry_s, untried)
         self._forecast = found[self.schedule]
 
     def _untried(self) -> set[Schedule]:

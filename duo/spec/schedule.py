@@ -86,7 +86,7 @@ class Chooser:
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
         if self._n_steps < self._next_review and not (compares and self._lacks_credit and self._n_steps > 1):
             return False
-        self._next_review = min(2 * self._n_steps, self._n_steps + 2 * self._config.review_steps)
+        self._next_review = min(2 * self._n_steps, self._n_steps + self._config.review_steps)
         return True
 
     @property
@@ -132,8 +132,8 @@ class Chooser:
         here, there = outlooks[self.now], outlooks[schedule]
         if schedule is Schedule.OFF and self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
             return False  # what is tried may still turn out to be faster
-        if schedule in untried and entry_s > self.budget.credit_s:
-            return False
+        if schedule in untried and 2 * entry_s > self.budget.credit_s:
+            return False  # nothing would be left for the trial
         begins = self.now is Schedule.OFF and self.budget.credit_s < 0
         if (there.low if begins else there.rate) <= (here.rate if schedule is Schedule.OFF else self._least(here.rate)):
             return False
@@ -145,7 +145,7 @@ class Chooser:
         for schedule in set(untried).intersection(self.allowed) - self._tried:
             there, config = outlooks[schedule], self._config
             later = config.runs * config.horizon
-            cost = config.trial_steps * max(0.0, here.rate / there.rate - 1) + entry_s * here.rate
+            cost = config.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s * here.rate
             value = self._gain(there, here) * (self._room() + later) - cost
             if value > 0 and cost <= self.budget.credit_s * here.rate:
                 found.append((value, schedule))
