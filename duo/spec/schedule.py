@@ -84,7 +84,8 @@ class Chooser:
         self._n_steps += 1
         compares = drafted and self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
-        if self._n_steps < self._next_review and not (compares and self._lacks_credit and self._n_steps > 1):
+        is_short = compares and self._lacks_credit and self._n_steps % self._config.first_review == 2
+        if self._n_steps < self._next_review and not is_short:
             return False
         self._next_review = min(2 * self._n_steps, self._n_steps + self._config.review_steps)
         return True
@@ -96,7 +97,7 @@ class Chooser:
     @property
     def is_settled(self) -> bool:
         """Whether the schedule has not changed for a while, so that measured rates are typical."""
-        return self._n_steps >= 2 * self._config.review_steps
+        return self._n_steps >= self._config.review_steps
 
     def review(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule] = ()) -> None:
         """Change to the schedule that the outlooks favour, or to one that is worth a trial.
