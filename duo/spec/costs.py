@@ -169,7 +169,9 @@ class CostModel:
         time = self._target.setdefault(n, Time())
         was_kept, n_before, before_s = time.is_kept, time.n, time.value
         time.add(seconds)
-        if (was_kept or n_before >= DEFAULT.few) and abs(math.log(time.value / before_s)) > math.log(DEFAULT.most_slower):
+        if (was_kept or n_before >= DEFAULT.few) and abs(math.log(time.value / before_s)) > math.log(
+            DEFAULT.most_slower
+        ):
             if was_kept and n > 1:
                 self._forget_kept()
             else:
@@ -254,7 +256,9 @@ class CostModel:
         known = {size: time.doubted(doubt) for size, time in self._target.items()}
         for other, slower in self.relatives:
             # How much slower the target is here.
-            logs = [math.log(time.value / other._target[i].value) for i, time in self._target.items() if i in other._target]
+            logs = [
+                math.log(time.value / other._target[i].value) for i, time in self._target.items() if i in other._target
+            ]
             ratio = math.exp(sum(logs) / len(logs)) if logs else assumed(slower, doubt)
             known = with_inferred(known, {i: time.doubted(doubt) * ratio for i, time in other._target.items()})
         return interpolated(lowered(known), n, self._config, doubt) if known else [0.0] * n

@@ -428,9 +428,7 @@ class Policy(PairModel):
         entry_s = self._entry_s() * n_text / max(1, n_text - self._n_found)
         self._wanted = self._wanted_sizes()
         is_new = self._wanted and not self.alone.n_measured(self._wanted[0])
-        if not is_new or (
-            self.alone.n_measured(1) >= self.config.first_alone and not self._n_to_measure(self.n_max)
-        ):
+        if not is_new or (self.alone.n_measured(1) >= self.config.first_alone and not self._n_to_measure(self.n_max)):
             self.chooser.review(outlooks, entry_s, untried)
         self._forecast = found[self.schedule]
 

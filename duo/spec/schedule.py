@@ -116,7 +116,9 @@ class Chooser:
             self._change(Schedule.OFF, "drafting has used up its credit")
         elif best is self.now and (trial := self._worth_trying(outlooks, entry_s, untried)):
             there = outlooks[trial]
-            self._change(trial, f"a trial: {there.low:.1f} to {there.high:.1f} instead of {here.rate:.1f} tokens/s forecast")
+            self._change(
+                trial, f"a trial: {there.low:.1f} to {there.high:.1f} instead of {here.rate:.1f} tokens/s forecast"
+            )
 
     def may_gain(self, outlooks: Outlooks) -> bool:
         """Whether drafting may be faster than the target alone."""

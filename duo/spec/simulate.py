@@ -84,7 +84,10 @@ class Replay:
 
 def inform(pair: PairModel, machine: Machine) -> None:
     """Tell `pair` all times of `machine`, as often as it takes to leave no doubt."""
-    both = (pair.alone, machine.target_s, machine.draft_s), (pair.beside, machine.beside_target_s, machine.beside_draft_s)
+    both = (
+        (pair.alone, machine.target_s, machine.draft_s),
+        (pair.beside, machine.beside_target_s, machine.beside_draft_s),
+    )
     for _ in range(_SURELY):
         for costs, target_s, draft_s in both:
             costs.add_draft(draft_s)
