@@ -159,8 +159,8 @@ class Drafter:
         """Decode what is new of the text in one batch and compare it with what would have been drafted.
 
         If more than `n_tokens` are new, only the last `n_tokens` are decoded, without context, and their second half is
-        scored; the cache is then empty. At most the last 23 are scored. The prompt (the first `n_prompt` tokens) is not scored, and nothing is decoded
-        while drafted tokens await verification. Raises what the decode raises.
+        scored; the cache is then empty. At most the last 23 are scored. The prompt (the first `n_prompt` tokens) is not
+        scored, and nothing is decoded while drafted tokens await verification. Raises what the decode raises.
         """
         start = time.perf_counter()
         self._reconcile()

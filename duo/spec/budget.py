@@ -22,7 +22,7 @@ class Budget:
         self.begin(None, is_first=True)
 
     def begin(self, n_room: int | None, *, is_first: bool) -> None:
-        """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from earlier ones."""
+        """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
         first, later = self._texts
         most = math.inf if n_room is None else self._config.share * n_room
         self._credit = min(first if is_first else later, most)

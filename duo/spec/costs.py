@@ -232,7 +232,7 @@ class CostModel:
         return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most
 
     def alone_here_s(self) -> float:
-        """T(1) in this text: as measured, or by its other decodes, compared with the times known before it; 0: unknown."""
+        """T(1) in this text: as measured, or by its other decodes, relative to those known before it; 0: unknown."""
         if 1 in self._target and self._target[1].here.n >= DEFAULT.few:
             return self._target[1].here.value
         known = [time for time in self._target.values() if time.here.n and time.before]

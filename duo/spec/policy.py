@@ -18,7 +18,7 @@ from duo.spec.budget import Budget
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel
 from duo.spec.decision import best_batch, best_in_order, best_ready
-from duo.spec.forecast import SURE, Forecast
+from duo.spec.forecast import Forecast
 from duo.spec.lookup import Lookup
 from duo.spec.pair import PairModel
 from duo.spec.schedule import ALL, Chooser, Schedule
@@ -238,8 +238,8 @@ class Policy(PairModel):
 
     @property
     def _must_draft(self) -> bool:
-        """Whether schedule sync was asked for: then it drafts even where that does not pay."""
-        return self.chooser.allowed == (Schedule.SYNC,)
+        """Whether drafting was asked for: then schedule sync drafts even where that does not pay."""
+        return self.schedule is Schedule.SYNC and Schedule.OFF not in self.chooser.allowed
 
     def _n_to_measure(self, n_max: int) -> int:
         """How many arbitrary candidates to verify now, because T(n) decides whether drafting pays; usually 0."""

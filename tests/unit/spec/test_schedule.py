@@ -81,9 +81,9 @@ def test_reviews_become_less_frequent_and_frequent_again_after_a_change(is_first
 
 @pytest.mark.parametrize(
     ("schedule", "allowed", "found"),
-    [(SYNC, ALL, [1, 2, 3, 4, 5]), (OFF, ALL, [3]), (SYNC, (SYNC, ASYNC), [3])],
+    [(SYNC, ALL, [1, 3, 5]), (OFF, ALL, [3]), (SYNC, (SYNC, ASYNC), [3])],
 )
-def test_drafting_without_credit_is_reviewed_after_every_step(
+def test_drafting_without_credit_is_reviewed_more_often(
     schedule: Schedule, allowed: tuple[Schedule, ...], found: list[int]
 ) -> None:
     assert reviews(following(schedule, allowed, credit_s=-0.1), 6) == found
@@ -149,7 +149,6 @@ def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss(
     assert after_review(chooser, outlooks, entry_s=1.0) is SYNC
     assert not chooser.step(1, ALONE_S + 1.0, ALONE_S)
     assert chooser.budget.credit_s < -0.8
-    assert not chooser.step(1, ALONE_S, ALONE_S)
     assert chooser.step(1, ALONE_S + 0.2, ALONE_S), "a review is due"
 
 
@@ -164,8 +163,8 @@ def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss(
         ({ASYNC}, 0.3, 0.1, 0.0, OFF),  # of the other one nothing good is expected
         ({SYNC}, 0.01, 0.1, 0.0, OFF),  # it is slower beyond doubt
         ({SYNC}, 0.3, 0.03, 0.0, OFF),  # 6 steps cost more than the credit: 0.032 s
-        ({SYNC}, 0.3, 0.1, 0.09, OFF),  # and with the prefill
-        ({SYNC}, 0.3, 0.1, 0.06, SYNC),
+        ({SYNC}, 0.3, 0.1, 0.06, OFF),  # and with twice the prefill: something must be left
+        ({SYNC}, 0.3, 0.1, 0.03, SYNC),
     ],
 )
 def test_what_may_be_faster_is_tried_if_the_credit_covers_it(
