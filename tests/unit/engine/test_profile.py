@@ -13,6 +13,7 @@ from duo.config import EngineConfig, ModelConfig
 from duo.engine import profile
 from duo.engine.profile import find_profile
 from duo.llama.devices import list_devices
+from duo.spec.policy import Policy
 
 CONFIG = EngineConfig()
 
@@ -120,3 +121,63 @@ def test_another_processor(models: list[ModelConfig], monkeypatch: pytest.Monkey
     before = find_profile(CONFIG, models).path
     monkeypatch.setattr(profile, "list_devices", lambda: [replace(cpu, description="Another CPU")])
     assert find_profile(CONFIG, models).path != before
+
+
+# What drafts of one target share
+
+
+def learned(target_s: dict[int, float], draft_s: float) -> Policy:
+    made = Policy(8, 16)
+    for n, seconds in target_s.items():
+        made.alone.add_target(n, seconds)
+    made.alone.add_draft(draft_s)
+    return made
+
+
+def kept(models: list[ModelConfig]) -> Policy:
+    made = Policy(8, 16)
+    made.restore_kept(find_profile(CONFIG, models).load().get("policy"))
+    return made
+
+
+@pytest.fixture
+def other(tmp_path: Path, models: list[ModelConfig]) -> list[ModelConfig]:
+    """The same target with another draft."""
+    path = tmp_path / "c.gguf"
+    path.write_bytes(b"other weights")
+    return [models[0], ModelConfig(path)]
+
+
+def test_the_times_of_a_target_are_those_of_its_last_run_with_any_draft(
+    models: list[ModelConfig], other: list[ModelConfig]
+) -> None:
+    assert not kept(other).alone.target_s(1)
+    find_profile(CONFIG, models).save({"policy": learned({1: 0.1, 4: 0.2}, 0.01).state()})
+    first = kept(other)
+    assert (first.alone.measured_s(1), first.alone.measured_s(4)) == (0.1, 0.2)
+    assert not first.alone.draft_s, "of another draft"
+    find_profile(CONFIG, other).save({"policy": learned({1: 0.3}, 0.05).state()})
+    again = kept(models)
+    assert (again.alone.measured_s(1), again.alone.measured_s(4)) == (0.3, 0), "all of the last run"
+    assert again.alone.draft_s == 0.01
+
+
+def test_the_target_alone_begins_with_the_times_that_its_drafts_have_measured(models: list[ModelConfig]) -> None:
+    find_profile(CONFIG, models).save({"policy": learned({1: 0.1}, 0.01).state()})
+    assert kept(models[:1]).alone.measured_s(1) == 0.1
+
+
+def test_another_number_of_threads_is_not_shared(models: list[ModelConfig], other: list[ModelConfig]) -> None:
+    tuned = {"policy": learned({1: 0.1}, 0.01).state(), "threads": {"target": 99, "draft": 1, "beside": [1, 1]}}
+    find_profile(CONFIG, models).save(tuned)
+    assert not kept(other).alone.target_s(1)
+    assert kept(models).alone.target_s(1) == 0.1
+
+
+@pytest.mark.parametrize("damage", [None, 7, [], {"costs": 3}, {"costs": {"0": []}}])
+def test_a_damaged_profile_of_the_target_damages_no_other(models: list[ModelConfig], damage: object) -> None:
+    find_profile(CONFIG, models).save({"policy": learned({1: 0.1}, 0.01).state()})
+    find_profile(CONFIG, models[:1]).save({"policy": damage})
+    assert kept(models).alone.target_s(1) == 0.1
+    find_profile(CONFIG, models).save({"policy": learned({1: 0.2}, 0.01).state()})
+    assert kept(models[:1]).alone.target_s(1) == 0.2
