@@ -27,7 +27,7 @@ class Budget:
         most = math.inf if n_room is None else self._config.share * n_room
         self._credit = min(first if is_first else later, most)
         self._extra = min(first, most) - self._credit  # if what is known turns out to be wrong
-        self._gained = 0.0
+        self._gained = self._elapsed = 0.0
 
     def begin_again(self) -> None:
         """What was known from earlier texts is wrong: this one counts as the first."""
@@ -46,5 +46,12 @@ class Budget:
         """A step took `seconds`, `gained_s` less than the target alone."""
         self.alone_s = alone_s
         if alone_s:
-            self._credit += self._config.time_share * seconds / alone_s
+            self._elapsed += seconds / alone_s
+            config = self._config
+            share = config.time_share if self._elapsed < config.horizon else config.late_share
+            self._credit += share * seconds / alone_s
             self._gained += gained_s / alone_s
+
+    def settle(self) -> None:
+        """Drafting is given up: what it has lost beyond the budget of a later text is forgotten."""
+        self._credit, self._gained = max(self._credit + min(0.0, self._gained), -self._texts[1]), 0.0

@@ -59,7 +59,7 @@ class PairModel:
         self.calibration = Calibration()  # of the current mode of sampling
         self._mode = ""
         self._calibrations: dict[str, Calibration] = {}  # of the other modes
-        self._bias = {schedule: Mean(value=1.0, n=2) for schedule in Schedule}
+        self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._least_bias = _LEAST_BIAS_REMOTE if remote else _LEAST_BIAS
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft

@@ -318,7 +318,9 @@ class Policy(PairModel):
         if drafted:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
         self._lookup_budget.step(cost.total_s, n_tokens * alone_s - cost.total_s if found else 0.0, alone_s)
-        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=drafted)
+        # Schedule sync without candidates is the target alone.
+        compares = drafted and (self.schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
+        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
         if self.costs.was_wrong:
             self.chooser.budget.begin_again()
         if cost.source is Source.ANY:

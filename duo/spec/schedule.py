@@ -97,7 +97,7 @@ class Chooser:
     @property
     def is_settled(self) -> bool:
         """Whether the schedule has not changed for a while, so that measured rates are typical."""
-        return self._n_steps >= self._config.review_steps
+        return self._n_steps >= 2 * self._config.review_steps
 
     def review(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule] = ()) -> None:
         """Change to the schedule that the outlooks favour, or to one that is worth a trial.
@@ -107,7 +107,7 @@ class Chooser:
         if self.now is self._first is Schedule.ASYNC and self.n_tokens < self._config.review_steps:
             return  # a draft with hardware of its own costs nothing while it is compared with the text
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
-        best = max(self.allowed, key=lambda schedule: (outlooks[schedule].rate, schedule is self.now))
+        best = max(self.allowed, key=lambda schedule: (outlooks[schedule].rate, schedule is Schedule.OFF))
         here, self._is_trial = outlooks[self.now], self.now in untried
         if best is not self.now and self._pays(best, outlooks, entry_s, untried):
             self._invested_s += 0.0 if best in untried else entry_s
@@ -179,6 +179,9 @@ class Chooser:
         return (here.low if self._is_trial else here.rate) < outlooks[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
+        if schedule is Schedule.OFF:
+            self.budget.settle()
+            self._invested_s = 0.0
         self.now = schedule
         self._tried.add(schedule)
         self._n_steps, self._next_review = 0, self._config.first_review
