@@ -53,5 +53,5 @@ class Budget:
             self._gained += gained_s / alone_s
 
     def settle(self) -> None:
-        """Drafting is given up: what it has lost beyond the budget of a later text is forgotten."""
-        self._credit, self._gained = max(self._credit + min(0.0, self._gained), -self._texts[1]), 0.0
+        """Drafting is given up: what it has lost beyond the budget of a first text is forgotten."""
+        self._credit, self._gained = max(self._credit + min(0.0, self._gained), -self._texts[0]), 0.0

@@ -28,7 +28,7 @@ class PolicyConfig:
     share: float = 0.05
     lookup: tuple[float, float] = (2.5, 2.5)  # of the lookup, the same two
     time_share: float = 0.002  # and this share of the time,
-    late_share: float = 0.01  # of what is longer than the horizon below,
+    late_share: float = 0.005  # of what is longer than the horizon below,
     gain_share: float = 0.1  # and of what drafting has gained
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much

@@ -181,7 +181,6 @@ class Chooser:
     def _change(self, schedule: Schedule, reason: str) -> None:
         if schedule is Schedule.OFF:
             self.budget.settle()
-            self._invested_s = 0.0
         self.now = schedule
         self._tried.add(schedule)
         self._n_steps, self._next_review = 0, self._config.first_review

@@ -31,6 +31,7 @@ from benchmarks.samples import (
     with_pair,
 )
 from duo.bench.machines import read_machine
+from duo.spec.policy import Decision
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine, Replay, recorded, replay
 from tests.unit.spec.machines import Fixed
@@ -142,11 +143,20 @@ def test_taking_turns_costs_what_its_decodes_cost() -> None:
     assert found.seconds == pytest.approx(sum(seconds))
 
 
+class Ending(Fixed):
+    """Verifies no more than the text has room for."""
+
+    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+        if len(confidences) >= n_room - 1:
+            return Decision(n_room - 1)
+        return super().decide(confidences, n_room, next_s)
+
+
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_taking_turns_is_what_a_policy_with_fixed_settings_does(k: int) -> None:
     found = next(each for each in cases(0, ["zen5-2-cores"]) if each.name == "zen5-2-cores/tinyllama-f16")
     machine, text = with_pair(replace(found.machine, pair_s=0.0), 1.5), found.texts[0]
-    expected = replay(Fixed(k, k, Schedule.SYNC), machine, recorded(text), N_TOKENS, N_PROMPT)
+    expected = replay(Ending(k, k, Schedule.SYNC), machine, recorded(text), N_TOKENS, N_PROMPT)
     run = in_turns(machine, text, k, N_TOKENS)
     assert run.tokens == expected.tokens
     assert run.seconds == pytest.approx(expected.seconds)

@@ -149,9 +149,9 @@ class Fixed(Policy):
         self._wait = wait
 
     def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
-        if len(confidences) < min(self._wait, n_room - 1) and next_s < math.inf:
+        if len(confidences) < self._wait and next_s < math.inf:
             return Decision(0, next_s + self.costs.draft_s)
-        return Decision(min(len(confidences), self._k, n_room - 1))
+        return Decision(min(len(confidences), self._k))
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead

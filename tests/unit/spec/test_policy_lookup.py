@@ -98,7 +98,7 @@ def test_what_the_lookup_gains_or_loses_is_not_the_drafts() -> None:
     credit_s, rates = made.chooser.budget.credit_s, made.rates()
     for _ in range(100):
         made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Source.LOOKUP))
-    assert made.chooser.budget.credit_s == pytest.approx(credit_s + made.config.time_share * 100 * FLAT[9])
+    assert made.chooser.budget.credit_s == pytest.approx(credit_s, abs=0.02), "but a share of the time"
     assert made.rates() == pytest.approx(rates), "a forecast is not compared with it"
 
 
