@@ -38,6 +38,11 @@ class Budget:
         """Seconds that may be spent on finding out."""
         return (self._credit + self._gained * (self._config.gain_share if self._gained > 0 else 1.0)) * self.alone_s
 
+    @property
+    def debt(self) -> float:
+        """What was spent and lost beyond the credit, relative to that of a later text; at least 0."""
+        return max(0.0, -self.credit_s / self.alone_s / self._texts[1]) if self.alone_s else 0.0
+
     def spend(self, seconds: float) -> None:
         """Finding out took this long."""
         self._credit -= seconds / self.alone_s if self.alone_s else 0.0

@@ -42,6 +42,7 @@ class PolicyConfig:
     # Drafts that are idle, and drafts that run ahead.
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked
     probe_tokens: int = 24  # that an idle draft decodes to see which it would have drafted: a batch of a prompt
+    without_context: float = 0.7  # of its right predictions, those that are right if it has decoded no more than these
     silence: int = 16  # tokens without a scored candidate after which it is probed,
     long_silence: int = 128  # and if it is not likely to pay: the text may have changed
     least_survival: float = 0.05  # of its candidates, below which a concurrent draft pauses (benchmarks/NOTES.md)
@@ -64,7 +65,8 @@ class PolicyConfig:
     noticeable: float = 0.005  # relative change of T(n) from which what follows from it is computed again
     few: int = 5  # measurements after which a mean is reported
     kept: int = 1  # weight, in measurements, of a time from an earlier run, which the next one corrects,
-    kept_scores: int = 12  # and in candidates, of an acceptance rate from other texts
+    kept_scores: int = 12  # and in candidates, of an acceptance rate from other texts,
+    texts: int = 400  # which is that of about so many candidates
     surprise: float = 2.3  # standard deviations from which scores contradict what was known
     prior_weight: float = 4.0  # of what is assumed about acceptance, in candidates per bin of confidence
     memory: float = 0.98  # factor by which earlier candidates count less with each new one,

@@ -318,18 +318,22 @@ class Calibration:
     def _begin(self, accepted: Iterable[float], mean: float, shares: Iterable[float], n: int = 4) -> None:
         self._accepted = [DEFAULT.prior_weight * share for share in accepted]
         self._seen = [DEFAULT.prior_weight] * len(self._accepted)
+        self._texts = Mean(weight=1 / DEFAULT.texts, value=mean, n=n)
         self._all = Mean(weight=1 - DEFAULT.memory, value=mean, n=n)
         self._shares = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
 
-    def doubt(self, scores: Sequence[tuple[float, bool]]) -> bool:
-        """If these scores are much better or worse than earlier texts let expect, those count for little.
+    def begin(self) -> None:
+        """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
+        self._all = Mean(weight=1 - DEFAULT.memory, value=self._texts.value, n=min(self._all.n, DEFAULT.kept_scores))
+
+    def doubt(self, share: float, n: int) -> bool:
+        """If `n` new candidates of which this `share` is right contradict earlier texts, those count for little.
 
         Returns whether they are much better.
         """
-        if not scores or not self.n_scored:
+        if not self.n_scored:
             return False
-        share = sum(accepted for _, accepted in scores) / len(scores)
-        deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(len(scores)))
+        deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(n))
         if abs(deviation) > DEFAULT.surprise:
             self._all.n = min(self._all.n, 2)
         return deviation > DEFAULT.surprise
@@ -339,7 +343,7 @@ class Calibration:
 
     @property
     def mean(self) -> float:
-        """The acceptance rate over all confidences."""
+        """The acceptance rate over all confidences, of late."""
         return self._all.value
 
     @property
@@ -380,14 +384,20 @@ class Calibration:
         i = bisect_right(self.EDGES, confidence)
         self._seen[i] = DEFAULT.memory * self._seen[i] + 1
         self._accepted[i] = DEFAULT.memory * self._accepted[i] + accepted
-        self._all.add(float(accepted))
-        self.n_scored += 1
+        self.add_share(float(accepted))
         for j, share in enumerate(self._shares):
             share.add(float(i == j))
 
+    def add_share(self, share: float, n: int = 1) -> None:
+        """Learn that of `n` candidates this `share` was accepted, and nothing about their confidence."""
+        self.n_scored += n
+        for _ in range(n):
+            self._all.add(share)
+            self._texts.add(share)
+
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON types."""
-        found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self.mean}
+        found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self._texts.value}
         return {**found, "shares": [share.value for share in self._shares], "ranks": list(self.ranks)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -398,6 +408,7 @@ class Calibration:
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")
         self._begin(accepted, between(state["mean"], 0, 1), shares, DEFAULT.kept_scores)
+        self._texts.n = DEFAULT.texts
         self.n_scored = DEFAULT.kept_scores
         if len(ranks) == len(self._ranks):
             self._begin_ranks(ranks, DEFAULT.kept_scores)

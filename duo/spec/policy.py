@@ -177,6 +177,7 @@ class Policy(PairModel):
         `mode` is the mode of sampling: acceptance is learned separately for each.
         """
         self._use_mode(mode)
+        self.calibration.begin()
         self._start_text()
         self._n_text = self._unread = self._n_prompt = n_prompt
         is_first = not self.alone.target_s(1)
@@ -354,14 +355,22 @@ class Policy(PairModel):
             self.scores.append((confidence, accepted))
             self._scored = self._has_news = True
 
-    def learn_probe(self, scores: Iterable[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
+    def learn_probe(self, scores: Sequence[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
         """A probe decoded `n_tokens` (0: it was not possible); `whole`: the draft has now decoded all of the text.
 
-        `seconds` is 0 if the time is not representative.
+        Otherwise it knew too little of the text to be right as often as it will be. `seconds` is 0 if the time is not
+        representative.
         """
-        if self.calibration.doubt(scores := list(scores)):
-            self.chooser.budget.begin_again()
-        self.learn_scores(scores)
+        if n := len(scores):
+            share = sum(accepted for _, accepted in scores) / n
+            if not whole:
+                share = min(share / self.config.without_context, self.config.excellent)
+            if self.calibration.doubt(share, n):
+                self.chooser.budget.begin_again()
+            if whole:
+                self.learn_scores(scores)
+            else:
+                self.calibration.add_share(share, n)
         self._n_probed += 1
         if n_tokens >= self.config.read_least and seconds:
             self._read.add(seconds / n_tokens)
@@ -420,7 +429,7 @@ class Policy(PairModel):
             return
         outlooks, untried = self.outlooks(found, certain=True), self._untried()
         best = max(self.chooser.allowed, key=lambda schedule: outlooks[schedule].rate)
-        if untried or best is not self.schedule or best is Schedule.OFF:  # or doubt changes nothing
+        if untried or best is not self.schedule or not found[best].n_verify:  # or doubt changes nothing
             outlooks = self.outlooks(found)
         self._may_gain = self.chooser.may_gain(outlooks)
         if self.schedule is Schedule.OFF:

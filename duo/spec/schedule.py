@@ -133,12 +133,15 @@ class Chooser:
     def _pays(self, schedule: Schedule, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule]) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
         here, there = outlooks[self.now], outlooks[schedule]
+        if schedule is Schedule.OFF and there.rate == here.rate:
+            return True  # nothing is drafted, so that nothing is learned either
         if schedule is Schedule.OFF and self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
             return False  # what is tried may still turn out to be faster
         if schedule in untried and 2 * entry_s > self.budget.credit_s:
             return False  # nothing would be left for the trial
-        begins = self.now is Schedule.OFF and self.budget.credit_s < 0
-        if (there.low if begins else there.rate) <= (here.rate if schedule is Schedule.OFF else self._least(here.rate)):
+        debt = self.budget.debt if self.now is Schedule.OFF else 0.0
+        likely = there.rate - min(1.0, debt) * (there.rate - there.low)
+        if likely <= (here.rate if schedule is Schedule.OFF else self._least(here.rate)):
             return False
         return self._room() * (1 / here.rate - 1 / there.rate) > entry_s
 

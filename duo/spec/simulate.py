@@ -178,6 +178,7 @@ class _Replay:
         self._ranks = tuple(accumulate(ranks))
         self._rank_dice = random.Random(seed)  # noqa: S311 - a simulation
         self._dice = random.Random(seed)  # noqa: S311 - a simulation
+        self._probe_dice = random.Random(seed)  # noqa: S311 - a simulation
         self._policy = policy
         self._machine = machine
         self._guesses = guesses
@@ -191,7 +192,7 @@ class _Replay:
         self._verified = range(0)  # positions where the verification in progress may leave the chain
         self._branches: dict[_Where, _ReplayedBranch] = {}
         self._leaves: _Where | None = None  # where the text leaves the chain
-        self._unread = n_prompt  # tokens that the draft has not decoded
+        self._n_prompt = self._unread = n_prompt  # tokens that the draft has not decoded
         self._on_track = True  # whether all pending candidates are right
         self._result = Replay()
         self._n_tokens = n_tokens
@@ -387,5 +388,7 @@ class _Replay:
         whole = n == self._unread
         n_scored = min(n - 1 if whole else n // 2, self._result.tokens)
         scores = [self._guesses(i) for i in range(self._result.tokens - n_scored, self._result.tokens)]
+        if not whole:
+            scores = [(gap, right and self._probe_dice.random() < DEFAULT.without_context) for gap, right in scores]
         self._policy.learn_probe(scores, n, seconds, whole=whole)
-        self._unread = 0 if whole else len(self._session.accepted)
+        self._unread = 0 if whole else self._n_prompt + self._result.tokens

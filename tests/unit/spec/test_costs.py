@@ -424,12 +424,29 @@ def test_doubt_about_the_acceptance_shrinks_but_not_below_what_a_text_may_differ
 
 def test_another_run_begins_with_the_learned_acceptance_as_that_of_12_candidates() -> None:
     calibration, restored = learn(Calibration(), 0.3, 500), Calibration()
+    calibration.begin()
     restored.restore(json.loads(json.dumps(calibration.state())))
     assert restored.probabilities() == pytest.approx(calibration.probabilities())
     assert np.asarray(restored.chances(0.5)) == pytest.approx(np.asarray(calibration.chances(0.5)))
     assert (restored.mean, restored.n_scored) == (calibration.mean, 12)
     assert restored.sd == pytest.approx(math.sqrt(restored.mean * (1 - restored.mean) / 12))
     assert learn(restored, 1.0, 12).mean == pytest.approx((1 + calibration.mean) / 2)
+
+
+def test_a_text_begins_with_the_acceptance_of_all_texts_not_of_the_last_one() -> None:
+    calibration = learn(learn(learn(Calibration(), 0.9, 256), 0.9, 256), 0.3, 256)
+    assert calibration.mean == pytest.approx(0.3, abs=0.1)
+    calibration.begin()
+    assert calibration.mean == pytest.approx(0.65, abs=0.1)
+    assert learn(calibration, 0.3, 48).mean < 0.4, "this text counts more"
+
+
+def test_a_share_of_candidates_says_nothing_about_their_confidence() -> None:
+    calibration = Calibration()
+    before = calibration.probabilities(), calibration.chances(0.5)
+    calibration.add_share(0.2, 24)
+    assert (calibration.probabilities(), calibration.chances(0.5)) == before
+    assert (calibration.mean, calibration.n_scored) == (pytest.approx((4 * 0.7 + 24 * 0.2) / 28), 24)
 
 
 @given(acceptance=st.floats(0, 1), n=st.integers(0, 300), wanted=st.floats(0, 1))
@@ -457,7 +474,7 @@ def test_scores_that_contradict_earlier_texts_make_these_count_for_little(
 ) -> None:
     calibration = learn(Calibration(), known, 500)
     before = calibration.mean
-    assert calibration.doubt([(1.0, i < 20 * now) for i in range(20)]) is is_better
+    assert calibration.doubt(now, 20) is is_better
     for _ in range(n_for_half):
         calibration.add(1.0, True)
     assert (calibration.mean - before) / (1 - before) == pytest.approx(0.5, abs=0.15)
@@ -465,8 +482,8 @@ def test_scores_that_contradict_earlier_texts_make_these_count_for_little(
 
 def test_scores_contradict_nothing_before_any_others() -> None:
     calibration = Calibration()
-    assert not calibration.doubt([(1.0, True)] * 99)
-    assert not learn(calibration, 0.1, 500).doubt([])
+    assert not calibration.doubt(1.0, 99)
+    assert learn(calibration, 0.1, 500).doubt(1.0, 99)
 
 
 # Several sequences of the draft

@@ -195,6 +195,7 @@ def test_a_live_policy_forgets_nothing_between_texts() -> None:
     """Unlike what is kept in a file, which counts little when it is restored."""
     made = replayed(TWO_CORES, 0.9)
     assert made.statistics()["changes"]
+    made.begin(10)
     before = known(made)
     for _ in range(100):
         made.begin(10)
@@ -211,8 +212,8 @@ def test_each_mode_of_sampling_has_its_own_acceptance_and_all_share_the_costs() 
         made.begin(10, mode=mode)
         prior = made.calibration.mean
         made.learn_scores(scores(acceptance))
-        means[mode] = made.calibration.mean
-        assert means[mode] != prior
+        means[mode] = made.state()["acceptance"][mode]["mean"]
+        assert abs(made.calibration.mean - acceptance) < abs(prior - acceptance)
         assert made.in_order == (mode == "rejection")
     made.learn_step(1, StepCost(0, 0.010, 0.010))
     again = Policy(8, N_AHEAD, (ASYNC,))
@@ -297,7 +298,7 @@ def test_a_profile_that_wrongly_says_that_drafting_does_not_pay_is_found_out(
     is_right = (factor, acceptance) == (1.0, None)
     assert (found[0].tokens_in[OFF] == 0) is is_right
     assert found[0].rate > 0.9 / TWO_CORES.target_s[0]
-    assert found[1].tokens_in[SYNC] >= 256, "at least in the next text"
+    assert found[1].tokens_in[SYNC] > 0.9 * 256, "at least in the next text"
     assert made.alone.target_s(4) == pytest.approx(TWO_CORES.target_s[3], rel=0.05)
 
 
@@ -429,6 +430,17 @@ def test_a_probe_during_which_a_device_may_have_compiled_costs_nothing_and_tells
     assert made.chooser.budget.credit_s == credit_s
     assert made.read_s == 0.01
     assert made.calibration.mean > 0.7
+
+
+@pytest.mark.parametrize("share", [0.35, 0.7])
+def test_a_probe_without_context_is_right_less_often_than_the_draft_will_be(share: float) -> None:
+    whole, excerpt = cold(), cold()
+    whole.learn_probe(scores(share, 100), 24, 0.24, whole=True)
+    excerpt.learn_probe(scores(share, 100), 24, 0.24, whole=False)
+    assert whole.calibration.mean == pytest.approx(share, abs=0.1)
+    assert excerpt.calibration.mean == pytest.approx(min(share / DEFAULT.without_context, 0.95), abs=0.05)
+    assert excerpt.calibration.probabilities() == cold().calibration.probabilities()
+    assert not excerpt.scores, "they are not those of candidates"
 
 
 def test_a_forced_schedule_makes_no_debt() -> None:

@@ -138,9 +138,12 @@ def test_a_trial_without_credit_ends_unless_it_is_faster_beyond_doubt(
 
 
 @pytest.mark.parametrize(
-    ("credit_s", "doubt", "then"), [(0.1, 0.5, SYNC), (-0.1, 0.15, OFF), (-0.1, 0.1, SYNC), (-0.1, 0.5, OFF)]
+    ("credit_s", "doubt", "then"),
+    [(0.1, 0.5, SYNC), (-0.01, 0.5, SYNC), (-0.5, 0.15, OFF), (-0.5, 0.1, SYNC), (-0.04, 0.6, SYNC), (-0.15, 0.6, OFF)],
 )
-def test_drafting_begins_without_credit_only_beyond_doubt(credit_s: float, doubt: float, then: Schedule) -> None:
+def test_drafting_begins_on_less_doubt_the_more_credit_is_missing(
+    credit_s: float, doubt: float, then: Schedule
+) -> None:
     assert after_review(following(OFF, credit_s=credit_s), rates(sequential=11.9, doubt=doubt)) is then
 
 
@@ -210,7 +213,8 @@ def test_what_was_never_tried_is_not_begun_if_the_credit_does_not_cover_its_pref
         (SYNC, rates(concurrent=10.3), ASYNC),
         (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.3), SYNC),  # it may still be faster
         (SYNC, rates(sequential=8.0, concurrent=1.0, doubt=0.1), OFF),
-        (ASYNC, rates(), ASYNC),
+        (ASYNC, rates(off=9.9), ASYNC),
+        (SYNC, rates(doubt=0.3), OFF),  # it drafts nothing
     ],
 )
 def test_a_schedule_changes_only_on_evidence(now: Schedule, outlooks: Outlooks, then: Schedule) -> None:
