@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from duo.bench.process import Cost
 from duo.engine.cores import usable_cores
 
 N_CTX = 2048
-N_MAX, P_MIN = (2, 3, 5, 8), (0.0, 0.5)  # of llama-speculative-simple
+N_MAX, P_MIN = (2, 3, 4, 8), (0.0, 0.5)  # of llama-speculative-simple
 ALONE = "--lookup off"  # without -md, the target alone
 NGRAM_MAPS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # --spec-type of programs without a draft model
 NGRAM_MOD = "ngram-mod"
@@ -58,6 +59,7 @@ class DuoRun(Run):
     first_accept_rate: float | None = None  # of the first candidates of batches
     forecast_tokens_per_s: float | None = None  # of the best schedule, the target alone included
     forecast_gain: float | None = None  # that, over the target alone
+    stated_gain: float | None = None  # by what it prints at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,19 @@ def _parse_duo(job: Job, cost: Cost) -> Run:
     best = max(rates.values(), default=None)
     gain = best / rates["off"] if best and rates.get("off") else None
     found = DuoRun.of(cost.stdout, statistics)
-    return replace(found, startup_s=startup_s, first_accept_rate=first, forecast_tokens_per_s=best, forecast_gain=gain)
+    return replace(
+        found, startup_s=startup_s, first_accept_rate=first, forecast_tokens_per_s=best, forecast_gain=gain,
+        stated_gain=_stated_gain(cost.stderr),
+    )  # fmt: skip
+
+
+def _stated_gain(said: str) -> float | None:
+    """The gain in what `duo -v` prints; None if it states none."""
+    if found := re.search(r"made this ([\d.]+) times as fast", said):
+        return float(found[1])
+    if found := re.search(r"(\d+) % slower than the target alone", said):
+        return 1 - int(found[1]) / 100
+    return 1.0 if "as fast as the target alone" in said else None
 
 
 def duo(setup: Setup, name: str, options: str, program: Sequence[str] = ()) -> Contestant:

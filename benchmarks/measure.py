@@ -130,8 +130,11 @@ class Comparison(Scenario):
         facts["baseline"] = results.baseline and results.baseline.name
         commands = ((c.name, getattr(c.writer, "command", None)) for c in results.contestants)
         facts["commands"] = {name: command(setup.job)[1:] for name, command in commands if command is not None}
-        verdicts = [bar.verdict(results) for bar in self.bars(setup)]
-        return Outcome(self.table(results), document(results, facts), verdicts)
+        return Outcome(self.table(results), document(results, facts), self.verdicts(setup, results))
+
+    def verdicts(self, setup: Setup, results: Results) -> Sequence[Verdict]:
+        """Whether the results meet the bars."""
+        return [bar.verdict(results) for bar in self.bars(setup)]
 
     def measure(self, setup: Setup) -> tuple[Results, bool]:
         """The results, and whether they are complete."""

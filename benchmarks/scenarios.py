@@ -223,6 +223,18 @@ SCENARIOS: dict[str, Scenario] = {
         (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=fastest.contestants, baseline=fastest.FORCED + "off",
         bars=fastest.bars,
     ),
+    "fastest-peers": fastest.Fastest(
+        "A first run and a fourth one with all defaults, and llama.cpp's programs with many settings",
+        (*SMOLLM2, *TINYLLAMA), 8, 128, needs_programs=True, contestants=fastest.over_peers, bars=fastest.peer_bars,
+    ),
+    "verdicts": fastest.Verdicts(
+        "Gains that duo states, and real ones", ("smollm2-f16", "smollm2-f32"), 15, 128, contestants=fastest.stating,
+        baseline=fastest.FORCED,
+    ),
+    **{f"busy-{n}": fastest.Busy(
+        f"Beside {n} busy loops: without options, and with fixed threads", ("smollm2-f32",), 5, 128, n_loops=n,
+        contestants=fastest.beside_loops, bars=fastest.busy_bars,
+    ) for n in range(3)},
     "first-token": Comparison(
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,
         n_tokens=8, contestants=first_run.first_token, baseline=first_run.ALONE, bars=first_run.first_token_bars,

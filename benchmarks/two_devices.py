@@ -200,7 +200,7 @@ class Measured:
         yield Verdict(f"{self.name}: plain over 1/T(1)", self.plain_over_device(), 0.98, 1.0)
         for mode in (TURNS, BOTH, PREPARED):
             if self.contestant(mode) is not None:
-                yield Verdict(f"{self.name}: planned over measured, {mode}", self.planned(mode), 0.93, 1.07)
+                yield Verdict(f"{self.name}: planned over measured, {mode}", self.planned(mode), 0.95, 1.05)
         yield Verdict(f"{self.name}: every text as plain's", Range(float(self.same_text), None, None), 1.0)
         for first, second, least in _BARS.get(self._kind, ()):
             figure = self.of_limit(first) if second == "limit" else self.ratio(first, second)
@@ -215,6 +215,7 @@ class Measured:
 
 _BARS = {
     (25, 8): ((BOTH, TURNS, 1.20), (BOTH, FIXED, 1.20), (PREPARED, BOTH, 1.10), (PREPARED, "limit", 0.75)),
+    (25, 12): ((TURNS, FIXED, 0.98),),
     (490, 25): ((PREPARED, TURNS, 1.12), (PREPARED, FIXED, 1.12), (PREPARED, PLAIN, 2.6)),
     (0, 0): ((BOTH, TURNS, 1.25), (BOTH, FIXED, 1.25), (BOTH, PLAIN, 1.5)),
 }

@@ -267,10 +267,6 @@ class CostModel:
         """T(n) in ms for each n that was measured in this run and condition."""
         return {str(n): 1000 * time.value for n, time in sorted(self._target.items()) if not time.is_kept}
 
-    def target_state(self) -> dict[str, Any]:
-        """What was measured of the target, as JSON types: for each size [seconds, relative spread]."""
-        return _state(self._target)
-
     def state(self) -> dict[str, Any]:
         """What was measured, as JSON types: for each size or number of threads [seconds, relative spread]."""
         return {name: _state(times) for name, times in self._times()}

@@ -101,33 +101,6 @@ def inform(pair: PairModel, machine: Machine) -> None:
         pair.learn_latency(machine.latency_s)
 
 
-def foresee(
-    machine: Machine,
-    schedule: Schedule,
-    guesses: Guesses,
-    n_max: int,
-    n_tokens: int,
-    *,
-    branches: int | None = 0,
-    ranks: Sequence[float] = DEFAULT.ranks,
-) -> Replay:
-    """What a policy with this schedule only would reach on `machine`, with at most `n_max` candidates in a batch.
-
-    `branches`: see Policy; of schedule async on the same machine. `ranks`: see replay().
-    """
-    concurrent = schedule is Schedule.ASYNC
-    policy = Policy(
-        n_max,
-        2 * n_max,
-        (schedule,),
-        apart=True,
-        remote=concurrent and machine.latency_s > 0,
-        branches=branches if concurrent else 0,
-        aborts=machine.aborts,
-    )
-    return replay(policy, machine, guesses, n_tokens, ranks=ranks)
-
-
 def constant(acceptance: float, seed: int = 0) -> Guesses:
     """Candidates that are all accepted with the same probability."""
     dice = random.Random(seed)  # noqa: S311 - a simulation

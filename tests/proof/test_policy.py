@@ -12,7 +12,7 @@ import pytest
 from duo.spec.forecast import limit, overlapped
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Guesses, Machine, constant, foresee, replay
+from duo.spec.simulate import Guesses, Machine, constant, replay
 from tests.unit.spec.machines import (
     APART,
     FAST_DRAFT,
@@ -25,6 +25,7 @@ from tests.unit.spec.machines import (
     best_concurrent,
     best_rate,
     concurrent_rate,
+    foresee,
     random_case,
 )
 

@@ -11,9 +11,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from duo.spec.constants import DEFAULT
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine
+from duo.spec.simulate import Guesses, Machine, Replay, replay
 
 N_MAX, N_AHEAD = 8, 16
 
@@ -51,6 +52,33 @@ class Case:
 
     machine: Machine
     acceptance: float
+
+
+def foresee(
+    machine: Machine,
+    schedule: Schedule,
+    guesses: Guesses,
+    n_max: int,
+    n_tokens: int,
+    *,
+    branches: int | None = 0,
+    ranks: Sequence[float] = DEFAULT.ranks,
+) -> Replay:
+    """What a policy with this schedule only would reach on `machine`, with at most `n_max` candidates in a batch.
+
+    `branches`: see Policy; of schedule async on the same machine. `ranks`: see replay().
+    """
+    concurrent = schedule is Schedule.ASYNC
+    policy = Policy(
+        n_max,
+        2 * n_max,
+        (schedule,),
+        apart=True,
+        remote=concurrent and machine.latency_s > 0,
+        branches=branches if concurrent else 0,
+        aborts=machine.aborts,
+    )
+    return replay(policy, machine, guesses, n_tokens, ranks=ranks)
 
 
 def random_case(seed: int) -> Case:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import BranchModel, Forecast, alone, limit, overlapped, taking_turns
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, constant, foresee
+from duo.spec.simulate import Machine, constant
 from tests.unit.spec.machines import (
     APART,
     N_AHEAD,
@@ -18,6 +18,7 @@ from tests.unit.spec.machines import (
     Case,
     best_concurrent,
     expected,
+    foresee,
     random_case,
     times,
 )

@@ -12,8 +12,8 @@ from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Policy
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, constant, foresee, replay
-from tests.unit.spec.machines import N_AHEAD, N_MAX, TWO_CORES, times
+from duo.spec.simulate import Machine, constant, replay
+from tests.unit.spec.machines import N_AHEAD, N_MAX, TWO_CORES, foresee, times
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 RANKS = DEFAULT.ranks

@@ -10,7 +10,7 @@ import pytest
 from duo.spec.pair import PairModel
 from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, foresee, inform, recorded, replay
+from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, inform, recorded, replay
 from tests.unit.spec.machines import (
     APART,
     CLIFF_AT_EIGHT,
@@ -21,6 +21,7 @@ from tests.unit.spec.machines import (
     Fixed,
     best_rate,
     concurrent_rate,
+    foresee,
     sequential_rate,
 )  # fmt: skip
 
