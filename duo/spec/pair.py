@@ -97,17 +97,21 @@ class PairModel:
 
         `constant`: the draft's confidence says nothing about a candidate.
         """
-        n, acceptance = self.n_max + 1, self.calibration.mean if acceptance is None else acceptance
-        alone, beside = self.alone.curve(n, doubt), self.beside.curve(n, doubt)
-        if not alone[0] or (self.n_max and not self.beside.draft_s):
+        if not self.alone.target_s(1) or (self.n_max and not self.beside.draft_s):
             return {}
-        found = {Schedule.OFF: forecast.alone(alone)}
+        acceptance = self.calibration.mean if acceptance is None else acceptance
+        found = {Schedule.OFF: forecast.alone(self.alone.curve(1, doubt))}
         if self.n_max:
-            draft_s, pair_s = self.alone.draft_time(doubt), self.alone.pair_time(doubt)
             chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
-            found[Schedule.SYNC] = forecast.taking_turns(alone, draft_s, chances, pair_s, self.latency_s)
+            found[Schedule.SYNC] = self._in_turns(chances, doubt)
+            beside = self.beside.curve(self.n_max + 1, doubt)
             found[Schedule.ASYNC] = self._concurrent(beside, acceptance, doubt, self._n_branches)
         return found
+
+    def _in_turns(self, chances: Sequence[tuple[float, float]], doubt: float) -> Forecast:
+        """The forecast of schedule sync."""
+        curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
+        return forecast.taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
 
     def _concurrent(self, target_s: Sequence[float], acceptance: float, doubt: float, n_branches: int) -> Forecast:
         """The forecast of schedule async with this many branches."""
@@ -144,29 +148,30 @@ class PairModel:
 
         None while unknown.
         """
-        found = self.forecasts(self.config.excellent, -1.0)
+        found = self.forecasts(self.config.excellent, -1.0, constant=True)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
-    def outlooks(
-        self, found: Mapping[Schedule, Forecast] | None = None, *, certain: bool = False
-    ) -> dict[Schedule, Outlook]:
+    def outlooks(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, Outlook]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were.
 
-        Empty while costs are unknown. `certain`: without the lower and higher ones, which take twice as long.
+        Empty while costs are unknown. What doubt changes in turns is that of the best constant number of candidates.
         """
         if not (found := self.forecasts() if found is None else found):
             return {}
-        low = high = found
-        if not certain:
-            mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
-            low, high = self.forecasts(max(0.0, mean - sd), _BOTH), self.forecasts(min(SURE, mean + sd), -_BOTH)
+        mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
+        low = self.forecasts(max(0.0, mean - sd), _BOTH, constant=True)
+        high = self.forecasts(min(SURE, mean + sd), -_BOTH, constant=True)
+        expected = {**found, Schedule.SYNC: self._in_turns([(1.0, mean)], 0.0)} if self.n_max else found
+        ratios = {
+            s: (min(1.0, low[s].rate / expected[s].rate), max(1.0, high[s].rate / expected[s].rate)) for s in found
+        }
         # A schedule that verifies nothing is the target alone.
-        bias = {s: self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
-        return {s: Outlook(found[s].rate * bias[s], low[s].rate * bias[s], high[s].rate * bias[s]) for s in found}
+        rates = {s: each.rate * self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
+        return {s: Outlook(rate, ratios[s][0] * rate, ratios[s][1] * rate) for s, rate in rates.items()}
 
     def rates(self) -> dict[Schedule, float]:
         """The rates of the outlooks."""
-        return {schedule: outlook.rate for schedule, outlook in self.outlooks(certain=True).items()}
+        return {schedule: outlook.rate for schedule, outlook in self.outlooks().items()}
 
     def most_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""

@@ -328,7 +328,7 @@ class Policy(PairModel):
             self.chooser.budget.spend(max(0.0, self.costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
-        is_first = self.schedule is Schedule.OFF and self.alone.n_measured(1) <= self.config.first_alone
+        is_first = self.schedule is Schedule.OFF and self.alone.n_measured(1) == self.config.first_alone
         if not self.rate or is_first or (is_due and (self._has_news or self.schedule is not Schedule.OFF)):
             self._review()
 
@@ -427,10 +427,7 @@ class Policy(PairModel):
         self._window = (0, 0.0)
         if not found or len(self.chooser.allowed) < 2:
             return
-        outlooks, untried = self.outlooks(found, certain=True), self._untried()
-        best = max(self.chooser.allowed, key=lambda schedule: outlooks[schedule].rate)
-        if untried or best is not self.schedule or not found[best].n_verify:  # or doubt changes nothing
-            outlooks = self.outlooks(found)
+        outlooks, untried = self.outlooks(found), self._untried()
         self._may_gain = self.chooser.may_gain(outlooks)
         if self.schedule is Schedule.OFF:
             self._worth_asking = (self.most_gain() or 0.0) > 1 + self.config.least_gain
