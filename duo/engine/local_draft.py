@@ -134,6 +134,8 @@ class LocalDraft(QueuedDraft):
         self._stop_thread()
         if n := self.policy.probe_size():
             self._ask(partial(self._probe, n))
+            if self.policy.schedule is Schedule.ASYNC:
+                return self.candidates(n_room)
         return self._take_in_turn(n_room) if self.policy.schedule is Schedule.SYNC else super().candidates(n_room)
 
     def _tell(self, tokens: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ from duo.models.cache import user_dir
 from duo.models.files import MIB, read_own
 from duo.spec.costs import between, whole
 
-_VERSION = 3
+_VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB
 _MAX_DEPTH = 8  # levels of lists and objects: a profile has six
 _DIGITS = 6  # of the hash in a name: one pair has few profiles, and a wrong one is not used

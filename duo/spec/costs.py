@@ -99,6 +99,7 @@ class CostModel:
         self._branched: dict[int, Time] = {}  # of the draft too, by sequences in one decode, from 2 on
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._drawn: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
+        self.guess_s = 0.0  # the draft's time for one token, as inferred from others, until it is measured
         self.was_wrong = False  # whether T(n > 1) of an earlier run was, since a text began
         self.is_doubted = False  # whether T(1) is from an earlier run whose other times have turned out to be wrong
 
@@ -113,8 +114,8 @@ class CostModel:
             return self._branches_time(doubt, n_sequences)
         if self._draft:
             return min(time.doubted(doubt) for time in self._draft.values())
-        known = ((other, slower) for other, slower in self.relatives if other._draft)
-        return next((other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known), 0.0)
+        known = ((other, slower) for other, slower in self.relatives if other._draft or other.guess_s)
+        return self.guess_s or next((other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known), 0.0)
 
     @property
     def knows_pair(self) -> bool:
@@ -394,6 +395,7 @@ class Calibration:
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON types."""
         found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self._texts.value}
+        found["scored"] = min(self.n_scored, DEFAULT.texts)
         return {**found, "shares": [share.value for share in self._shares], "ranks": list(self.ranks)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -403,11 +405,12 @@ class Calibration:
             raise ValueError("other bins")
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")
-        self._begin(accepted, between(state["mean"], 0, 1), shares, DEFAULT.kept_scores)
-        self._texts.n = DEFAULT.texts
-        self.n_scored = DEFAULT.kept_scores
+        self.n_scored = int(between(state["scored"], 1, DEFAULT.texts))
+        n = min(self.n_scored, DEFAULT.kept_scores)
+        self._begin(accepted, between(state["mean"], 0, 1), shares, n)
+        self._texts.n = self.n_scored
         if len(ranks) == len(self._ranks):
-            self._begin_ranks(ranks, DEFAULT.kept_scores)
+            self._begin_ranks(ranks, n)
 
 
 # A restored document may be damaged in any way: each of its values passes one of these.

@@ -56,6 +56,7 @@ class PairModel:
         self._apart = apart
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and beside, by free cores; 0: all
         PairModel.use_cores(self, 0)
+        self.is_steady = True  # whether these have been the free cores all through the text
         self.calibration = Calibration()  # of the current mode of sampling
         self._mode = ""
         self._calibrations: dict[str, Calibration] = {}  # of the other modes
@@ -76,6 +77,8 @@ class PairModel:
                 for mine, theirs in zip((alone, beside), earlier, strict=True):
                     mine.relatives.append((theirs, slower))
                     theirs.relatives.append((mine, _AS_FAST))
+                beside.relatives.append((earlier[0], slower))
+                earlier[1].relatives.append((alone, slower))
             self._costs[n_cores] = alone, beside
         self.alone, self.beside = self._costs[n_cores]
         self.alone.forget_curves()
@@ -97,7 +100,7 @@ class PairModel:
 
         `constant`: the draft's confidence says nothing about a candidate.
         """
-        if not self.alone.target_s(1) or (self.n_max and not self.beside.draft_s):
+        if not self.alone.target_s(1) or (self.n_max and not (self.beside.draft_s and self.beside.target_s(1))):
             return {}
         acceptance = self.calibration.mean if acceptance is None else acceptance
         found = {Schedule.OFF: forecast.alone(self.alone.curve(1, doubt))}
@@ -148,7 +151,7 @@ class PairModel:
 
         None while unknown.
         """
-        found = self.forecasts(self.config.excellent, -1.0, constant=True)
+        found = self.forecasts(self.config.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
     def outlooks(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, Outlook]:
@@ -159,19 +162,21 @@ class PairModel:
         if not (found := self.forecasts() if found is None else found):
             return {}
         mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
-        low = self.forecasts(max(0.0, mean - sd), _BOTH, constant=True)
-        high = self.forecasts(min(SURE, mean + sd), -_BOTH, constant=True)
-        expected = {**found, Schedule.SYNC: self._in_turns([(1.0, mean)], 0.0)} if self.n_max else found
+        in_turns = self._in_turns([(1.0, mean)], 0.0) if self.n_max else forecast.alone([1.0])
+        constant = in_turns.n_verify > 0  # otherwise drafting pays only where the draft is sure, if at all
+        expected = {**found, Schedule.SYNC: in_turns} if constant else found
+        low = self.forecasts(max(0.0, mean - sd), _BOTH, constant=constant)
+        high = self.forecasts(min(SURE, mean + sd), -_BOTH, constant=constant)
         ratios = {
             s: (min(1.0, low[s].rate / expected[s].rate), max(1.0, high[s].rate / expected[s].rate)) for s in found
         }
-        # A schedule that verifies nothing is the target alone.
-        rates = {s: each.rate * self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
-        return {s: Outlook(rate, ratios[s][0] * rate, ratios[s][1] * rate) for s, rate in rates.items()}
+        return {s: Outlook(rate, ratios[s][0] * rate, ratios[s][1] * rate) for s, rate in self.rates(found).items()}
 
-    def rates(self) -> dict[Schedule, float]:
-        """The rates of the outlooks."""
-        return {schedule: outlook.rate for schedule, outlook in self.outlooks().items()}
+    def rates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, float]:
+        """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
+        found = self.forecasts() if found is None else found
+        # A schedule that verifies nothing is the target alone.
+        return {s: each.rate * self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
 
     def most_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
@@ -188,7 +193,7 @@ class PairModel:
             "ranks": list(self.calibration.ranks),
             "most_gain": self.most_gain(),
             "alone_ms": {
-                "this_run": 1000 * self.alone.alone_here_s() or None,
+                "this_run": 1000 * self.alone.alone_here_s() or None if self.is_steady else None,
                 "earlier_runs": 1000 * self.alone.kept_s(1) or None,
             },
             "target_ms": {name: costs.target_ms() for name, costs in conditions},
@@ -247,7 +252,7 @@ class PairModel:
         calibrations = {**self._calibrations, self._mode: self.calibration}
         return {
             "costs": {str(n): [costs.state() for costs in both] for n, both in self._costs.items()},
-            "acceptance": {mode: found.state() for mode, found in calibrations.items() if mode},
+            "acceptance": {mode: found.state() for mode, found in calibrations.items() if mode and found.n_scored},
             "read_s": self._read.value,
             "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},

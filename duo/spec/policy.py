@@ -168,6 +168,8 @@ class Policy(PairModel):
         before = self.alone
         super().use_cores(n_cores)
         if self.alone is not before and self.rate:
+            self.is_steady = self.is_steady and self._n_text == self._n_prompt
+            self._window = (0, 0.0)  # was measured with the others
             self._has_news = True
             self._update_forecast()
 
@@ -180,10 +182,11 @@ class Policy(PairModel):
         self.calibration.begin()
         self._start_text()
         self._n_text = self._unread = self._n_prompt = n_prompt
-        is_first = not self.alone.target_s(1)
+        is_first = not self.alone.target_s(1) or (self.n_max > 0 and not self.calibration.n_scored)
         self.chooser.begin(self._schedules, n_room, is_first=is_first)
         self._lookup_budget.begin(None, is_first=is_first)
-        for costs in (self.alone, self.beside):
+        self.is_steady = True
+        for costs in (costs for both in self._costs.values() for costs in both):
             costs.begin()
         self._review()
 
@@ -215,13 +218,17 @@ class Policy(PairModel):
         if self.schedule is Schedule.OFF:
             return 0, 1 - rate * curve[0]
         expected = self._forecast if rate == self.rate else replace(self._forecast, rate=rate)
-        chances, mean = [self.calibration.probability(confidence) for confidence in confidences], self.calibration.mean
+        mean = self.calibration.mean
+        adjusted = [chance for _, chance in self.calibration.chances(mean)]  # to this text, as in the forecast
+        chances = [adjusted[bisect_right(Calibration.EDGES, confidence)] for confidence in confidences]
         if not self.in_order:
             n, value = best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
             if self.schedule is Schedule.SYNC:
                 n = self._best_in_turn(chances, n_max, next_s, curve, rate)
             return n, value
         n = best_in_order(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
+        if self._must_draft and not chances and next_s < math.inf:
+            n = max(n, 1)
         # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so it
         # is made as if none had been drafted yet.
         draft_s = self.costs.draft_s
@@ -345,8 +352,7 @@ class Policy(PairModel):
             self.alone.add_draft(seconds, self.n_draft_threads)
         elif n_tokens == 2 and self.schedule is Schedule.SYNC:
             self.alone.add_pair(seconds)
-            if not self.alone.draft_s:  # a draft that is always right never reads one token alone
-                self.alone.add_draft(seconds / self.config.pair[1], self.n_draft_threads)
+            self.alone.guess_s = seconds / self.config.pair[1]  # one that is always right never reads one token alone
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences would have been accepted or not."""
@@ -374,8 +380,7 @@ class Policy(PairModel):
         self._n_probed += 1
         if n_tokens >= self.config.read_least and seconds:
             self._read.add(seconds / n_tokens)
-            if not self.alone.draft_s:  # it was not measured in a warm-up
-                self.alone.add_draft(self.read_s / self.config.read, self.n_draft_threads)
+            self.alone.guess_s = self.alone.guess_s or self.read_s / self.config.read
         if n_tokens:
             self._unread = 0 if whole else self._n_text
         self._unscored = 0
@@ -394,7 +399,7 @@ class Policy(PairModel):
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
         self.chooser.give_up()
-        self._worth_asking = False
+        self._worth_asking, self._wanted = False, []
         self._update_forecast()
 
     def statistics(self) -> dict[str, Any]:

@@ -193,7 +193,10 @@ class _Replay:
         return seconds * spike * math.exp(self._dice.gauss(0, self._machine.noise))
 
     def _step(self) -> None:
-        began, schedule = self._now, self._policy.schedule
+        began = self._now
+        if self._machine.read_s and (n := self._policy.probe_size()):
+            self._probe(n)
+        schedule = self._policy.schedule
         beside = schedule is Schedule.ASYNC
         candidates, source = self._take(self._wait if beside else self._draft_one)
         start, n_drafted = self._now, self._session.n_pending
@@ -221,8 +224,6 @@ class _Replay:
 
     def _take(self, more: Callable[[float], bool]) -> tuple[tuple[int, ...], Source]:
         """The candidates to verify, after `more` has obtained those that the policy waits for."""
-        if self._machine.read_s and (n := self._policy.probe_size()):
-            self._probe(n)
         next_s, n_room = self._next_s(), self._n_tokens - self._result.tokens
         while (decision := self._policy.decide(self._session.confidences(), n_room, next_s)).wait_s is not None:
             next_s = self._next_s() if more(decision.wait_s) else math.inf
