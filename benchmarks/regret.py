@@ -29,10 +29,10 @@ from benchmarks.measure import Verdict
 from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
 from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches
 from duo.bench.statistics import Range
-from duo.cli.commands.plan import fastest, predict
+from duo.cli.commands.plan import predict
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Schedule, fastest
 from duo.spec.simulate import Machine, Replay
 
 FOLDER, LETTERS = samples.FOLDER, samples.LETTERS  # of the recorded texts: see benchmarks/traces.py

@@ -25,6 +25,7 @@ from duo.bench.results import Results
 from duo.bench.rounds import Sample
 from duo.bench.rounds import measure as take_samples
 from duo.bench.statistics import Range, speed_up
+from duo.cli.commands.plan import foretell, informed
 from duo.config import AUTO_DRAFT, DraftConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import Drafts
@@ -32,7 +33,7 @@ from duo.loading import load
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Guesses, constant, recorded, replay
+from duo.spec.simulate import Guesses, recorded, replay
 
 TURNS, BOTH = "sync", "async"
 FIXED = "fixed k"  # taking turns with the same number of candidates in each
@@ -40,7 +41,6 @@ PROMPTS = ("code", "letter", "story", "translation")
 _KS = ("1", "2", "3", "4", "6", "8", "auto")  # candidates that take turns verifies at most
 _FINALISTS = 2  # of those that take turns, which run with every prompt and in every round
 _N_CTX = 512
-_N_SIMULATED = 20_000  # tokens
 
 
 class FixedLength(Policy):
@@ -106,13 +106,17 @@ class Measured:
         )
 
     def planned(self, mode: str) -> Range | None:
-        """The rate that a simulation predicts from the acceptance that came out, as `duo plan` does, over measured."""
-        found = self.contestant(mode)
+        """The forecast of `duo plan` at the acceptance that came out, over measured."""
+        found, machine = self.contestant(mode), replace(self.pair.machine, noise=0.0)
         if found is None:
             return None
         acceptance = fmean(right for trace in self.traces for _, right in trace.scores)
-        rate = self._simulated(found, self._policy(found), constant(acceptance), _N_SIMULATED)
-        return Range(rate / geometric_mean(self.rates(found)), None, None)
+        n_max = AUTO_DRAFT if found.n_max in (None, "auto") else int(found.n_max or 0)
+        prospects = foretell(informed(machine, acceptance, max(1, n_max), self._shares()), constant=True, prepares=True)
+        forecast = prospects.found[{TURNS: Schedule.SYNC, PLAIN: Schedule.OFF}.get(mode, Schedule.ASYNC)]
+        if mode == PREPARED and prospects.prepared is not None:
+            forecast = prospects.prepared
+        return Range(forecast.rate / geometric_mean(self.rates(found)), None, None)
 
     def replayed(self, mode: str) -> Range | None:
         """The same from the draft's predictions in each text, by prompt."""
@@ -142,16 +146,19 @@ class Measured:
             aborts=pair.aborts,
         )
 
+    def _shares(self) -> list[float]:
+        """Of each rank, how often the target's token was the alternative of this rank to a wrong one."""
+        ranks = [rank for trace in self.traces for rank in trace.ranks]
+        return [ranks.count(rank) / max(1, len(ranks)) for rank in range(N_RANKS)]
+
     def _simulated(
         self, contestant: Contestant, policy: Policy, guesses: Guesses, n_tokens: int, n_prompt: int = 1
     ) -> float:
         """Tokens/s. Taking turns costs a round trip before each verification of candidates."""
-        ranks = [rank for trace in self.traces for rank in trace.ranks]
-        shares = [ranks.count(rank) / max(1, len(ranks)) for rank in range(N_RANKS)]
         machine, trip_s = replace(self.pair.machine, noise=0.0), 0.0
         if contestant.mode == TURNS:
             machine, trip_s = replace(machine, latency_s=0.0), machine.latency_s
-        found = replay(policy, machine, guesses, n_tokens, n_prompt, ranks=shares)
+        found = replay(policy, machine, guesses, n_tokens, n_prompt, ranks=self._shares())
         return found.tokens / (found.seconds + trip_s * sum(k > 0 for k in found.n_verified))
 
     def row(self) -> dict[str, Any]:

@@ -23,14 +23,13 @@ from duo.llama.model import Model
 from duo.llama.vocabulary import vocabulary_difference
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Schedule, fastest
 from duo.spec.simulate import Machine, inform
 from duo.spec.types import Source, common_prefix
 
 N_MAX = SIZES[-1] - 1  # candidates in the largest batch
 _BESIDE = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft; between them, it slows down alike
 _LEAST_CTX = 256  # enough for what is timed
-_LEAST_GAIN = 1.02  # below, a draft does not pay: two measurements differ by as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,7 @@ class DraftFigures:
     @property
     def best(self) -> Schedule:
         """The schedule to use."""
-        best = max(self.rates, key=self.rates.__getitem__)
-        return best if self.rates[best] >= _LEAST_GAIN * self.rates[Schedule.OFF] else Schedule.OFF
+        return fastest(self.rates)
 
 
 class Suggester:

@@ -6,7 +6,7 @@ import logging
 import time
 
 from duo.engine import load
-from duo.engine.cores import usable_cores
+from duo.engine.cores import cpu_quota, usable_cores
 from duo.engine.free_cores import FreeCores
 
 log = logging.getLogger("duo.engine")
@@ -23,6 +23,7 @@ class CoresInUse:
         self.n_cores = self.fewest = usable_cores()  # `fewest`: that other programs have left so far
         self._free = FreeCores(self.n_cores, load.tolerated(self.n_cores))
         self._follows = follows
+        self._is_shared = cpu_quota() is None  # under a quota, others have their own share of the cores
         self._since: load.Moment | None = None  # the last reading
         self._n_noted = self.n_cores
 
@@ -36,7 +37,7 @@ class CoresInUse:
         now = load.moment()
         if self._since is not None and now.now - self._since.now < _STALE_S:
             return
-        if (n_waiting := load.waiting()) is not None:
+        if now.total_s is not None and (n_waiting := load.waiting()) is not None:
             self._free.begin(n_waiting)
             self._note()
         elif self._since is not None:
@@ -54,7 +55,7 @@ class CoresInUse:
         self._note()
 
     def _read(self, since: load.Moment, now: load.Moment) -> None:
-        if since.total_s is not None and now.total_s is not None:
+        if self._is_shared and since.total_s is not None and now.total_s is not None:
             self._free.used(load.others(since, now), now.now - since.now)
 
     def _note(self) -> None:

@@ -60,6 +60,8 @@ def _with_times(state: dict[str, Any], times: Mapping[str, Any]) -> dict[str, An
     """A policy's `state` with T(n), while no draft computes, of the state `times`."""
     costs, empty = state["costs"], _nothing()["costs"]["0"]
     for n, (alone, _) in times["costs"].items():
+        if not alone["target_s"]:
+            continue
         mine, beside = costs.get(n, empty)
         costs = costs | {n: [mine | {"target_s": alone["target_s"]}, beside]}
     return state | {"costs": costs}

@@ -190,6 +190,7 @@ class PairModel:
         curves = {name: costs.curve(self.n_max + 1) for name, costs in conditions}
         return {
             "acceptance": self.calibration.mean,
+            "scored": self.calibration.n_scored,  # candidates that it is known from, earlier runs included
             "ranks": list(self.calibration.ranks),
             "most_gain": self.most_gain(),
             "alone_ms": {

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from duo.spec.budget import Budget
-from duo.spec.constants import PolicyConfig
+from duo.spec.constants import DEFAULT, PolicyConfig
 
 
 class Schedule(str, Enum):
@@ -21,6 +21,12 @@ class Schedule(str, Enum):
 
 
 ALL = tuple(Schedule)
+
+
+def fastest(rates: Mapping[Schedule, float]) -> Schedule:
+    """The schedule with the highest rate; the target alone if that is not clearly slower."""
+    best = max(rates, key=rates.__getitem__)
+    return best if rates[best] >= (1 + DEFAULT.least_gain) * rates[Schedule.OFF] else Schedule.OFF
 
 
 class Outlook(NamedTuple):
@@ -159,7 +165,7 @@ class Chooser:
 
     def _gain(self, there: Outlook, here: Outlook) -> float:
         """The expected gain of knowing whether `there` is faster, per token (Jones, Schonlau and Welch 1998)."""
-        # What is uncertain of both is so for both alike.
+        # Costs are uncertain for both schedules alike, so that ratios are compared.
         low, high = there.low / here.low, there.high / here.high
         sd = max(abs(high - low), 1e-9) / 2
         z = (there.rate / here.rate - 1 - self._config.least_gain) / sd

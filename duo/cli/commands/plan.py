@@ -21,7 +21,7 @@ from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Schedule, fastest
 from duo.spec.simulate import Machine, inform
 
 _MAX_STATISTICS = 64 * MIB
@@ -88,6 +88,7 @@ def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[fl
     inform(pair, machine)
     state = pair.calibration.state()
     same = {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance, "ranks": list(ranks)}
+    same["scored"] = DEFAULT.texts
     pair.calibration.restore(state | same)
     return pair
 
@@ -131,11 +132,6 @@ def render(prospects: Prospects) -> list[str]:
     ]
     lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
     return [*lines, f"best: --schedule {prospects.best.value}{sufficient(prospects)}"]
-
-
-def fastest(rates: dict[Schedule, float]) -> Schedule:
-    """The schedule with the highest rate; of equal ones, the target alone."""
-    return max(rates, key=lambda schedule: (round(rates[schedule] / rates[Schedule.OFF], 6), schedule is Schedule.OFF))
 
 
 def sufficient(prospects: Prospects) -> str:

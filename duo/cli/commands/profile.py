@@ -72,6 +72,8 @@ def profile(options: ProfileOptions) -> int:
         print("\n".join(_list(saved)))  # noqa: T201 - the output
         return 0
     chosen = saved if options.all else _choose(saved, names, options.action)
+    if options.action == "reset":
+        chosen = [one for one in saved if one in chosen or _is_of_target(one, chosen)]
     if options.action == "show":
         print("\n\n".join("\n".join(show(one)) for one in chosen))  # noqa: T201 - the output
         return 0
@@ -81,6 +83,12 @@ def profile(options: ProfileOptions) -> int:
             one.path.unlink(missing_ok=True)
         say(f"duo: removed {name}")
     return 0
+
+
+def _is_of_target(one: SavedProfile, chosen: Sequence[SavedProfile]) -> bool:
+    """Whether these are the T(n) that one of the chosen pairs would take again."""
+    targets = [other.key.models[:1] for other in chosen if other.key is not None]
+    return one.key is not None and len(one.key.models) == 1 and one.key.models in targets
 
 
 def learned(one: SavedProfile) -> Learned | None:

@@ -25,7 +25,6 @@ from duo.engine.slot import Slot
 from duo.engine.threads import ON_CPU
 from duo.engine.warmup import N_SEQUENCES
 from duo.errors import UsageError
-from duo.spec.constants import DEFAULT
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
@@ -129,7 +128,7 @@ def advise(measured: Measurements, tuned: Tuned, prospects: Prospects) -> list[s
     """Whether a draft pays, and the options to use."""
     best, alone = prospects.best, tuned.policy.alone
     gain = prospects.rates[best] / prospects.rates[Schedule.OFF]
-    if gain < 1 + DEFAULT.least_gain:
+    if best is Schedule.OFF:
         return [
             f"This draft does not pay: one of its tokens takes {100 * alone.draft_s / alone.target_s(1):.0f} % of the "
             f"target's time, and {100 * _acceptance(measured):.0f} % are accepted.",

@@ -146,7 +146,7 @@ def forecast(policy: dict[str, Any], *, has_scores: bool, brief: bool = False) -
     rates = dict(policy["forecast_tokens_per_s"])
     alone, drafted = rates.pop(Schedule.OFF.value), max(rates.values())
     draft = f"a draft that is {100 * policy['acceptance']:.0f} % right" if has_scores and not brief else "the draft"
-    source = "by earlier runs" if not has_scores and policy["alone_ms"]["earlier_runs"] else "forecast"
+    source = "by earlier runs" if not has_scores and policy["scored"] else "forecast"
     return f"{source} {alone:.1f} tokens/s alone, {drafted:.1f} with {draft}"
 
 

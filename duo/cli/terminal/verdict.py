@@ -100,9 +100,8 @@ def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
     if _gain(curve, 0.0, pair, acceptance) >= _WORTH:
         remedy = "try a much smaller one" if apart else "it may pay on another device (-devd) or machine (duo back)"
         return f"{needs}; {remedy}"
-    return (
-        f"the target needs {curve[-1] / curve[0]:.1f} times as long for {len(curve)} tokens as for one; omit the draft"
-    )
+    n = max(policy["measured"]["alone"], default=1)
+    return f"the target needs {curve[n - 1] / curve[0]:.1f} times as long for {n} tokens as for one; omit the draft"
 
 
 def _gain(curve: Sequence[float], draft_ms: float, pair: float, acceptance: float) -> float:

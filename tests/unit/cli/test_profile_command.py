@@ -136,6 +136,12 @@ def test_reset_forgets_one_or_all(save: Save) -> None:
     assert_refused(profile("show", "one"), "no profile 'one': there are none", status=2)
 
 
+def test_a_reset_of_a_pair_forgets_the_times_of_its_target_too(save: Save) -> None:
+    alone, pair, other = save("one.gguf"), save("one.gguf", "small.gguf"), save("two.gguf")
+    assert profile("reset", pair.path.name).status == 0
+    assert (alone.path.exists(), pair.path.exists(), other.path.exists()) == (False, False, True)
+
+
 def test_what_is_refused(save: Save) -> None:
     names = [save(f"{name}.gguf", "small.gguf").path for name in ("large", "larger")]
     for arguments, said in (

@@ -26,8 +26,8 @@ KEYS = {
     "memory": "peak_bytes",
     "cores": "all now fewest",
     "sampling": "temperature seed mode",
-    "policy": "schedule schedules changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance most_gain "
-    "target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks measured pair_ms",
+    "policy": "schedule schedules changes rate forecast_tokens_per_s predicted_tokens_per_s acceptance scored "
+    "most_gain target_ms draft_ms draft_ms_by_sequences alone_ms curve_ms latency_ms n_branches ranks measured pair_ms",
     "versions": "duo llama-cpp-python llama.cpp numpy",
     "models": "target draft",
     "threads": "target target_batch draft beside cores draft_cores apart",

@@ -108,6 +108,23 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
     assert statistics(generation).verified == 0
 
 
+class Turning(Scripted):
+    """Changes to schedule async during its probe."""
+
+    def learn_probe(self, scores: Sequence[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
+        super().learn_probe(scores, n_tokens, seconds, whole=whole)
+        self._now = ASYNC
+
+
+def test_after_a_probe_the_target_decodes_in_the_schedule_that_this_led_to() -> None:
+    alive = Alive()
+    policy = Turning(4, 6, iter([OFF]), iter([False] * 4 + [True]))
+    write(FakeContext(during=alive), FakeContext(n_batch=64), policy)
+    assert alive.counts == sorted(alive.counts)
+    assert 0 < sum(policy.alone.n_measured(n) for n in range(1, 6)) < alive.counts.count(0)
+    assert sum(policy.beside.n_measured(n) for n in range(1, 6)) >= alive.counts.count(1) > 0
+
+
 def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -> None:
     inside = threading.Event()
     target, draft = FakeContext(), FakeContext()

@@ -329,6 +329,41 @@ def test_costs_are_kept_apart_by_the_number_of_free_cores_and_inferred_from_each
     assert (made.alone.target_s(1), made.alone.target_s(4)) == (0.020, 0.050)
 
 
+@pytest.mark.parametrize("kept", [0, 3])
+def test_all_schedules_are_forecast_on_a_new_number_of_cores(kept: int) -> None:
+    """Also if the draft was never used concurrently, and its time on the new ones is known from a warm-up."""
+    made = Policy(8, N_AHEAD)
+    made.use_cores(kept)
+    made.alone.add_target(1, 0.010)
+    made.alone.add_draft(0.002)
+    for n_cores, n_warmed in ((2, 0), (1, 1)):
+        made.use_cores(n_cores)
+        for _ in range(n_warmed):
+            made.learn_warmup(1, 0.004)
+        rates = made.rates()
+        assert set(rates) == set(ALL)
+        assert all(0 < rate < 1000 for rate in rates.values())
+
+
+def test_after_a_change_of_the_number_of_cores_no_time_is_that_of_the_text() -> None:
+    made = Greedy(8, N_AHEAD)
+
+    def this_run_after(seconds: float) -> float | None:
+        for _ in range(10):
+            made.learn_step(1, StepCost(0, seconds, seconds))
+        return made.statistics()["alone_ms"]["this_run"]
+
+    made.begin(10)
+    assert this_run_after(0.010) == pytest.approx(10)
+    made.use_cores(1)
+    assert this_run_after(0.020) is None
+    made.begin(10)
+    assert this_run_after(0.025) == pytest.approx(25), "all of it on one core"
+    made.begin(10)
+    made.use_cores(0)
+    assert this_run_after(0.012) == pytest.approx(12), "before the first token"
+
+
 def test_a_shift_on_some_cores_changes_nothing_on_others() -> None:
     made = Policy(8, N_AHEAD)
     for n_cores in (0, 2):
@@ -401,6 +436,32 @@ def test_a_restored_correction_is_limited(bias: float, counts_as: float) -> None
     assert made.rates()[ASYNC] == pytest.approx(counts_as * made.forecasts()[ASYNC].rate)
 
 
+# The first text of a pair
+
+
+def test_an_acceptance_that_was_never_observed_is_not_kept() -> None:
+    made = Greedy(8, N_AHEAD)
+    made.begin(10)
+    made.learn_step(1, StepCost(0, 0.1, 0.1))
+    assert made.state()["acceptance"] == {}
+    made.learn_scores(scores(0.5, 5))
+    again = another_run(made)
+    again.begin(10)
+    assert (again.calibration.n_scored, again.calibration.sd) == (5, made.calibration.sd)
+
+
+def test_a_draft_of_which_nothing_is_known_has_the_budget_of_a_first_text() -> None:
+    """Also where T(n) is known, from the target alone or from another draft."""
+    made = Greedy(8, N_AHEAD)
+    found = []
+    for n_scored in (0, 0, 24, 0):
+        made.begin(10)
+        made.learn_step(1, StepCost(0, 0.1, 0.1))
+        found.append(made.chooser.budget.credit_s / 0.1)
+        made.learn_scores(scores(0.5, n_scored))
+    assert found == pytest.approx([DEFAULT.first, DEFAULT.first, DEFAULT.first, DEFAULT.later], abs=0.01)
+
+
 # Without a warm-up
 
 
@@ -420,6 +481,7 @@ def test_a_probe_tells_the_draft_s_time_if_no_warm_up_did() -> None:
     made.learn_probe(scores(0.9, 12), 24, 0.24, whole=False)
     assert made.alone.draft_s == pytest.approx(0.01 / DEFAULT.read)
     assert made.forecasts()
+    assert not made.state()["costs"]["0"][0]["draft_s"], "it is inferred"
 
 
 def test_a_probe_during_which_a_device_may_have_compiled_costs_nothing_and_tells_no_time() -> None:

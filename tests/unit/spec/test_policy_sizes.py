@@ -87,6 +87,7 @@ def test_no_batch_is_larger_than_the_limit() -> None:
 
 def test_another_run_measures_two_tokens_to_see_whether_what_is_known_holds() -> None:
     made = begun()
+    made.learn_scores([(1.0, False)] * 24)
     sizes(made, 5)
     again = Policy(8, N_AHEAD)
     again.restore(json.loads(json.dumps(made.state())))
