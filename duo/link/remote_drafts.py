@@ -175,8 +175,9 @@ class RemoteDrafts:
 
     def learn(self, model: str, state: dict[str, Any]) -> None:
         """Keep the state of a policy for the next draft of this model."""
+        self.learned.pop(model, None)
         if len(self.learned) >= _MAX_LEARNED:
-            self.learned.clear()
+            del self.learned[next(iter(self.learned))]  # the one that was used least recently
         self.learned[model] = state
 
     def _make_calls(self) -> None:

@@ -159,7 +159,9 @@ def test_policies_have_the_limits_of_the_target() -> None:
     assert drafts.n_target_threads == 7
     for i in range(1000):
         drafts.learn(str(i), {})
-    assert len(drafts.learned) < 100, "what is learned does not accumulate"
+        drafts.learn("0", {})
+    assert 10 < len(drafts.learned) < 100, "what is learned does not accumulate"
+    assert set(drafts.learned) >= {"0", "999", "998"}, "the latest remain"
 
 
 def test_calls_are_made_in_order_on_another_thread() -> None:
