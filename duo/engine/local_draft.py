@@ -126,17 +126,18 @@ class LocalDraft(QueuedDraft):
         """See Draft."""
         if self._thread is not None and self._thread.has_ended:
             self._fail(self._thread.error)
-        if self.policy.schedule is Schedule.ASYNC:
+        schedule = self.policy.schedule
+        if schedule is not Schedule.ASYNC:
+            self._stop_thread()
+            if n := self.policy.probe_size():
+                self._ask(partial(self._probe, n))
+                schedule = self.policy.schedule  # what the probe has shown may have changed it
+        if schedule is Schedule.ASYNC:
             if self._beside != self._threads.beside:
                 self._stop_thread()  # only the thread that decodes may change its number of threads
             self._start_thread()
             return self._take(n_room)
-        self._stop_thread()
-        if n := self.policy.probe_size():
-            self._ask(partial(self._probe, n))
-            if self.policy.schedule is Schedule.ASYNC:
-                return self.candidates(n_room)
-        return self._take_in_turn(n_room) if self.policy.schedule is Schedule.SYNC else super().candidates(n_room)
+        return self._take_in_turn(n_room) if schedule is Schedule.SYNC else super().candidates(n_room)
 
     def _tell(self, tokens: Sequence[int]) -> bool:
         if useless := super()._tell(tokens):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import two_devices
 from benchmarks.contestants import Setup
 from benchmarks.predicted_texts import Trace, traced
 from benchmarks.two_devices import Measured, likely_ks, lines, marked_pairs, take_all
@@ -32,11 +31,6 @@ RIGHT, WRONG = (8.0, True), (0.1, False)
 TRACE = Trace(4, [RIGHT, RIGHT, WRONG, RIGHT] * 8, [0, 1, -1, -1] * 2)
 MODES = {"sync 2": ("sync", "2", 50.0), "sync 3": ("sync", "3", 56.0), "async": ("async", "auto", 70.0),
          "prepared": ("prepared", "auto", 80.5)}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_devices, "_N_SIMULATED", 400)
 
 
 def measured(pair: Pair = PAIR, *, text: str = STORY) -> Measured:

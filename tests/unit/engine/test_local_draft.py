@@ -120,9 +120,8 @@ def test_after_a_probe_the_target_decodes_in_the_schedule_that_this_led_to() -> 
     alive = Alive()
     policy = Turning(4, 6, iter([OFF]), iter([False] * 4 + [True]))
     write(FakeContext(during=alive), FakeContext(n_batch=64), policy)
-    assert alive.counts == sorted(alive.counts)
-    assert 0 < sum(policy.alone.n_measured(n) for n in range(1, 6)) < alive.counts.count(0)
-    assert sum(policy.beside.n_measured(n) for n in range(1, 6)) >= alive.counts.count(1) > 0
+    assert alive.counts[:5] == 5 * [0], "the prompt, and the tokens before the probe"
+    assert set(alive.counts[5:]) == {1}
 
 
 def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -> None:

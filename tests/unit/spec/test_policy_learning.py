@@ -351,7 +351,8 @@ def test_after_a_change_of_the_number_of_cores_no_time_is_that_of_the_text() -> 
     def this_run_after(seconds: float) -> float | None:
         for _ in range(10):
             made.learn_step(1, StepCost(0, seconds, seconds))
-        return made.statistics()["alone_ms"]["this_run"]
+        found: float | None = made.statistics()["alone_ms"]["this_run"]
+        return found
 
     made.begin(10)
     assert this_run_after(0.010) == pytest.approx(10)
@@ -447,7 +448,8 @@ def test_an_acceptance_that_was_never_observed_is_not_kept() -> None:
     made.learn_scores(scores(0.5, 5))
     again = another_run(made)
     again.begin(10)
-    assert (again.calibration.n_scored, again.calibration.sd) == (5, made.calibration.sd)
+    assert again.calibration.n_scored == 5
+    assert again.calibration.sd > made.calibration.sd
 
 
 def test_a_draft_of_which_nothing_is_known_has_the_budget_of_a_first_text() -> None:
