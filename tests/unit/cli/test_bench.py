@@ -220,7 +220,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("output", ["md", "csv", "json"])
 def test_emulated_devices_are_named_everywhere(tiny: Path, machine: Path, output: str) -> None:
     options = ("--machine", f"{machine}:card", "--slow-down", "2", "--categories", "code", "-o", output)
-    run = duo("bench", *models(tiny, tiny), "-n", "4", "-r", "1", *options)
+    run = duo("bench", *models(tiny, tiny), "-n", "16", "-r", "1", *options)
     assert run.status == 0, run.stderr
     said = (
         "Emulated devices: a machine, card; measured by: somebody; assumed: read_ms. They ran 2 times slower than they "
