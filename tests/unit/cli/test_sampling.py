@@ -78,6 +78,6 @@ def test_samplers_run_in_the_given_order(tiny: Path) -> None:
 def test_each_sampling_mode_learns_its_own_acceptance(tiny: Path, tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path)}
     for more in ((), ("--temp", "0.8"), ("--temp", "0.8", "--verify", "rejection")):
-        assert duo(*models(tiny, tiny), *PROMPT, *more, env=env).status == 0
+        assert duo(*models(tiny, tiny), *PROMPT, "--schedule", "sync", *more, env=env).status == 0
     (profile,) = tmp_path.rglob("tiny+tiny*.json")
     assert set(json.loads(profile.read_text())["policy"]["acceptance"]) == {"greedy", "coupled", "rejection"}
