@@ -133,11 +133,18 @@ class QueuedDraft(Draft):
         self._collect()
         next_s = self._next_s()
         while True:
-            decision = self.policy.decide(self._session.confidences(), n_room, next_s, self._lookup)
+            decision = self._decide(n_room, next_s)
             if decision.wait_s is None:
                 return self._chosen(decision)
             came = self._wait_for_candidate(min(end, time.perf_counter() + decision.wait_s))
             next_s = self._next_s() if came else math.inf
+
+    def _decide(self, n_room: int, next_s: float) -> Decision:
+        """See Policy.decide(). Where the draft predicts another token than the lookup, that is rarely right."""
+        lookup, session = self._lookup, self._session
+        if lookup is not None and not self.policy.in_order:
+            lookup = lookup if lookup.agrees(session.candidates(session.n_pending).tokens) else None
+        return self.policy.decide(session.confidences(), n_room, next_s, lookup)
 
     def _wait_for_candidate(self, end: float) -> bool:
         """Wait for one more candidate until `end` (time.perf_counter()) or the draft ends. False if none came."""

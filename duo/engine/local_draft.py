@@ -162,7 +162,7 @@ class LocalDraft(QueuedDraft):
             can_ask = self.policy.schedule is Schedule.SYNC and self._n_asked < most
             self._asked = state
             next_s = self.policy.costs.draft_s if can_ask else math.inf
-            decision = self.policy.decide(self._session.confidences(), n_room, next_s, self._lookup)
+            decision = self._decide(n_room, next_s)
             if decision.wait_s is None:
                 return self._chosen(decision)
             self._ask(self._draft_one)

@@ -60,6 +60,11 @@ class Lookahead(NamedTuple):
         return self.accepted[bisect_right(Calibration.EDGES, confidence)]
 
 
+def _either(a: float, b: float) -> float:
+    """The probability that a token is right which two sources predict, each right with this probability."""
+    return 1 - (1 - a) * (1 - b)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Verify `n_verify` candidates now or, if `wait_s` is not None, wait that long for another and decide again."""
@@ -195,7 +200,8 @@ class Policy(PairModel):
     ) -> Decision:
         """What to do with pending candidates of these `confidences`, or with those of `lookup` instead.
 
-        The step may add at most `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
+        Unless verification is in order, those of `lookup` begin with the pending ones (Lookup.agrees()). The step may
+        add at most `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
         """
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
         if not self.rate or n_max <= 0:
@@ -205,22 +211,22 @@ class Policy(PairModel):
         if n := self._n_to_measure(n_max):
             n_found = len(lookup.chances(n_max)) if lookup is not None else 0
             return Decision(n, source=Source.LOOKUP if n_found >= n else Source.ANY)
-        n, value = self._best_drafted(confidences, n_max, next_s)
+        adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
+        chances = [adjusted[bisect_right(Calibration.EDGES, confidence)] for confidence in confidences]
+        n, value = self._best_drafted(chances, n_max, next_s)
         if lookup is not None:
-            n_found, found_value = self._best_found(lookup, n_max)
+            n_found, found_value = self._best_found(lookup, chances, n_max, next_s, value)
             if n_found and found_value > value:
                 return Decision(n_found, source=Source.LOOKUP)
         return Decision(n) if n <= len(confidences) else Decision(0, next_s + self.costs.draft_s)
 
-    def _best_drafted(self, confidences: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
+    def _best_drafted(self, chances: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
         """How many of the draft's candidates to verify, and the value of that."""
         curve, rate = self.costs.curve(self.n_max + 1), self._value_of_time
         if self.schedule is Schedule.OFF:
             return 0, 1 - rate * curve[0]
         expected = self._forecast if rate == self.rate else replace(self._forecast, rate=rate)
         mean = self.calibration.mean
-        adjusted = [chance for _, chance in self.calibration.chances(mean)]  # to this text, as in the forecast
-        chances = [adjusted[bisect_right(Calibration.EDGES, confidence)] for confidence in confidences]
         if not self.in_order:
             n, value = best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
             if self.schedule is Schedule.SYNC:
@@ -272,14 +278,27 @@ class Policy(PairModel):
         found = second if self.alone.n_measured(first) else first
         return [found] if self._worth_asking and not self.alone.is_fresh(found) else []
 
-    def _best_found(self, lookup: Lookup, n_max: int) -> tuple[int, float]:
+    def _best_found(
+        self, lookup: Lookup, drafted: Sequence[float], n_max: int, next_s: float, other: float
+    ) -> tuple[int, float]:
         """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
         credit_s = self._lookup_budget.credit_s
         doubt = 1.0 if credit_s < 0 else 0.0
-        if not (chances := lookup.chances(n_max, doubt)):
+        chances = lookup.chances(n_max, doubt)[: self.costs.n_affordable(credit_s) - 1]
+        curve, rate = self.costs.curve(self.n_max + 1, doubt), self._value_of_time
+        if not chances or self.in_order:
+            return best_ready(chances, curve, rate)
+        if len(chances) <= len(drafted):
             return 0, -math.inf
-        chances = chances[: self.costs.n_affordable(credit_s) - 1]
-        return best_ready(chances, self.costs.curve(self.n_max + 1, doubt), self._value_of_time)
+        for i, chance in enumerate(drafted):
+            chances[i] = _either(chances[i], chance)
+        n, value = best_ready(chances, curve, rate)
+        if not drafted and self.schedule is Schedule.SYNC and next_s < math.inf:
+            agreed = [_either(chances[0], self.calibration.mean), *chances[1:]]
+            asked = best_ready(agreed, curve, rate)[1] - rate * next_s
+            if chances[0] * asked + (1 - chances[0]) * other > value:
+                return 0, -math.inf  # the draft is asked first
+        return n, value
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         """Whether the draft should continue concurrently after pending candidates of these `confidences`."""
@@ -325,7 +344,8 @@ class Policy(PairModel):
         self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
         if drafted:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        self._lookup_budget.step(cost.total_s, n_tokens * alone_s - cost.total_s if found else 0.0, alone_s)
+        gained_s = n_tokens / self.rate - cost.total_s if found and self.rate else 0.0
+        self._lookup_budget.step(cost.total_s, gained_s, alone_s)
         # Schedule sync without candidates is the target alone.
         compares = drafted and (self.schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)

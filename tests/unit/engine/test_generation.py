@@ -271,13 +271,15 @@ def test_a_text_that_repeats_itself_needs_fewer_decodes_without_a_draft(n_rollba
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("salt", [0, 1], ids=["right", "wrong"])
 def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int) -> None:
-    dice = random.Random(salt)
+    dice, disagreed = random.Random(salt), list[int]()
 
     class Either(Eager):
         def decide(
             self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
         ) -> Decision:
-            assert lookup is not None
+            if lookup is None:
+                disagreed.append(len(confidences))
+                return super().decide(confidences, n_room, next_s)
             n = len(lookup.chances(min(self.n_max, n_room - 1)))
             if n and dice.random() < 0.5:
                 return Decision(n, source=Source.LOOKUP)
@@ -297,6 +299,9 @@ def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int)
     assert run(generation) == text[len(PROMPT) :]
     sources = {step.source for step in generation.metrics.steps if step.n_candidates}
     accepted = sum(step.n_accepted for step in generation.metrics.steps if step.source is Source.DRAFT)
+    assert 0 not in disagreed, "a draft that has no candidates disagrees with nothing"
+    if schedule is Schedule.SYNC:
+        assert disagreed
     if schedule is not Schedule.ASYNC:  # where it depends on time
         assert sources == ({Source.LOOKUP} if schedule is Schedule.OFF else {Source.LOOKUP, Source.DRAFT})
         assert bool(accepted) == (not salt and schedule is not Schedule.OFF)

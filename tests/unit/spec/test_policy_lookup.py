@@ -59,6 +59,32 @@ def test_the_source_of_the_greater_value_is_verified(schedule: Schedule) -> None
 
 
 @pytest.mark.parametrize("schedule", [ASYNC, SYNC])
+def test_what_both_sources_predict_is_more_likely(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.6, schedules=(schedule,))
+    lookup = found(0.5, 0.9, 0.9, 0.9, 0.9)
+    assert made.decide([DOUBTFUL], 100, math.inf, lookup) == Decision(5, source=Source.LOOKUP)
+    assert made.decide([DOUBTFUL], 100, math.inf, found(0.5)).source is Source.DRAFT, "nothing beyond what was drafted"
+
+
+def test_in_turns_the_draft_is_asked_first_where_the_lookup_is_unsure() -> None:
+    """Its time is less than what the target loses with candidates of which the first is usually wrong."""
+    made = policy({1: 0.01, 2: 0.014, 8: 0.02}, 0.001, 0.8, schedules=(SYNC,))
+    assert made.decide([], 100, 0.001, found(0.6, *[0.9] * 6)).wait_s is not None
+    assert made.decide([], 100, 0.001, found(0.99, *[0.9] * 6)).source is Source.LOOKUP
+    assert made.decide([], 100, math.inf, found(0.6, *[0.9] * 6)).source is Source.LOOKUP, "it will not answer"
+
+
+def test_what_the_lookup_costs_is_compared_with_drafting() -> None:
+    """Its steps gain over the target alone, but less than the draft does: beyond the credit only what is sure."""
+    made = policy(FLAT, 0.001, 0.9, schedules=(SYNC,))
+    lookup = found(*[0.9] * 8, low=[0.1] * 8)
+    assert made.decide([], 100, math.inf, lookup).source is Source.LOOKUP
+    for _ in range(20):
+        made.learn_step(4, StepCost(8, FLAT[9], FLAT[9], Source.LOOKUP))
+    assert made.decide([], 100, math.inf, lookup).source is Source.DRAFT
+
+
+@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
 def test_with_rejection_sampling_the_choice_does_not_depend_on_what_was_drawn(schedule: Schedule) -> None:
     made = policy(FLAT, 0.002, 0.6, schedules=(schedule,), mode=REJECTION)
     for chances in ([0.9] * 8, [0.6] * 4, [0.3]):
