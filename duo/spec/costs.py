@@ -181,13 +181,26 @@ class CostModel:
         now = time.value, time.doubted(1.0)
         if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._drawn.get(n, (0.0, 0.0)), strict=True)):
             self._drawn[n] = now
+            self._follow()
             self.forget_curves()
+
+    def _follow(self) -> None:
+        """If decodes take longer or shorter than when the text began, so do those of sizes that it does not use."""
+        changes = [(math.log(t.value / t.before), t.here.n) for t in self._target.values() if t.here.n and t.before]
+        if (n := sum(n for _, n in changes)) >= DEFAULT.few:
+            drift = math.exp(sum(change * n for change, n in changes) / n)
+            drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
+            for costs in (self, *(other for other, _ in self.relatives[:1])):
+                for time in (time for time in costs._target.values() if not time.here.n):
+                    time.value = time.before * drift
 
     def _forget_kept(self) -> None:
         """Forget T(n > 1) of earlier runs."""
         self.was_wrong, self.is_doubted = True, 1 in self._target and self._target[1].is_kept
         for costs in (self, *(other for other, _ in self.relatives[:1])):
             costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}
+            for time in (time for n, time in costs._target.items() if n > 1):
+                time.before = 0.0
 
     def _scale(self, factor: float, known: Time) -> None:
         """Multiply all times but `known`."""

@@ -311,6 +311,23 @@ def test_one_token_from_an_earlier_run_is_doubted_until_measured_if_several_were
     assert not costs.is_doubted
 
 
+@pytest.mark.parametrize(("n_decodes", "factor"), [(4, 1.0), (5, 0.75)])
+def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes: int, factor: float) -> None:
+    """Schedule sync does not measure T(1): in a run on a slower machine it was 38 ms, and then seemed to remain that."""
+    alone, beside = conditions()
+    alone.restore(measured({1: 0.38, 4: 0.4, 5: 0.5}).state())
+    beside.restore(measured({1: 0.6}).state())
+    for _ in range(2):
+        alone.begin()
+        beside.begin()
+        learn_target(alone, {4: 0.3}, n_decodes)
+        learn_target(alone, {5: 0.375}, n_decodes // 5)
+    now = another_run(alone).target_s(4) / 0.4
+    assert now == pytest.approx(0.75, abs=0.06)
+    assert (alone.target_s(1), beside.target_s(1)) == pytest.approx((0.38 * factor, 0.6 * factor), rel=0.08)
+    assert another_run(alone).target_s(1) == alone.target_s(1)
+
+
 @pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.1)])
 def test_the_time_alone_in_a_text_is_that_of_five_decodes_of_one_token(n_decodes: int, found_s: float) -> None:
     costs = measured({1: 0.2}, 9)
