@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks import samples
 from benchmarks.measure import Verdict
 from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
-from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches
+from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches, with_first
 from duo.bench.statistics import Range
 from duo.cli.commands.plan import predict
 from duo.spec.constants import DEFAULT, PolicyConfig
@@ -86,6 +86,8 @@ class Wrong:
 WRONG = {
     "T(n) halved": Wrong(lambda machine: with_batches(machine, 0.5)),
     "T(n) doubled": Wrong(lambda machine: with_batches(machine, 2.0)),
+    "T(1) a third longer": Wrong(lambda machine: with_first(machine, 4 / 3)),
+    "T(1) a quarter shorter": Wrong(lambda machine: with_first(machine, 3 / 4)),
     "accepted 0.1, not 0.9": Wrong(learned=0.1, actual=0.9),
     "accepted 0.9, not 0.1": Wrong(learned=0.9, actual=0.1),
     "all times doubled": Wrong(lambda machine: slower(machine, 2.0)),

@@ -128,6 +128,13 @@ def with_batches(machine: Machine, factor: float) -> Machine:
     return replace(machine, target_s=alone, beside_target_s=beside)
 
 
+def with_first(machine: Machine, factor: float) -> Machine:
+    """T(1) times `factor`, in both conditions."""
+    curves = (machine.target_s, machine.beside_target_s)
+    alone, beside = ([factor * curve[0], *curve[1:]] for curve in curves)
+    return replace(machine, target_s=alone, beside_target_s=beside)
+
+
 def slower(machine: Machine, factor: float) -> Machine:
     """All times of both models times `factor`."""
     draft = with_draft(machine, factor * machine.draft_s / machine.target_s[0])

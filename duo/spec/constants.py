@@ -30,6 +30,7 @@ class PolicyConfig:
     time_share: float = 0.002  # and this share of the time,
     late_share: float = 0.005  # of what is longer than the horizon below,
     gain_share: float = 0.1  # and of what drafting has gained
+    alone_share: float = 0.0025  # of a text in schedule sync, for measuring T(1)
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
     horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done

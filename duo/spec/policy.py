@@ -126,6 +126,7 @@ class Policy(PairModel):
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
         self._n_found = 0  # tokens of this text that the lookup found
+        self._since_alone = 0  # tokens since T(1) was measured
 
     @property
     def schedule(self) -> Schedule:
@@ -206,7 +207,7 @@ class Policy(PairModel):
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
         if not self.rate or n_max <= 0:
             return Decision(0)
-        if self.alone.is_doubted and self.schedule is Schedule.SYNC:
+        if self._needs_alone():
             return Decision(0)
         if n := self._n_to_measure(n_max):
             n_found = len(lookup.chances(n_max)) if lookup is not None else 0
@@ -249,6 +250,13 @@ class Policy(PairModel):
             return n + 1
         k = best_ready(chances[:n_max], curve, rate)[0]
         return max(k, min(n, 1)) if self._must_draft else k
+
+    def _needs_alone(self) -> bool:
+        """Whether to measure T(1) in schedule sync, whose gain rests on it: the less that is, the more often."""
+        if self.schedule is not Schedule.SYNC or self.alone.is_doubted:
+            return self.schedule is Schedule.SYNC
+        lost = 1 - 1 / (self.rate * self.alone.target_s(1))
+        return not self._must_draft and lost <= self.config.alone_share * self._since_alone
 
     @property
     def _must_draft(self) -> bool:
@@ -340,6 +348,7 @@ class Policy(PairModel):
         alone_s = self.alone.target_s(1)
         drafted, found = cost.source is Source.DRAFT, cost.source is Source.LOOKUP
         self._n_found += n_tokens - 1 if found else 0
+        self._since_alone = self._since_alone + n_tokens if cost.n_candidates else 0
         kept = self.config.rate_memory
         self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
         if drafted:

@@ -313,7 +313,7 @@ def test_one_token_from_an_earlier_run_is_doubted_until_measured_if_several_were
 
 @pytest.mark.parametrize(("n_decodes", "factor"), [(4, 1.0), (5, 0.75)])
 def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes: int, factor: float) -> None:
-    """Schedule sync does not measure T(1): in a run on a slower machine it was 38 ms, and then seemed to remain that."""
+    """Schedule sync does not measure T(1): what a run on a slower machine had measured would remain."""
     alone, beside = conditions()
     alone.restore(measured({1: 0.38, 4: 0.4, 5: 0.5}).state())
     beside.restore(measured({1: 0.6}).state())

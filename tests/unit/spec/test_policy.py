@@ -105,6 +105,30 @@ def test_a_sequential_policy_that_doubts_the_time_alone_measures_it() -> None:
     assert made.decide([], 100, 0.002) == made.decide([SURE] * 4, 100, 0.002) == Decision(0)
 
 
+@pytest.mark.parametrize(("acceptance", "n_decodes"), [(0.5, (20, 50)), (0.9, (3, 8))])
+def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
+    acceptance: float, n_decodes: tuple[int, int]
+) -> None:
+    """A text of 1000 tokens, of which that may cost 2.5."""
+    made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.03, acceptance, schedules=(SYNC, OFF))
+    made.chooser.now = SYNC
+    made.learn_step(1, StepCost(2, 0.11, 0.17))
+    found = 0
+    for _ in range(500):
+        measures = made.decide([SURE], 100, math.inf) == Decision(0)
+        found += measures
+        made.learn_step(1 if measures else 2, StepCost(0, 0.1, 0.1) if measures else StepCost(1, 0.1, 0.13))
+        made.chooser.now = SYNC
+    assert n_decodes[0] <= found <= n_decodes[1]
+
+
+def test_where_drafting_was_asked_for_one_token_is_not_measured_again() -> None:
+    made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.03, 0.5, schedules=(SYNC,))
+    for _ in range(500):
+        assert made.decide([SURE], 100, math.inf).n_verify
+        made.learn_step(2, StepCost(1, 0.1, 0.13))
+
+
 def test_a_fast_draft_is_waited_for_and_a_slow_one_is_not() -> None:
     fast = policy(SLOW_TARGET, 0.025)
     wait_s = fast.decide([], 100, next_s=0.025).wait_s
