@@ -46,7 +46,9 @@ _N_CTX = 512
 class FixedLength(Policy):
     """Verifies as many candidates as allowed in every step, as programs do that take turns without a policy."""
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, _: Lookup | None = None) -> Decision:
+    def decide(
+        self, confidences: Sequence[float], n_room: int, next_s: float, _: Lookup | None = None, __: int | None = None
+    ) -> Decision:
         """See Policy."""
         n = max(0, min(self.n_max, n_room - 1))
         if len(confidences) < n and next_s < math.inf:

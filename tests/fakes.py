@@ -57,7 +57,12 @@ class Eager(Policy):
         super().__init__(n_max, n_ahead, (schedule,), draft_threads)
 
     def decide(
-        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: Lookup | None = None,
+        n_agreed: int | None = None,
     ) -> Decision:
         n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))
         if self.schedule is Schedule.SYNC and len(confidences) < n and next_s < math.inf:

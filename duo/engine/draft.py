@@ -17,7 +17,7 @@ from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.sampling import Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
-from duo.spec.types import Candidates, Guess, Source
+from duo.spec.types import Candidates, Guess, Source, common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,10 @@ class QueuedDraft(Draft):
             next_s = self._next_s() if came else math.inf
 
     def _decide(self, n_room: int, next_s: float) -> Decision:
-        """See Policy.decide(). Where the draft predicts another token than the lookup, that is rarely right."""
-        lookup, session = self._lookup, self._session
-        if lookup is not None and not self.policy.in_order:
-            lookup = lookup if lookup.agrees(session.candidates(session.n_pending).tokens) else None
-        return self.policy.decide(session.confidences(), n_room, next_s, lookup)
+        """See Policy.decide()."""
+        lookup, pending = self._lookup, self._session.candidates(self._session.n_pending).tokens
+        n_agreed = common_prefix(pending, lookup.candidates(len(pending)).tokens) if lookup is not None else None
+        return self.policy.decide(self._session.confidences(), n_room, next_s, lookup, n_agreed)
 
     def _wait_for_candidate(self, end: float) -> bool:
         """Wait for one more candidate until `end` (time.perf_counter()) or the draft ends. False if none came."""

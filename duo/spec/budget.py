@@ -11,7 +11,7 @@ class Budget:
     """A credit in tokens' time of the target alone, `alone_s` seconds each (0 while unknown).
 
     A first text begins with more of it than a later one. It grows by a share of the time and of what was gained, and
-    shrinks by what was spent and lost, all compared with the target alone.
+    shrinks by what was spent and lost, compared with the target alone or, for the lookup, with doing without it.
     """
 
     def __init__(self, config: PolicyConfig, limits: tuple[float, float] | None = None) -> None:
@@ -48,7 +48,7 @@ class Budget:
         self._credit -= seconds / self.alone_s if self.alone_s else 0.0
 
     def step(self, seconds: float, gained_s: float, alone_s: float) -> None:
-        """A step took `seconds`, `gained_s` less than the target alone."""
+        """A step took `seconds`, `gained_s` less than without what the budget is for."""
         self.alone_s = alone_s
         if alone_s:
             self._elapsed += seconds / alone_s

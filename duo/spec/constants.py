@@ -30,7 +30,6 @@ class PolicyConfig:
     time_share: float = 0.002  # and this share of the time,
     late_share: float = 0.005  # of what is longer than the horizon below,
     gain_share: float = 0.1  # and of what drafting has gained
-    alone_share: float = 0.0025  # of a text in schedule sync, for measuring T(1)
     # Changes of schedule.
     least_gain: float = 0.02  # forecast gain below which there is none: two measurements differ by as much
     horizon: int = 256  # tokens within which a change must save what it costs; a longer text may be half done
@@ -39,6 +38,7 @@ class PolicyConfig:
     first_review: int = 4  # steps after a change
     review_steps: int = 16  # between later reviews
     first_alone: int = 2  # steps of the target alone in the first text, and before a remote draft
+    alone_share: float = 0.0025  # of a text in schedule sync that measuring T(1) may cost
     sizes: tuple[int, int] = (4, 2)  # of batches that are measured while the draft is idle, the first one first
     # Drafts that are idle, and drafts that run ahead.
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked

@@ -54,7 +54,7 @@ class Time(Mean):
 
     def begin(self) -> None:
         """A text begins."""
-        self.before = self.value  # as known at its beginning
+        self.before = self.value  # as known at its beginning; 0: not comparable
         self.here = Mean(weight=0.0)  # in this text
 
     def doubted(self, doubt: float) -> float:
@@ -185,17 +185,19 @@ class CostModel:
             self.forget_curves()
 
     def _follow(self) -> None:
-        """If decodes take longer or shorter than when the text began, so do those of sizes that it does not use."""
+        """If T(n) is longer or shorter than when the text began, so is that of sizes that the text does not use."""
         changes = [(math.log(t.value / t.before), t.here.n) for t in self._target.values() if t.here.n and t.before]
-        if (n := sum(n for _, n in changes)) >= DEFAULT.few:
-            drift = math.exp(sum(change * n for change, n in changes) / n)
-            drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
-            for costs in (self, *(other for other, _ in self.relatives[:1])):
-                for time in (time for time in costs._target.values() if not time.here.n):
-                    time.value = time.before * drift
+        if (n := sum(n for _, n in changes)) < DEFAULT.few:
+            return
+        drift = math.exp(sum(change * n for change, n in changes) / n)
+        drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
+        unused = [other for other, _ in self.relatives[:1] if not any(t.here.n for t in other._target.values())]
+        for time in (time for costs in (self, *unused) for time in costs._target.values()):
+            if time.before and not time.here.n:
+                time.value = time.before * drift
 
     def _forget_kept(self) -> None:
-        """Forget T(n > 1) of earlier runs."""
+        """Forget T(n > 1) of earlier runs, and do not compare with them."""
         self.was_wrong, self.is_doubted = True, 1 in self._target and self._target[1].is_kept
         for costs in (self, *(other for other, _ in self.relatives[:1])):
             costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}

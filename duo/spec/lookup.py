@@ -31,7 +31,7 @@ class Lookup:
     """
 
     EDGES = (0.75, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0, 16.0, 24.0, 33.0)  # between the bins of confidence
-    # How often each bin is right: 26 texts of two models, half of them prose and chat (benchmarks/NOTES.md).
+    # How often each bin is right: texts of two models that repeat their prompts, prose and chat (benchmarks/NOTES.md).
     PRIOR = (0.17, 0.32, 0.58, 0.63, 0.75, 0.8, 0.87, 0.91, 0.95, 0.98, 0.99)
 
     def __init__(self, config: PolicyConfig = DEFAULT) -> None:
@@ -72,10 +72,6 @@ class Lookup:
         """The next `n` tokens or fewer."""
         found = self._tokens[self._next : self._next + n] if self._next else []
         return Candidates(tuple(map(Guess, found, self._confidences(n))), Source.LOOKUP)
-
-    def agrees(self, tokens: Sequence[int]) -> bool:
-        """Whether its candidates begin with `tokens`."""
-        return self._tokens[self._next : self._next + len(tokens)] == list(tokens) if self._next else not tokens
 
     def chances(self, n: int, doubt: float = 0.0) -> list[float]:
         """The probability of each of the next `n` candidates, if those before it are right; none after a hopeless one.

@@ -60,9 +60,20 @@ class Lookahead(NamedTuple):
         return self.accepted[bisect_right(Calibration.EDGES, confidence)]
 
 
-def _either(a: float, b: float) -> float:
-    """The probability that a token is right which two sources predict, each right with this probability."""
-    return 1 - (1 - a) * (1 - b)
+_MUCH_LIKELIER = 9  # odds
+
+
+def _weigh(drafted: list[float], found: list[float], n_agreed: int) -> None:
+    """Adjust the chances of two sources whose first `n_agreed` tokens are the same: about wrong only if both are.
+
+    Where they differ, what the lookup has `found` is dropped unless it is much likelier (benchmarks/NOTES.md).
+    """
+    for i in range(min(n_agreed, len(found))):
+        drafted[i] = found[i] = 1 - (1 - drafted[i]) * (1 - found[i])
+    if n_agreed < min(len(drafted), len(found)):
+        ours, theirs = found[n_agreed], drafted[n_agreed]
+        if ours * (1 - theirs) < _MUCH_LIKELIER * theirs * (1 - ours):
+            del found[n_agreed:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,7 @@ class Policy(PairModel):
         self._unscored = 0  # tokens since a candidate was last scored
         self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
         self._lookup_budget = Budget(config, config.lookup)
+        self._since_alone = 0  # tokens since T(1) was measured
         self._start_text()
 
     def _start_text(self) -> None:
@@ -126,7 +138,6 @@ class Policy(PairModel):
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
         self._n_found = 0  # tokens of this text that the lookup found
-        self._since_alone = 0  # tokens since T(1) was measured
 
     @property
     def schedule(self) -> Schedule:
@@ -197,12 +208,17 @@ class Policy(PairModel):
         self._review()
 
     def decide(
-        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: Lookup | None = None,
+        n_agreed: int | None = None,
     ) -> Decision:
         """What to do with pending candidates of these `confidences`, or with those of `lookup` instead.
 
-        Unless verification is in order, those of `lookup` begin with the pending ones (Lookup.agrees()). The step may
-        add at most `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
+        The step may add at most `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
+        `n_agreed`: how many candidates of `lookup`, from the first one, are the pending ones; None: all pending ones.
         """
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
         if not self.rate or n_max <= 0:
@@ -214,10 +230,18 @@ class Policy(PairModel):
             return Decision(n, source=Source.LOOKUP if n_found >= n else Source.ANY)
         adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
         chances = [adjusted[bisect_right(Calibration.EDGES, confidence)] for confidence in confidences]
+        found = self._found(lookup, n_max) if lookup is not None else []
+        # With rejection sampling, the choice between the sources must not depend on what was drawn.
+        n_same = 0 if self.in_order else len(chances) if n_agreed is None else n_agreed
+        if not self.in_order:
+            _weigh(chances, found, n_same)
         n, value = self._best_drafted(chances, n_max, next_s)
-        if lookup is not None:
-            n_found, found_value = self._best_found(lookup, chances, n_max, next_s, value)
-            if n_found and found_value > value:
+        if found:
+            curve = self.costs.curve(self.n_max + 1, self._lookup_doubt)
+            n_found, found_value = best_ready(found, curve, self._value_of_time)
+            if n > 0 and not chances and self.schedule is Schedule.SYNC and not self.in_order:
+                value = max(value, self._value_of_asking(found, curve, next_s, value))
+            if n_found > n_same and found_value > value:
                 return Decision(n_found, source=Source.LOOKUP)
         return Decision(n) if n <= len(confidences) else Decision(0, next_s + self.costs.draft_s)
 
@@ -253,10 +277,11 @@ class Policy(PairModel):
 
     def _needs_alone(self) -> bool:
         """Whether to measure T(1) in schedule sync, whose gain rests on it: the less that is, the more often."""
-        if self.schedule is not Schedule.SYNC or self.alone.is_doubted:
-            return self.schedule is Schedule.SYNC
-        lost = 1 - 1 / (self.rate * self.alone.target_s(1))
-        return not self._must_draft and lost <= self.config.alone_share * self._since_alone
+        if self.schedule is not Schedule.SYNC:
+            return False
+        least, times = 1 + self.config.least_gain, self._value_of_time * self.alone.target_s(1)
+        is_due = 1 - 1 / max(least, times) <= self.config.alone_share * self._since_alone
+        return self.alone.is_doubted or (is_due and not self._must_draft)
 
     @property
     def _must_draft(self) -> bool:
@@ -286,27 +311,24 @@ class Policy(PairModel):
         found = second if self.alone.n_measured(first) else first
         return [found] if self._worth_asking and not self.alone.is_fresh(found) else []
 
-    def _best_found(
-        self, lookup: Lookup, drafted: Sequence[float], n_max: int, next_s: float, other: float
-    ) -> tuple[int, float]:
-        """How many of the lookup's candidates to verify, and the value of that. Without credit, only beyond doubt."""
-        credit_s = self._lookup_budget.credit_s
-        doubt = 1.0 if credit_s < 0 else 0.0
-        chances = lookup.chances(n_max, doubt)[: self.costs.n_affordable(credit_s) - 1]
-        curve, rate = self.costs.curve(self.n_max + 1, doubt), self._value_of_time
-        if not chances or self.in_order:
-            return best_ready(chances, curve, rate)
-        if len(chances) <= len(drafted):
-            return 0, -math.inf
-        for i, chance in enumerate(drafted):
-            chances[i] = _either(chances[i], chance)
-        n, value = best_ready(chances, curve, rate)
-        if not drafted and self.schedule is Schedule.SYNC and next_s < math.inf:
-            agreed = [_either(chances[0], self.calibration.mean), *chances[1:]]
-            asked = best_ready(agreed, curve, rate)[1] - rate * next_s
-            if chances[0] * asked + (1 - chances[0]) * other > value:
-                return 0, -math.inf  # the draft is asked first
-        return n, value
+    @property
+    def _lookup_doubt(self) -> float:
+        """Standard deviations by which chances and times must be better for the lookup: without credit, one."""
+        return 1.0 if self._lookup_budget.credit_s < 0 else 0.0
+
+    def _found(self, lookup: Lookup, n_max: int) -> list[float]:
+        """The chances of the lookup's candidates, as many as may be verified."""
+        n_affordable = self.costs.n_affordable(self._lookup_budget.credit_s)
+        return lookup.chances(min(n_max, n_affordable - 1), self._lookup_doubt)
+
+    def _value_of_asking(self, found: Sequence[float], curve: Sequence[float], next_s: float, drafted: float) -> float:
+        """The value of asking the draft for a token before those that the lookup has `found` are verified.
+
+        It predicts the first of them about as often as that is right. Otherwise there is what is `drafted`: its value.
+        """
+        rate, mean = self._value_of_time, self.calibration.mean
+        agreed = [1 - (1 - found[0]) * (1 - mean), *found[1:]]
+        return found[0] * (best_ready(agreed, curve, rate)[1] - rate * next_s) + (1 - found[0]) * drafted
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         """Whether the draft should continue concurrently after pending candidates of these `confidences`."""
@@ -348,13 +370,15 @@ class Policy(PairModel):
         alone_s = self.alone.target_s(1)
         drafted, found = cost.source is Source.DRAFT, cost.source is Source.LOOKUP
         self._n_found += n_tokens - 1 if found else 0
-        self._since_alone = self._since_alone + n_tokens if cost.n_candidates else 0
+        is_alone = not cost.n_candidates and self.schedule is not Schedule.ASYNC
+        self._since_alone = 0 if is_alone else self._since_alone + n_tokens
         kept = self.config.rate_memory
         self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
         if drafted:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        gained_s = n_tokens / self.rate - cost.total_s if found and self.rate else 0.0
-        self._lookup_budget.step(cost.total_s, gained_s, alone_s)
+        is_off = self.schedule is Schedule.OFF or not self.rate
+        each_s = alone_s if is_off else 1 / (self.rate * self._bias[self.schedule].value)  # without the lookup
+        self._lookup_budget.step(cost.total_s, n_tokens * each_s - cost.total_s if found else 0.0, alone_s)
         # Schedule sync without candidates is the target alone.
         compares = drafted and (self.schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)

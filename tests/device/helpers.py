@@ -50,7 +50,12 @@ class Patient(Preparing):
         self._n_seen = -1  # candidates before the last wait, which is repeated only if one came
 
     def decide(
-        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: Lookup | None = None,
+        n_agreed: int | None = None,
     ) -> Decision:
         if self._n_seen < len(confidences) < min(self._n_awaited, n_room - 1):
             self._n_seen = len(confidences)
@@ -67,7 +72,12 @@ class Repeating(Eager):
         self.n_found = 0  # candidates of the lookup
 
     def decide(
-        self, confidences: Sequence[float], n_room: int, next_s: float, lookup: Lookup | None = None
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: Lookup | None = None,
+        n_agreed: int | None = None,
     ) -> Decision:
         assert lookup is not None
         n = min(self.n_max, n_room - 1)

@@ -42,7 +42,14 @@ class Insisting(Policy):
     def __init__(self, draft_threads: Sequence[int]) -> None:
         super().__init__(1, 1, (Schedule.SYNC,), draft_threads)
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+    def decide(
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: object = None,
+        n_agreed: int | None = None,
+    ) -> Decision:
         n = min(1, n_room - 1)
         return Decision(0, next_s) if len(confidences) < n and next_s < float("inf") else Decision(n)
 

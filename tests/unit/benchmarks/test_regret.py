@@ -148,7 +148,14 @@ def test_taking_turns_costs_what_its_decodes_cost() -> None:
 class Ending(Fixed):
     """Verifies no more than the text has room for."""
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+    def decide(
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: object = None,
+        n_agreed: int | None = None,
+    ) -> Decision:
         if len(confidences) >= n_room - 1:
             return Decision(n_room - 1)
         return super().decide(confidences, n_room, next_s)

@@ -42,7 +42,14 @@ class Patient(Policy):
         super().learn_draft(n_tokens, seconds)
         self.n_learned += 1
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+    def decide(
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: object = None,
+        n_agreed: int | None = None,
+    ) -> Decision:
         return Decision(9) if confidences or next_s == math.inf else Decision(0, LONG)
 
 
@@ -116,7 +123,14 @@ def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step
     decisions = []
 
     class Hopeful(Policy):
-        def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+        def decide(
+            self,
+            confidences: Sequence[float],
+            n_room: int,
+            next_s: float,
+            lookup: object = None,
+            n_agreed: int | None = None,
+        ) -> Decision:
             decisions.append(next_s)
             return Decision(9) if next_s == math.inf else Decision(0, 0.001)
 
@@ -244,7 +258,14 @@ class Asked(Eager):
 
     next_s = 0.0
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+    def decide(
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: object = None,
+        n_agreed: int | None = None,
+    ) -> Decision:
         self.next_s = next_s
         return Decision(0)
 

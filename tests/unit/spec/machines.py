@@ -176,7 +176,14 @@ class Fixed(Policy):
         self._k = k
         self._wait = wait
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+    def decide(
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: object = None,
+        n_agreed: int | None = None,
+    ) -> Decision:
         if len(confidences) < self._wait and next_s < math.inf:
             return Decision(0, next_s + self.costs.draft_s)
         return Decision(min(len(confidences), self._k))

@@ -328,6 +328,29 @@ def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes
     assert another_run(alone).target_s(1) == alone.target_s(1)
 
 
+def test_sizes_that_were_forgotten_with_a_wrong_profile_follow_nothing() -> None:
+    costs = another_run(measured({1: 0.1, 8: 0.12}))
+    learn_target(costs, {4: 0.15})
+    costs.begin()
+    learn_target(costs, {1: 0.13}, 6)
+    for _ in range(3):
+        costs.add_target(8, 0.5)
+    assert costs.was_wrong
+    assert min(costs.curve(9)) > 0.1
+    another_run(costs)
+
+
+def test_a_condition_that_was_measured_in_this_text_does_not_follow_the_other_one() -> None:
+    alone, beside = conditions()
+    alone.restore(measured({1: 0.1, 4: 0.2}).state())
+    beside.restore(measured({1: 0.2, 4: 0.4}).state())
+    learn_target(alone, {1: 0.075}, 6)
+    before = alone.target_s(4)
+    learn_target(beside, {1: 0.2}, 6)
+    assert before == pytest.approx(0.156, abs=0.01)
+    assert (alone.target_s(4), beside.target_s(4)) == (before, 0.4)
+
+
 @pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.1)])
 def test_the_time_alone_in_a_text_is_that_of_five_decodes_of_one_token(n_decodes: int, found_s: float) -> None:
     costs = measured({1: 0.2}, 9)

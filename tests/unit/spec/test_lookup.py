@@ -67,15 +67,6 @@ def test_each_candidate_counts_those_before_it_as_matching() -> None:
     assert chances[0] < chances[-1]
 
 
-def test_it_agrees_with_a_draft_that_predicts_the_same() -> None:
-    lookup = made(A, B, C, D, A, B)
-    assert lookup.agrees([])
-    assert lookup.agrees([C, D])
-    assert not lookup.agrees([C, E])
-    assert not lookup.agrees([C, D, A, B, A]), "its candidates end before"
-    assert not made(A, B).agrees([C])
-
-
 def test_doubt_lowers_the_chances() -> None:
     lookup = made(A, B, C, X, A, B)
     assert 0 <= lookup.chances(1, doubt=9.0)[0] < lookup.chances(1, doubt=1.0)[0] < lookup.chances(1)[0]

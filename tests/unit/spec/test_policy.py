@@ -122,6 +122,17 @@ def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
     assert n_decodes[0] <= found <= n_decodes[1]
 
 
+def test_where_nothing_seems_to_be_gained_one_token_is_not_measured_all_the_time() -> None:
+    made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.08, 0.3, schedules=(SYNC, OFF))
+    found = 0
+    for _ in range(160):
+        made.chooser.now = SYNC
+        measures = made.decide([SURE], 100, math.inf) == Decision(0)
+        found += measures
+        made.learn_step(1, StepCost(0 if measures else 1, 0.1, 0.1))
+    assert 10 <= found <= 20
+
+
 def test_where_drafting_was_asked_for_one_token_is_not_measured_again() -> None:
     made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.03, 0.5, schedules=(SYNC,))
     for _ in range(500):

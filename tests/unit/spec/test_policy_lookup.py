@@ -11,7 +11,7 @@ from duo.spec.lookup import Lookup
 from duo.spec.policy import REJECTION, Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
-from tests.unit.spec.policies import FLAT, STEEP, policy
+from tests.unit.spec.policies import FLAT, STEEP, policy, scores
 
 SURE, DOUBTFUL = 9.0, 0.0
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
@@ -61,9 +61,20 @@ def test_the_source_of_the_greater_value_is_verified(schedule: Schedule) -> None
 @pytest.mark.parametrize("schedule", [ASYNC, SYNC])
 def test_what_both_sources_predict_is_more_likely(schedule: Schedule) -> None:
     made = policy(FLAT, 0.002, 0.6, schedules=(schedule,))
-    lookup = found(0.5, 0.9, 0.9, 0.9, 0.9)
-    assert made.decide([DOUBTFUL], 100, math.inf, lookup) == Decision(5, source=Source.LOOKUP)
-    assert made.decide([DOUBTFUL], 100, math.inf, found(0.5)).source is Source.DRAFT, "nothing beyond what was drafted"
+    assert made.decide([DOUBTFUL], 100, math.inf, found(0.5, 0.9, 0.9, 0.9, 0.9)) == Decision(5, source=Source.LOOKUP)
+    alone, both = (made.decide([DOUBTFUL] * 2, 100, math.inf, each) for each in (None, found(0.9, 0.9)))
+    assert alone.n_verify < 2
+    assert both == Decision(2), "they are the draft's"
+
+
+@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
+def test_of_two_tokens_the_likelier_one_is_verified(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.6, schedules=(schedule,))
+    made.learn_scores([*scores(0.95, 100, SURE), *scores(0.1, 100, DOUBTFUL)])
+    lookup = found(*[0.9] * 8)
+    for sure, source in ((SURE, Source.DRAFT), (DOUBTFUL, Source.LOOKUP)):
+        assert made.decide([sure] * 2, 100, math.inf, lookup, 0).source is source
+    assert made.decide([SURE] * 2, 100, math.inf, lookup, 1).source is Source.DRAFT
 
 
 def test_in_turns_the_draft_is_asked_first_where_the_lookup_is_unsure() -> None:
@@ -72,6 +83,15 @@ def test_in_turns_the_draft_is_asked_first_where_the_lookup_is_unsure() -> None:
     assert made.decide([], 100, 0.001, found(0.6, *[0.9] * 6)).wait_s is not None
     assert made.decide([], 100, 0.001, found(0.99, *[0.9] * 6)).source is Source.LOOKUP
     assert made.decide([], 100, math.inf, found(0.6, *[0.9] * 6)).source is Source.LOOKUP, "it will not answer"
+
+
+def test_a_draft_that_would_not_be_asked_does_not_delay_the_lookup() -> None:
+    """Where the lookup has made time valuable, it does not pay to draft."""
+    made = policy({1: 0.01, 2: 0.014, 8: 0.02}, 0.009, 0.8, schedules=(SYNC, OFF))
+    made.chooser.now = SYNC
+    made.learn_step(9, StepCost(7, 0.02, 0.02, Source.LOOKUP))
+    assert made.decide([], 100, 0.009) == Decision(0)
+    assert made.decide([], 100, 0.009, found(0.8, *[0.95] * 6)).source is Source.LOOKUP
 
 
 def test_what_the_lookup_costs_is_compared_with_drafting() -> None:

@@ -81,7 +81,14 @@ class LateStart(Fixed):
     def schedule(self) -> Schedule:
         return Schedule.SYNC if self._written >= 100 else Schedule.OFF
 
-    def decide(self, confidences: Sequence[float], n_room: int, next_s: float, lookup: object = None) -> Decision:
+    def decide(
+        self,
+        confidences: Sequence[float],
+        n_room: int,
+        next_s: float,
+        lookup: object = None,
+        n_agreed: int | None = None,
+    ) -> Decision:
         return super().decide(confidences, n_room, next_s) if self.schedule is Schedule.SYNC else Decision(0)
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
