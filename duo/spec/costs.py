@@ -185,11 +185,16 @@ class CostModel:
             self.forget_curves()
 
     def _follow(self) -> None:
-        """If T(n) is longer or shorter than when the text began, so is that of sizes that the text does not use."""
-        changes = [(math.log(t.value / t.before), t.here.n) for t in self._target.values() if t.here.n and t.before]
-        if (n := sum(n for _, n in changes)) < DEFAULT.few:
+        """If T(n) is longer or shorter than when the text began, so is that of sizes that the text does not use.
+
+        What several tokens take says more about that than T(1), which follows them, too.
+        """
+        used = {n: time for n, time in self._target.items() if time.here.n and time.before}
+        if sum(time.here.n for time in used.values()) < DEFAULT.few:
             return
-        drift = math.exp(sum(change * n for change, n in changes) / n)
+        several = [time for n, time in used.items() if n > 1] or list(used.values())
+        changes = sum(math.log(time.value / time.before) * time.here.n for time in several)
+        drift = math.exp(changes / sum(time.here.n for time in several))
         drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
         unused = [other for other, _ in self.relatives[:1] if not any(t.here.n for t in other._target.values())]
         for time in (time for costs in (self, *unused) for time in costs._target.values()):
