@@ -28,7 +28,6 @@ from duo.server.bodies import received
 from duo.server.chats import Chat, rendered
 from duo.server.events import LiveEvents
 from duo.server.model_api import ModelApi
-from duo.server.openapi import document
 from duo.server.page import Page
 from duo.server.responses import WARNING_HEADER, Warned, on_error, on_fault
 from duo.server.streams import json_response
@@ -133,7 +132,6 @@ class Lead:
         routes = [
             *_twice("/health", self._health),
             Route("/metrics", self._metrics),
-            Route("/openapi.json", self._openapi),
             Route("/v1/duo/events", self._events.events),
             *_twice("/models", self._model_api.models),
             Route("/v1/models/{name:path}", self._model_api.model),
@@ -144,7 +142,6 @@ class Lead:
             Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
             Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
         ]
-        self._document = document(routes, needs_key=bool(rules.keys))
         pages = self._page.routes() if self._page is not None else []
         expected = (
             HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
@@ -174,9 +171,6 @@ class Lead:
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self._texts.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def _openapi(self, _: Request) -> Response:
-        return json_response(self._document)
 
     @property
     def model_name(self) -> str:
