@@ -38,7 +38,7 @@ class PolicyConfig:
     first_review: int = 4  # steps after a change
     review_steps: int = 16  # between later reviews
     first_alone: int = 2  # steps of the target alone in the first text, and before a remote draft
-    alone_share: float = 0.0025  # of a text in schedule sync that measuring T(1) may cost
+    alone_share: float = 0.0025  # of the target's time alone: for measuring T(1) in schedule sync
     sizes: tuple[int, int] = (4, 2)  # of batches that are measured while the draft is idle, the first one first
     # Drafts that are idle, and drafts that run ahead.
     excellent: float = 0.95  # acceptance: if even this would not make drafting pay, the draft is not asked

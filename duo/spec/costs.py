@@ -187,14 +187,18 @@ class CostModel:
     def _follow(self) -> None:
         """If T(n) is longer or shorter than when the text began, so is that of sizes that the text does not use.
 
-        What several tokens take says more about that than T(1), which follows them, too.
+        By at least five decodes. If the text has decodes of one token and of several, only as far as both have changed.
         """
         used = {n: time for n, time in self._target.items() if time.here.n and time.before}
         if sum(time.here.n for time in used.values()) < DEFAULT.few:
             return
-        several = [time for n, time in used.items() if n > 1] or list(used.values())
-        changes = sum(math.log(time.value / time.before) * time.here.n for time in several)
-        drift = math.exp(changes / sum(time.here.n for time in several))
+        groups = [time for n, time in used.items() if n == 1], [time for n, time in used.items() if n > 1]
+        changes = [
+            sum(math.log(time.value / time.before) * time.here.n for time in group) / sum(time.here.n for time in group)
+            for group in groups
+            if group
+        ]
+        drift = math.exp(min(changes, key=abs))
         drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
         unused = [other for other, _ in self.relatives[:1] if not any(t.here.n for t in other._target.values())]
         for time in (time for costs in (self, *unused) for time in costs._target.values()):

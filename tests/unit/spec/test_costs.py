@@ -340,6 +340,15 @@ def test_sizes_that_were_forgotten_with_a_wrong_profile_follow_nothing() -> None
     another_run(costs)
 
 
+def test_one_disturbed_decode_changes_no_other_size() -> None:
+    alone, beside = conditions()
+    alone.restore(measured({1: 0.1, 4: 0.13, 8: 0.2}).state())
+    beside.restore(measured({1: 0.15}).state())
+    learn_target(alone, {1: 0.1}, 50)
+    alone.add_target(4, 0.18)
+    assert (alone.target_s(1), alone.target_s(8), beside.target_s(1)) == pytest.approx((0.1, 0.2, 0.15))
+
+
 def test_a_condition_that_was_measured_in_this_text_does_not_follow_the_other_one() -> None:
     alone, beside = conditions()
     alone.restore(measured({1: 0.1, 4: 0.2}).state())
