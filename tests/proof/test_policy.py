@@ -67,7 +67,7 @@ def test_on_random_machines_the_policy_is_as_good_as_the_best_fixed_settings(
         assert min(found * random_case(seed).machine.target_s[0] for seed, found in rates.items()) >= 0.95
 
 
-@pytest.mark.parametrize(("seed", "bar"), [(101, 0.94), (121, 0.96), (230, 0.97)])
+@pytest.mark.parametrize(("seed", "bar"), [(101, 0.94), (121, 0.95), (230, 0.97)])
 def test_a_draft_without_gain_is_not_used_again_and_again(seed: int, bar: float) -> None:
     """Where duo lost most against the target alone among 400 random machines: see benchmarks/NOTES.md."""
     assert rate(seed, ALL, 20_000) * random_case(seed).machine.target_s[0] >= bar
