@@ -122,7 +122,7 @@ class Policy(PairModel):
         self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
         self._lookup_budget = Budget(config, config.lookup)
         self._since_alone = 0  # tokens since T(1) was measured
-        self._draft_s = 0.0  # the draft's time at the last review
+        self._draft_s = Schedule.OFF, 0.0  # the draft's time in the last step, and its schedule
         self._start_text()
 
     def _start_text(self) -> None:
@@ -390,7 +390,9 @@ class Policy(PairModel):
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
         is_first = self.schedule is Schedule.OFF and self.alone.n_measured(1) == self.config.first_alone
-        is_due = is_due or self.costs.draft_s > self.config.most_slower * self._draft_s > 0
+        before, self._draft_s = self._draft_s, (self.schedule, self.costs.draft_s)
+        stalls = before[0] is self.schedule and self._draft_s[1] > self.config.most_slower * before[1] > 0
+        is_due = is_due or stalls
         if not self.rate or is_first or (is_due and (self._has_news or self.schedule is not Schedule.OFF)):
             self._review()
 
@@ -479,7 +481,7 @@ class Policy(PairModel):
 
     def _review(self) -> None:
         """Compare the forecast with the measured rate, then reconsider the schedule."""
-        self._has_news, self._draft_s = False, self.costs.draft_s
+        self._has_news = False
         found = self._update_forecast()
         tokens, seconds = self._window
         if found and self.chooser.is_settled and seconds:
