@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from duo.config import ThreadConfig
+from duo.engine.clock import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.spec.costs import Calibration
 from duo.spec.forecast import Forecast
@@ -40,6 +41,16 @@ def text_after(prompt: Sequence[int], n: int) -> list[int]:
     for _ in range(n):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+class ScriptedClock(Clock):
+    """Tells the times of a script, one after the other."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._times = iter(times)
+
+    def now(self) -> float:
+        return next(self._times)
 
 
 CERTAIN = (1.0,) * (len(Calibration.EDGES) + 1)  # the acceptance of a draft that is always right

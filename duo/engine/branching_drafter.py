@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -48,7 +47,7 @@ class BranchingDrafter(Drafter):
 
     def step(self) -> bool:
         """Draft one token of the chain, if the target wants more, and of each branch. See Drafter."""
-        start = time.perf_counter()
+        start = self._now()
         self._reconcile()
         preparation, n_text = self._preparation, len(self._tokens)
         if not preparation.lookahead.n_branches:
@@ -84,7 +83,7 @@ class BranchingDrafter(Drafter):
             position = len(self._tokens)
             own = self._guesser.guess(rows[-1], position, self._recent(position))
             offers.append(Offer(self._epoch, position, own, 0, 0.0))
-        end = time.perf_counter()
+        end = self._now()
         if not self._draft.was_first:
             offers[-1] = offers[-1]._replace(n_tokens=1, seconds=end - start, n_sequences=len(entries))
         useful = self._side.publish_all(self._epoch, offers, may_prepare=bool(self._branches.due(lookahead)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -105,13 +104,15 @@ class QueuedDraft(Draft):
         super().__init__(n_target_threads, policy)
         self._queue = CandidateQueue(policy.n_ahead)
         self._metrics = Metrics()
+        self._now = self._metrics.clock.now
 
     def begin(self, request: DraftRequest) -> None:
         """See Draft. The queue is replaced, so that nothing from an earlier text arrives."""
         super().begin(request)
-        self._metrics = request.metrics
+        self._metrics, clock = request.metrics, request.metrics.clock
+        self._now = clock.now
         self._session.drop()
-        self._queue = CandidateQueue(self.policy.n_ahead, request.metrics.pending)
+        self._queue = CandidateQueue(self.policy.n_ahead, request.metrics.pending, clock)
         self._tell(self._session.accepted)
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
@@ -129,14 +130,14 @@ class QueuedDraft(Draft):
 
     def _take(self, n_room: int) -> Candidates:
         """The candidates to verify now. After a wait without result there is no further wait in this step."""
-        end = time.perf_counter() + self._longest_wait_s
+        end = self._now() + self._longest_wait_s
         self._collect()
         next_s = self._next_s()
         while True:
             decision = self._decide(n_room, next_s)
             if decision.wait_s is None:
                 return self._chosen(decision)
-            came = self._wait_for_candidate(min(end, time.perf_counter() + decision.wait_s))
+            came = self._wait_for_candidate(min(end, self._now() + decision.wait_s))
             next_s = self._next_s() if came else math.inf
 
     def _decide(self, n_room: int, next_s: float) -> Decision:
@@ -146,10 +147,10 @@ class QueuedDraft(Draft):
         return self.policy.decide(self._session.confidences(), n_room, next_s, lookup, n_agreed)
 
     def _wait_for_candidate(self, end: float) -> bool:
-        """Wait for one more candidate until `end` (time.perf_counter()) or the draft ends. False if none came."""
+        """Wait for one more candidate until `end` or the draft ends. False if none came."""
         n_pending = self._session.n_pending
         while self._session.n_pending <= n_pending:
-            if not self._queue.wait(end - time.perf_counter()):
+            if not self._queue.wait(end - self._now()):
                 return False
             self._collect()
         return True
@@ -205,7 +206,7 @@ class QueuedDraft(Draft):
         if (current := self._queue.current) is None:
             return latency_s + draft_s
         decode_s = self.policy.costs.draft_time(0.0, current.n_sequences)
-        left_s = current.since + decode_s - time.perf_counter()
+        left_s = current.since + decode_s - self._now()
         if left_s < -(latency_s + decode_s):  # stalled
             return math.inf
         return self._expected_s(left_s, stale=current.is_stale)

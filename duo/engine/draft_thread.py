@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from duo.engine.clock import CLOCK, Clock
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter
@@ -39,6 +39,7 @@ class DraftThread:
         draft: Decoder,
         cores: frozenset[int] | None = None,
         on_end: Callable[[], None] = lambda: None,
+        clock: Clock = CLOCK,
     ) -> None:
         """`draft`: the drafter's context. `cores`: to pin the thread to. `on_end`: called if the thread ends early."""
         self._drafter = drafter
@@ -46,7 +47,7 @@ class DraftThread:
         self._draft = draft
         self._cores = cores
         self._on_end = on_end
-        self._thread = threading.Thread(target=self._run, name="duo-draft")
+        self._thread = clock.thread(self._run, "duo-draft")
         self.error: BaseException | None = None
         self.has_ended = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -93,6 +92,7 @@ class Drafter:
         self._guesser = guesser
         self._n_vocab = n_vocab
         self._metrics = metrics
+        self._now = metrics.clock.now
         self._tokens: list[int] = list(text[: draft.n_past])
         self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
         self._n_seen = 0  # accepted tokens at the start of _tokens
@@ -109,7 +109,7 @@ class Drafter:
 
         Raises what the decode raises.
         """
-        start = time.perf_counter()
+        start = self._now()
         self._reconcile()
         return self._draft_token(start)
 
@@ -133,7 +133,7 @@ class Drafter:
         position = len(self._tokens)
         if guess is None:
             guess = self._guesser.guess(logits[-1], position, self._recent(position))
-        end = time.perf_counter()
+        end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
         n_timed = 0 if self._draft.was_first else len(fresh)
         useful = self._queue.publish(self._epoch, position, guess, n_timed, end - start)
@@ -162,7 +162,7 @@ class Drafter:
         scored; the cache is then empty. At most the last 23 are scored. The prompt (the first `n_prompt` tokens) is not
         scored, and nothing is decoded while drafted tokens await verification. Raises what the decode raises.
         """
-        start = time.perf_counter()
+        start = self._now()
         self._reconcile()
         n_text = len(self._tokens)
         n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx, n_text)
@@ -174,7 +174,7 @@ class Drafter:
             scores = self._judge(text, n_judged, keep=whole)
         else:
             text, whole = [], True
-        end = time.perf_counter()
+        end = self._now()
         self._metrics.probed(start, end, len(text))
         return Probe(scores, len(text), end - start, whole)
 
@@ -216,7 +216,7 @@ class Drafter:
 
     def _keep(self, n: int) -> None:
         """Drop all but the first `n` tokens."""
-        start, n_forgotten = time.perf_counter(), len(self._tokens) - n
+        start, n_forgotten = self._now(), len(self._tokens) - n
         del self._tokens[n:]
         if n <= self._first:
             self._first = max(0, n - self._draft.n_ctx // 2)

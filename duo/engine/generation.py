@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -73,6 +72,7 @@ class Generation:
         self._threads = threads
         self._ending = request.ending
         self._metrics = request.metrics
+        self._now = request.metrics.clock.now
         self._lookup = request.lookup
         self._alone = Draft(threads.target, alone)
         self._local = draft
@@ -124,7 +124,7 @@ class Generation:
         n_room = self._room(len(tokens))
         if n_room <= 0:
             return None
-        began = time.perf_counter()
+        began = self._now()
         # The last batch of the prefill uses all threads and verifies no candidates.
         candidates, schedule = self._candidates(n_room) if len(tokens) == 1 else (Candidates(), Schedule.OFF)
         logits, decode_s = self._decode(tokens, candidates)
@@ -134,7 +134,7 @@ class Generation:
         # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
         is_usual = len(tokens) == 1 and not self._target.was_first
         source = candidates.source
-        cost = StepCost(len(candidates), decode_s, time.perf_counter() - began, source) if is_usual else None
+        cost = StepCost(len(candidates), decode_s, self._now() - began, source) if is_usual else None
         self.draft.commit(written, cost)
         self._follow_cores(len(tokens) + len(candidates), decode_s)
         if self._lookup is not None:
@@ -160,7 +160,7 @@ class Generation:
     def _candidates(self, n_room: int) -> tuple[Candidates, Schedule]:
         """The candidates to verify now, and their schedule."""
         self._use(self._best_draft())
-        start = time.perf_counter()
+        start = self._now()
         candidates, schedule = self.draft.candidates(n_room), self.draft.schedule
         n = self.draft.n_target_threads
         n = min(n, self._limit) if self._limit else n
@@ -168,14 +168,14 @@ class Generation:
             self._target.set_threads(n, n)
             self._n_threads = n
         if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
-            self._metrics.waited(start, time.perf_counter())
+            self._metrics.waited(start, self._now())
         return candidates, schedule
 
     def _decode(self, tokens: Sequence[int], candidates: Candidates) -> tuple[Logits, float]:
         """Logits `[k+1, n_vocab]` after the last token and each of k candidates, and the seconds this took."""
-        start = time.perf_counter()
+        start = self._now()
         logits = self._target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
-        end = time.perf_counter()
+        end = self._now()
         self._metrics.decoded(start, end, len(tokens) + len(candidates))
         return logits, end - start
 
@@ -183,7 +183,7 @@ class Generation:
         """Verify the candidates and roll back the rejected ones. Returns the result and the time it was complete."""
         metrics, session, n_recent = self._metrics, self.session, self._verifier.n_recent
         position = self._target.n_past - len(candidates)
-        start = time.perf_counter()
+        start = self._now()
         recent = session.accepted[max(0, position - n_recent) :] if n_recent else ()
         acceptance = self._verifier.verify(logits, candidates, position, recent)
         done = metrics.detail("target", "verify", start, len(candidates))
@@ -197,10 +197,10 @@ class Generation:
         """Decode the prompt except for its last batch, which is part of the first step."""
         target, prompt = self._target, self.session.accepted
         while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
-            start = time.perf_counter()
+            start = self._now()
             batch = prompt[target.n_past : target.n_past + target.n_batch]
             target.decode(batch, n_rows=0)
-            end = time.perf_counter()
+            end = self._now()
             self._metrics.decoded(start, end, len(batch))
             self._follow_cores(len(batch), end - start)
             self._on_prompt(target.n_past)

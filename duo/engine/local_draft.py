@@ -207,7 +207,9 @@ class LocalDraft(QueuedDraft):
             self._beside = self._threads.beside
             n = self._beside[1]
             self._context.set_threads(n, n)
-            self._thread = DraftThread(self._drafter, self._queue, self._context, self._threads.draft_cores)
+            self._thread = DraftThread(
+                self._drafter, self._queue, self._context, self._threads.draft_cores, clock=self._metrics.clock
+            )
             self._thread.__enter__()
 
     def _stop_thread(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from duo.engine.clock import CLOCK, Clock
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
@@ -17,7 +18,7 @@ Interval = tuple[float, float]
 
 
 class Event(NamedTuple):
-    """An operation that took time, in seconds of time.perf_counter()."""
+    """An operation that took time, in seconds of the clock."""
 
     lane: str  # target, draft or remote draft
     name: str
@@ -141,7 +142,8 @@ class Statistics:
 class Metrics:
     """What one generation records. Each of the two threads appends to its own lists."""
 
-    started: float = field(default_factory=time.perf_counter)
+    clock: Clock = CLOCK
+    started: float = math.nan  # default: now
     n_prompt: int = 0
     stop: str = "error"
     draft_error: str | None = None
@@ -161,9 +163,13 @@ class Metrics:
     n_pending: int = 0  # candidates awaiting verification
     details: list[Event] | None = None  # for a trace only; None: no trace is written
 
+    def __post_init__(self) -> None:
+        if math.isnan(self.started):
+            self.started = self.clock.now()
+
     def detail(self, lane: str, name: str, start: float, n_tokens: int = 0) -> float:
         """Record an operation from `start` to now, if a trace is written. Returns the time."""
-        now = time.perf_counter()
+        now = self.clock.now()
         if self.details is not None:
             self.details.append(Event(lane, name, start, now, n_tokens))
         return now
@@ -171,7 +177,7 @@ class Metrics:
     def pending(self, n_candidates: int) -> None:
         """Record the number of candidates awaiting verification."""
         if self.details is not None and n_candidates != self.n_pending:
-            now = time.perf_counter()
+            now = self.clock.now()
             self.details.append(Event("queue", "candidates", now, now, n_candidates))
         self.n_pending = n_candidates
 
@@ -193,7 +199,7 @@ class Metrics:
 
         `hit`: a branch had prepared the target's token there.
         """
-        self.resolutions.append(Resolution(time.perf_counter(), position, hit))
+        self.resolutions.append(Resolution(self.clock.now(), position, hit))
 
     def probed(self, start: float, end: float, n_tokens: int) -> None:
         """The draft decoded `n_tokens` of the text to be scored on them."""
@@ -217,7 +223,7 @@ class Metrics:
         source: Source = Source.DRAFT,
     ) -> None:
         """A step, whose candidates were verified until `start`, has added `n_tokens` to the text."""
-        self.steps.append(StepRecord(start, time.perf_counter(), n_candidates, n_accepted, n_tokens, schedule, source))
+        self.steps.append(StepRecord(start, self.clock.now(), n_candidates, n_accepted, n_tokens, schedule, source))
 
     def statistics(self) -> Statistics:
         """The statistics so far."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from threading import Condition, Lock
 from typing import NamedTuple
 
 from duo.engine.branches import Preparation
+from duo.engine.clock import CLOCK, Clock
 from duo.engine.drafter import Accepted, Offer
 from duo.spec.policy import Lookahead
 from duo.spec.types import Guess, Outcome
@@ -25,7 +24,7 @@ class Order(NamedTuple):
 class Decode(NamedTuple):
     """A decode of the draft in progress."""
 
-    since: float  # time.perf_counter() at its start
+    since: float  # at its start
     is_stale: bool  # whether it brings no candidate
     n_sequences: int
 
@@ -37,12 +36,13 @@ class CandidateQueue:
     lock: the target's thread collects offers and learns from them.
     """
 
-    def __init__(self, n_ahead: int, watch: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, n_ahead: int, watch: Callable[[int], None] = lambda _: None, clock: Clock = CLOCK) -> None:
         """Holds at most `n_ahead` offers of the chain, and as many of the previous epoch.
 
         `watch` is called, under the lock, with the number of pending candidates.
         """
-        self._changed = Condition(Lock())
+        self._now = clock.now
+        self._changed = clock.condition()
         self._most = 2 * n_ahead + 2
         self._watch = watch
         self._offers: deque[Offer] = deque()
@@ -116,10 +116,10 @@ class CandidateQueue:
 
     def wait(self, seconds: float) -> bool:
         """Wait for an offer. False if none arrives within `seconds`, or the queue is closed."""
-        end = time.perf_counter() + seconds
+        end = self._now() + seconds
         with self._changed:
             while self._open and not self._offers:
-                if not self._changed.wait(end - time.perf_counter()):
+                if not self._changed.wait(end - self._now()):
                     break
             return bool(self._offers)
 
@@ -144,7 +144,7 @@ class CandidateQueue:
     def begin(self) -> Accepted:
         """The draft begins a token."""
         with self._changed:
-            self._began = time.perf_counter(), self._epoch
+            self._began = self._now(), self._epoch
             self._outcomes, self._may_prepare = frozenset(), False
             self._on_chain, self._is_told = True, False
             may_draft = self._lookahead.allows(self._pending)
@@ -179,14 +179,14 @@ class CandidateQueue:
         with self._changed:
             may_draft = self._open and self._lookahead.allows(self._pending)
             if may_draft and (self._began is None or self._began[1] != self._epoch):
-                now = time.perf_counter()
+                now = self._now()
                 self._ordered = now
                 self._began = now + latency_s, self._epoch
             return Order(self._epoch, self._take(), may_draft)
 
     def publish_remote(self, offer: Offer) -> bool:
         """Offer a received token. False if it is not accepted: closed, an unknown epoch, or too many."""
-        now = time.perf_counter()
+        now = self._now()
         with self._changed:
             if not self._open or offer.epoch > self._epoch or len(self._pending) >= self._lookahead.n_ahead:
                 return False

@@ -9,4 +9,4 @@ from tests.unit.engine.helpers import WatchedCondition
 
 @pytest.fixture(autouse=True)
 def watched_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.engine.queue.Condition", WatchedCondition)
+    monkeypatch.setattr("duo.engine.clock.Condition", WatchedCondition)

@@ -7,6 +7,7 @@ import pytest
 
 from duo.engine.metrics import BranchRecord, BranchStatistics, Event, Metrics, PromptStatistics, overlap, united
 from duo.spec.schedule import Schedule
+from tests.fakes import ScriptedClock
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,9 @@ def test_overlap_of_two_lanes(
 
 
 @pytest.fixture
-def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
+def metrics() -> Metrics:
     """A prompt (0-1 s), then two decodes: 2 of 3 candidates accepted, then 0 of 1."""
-    clock = iter([1.0, 3.0, 5.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    made = Metrics(started=0.0, n_prompt=10)
+    made = Metrics(ScriptedClock([1.0, 3.0, 5.0]), started=0.0, n_prompt=10)
     made.decoded(0.0, 1.0, 10)
     made.stepped(1.0, 0, 0, 1, Schedule.OFF)
     made.drafted(0.5, 1.5, 10)

@@ -83,7 +83,7 @@ def test_offers_of_a_later_epoch_or_another_text_are_refused() -> None:
 
 def test_the_first_candidate_of_an_epoch_measures_the_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     now, queue = [100.0], make_queue()
-    monkeypatch.setattr("duo.engine.queue.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
     def latency(epoch: int, position: int, after_s: float = 0.0) -> float | None:
         now[0] += after_s
