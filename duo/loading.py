@@ -178,7 +178,7 @@ class _Listening:
         """Listen. Raises UsageError."""
         # The server's packages take longer to import than all others of duo, and only remote drafts need them.
         from duo.link.admission import Admission  # noqa: PLC0415
-        from duo.link.guard import Rules, allowed_hosts, in_url, is_loopback  # noqa: PLC0415
+        from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
         from duo.link.listener import Listener  # noqa: PLC0415
         from duo.link.route import draft_app  # noqa: PLC0415
 
@@ -186,7 +186,7 @@ class _Listening:
             raise UsageError(
                 f"back_host {self.host} is reachable from other machines: remote drafts need a token", "back_host"
             )
-        app = draft_app(drafts, Admission(self.token), Rules(hosts=allowed_hosts(self.host)))
+        app = draft_app(drafts, Admission(self.token), self.host)
         listener = Listener(app, self.host, self.port)
         log.info("listening for remote drafts at ws://%s:%d", in_url(self.host), listener.port)
         return listener

@@ -345,13 +345,13 @@ MUTATIONS = [
     ),
     Mutation(
         "link: a request that fails counts as in progress for ever",
-        "duo/link/guard.py",
+        "duo/server/access.py",
         "        try:\n"
         "            await self._app(scope, receive_counted, send_unless_refused)\n"
         "        finally:\n"
         "            self._n_requests -= counts\n",
         "        await self._app(scope, receive_counted, send_unless_refused)\n        self._n_requests -= counts\n",
-        ("tests/unit/link/test_guard.py",),
+        ("tests/unit/server/test_access.py",),
     ),
     Mutation(
         "link: a draft that did not pay in one text is not used in later ones",
@@ -370,42 +370,42 @@ MUTATIONS = [
     # Server
     Mutation(
         "server: a text that ends because the server stops has status 500",
-        "duo/server/streams.py",
-        'return ApiError(503, str(error), "unavailable_error")',
-        'return ApiError(500, str(error), "unavailable_error")',
+        "duo/server/api_error.py",
+        'return cls(503, str(error), "unavailable_error")',
+        'return cls(500, str(error), "unavailable_error")',
         ("tests/unit/server/test_streams.py",),
     ),
     Mutation(
         "server: max_tokens has priority over max_completion_tokens",
-        "duo/server/api.py",
-        "lengths = (request.max_completion_tokens, request.max_tokens, request.n_predict)",
-        "lengths = (request.max_tokens, request.max_completion_tokens, request.n_predict)",
+        "duo/server/generation_request.py",
+        "lengths = (body.max_completion_tokens, body.max_tokens, body.n_predict)",
+        "lengths = (body.max_tokens, body.max_completion_tokens, body.n_predict)",
         ("tests/unit/server/test_api.py",),
     ),
     Mutation(
         "server: a prompt as long as the context is refused",
-        "duo/server/api.py",
+        "duo/server/generation_request.py",
         "if len(prompt) > n_ctx:",
         "if len(prompt) >= n_ctx:",
         ("tests/unit/server/test_api.py",),
     ),
     Mutation(
         "server: the text for a client that has disconnected is written to its end",
-        "duo/server/texts.py",
+        "duo/server/generation_service.py",
         "            engine.cancel(text)\n            raise\n",
         "            raise\n",
         ("tests/unit/server/test_streams.py",),
     ),
     Mutation(
         "server: the limit on a body is one on each of its pieces",
-        "duo/server/bodies.py",
-        "if len(data) > MOST_BODY:",
-        "if len(chunk) > MOST_BODY:",
+        "duo/server/parse_request.py",
+        "if len(data) > MAX_BODY:",
+        "if len(chunk) > MAX_BODY:",
         ("tests/unit/server/test_streams.py",),
     ),
     Mutation(
         "server: a logit_bias of true is taken for 1",
-        "duo/server/bias.py",
+        "duo/server/generation_request.py",
         "        if value is True:\n"
         '            raise ApiError(400, "logit_bias: a bias is a number, or false to forbid the token")\n',
         "",
@@ -414,7 +414,7 @@ MUTATIONS = [
     # Grammars
     Mutation(
         "grammar: a call is overlooked if its tag follows a beginning of the tag",
-        "duo/server/tools.py",
+        "duo/server/chat_prompt.py",
         "return next(length for length in range(len(text), -1, -1) if text.endswith(literal[:length]))",
         "return len(text) if literal.startswith(text) else 0",
         ("tests/unit/server/test_tools.py",),

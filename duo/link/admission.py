@@ -13,7 +13,7 @@ from duo.link.remote_drafts import TargetVocabulary
 from duo.llama.vocabulary import Fingerprint, fingerprint_difference
 
 
-class Drop(LinkError):
+class ConnectionRejected(LinkError):
     """The connection ends; `reason` is the label under which this is counted."""
 
     def __init__(self, reason: str, message: str, *, is_final: bool = False) -> None:
@@ -32,33 +32,39 @@ class Admission:
     is_own: bool = False  # for the lead's own process, however many drafts are connected
 
     def check(self, data: bytes | str, target: TargetVocabulary | None) -> Hello:
-        """Decode and check a draft's first message; `target` is None while it is loading. Raises Drop."""
+        """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""
         if (version := messages.other_version(data)) is not None:
             versions = f"it uses protocol {version}, the lead {messages.VERSION}"
-            raise Drop("version", f"{versions}: use the same version of duo", is_final=True)
+            raise ConnectionRejected("version", f"{versions}: use the same version of duo", is_final=True)
         hello = decode(data)
         if not isinstance(hello, Hello):
-            raise Drop("garbage", "its first message is not a Hello")
+            raise ConnectionRejected("garbage", "its first message is not a Hello")
         if self.closed:
-            raise Drop("token", "the lead accepts no remote drafts: start it with a token for them", is_final=True)
+            raise ConnectionRejected(
+                "token", "the lead accepts no remote drafts: start it with a token for them", is_final=True
+            )
         if not hmac.compare_digest(_digest(hello.token), _digest(self.token)) and self.token:
             fault = "wrong" if hello.token else "missing"
-            raise Drop("token", f"the token is {fault}: use the one that the lead was started with", is_final=True)
+            raise ConnectionRejected(
+                "token", f"the token is {fault}: use the one that the lead was started with", is_final=True
+            )
         if target is None:
-            raise Drop("loading", "the model is still loading")
+            raise ConnectionRejected("loading", "the model is still loading")
         draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
         if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
             remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
-            raise Drop("vocabulary", f"the draft does not match the target: {difference}: {remedy}", is_final=True)
+            raise ConnectionRejected(
+                "vocabulary", f"the draft does not match the target: {difference}: {remedy}", is_final=True
+            )
         return hello
 
 
 def decode(data: bytes | str) -> messages.FromDraft:
-    """Decode a draft's message. Raises Drop."""
+    """Decode a draft's message. Raises ConnectionRejected."""
     try:
         return messages.from_draft(data)
     except LinkError as error:
-        raise Drop("garbage", str(error)) from None
+        raise ConnectionRejected("garbage", str(error)) from None
 
 
 def _digest(token: str) -> bytes:

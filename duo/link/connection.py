@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import resource
 from collections import Counter
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from duo.link.guard import MOST_CONNECTIONS, ApiError
+from duo.link.guard import error_body
 
+_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
+MAX_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
 READ_S = 30.0  # for a client to read some of a response
 
 
@@ -89,7 +92,7 @@ def make_room(connections: Iterable[Connection]) -> None:
     One whose request is being answered stays: the newest connection, which waits, is closed instead.
     """
     present = [connection for connection in connections if not connection.is_gone]
-    if len(present) <= MOST_CONNECTIONS:
+    if len(present) <= MAX_CONNECTIONS:
         return
     waiting = [connection for connection in present if connection.is_waiting]
     n_of = Counter(_address(connection) for connection in waiting)
@@ -100,7 +103,7 @@ def make_room(connections: Iterable[Connection]) -> None:
 
 def refusal(status: HTTPStatus, fault: str) -> bytes:
     """The response to what is not a request."""
-    body = json.dumps(ApiError(status, f"invalid HTTP request: {fault}").body()).encode()
+    body = json.dumps(error_body(status, f"invalid HTTP request: {fault}")).encode()
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 

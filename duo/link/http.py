@@ -15,7 +15,7 @@ from duo.link.connection import Connection, cancel, refusal
 HEADERS_S = 10.0  # for a client to send the headers of a request
 LINGER_S = 5.0  # for a client to send the rest of a request that was answered early
 _MAX_HEAD = 64 * 1024  # bytes of a request that are not its body
-_MOST_HEADERS = 128  # as in websockets
+_MAX_HEADERS = 128  # as in websockets
 
 
 class _Fault(Exception):
@@ -101,8 +101,8 @@ class Http(Connection, HttpToolsProtocol):  # type: ignore[misc]  # both end a c
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer, which is ignored."""
         if self._in_headers:
-            if len(self.headers) == _MOST_HEADERS:
-                raise _Fault(f"it has more than {_MOST_HEADERS} headers")
+            if len(self.headers) == _MAX_HEADERS:
+                raise _Fault(f"it has more than {_MAX_HEADERS} headers")
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -27,7 +27,6 @@ from duo.engine.warmup import warm_up
 from duo.errors import DecodeError, DuoError, UsageError
 from duo.link.admission import Admission
 from duo.link.client import DraftClient, hello
-from duo.link.guard import LOOPBACK_NAMES, Rules
 from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
@@ -110,8 +109,7 @@ class DraftProcess:
         `through`: from the port of this process to the one that the draft connects to. Raises UsageError.
         """
         token = secrets.token_urlsafe()
-        rules = Rules(hosts=frozenset(LOOPBACK_NAMES))
-        self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), rules), _LOOPBACK, 0)
+        self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), _LOOPBACK), _LOOPBACK, 0)
         url = f"ws://{_LOOPBACK}:{through(self._listener.port)}"
         plan = DraftPlan(url, model, context, warmup, vocabulary, emulated, slow_down)
         self._name = name

@@ -13,7 +13,7 @@ from duo.engine.drafter import Offer
 from duo.engine.queue import CandidateQueue
 from duo.errors import LinkError
 from duo.link import messages
-from duo.link.admission import Admission, Drop, decode
+from duo.link.admission import Admission, ConnectionRejected, decode
 from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
 from duo.link.remote_drafts import RemoteDrafts
 from duo.spec.policy import StepCost
@@ -156,7 +156,7 @@ class RemoteDraft(QueuedDraft):
         """Serve the connection until it ends; `receive` then returns None."""
         try:
             await self._greet(receive)
-        except Drop as drop:
+        except ConnectionRejected as drop:
             self._drafts.count(f"refused: {drop.reason}")
             # While the model is loading, drafts keep trying.
             level = logging.DEBUG if drop.reason == "loading" else logging.INFO
@@ -172,7 +172,7 @@ class RemoteDraft(QueuedDraft):
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except Drop as drop:
+        except ConnectionRejected as drop:
             reason = drop.reason
             log.warning("draft %s: closing the connection: %s", self.name, drop)
         except LinkError:
@@ -188,9 +188,9 @@ class RemoteDraft(QueuedDraft):
         try:
             data = await asyncio.wait_for(receive(), HELLO_S)
         except asyncio.TimeoutError:
-            raise Drop("silence", f"it sent no Hello within {HELLO_S:g} s") from None
+            raise ConnectionRejected("silence", f"it sent no Hello within {HELLO_S:g} s") from None
         if data is None:
-            raise Drop("silence", "it disconnected without a Hello")
+            raise ConnectionRejected("silence", "it disconnected without a Hello")
         target = self._drafts.target
         hello = self._admission.check(data, target)
         assert target is not None
@@ -199,13 +199,13 @@ class RemoteDraft(QueuedDraft):
         self.name = f"{self.model} at {self.name}"
         self.policy = self._drafts.new_policy(self.model)
         if not self._drafts.join(self, always=self._admission.is_own):
-            raise Drop("too many", "too many drafts are connected")
+            raise ConnectionRejected("too many", "too many drafts are connected")
 
     async def _listen(self, receive: Receive) -> None:
         while (data := await receive()) is not None:
             message = decode(data)
             if isinstance(message, Hello):
-                raise Drop("garbage", "it sent a second Hello")
+                raise ConnectionRejected("garbage", "it sent a second Hello")
             self._stalled = False
             if self._waiting_since is not None:
                 self._waiting_since = time.perf_counter()
@@ -214,7 +214,7 @@ class RemoteDraft(QueuedDraft):
                 self._drafts.count("stale")
             self._credit -= 1
             if self._credit < 0:
-                raise Drop("flood", "it sends more messages than it was asked for")
+                raise ConnectionRejected("flood", "it sends more messages than it was asked for")
 
     def _take_message(self, message: GuessMessage | Alive | Unable, queue: CandidateQueue) -> bool:
         """Handle a message about the current text. False for a useless candidate."""
@@ -225,7 +225,7 @@ class RemoteDraft(QueuedDraft):
             log.info("draft %s cannot draft for this text", self.name)
             return True
         if message.token >= self._n_vocab:
-            raise Drop("garbage", f"token {message.token} is not in the target's vocabulary")
+            raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
         guess = Guess(message.token, messages.usable_confidence(message))
         seconds = max(message.seconds, 1e-6)
         offer = Offer(message.epoch, message.position, guess, message.n_tokens, seconds, message.n_known)

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duo.errors import LinkError
 from duo.link.admission import Admission
-from duo.link.guard import Guard, Rules
+from duo.link.guard import Guard, allowed_hosts
 from duo.link.messages import ROUTE, TRY_LATER
 from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import RemoteDrafts
@@ -20,9 +20,9 @@ from duo.link.remote_drafts import RemoteDrafts
 log = logging.getLogger("duo.link")
 
 
-def draft_app(drafts: RemoteDrafts, admission: Admission, rules: Rules) -> ASGIApp:
-    """An application with only this route."""
-    return Guard(Starlette(routes=[draft_route(drafts, admission)]), rules)
+def draft_app(drafts: RemoteDrafts, admission: Admission, host: str) -> ASGIApp:
+    """An application with only this route, at the address `host`."""
+    return Guard(Starlette(routes=[draft_route(drafts, admission)]), allowed_hosts(host))
 
 
 def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:

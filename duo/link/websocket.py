@@ -11,7 +11,7 @@ from websockets.frames import CloseCode, Frame
 from duo.link.connection import Connection, refusal
 
 CLOSE_S = 5.0  # for a client to answer the end
-_MOST_FRAMES = 64  # before the application has sent anything
+_MAX_FRAMES = 64  # before the application has sent anything
 
 
 class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]  # both end a connection at its EOF
@@ -43,7 +43,7 @@ class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]  # 
     def handle_events(self) -> None:
         """Handle frames."""
         self._n_frames += len(self.conn.events)
-        if self._n_frames > _MOST_FRAMES and not self._is_admitted:
+        if self._n_frames > _MAX_FRAMES and not self._is_admitted:
             self._fail(CloseCode.POLICY_VIOLATION, "too many frames before the first answer")
         else:
             super().handle_events()

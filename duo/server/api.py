@@ -1,32 +1,27 @@
-"""The API's requests: OpenAI's, with llama-server's additions. Pure: JSON in, values out."""
+"""The bodies of the API's requests: OpenAI's, with llama-server's additions. Pure: JSON in, values out."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from duo.config import MAX_LOGPROBS, GenerationConfig, StopConfig
-from duo.errors import UsageError
-from duo.link.guard import ApiError
-from duo.llama.grammar import checked, schema_grammar
-from duo.llama.model import Model
-from duo.server.bias import LogitBias, token_biases
-from duo.server.messages import ChatMessage
-from duo.server.tools import MOST_TOOLS, Tool, ToolChoice
+from duo.config import MAX_LOGIT, MAX_LOGPROBS
+from duo.server.api_error import ApiError
 
-_MAX_MESSAGES = 4096
-_MAX_STOPS = 32
-_MIN_TEMPERATURE = 1e-6  # anything below is 0
+MAX_BIASED = 1024  # tokens with a logit_bias
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, msgspec.Meta(max_length=1024)]
+Json = dict[str, object]  # an object
+
+# OpenAI's object, or llama-server's array, which may name texts and forbid tokens
+BiasedText = Annotated[str, msgspec.Meta(max_length=64)]
+Bias = Annotated[float, msgspec.Meta(ge=-MAX_LOGIT, le=MAX_LOGIT)] | bool
+LogitBias = dict[BiasedText, Bias] | Annotated[list[tuple[int | BiasedText, Bias]], msgspec.Meta(max_length=MAX_BIASED)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -38,7 +33,7 @@ class StreamOptions(msgspec.Struct):
 class JsonSchema(msgspec.Struct):
     """`response_format.json_schema`."""
 
-    schema: dict[str, Any] | None = None
+    schema: Json | None = None
 
 
 class ResponseFormat(msgspec.Struct):
@@ -46,10 +41,10 @@ class ResponseFormat(msgspec.Struct):
 
     type: str = "text"
     json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | None = None
+    schema: Json | None = None
 
 
-class TextRequestBody(msgspec.Struct):
+class TextBody(msgspec.Struct):
     """The fields of both chats and completions. None: the server's default."""
 
     model: str | None = None
@@ -66,14 +61,14 @@ class TextRequestBody(msgspec.Struct):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=_MAX_STOPS)] | None = None
+    stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     logit_bias: LogitBias | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     response_format: ResponseFormat | None = None
     grammar: str | None = None
-    json_schema: dict[str, Any] | None = None
+    json_schema: Json | None = None
     ignore_eos: bool | None = None
     n_probs: LogprobCount | None = None
     functions: list[msgspec.Raw] | None = None
@@ -88,42 +83,143 @@ class TextRequestBody(msgspec.Struct):
         return self.json_schema is not None or (form is not None and form.type != "text")
 
     @property
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with `usage`."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
     def n_logprobs(self) -> int | None:
         """See GenerationConfig. With llama-server's `n_probs`, 0 is none. Raises ApiError."""
         return self.n_probs or None
 
 
-class ChatRequest(TextRequestBody):
+# Chats
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message."""
+
+    type: str
+    text: str = ""
+
+
+class GivenFunction(msgspec.Struct):
+    """What a tool call calls. OpenAI's arguments are JSON in a string."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b'""'))  # not decoded: there may be much
+
+    def parsed(self) -> Json:
+        """The call for the chat template. Raises ApiError if the arguments are not a JSON object."""
+        try:
+            arguments = msgspec.json.decode(self.arguments, type=str | Json)
+            if isinstance(arguments, str):
+                arguments = msgspec.json.decode(arguments.strip() or "{}", type=Json)
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+            message = f"tool_calls: the arguments of {self.name[:100]!r} are not a JSON object: {error}"
+            raise ApiError(400, message) from None
+        return {"name": self.name, "arguments": arguments}
+
+
+class GivenCall(msgspec.Struct):
+    """A call in a message of the assistant."""
+
+    function: GivenFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
+class ChatMessage(msgspec.Struct):
+    """A message of a chat."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[GivenCall] | None = None
+    tool_call_id: str | None = None
+
+    def plain(self) -> Json:
+        """The message for the chat template. Raises ApiError if it is not text, or has an invalid call."""
+        content = self.content or ""  # templates concatenate it
+        if not isinstance(content, str):
+            if other := [part.type for part in content if part.type != "text"]:
+                raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
+            content = "".join(part.text for part in content)
+        role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
+        message: Json = {"role": role, "content": content}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                ({"id": call.id} if call.id is not None else {})
+                | {"type": call.type, "function": call.function.parsed()}
+                for call in self.tool_calls
+            ]
+        others = {"name": self.name, "reasoning_content": self.reasoning_content, "tool_call_id": self.tool_call_id}
+        return message | {name: value for name, value in others.items() if value is not None}
+
+
+class Function(msgspec.Struct):
+    """A function that the model may call. `parameters`: the JSON schema of an object."""
+
+    # Nothing that JSON or GBNF escapes
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")]
+    description: str | None = None
+    parameters: Json | None = None
+
+    @property
+    def schema(self) -> Json:
+        """The schema of the arguments. Raises ApiError if they are not an object."""
+        parameters = {"properties": {}} if self.parameters is None else self.parameters
+        schema = {"type": "object", **parameters}
+        if schema["type"] != "object":
+            raise ApiError(400, f"tools: the parameters of {self.name!r} must be a JSON schema of type object")
+        return schema
+
+
+class Tool(msgspec.Struct):
+    """A tool."""
+
+    function: Function
+    type: Literal["function"] = "function"
+
+    def plain(self) -> Json:
+        """The tool for the chat template; complete, as templates expect it."""
+        function = self.function
+        described = {"name": function.name, "description": function.description or "", "parameters": function.schema}
+        return {"type": self.type, "function": described}
+
+
+class NamedFunction(msgspec.Struct):
+    """`tool_choice.function`."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct):
+    """A `tool_choice` that names the function to call."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+class ChatBody(TextBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=_MAX_MESSAGES)] = []
-    tools: Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
+    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)] = []
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=256)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Json | None = None
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
     @property
     def has_schema(self) -> bool:
-        """See TextRequestBody."""
+        """See TextBody."""
         return bool(self.tools) or super().has_schema
 
     @property
-    def size(self) -> int:
-        """About how many characters the template is given."""
-        others = msgspec.json.encode((self.tools, self.chat_template_kwargs))
-        return sum(message.size for message in self.messages) + len(others)
-
-    @property
     def n_logprobs(self) -> int | None:
-        """See TextRequestBody."""
+        """See TextBody."""
         if self.logprobs:
             return self.top_logprobs or 0
         if self.top_logprobs is not None:
@@ -131,7 +227,7 @@ class ChatRequest(TextRequestBody):
         return super().n_logprobs
 
 
-class CompletionRequest(TextRequestBody):
+class CompletionBody(TextBody):
     """POST /v1/completions."""
 
     prompt: str | list[int | str] = ""
@@ -140,13 +236,13 @@ class CompletionRequest(TextRequestBody):
 
     @property
     def n_logprobs(self) -> int | None:
-        """See TextRequestBody. As in llama-server, true is 1, and false is none."""
+        """See TextBody. As in llama-server, true is 1, and false is none."""
         if self.logprobs is None or self.logprobs is False:
             return super().n_logprobs
         return int(self.logprobs)
 
 
-class TokenizeRequest(msgspec.Struct):
+class TokenizeBody(msgspec.Struct):
     """POST /tokenize."""
 
     content: str
@@ -155,102 +251,7 @@ class TokenizeRequest(msgspec.Struct):
     with_pieces: bool = False
 
 
-class DetokenizeRequest(msgspec.Struct):
+class DetokenizeBody(msgspec.Struct):
     """POST /detokenize."""
 
     tokens: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """The server's defaults."""
-
-    config: GenerationConfig
-    random_seed: bool  # a new seed for each text
-
-
-def generation_config(
-    request: TextRequestBody,
-    prompt: list[int],
-    defaults: Defaults,
-    model: Model,
-    n_ctx: int,
-    calls: Callable[[], str] | None = None,
-) -> GenerationConfig:
-    """The options of a text; `calls`: the grammar of an answer with tools. Raises ApiError, or BusyError.
-
-    Blocks if the request has a JSON schema.
-    """
-    _check_supported(request)
-    if not prompt:
-        raise ApiError(400, "the prompt has no tokens")
-    if len(prompt) > n_ctx:
-        message = f"the prompt has {len(prompt)} tokens, the context {n_ctx}"
-        raise ApiError(400, message, code="context_length_exceeded")
-    temp = request.temperature
-    options: dict[str, Any] = {
-        "temp": 0.0 if temp is not None and temp < _MIN_TEMPERATURE else temp,
-        "top_p": request.top_p,
-        "top_k": request.top_k and max(0, request.top_k),  # -1 is off
-        "min_p": request.min_p,
-        "typical": request.typical_p,
-        "repeat_penalty": request.repeat_penalty,
-        "repeat_last_n": n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "logit_bias": token_biases(request.logit_bias, model) if request.logit_bias else None,
-    }
-    config = defaults.config
-    sampling = replace(config.sampling, **{name: value for name, value in options.items() if value is not None})
-    seed = request.seed
-    if seed is None:
-        seed = -1 if defaults.random_seed else config.sampling.seed
-    return GenerationConfig(
-        replace(sampling, seed=secrets.randbits(32) if seed == -1 else seed % 2**64),
-        _stop(request, config.stop),
-        _grammar(request, calls) or config.grammar,
-        n_logprobs=request.n_logprobs,
-    )
-
-
-def _check_supported(request: TextRequestBody) -> None:
-    if request.n not in (None, 1):
-        raise ApiError(400, f"n must be 1, not {request.n}: several choices are not supported")
-    if isinstance(request, CompletionRequest) and request.tools:
-        raise ApiError(400, "tools are not supported here: use /v1/chat/completions")
-    if request.functions:
-        raise ApiError(400, "functions is not supported: send tools")
-    # An explicit False is the default.
-    for name in ("echo", "suffix"):
-        if getattr(request, name):
-            raise ApiError(400, f"{name} is not supported")
-
-
-def _stop(request: TextRequestBody, default: StopConfig) -> StopConfig:
-    lengths = (request.max_completion_tokens, request.max_tokens, request.n_predict)
-    n_predict = next((length for length in lengths if length is not None), default.n_predict)
-    stops = [stop for stop in ([request.stop] if isinstance(request.stop, str) else request.stop or []) if stop]
-    ignore_eos = default.ignore_eos if request.ignore_eos is None else request.ignore_eos
-    return StopConfig(n_predict, (*default.stop_strings, *stops), ignore_eos)
-
-
-def _grammar(request: TextRequestBody, calls: Callable[[], str] | None) -> str | None:
-    """The grammar of the text. Raises ApiError if it is given more than once, or is too large or unsupported."""
-    schemas = [request.json_schema] if request.json_schema is not None else []
-    form = request.response_format
-    if form is not None and form.type in ("json_object", "json_schema"):
-        schemas.append((form.json_schema.schema if form.json_schema is not None else form.schema) or {})
-    elif form is not None and form.type != "text":
-        raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
-    if len(schemas) + (request.grammar is not None) + (calls is not None) > 1:
-        raise ApiError(400, "grammar, json_schema, response_format and tools exclude each other: send one")
-    try:
-        if calls is not None:
-            return calls()
-        if schemas:
-            return schema_grammar(msgspec.json.encode(schemas[0]).decode(), "the schema")
-        if request.grammar is not None:
-            checked(request.grammar)
-        return request.grammar
-    except UsageError as error:
-        raise ApiError(400, str(error)) from None

@@ -14,15 +14,15 @@ from starlette.responses import Response
 
 from duo.engine.slot import TextRequest
 from duo.errors import BusyError, ClosedError
-from duo.link.guard import MOST_REQUESTS, ApiError
 from duo.link.remote_drafts import RemoteDrafts
+from duo.server.access import MAX_REQUESTS
+from duo.server.api_error import STOPPING, ApiError
+from duo.server.generation_service import EventStream, GenerationService
 from duo.server.progress import Spans, TextReader
 from duo.server.state import LeadState, QueueState, ScheduleState, back_states, draft_state, model_state, schedule_state
-from duo.server.streams import EventStream
-from duo.server.texts import STOPPING, Texts
 from duo.spec.policy import Policy
 
-MOST_SUBSCRIBERS = min(16, MOST_REQUESTS // 4)  # they are requests in progress, which others need as well
+MAX_SUBSCRIBERS = min(16, MAX_REQUESTS // 4)  # they are requests in progress, which others need as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
 _ALIVE_S = 15.0
 _MOST_BYTES = 256 * 1024  # that wait for one subscriber
@@ -79,9 +79,9 @@ class LiveEvents:
     Its methods are called on the server's thread, except stop().
     """
 
-    def __init__(self, texts: Texts, drafts: RemoteDrafts, name: Callable[[], str]) -> None:
+    def __init__(self, service: GenerationService, drafts: RemoteDrafts, name: Callable[[], str]) -> None:
         """`name` returns the model's name for clients, once there is a model."""
-        self._texts = texts
+        self._service = service
         self._drafts = drafts
         self._name = name
         self._started_s = time.perf_counter()
@@ -94,10 +94,10 @@ class LiveEvents:
 
     async def events(self, request: Request) -> Response:
         """Send events until the client disconnects. Raises ApiError or BusyError."""
-        if self._texts.stopped.is_set():
+        if self._service.stopped.is_set():
             raise BusyError(STOPPING)
-        if len(self._subscribers) >= MOST_SUBSCRIBERS:
-            message = f"{MOST_SUBSCRIBERS} clients are receiving events: try again later"
+        if len(self._subscribers) >= MAX_SUBSCRIBERS:
+            message = f"{MAX_SUBSCRIBERS} clients are receiving events: try again later"
             raise ApiError(503, message, "unavailable_error")
         subscriber = Subscriber()
         if request.method == "HEAD":
@@ -120,8 +120,8 @@ class LiveEvents:
 
     def _begin(self) -> None:
         now_s = time.perf_counter()
-        self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in self._texts.unfinished().items()]
-        self._texts.on_submit = self._add
+        self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in self._service.unfinished().items()]
+        self._service.on_submit = self._add
         self._state = None  # that of the last poll, before there was no subscriber, is not what this one was sent
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._poll())
@@ -134,7 +134,7 @@ class LiveEvents:
         if not self._subscribers and self._task is not None:
             self._task.cancel()
             self._task = None
-            self._texts.on_submit = None
+            self._service.on_submit = None
             self._readers = []
 
     def _end(self) -> None:
@@ -158,7 +158,7 @@ class LiveEvents:
 
     def _look(self) -> None:
         """Send what is new."""
-        engine = self._texts.loaded
+        engine = self._service.loaded
         policy = engine.slot.policy_in_use if engine is not None else None
         for reader in self._readers.copy():
             self._look_at(reader, policy)
@@ -171,7 +171,7 @@ class LiveEvents:
 
     def _look_at(self, reader: TextReader, policy: Policy | None) -> None:
         """Send what is new about a text; forget it at its end."""
-        has_ended = not self._texts.is_unfinished(reader.request)  # before its records are read
+        has_ended = not self._service.is_unfinished(reader.request)  # before its records are read
         policy = reader.request.policy or policy
         if reader.has_begun:
             if not reader.is_known:
@@ -188,15 +188,15 @@ class LiveEvents:
                 self._schedule = schedule_state(policy)
 
     def _read_state(self) -> LeadState:
-        engine = self._texts.loaded
+        engine = self._service.loaded
         slot = engine.slot if engine is not None else None
-        n_texts = self._texts.n_texts
+        n_texts = self._service.n_texts
         return LeadState(
             model=model_state(slot, self._name()) if slot is not None else None,
             draft=draft_state(slot) if slot is not None else None,
             lookup=slot is not None and slot.looks_up,
             backs=back_states(self._drafts.connected),
-            queue=QueueState(min(1, n_texts), max(0, n_texts - 1), self._texts.n_queue),
+            queue=QueueState(min(1, n_texts), max(0, n_texts - 1), self._service.n_queue),
             schedule=self._schedule,
         )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -15,24 +15,23 @@ from starlette.types import ASGIApp
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
-from duo.errors import BusyError, ClosedError, PromptError, UsageError
+from duo.errors import UsageError
 from duo.link.admission import Admission
-from duo.link.guard import ApiError, Guard, Rules, allowed_hosts, in_url, is_loopback
+from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_route
-from duo.server.answers import Shape
-from duo.server.api import ChatRequest, CompletionRequest, Defaults
-from duo.server.bodies import received
-from duo.server.chats import Chat, rendered
+from duo.server.access import WARNING_HEADER, Access
+from duo.server.api import ChatBody, CompletionBody
+from duo.server.api_error import EXPECTED, ApiError, json_response, on_error, on_fault
+from duo.server.chat_prompt import ChatPrompt
 from duo.server.events import LiveEvents
+from duo.server.generation_request import Defaults, GenerationRequest
+from duo.server.generation_service import GenerationService
 from duo.server.model_api import ModelApi
 from duo.server.page import Page
-from duo.server.responses import WARNING_HEADER, Warned, on_error, on_fault
-from duo.server.streams import json_response
-from duo.server.texts import Texts
-from duo.server.tokens import TokenWork, check_text, checked_tokens
+from duo.server.parse_request import RequestWork
 from duo.spec.types import Step
 
 
@@ -80,17 +79,29 @@ class Lead:
         self.takes_drafts = bool(back_token or (is_loopback(host) and not api_keys))
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
-        text_defaults = Defaults(defaults or GenerationConfig(), random_seed)
-        self._texts = Texts(self.drafts, n_queue, text_defaults, on_step, on_text)
-        self._work = TokenWork()
-        self._model_api = ModelApi(self._texts, self._work, alias, text_defaults)
-        self._events = LiveEvents(self._texts, self.drafts, lambda: self.model_name)
+        self._defaults = Defaults(defaults or GenerationConfig(), random_seed)
+        self._service = GenerationService(self.drafts, n_queue, on_step, on_text)
+        self._work = RequestWork(n_queue)
+        self._model_api = ModelApi(self._service, self._work, alias, self._defaults)
+        self._events = LiveEvents(self._service, self.drafts, lambda: self.model_name)
+        files = Page() if page else None
+        app: ASGIApp = Starlette(
+            routes=[
+                *self._routes(),
+                *(files.routes() if files is not None else ()),
+                draft_route(self.drafts, Admission(back_token, closed=not self.takes_drafts)),
+                Route(ROUTE, _upgrade_required),
+            ],
+            exception_handlers={**dict.fromkeys(EXPECTED, on_error), Exception: on_fault},
+        )
         origins = frozenset(o.rstrip("/") for o in cors_origins)
-        self._page = Page() if page else None
-        public = self._page.paths if self._page is not None else frozenset[str]()
-        rules = Rules(api_keys, allowed_hosts(host, allowed_host), origins, public)
-        self.app = self._make_app(rules, Admission(back_token, closed=not self.takes_drafts))  # ASGI
-        self._listener = Listener(self.app, host, port)
+        app = Access(app, api_keys, files.paths if files is not None else frozenset())
+        app = Guard(app, allowed_hosts(host, allowed_host), origins)
+        if origins:
+            methods, shown = ["GET", "POST"], ["Retry-After", WARNING_HEADER]
+            app = CORSMiddleware(app, sorted(origins), methods, allow_headers=["*"], expose_headers=shown)
+        self.app = app  # ASGI
+        self._listener = Listener(app, host, port)
         self.port = self._listener.port
         self.url = f"http://{in_url(host)}:{self.port}"
         if engine is not None:
@@ -106,15 +117,15 @@ class Lead:
     def load(self, engine: Engine) -> None:
         """Serve `engine` from now on. Creates contexts of a reasonable size. Raises DuoError."""
         engine.call(lambda slot: slot.attach(self.drafts))
-        self._texts.load(engine)
+        self._service.loaded = engine
 
     def wait(self) -> None:
         """Block until stop() or close()."""
-        self._texts.stopped.wait()
+        self._service.stopped.wait()
 
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
-        self._texts.stop()
+        self._service.stop()
         self._events.stop()
 
     def close(self) -> None:
@@ -125,94 +136,51 @@ class Lead:
     @property
     def n_texts(self) -> int:
         """Number of texts that are being generated or wait in the queue."""
-        return self._texts.n_texts
-
-    def _make_app(self, rules: Rules, admission: Admission) -> ASGIApp:
-        """The application, behind its guard."""
-        routes = [
-            *_twice("/health", self._health),
-            Route("/metrics", self._metrics),
-            Route("/v1/duo/events", self._events.events),
-            *_twice("/models", self._model_api.models),
-            Route("/v1/models/{name:path}", self._model_api.model),
-            *_twice("/chat/completions", self._chat, "POST"),
-            *_twice("/completions", self._complete, "POST"),
-            Route("/apply-template", self._apply_template, methods=["POST"]),
-            Route("/props", self._model_api.props),
-            Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
-            Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
-        ]
-        pages = self._page.routes() if self._page is not None else []
-        expected = (
-            HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
-        )  # fmt: skip
-        app: ASGIApp = Starlette(
-            routes=[*routes, *pages, draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)],
-            exception_handlers={**dict.fromkeys(expected, on_error), Exception: on_fault},
-        )
-        app = Guard(Warned(app), rules)
-        if rules.origins:
-            app = CORSMiddleware(
-                app,
-                sorted(rules.origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],
-                expose_headers=["Retry-After", WARNING_HEADER],
-            )
-        return app
-
-    # The server and the model
-
-    async def _health(self, _: Request) -> Response:
-        engine = self._texts.engine
-        if engine.fault is not None:
-            raise ApiError(500, f"internal error in the last generation: {engine.fault}", "server_error")
-        return json_response({"status": "ok"})
-
-    async def _metrics(self, _: Request) -> Response:
-        return Response(self._texts.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return self._service.n_texts
 
     @property
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._model_api.name
 
-    # Texts
+    def _routes(self) -> list[Route]:
+        return [
+            *_twice("/health", self._health),
+            Route("/metrics", self._metrics),
+            Route("/v1/duo/events", self._events.events),
+            *_twice("/models", self._model_api.models),
+            Route("/v1/models/{name:path}", self._model_api.model),
+            *_twice("/chat/completions", partial(self._generate, ChatBody), "POST"),
+            *_twice("/completions", partial(self._generate, CompletionBody), "POST"),
+            Route("/apply-template", self._apply_template, methods=["POST"]),
+            Route("/props", self._model_api.props),
+            Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
+            Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
+        ]
 
-    async def _rendered(self, request: Request) -> tuple[ChatRequest, Chat]:
-        engine = self._texts.engine
-        body = await received(request, self._work, ChatRequest)
-        self._model_api.check(body.model)
-        return body, await self._work.run(body.size, lambda: rendered(body, engine.slot.target, engine.slot.n_ctx))
+    async def _health(self, _: Request) -> Response:
+        engine = self._service.engine
+        if engine.fault is not None:
+            raise ApiError(500, f"internal error in the last generation: {engine.fault}", "server_error")
+        return json_response({"status": "ok"})
 
-    async def _chat(self, request: Request) -> Response:
-        engine = self._texts.engine
-        body, chat = await self._rendered(request)
-        tokens = await self._work.run(len(chat.prompt), lambda: engine.tokenize(chat.prompt))
-        shape = Shape(self.model_name, chat=True, format=chat.format(body.reasoning_format))
-        return await self._texts.write(request, tokens, body, shape, chat.grammar)
+    async def _metrics(self, _: Request) -> Response:
+        return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _generate(self, kind: type[ChatBody | CompletionBody], request: Request) -> Response:
+        engine = self._service.engine
+        body, n_bytes = await self._work.parse_request(request, kind)
+        make = partial(GenerationRequest.of, body, engine, self._defaults)
+        wanted = await (self._work.convert(make) if body.has_schema else self._work.run(n_bytes, make))
+        self._model_api.warn(request, body.model)
+        return await self._service.respond(request, wanted, self.model_name)
 
     async def _apply_template(self, request: Request) -> Response:
-        _, chat = await self._rendered(request)
-        return json_response({"prompt": chat.prompt})
-
-    async def _complete(self, request: Request) -> Response:
-        engine = self._texts.engine
-        body = await received(request, self._work, CompletionRequest)
-        self._model_api.check(body.model)
-        prompt = body.prompt
-        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-            prompt = prompt[0]
-
-        def work() -> list[int]:
-            slot = engine.slot
-            if not isinstance(prompt, str):
-                return checked_tokens(prompt, slot.target)
-            check_text(prompt, slot.target, slot.n_ctx)
-            return engine.tokenize(prompt)
-
-        tokens = await self._work.run(len(prompt), work)
-        return await self._texts.write(request, tokens, body, Shape(self.model_name, chat=False))
+        slot = self._service.engine.slot
+        body, n_bytes = await self._work.parse_request(request, ChatBody)
+        chat = await self._work.run(n_bytes, lambda: ChatPrompt.of(body, slot.target, slot.n_ctx))
+        self._model_api.warn(request, body.model)
+        return json_response({"prompt": chat.text})
 
 
 def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> list[Route]:

@@ -1,29 +1,29 @@
-"""What the lead says about its model, and its tokens: /v1/models, /props, /tokenize, /detokenize."""
+"""ModelApi: the endpoints that generate no text: /v1/models, /props, /tokenize, /detokenize."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from duo import __version__
-from duo.link.guard import ApiError
 from duo.llama.model import Model
-from duo.server.api import Defaults, DetokenizeRequest, TokenizeRequest
-from duo.server.bodies import received
-from duo.server.streams import json_response
-from duo.server.texts import Texts
-from duo.server.tokens import TokenWork, check_text, checked_tokens, tokens_json
+from duo.server.api import DetokenizeBody, Json, TokenizeBody
+from duo.server.api_error import WARNING, ApiError, json_response
+from duo.server.generation_request import Defaults
+from duo.server.generation_service import GenerationService
+from duo.server.parse_request import RequestWork, check_text, checked_tokens
 
 
 class ModelApi:
-    """Endpoints that generate no text."""
+    """What the lead says about its model, and its tokens."""
 
-    def __init__(self, texts: Texts, work: TokenWork, alias: str | None, defaults: Defaults) -> None:
+    def __init__(self, service: GenerationService, work: RequestWork, alias: str | None, defaults: Defaults) -> None:
         """`alias`: the model's name for clients; None: the file's."""
-        self._texts = texts
+        self._service = service
         self._work = work
         self._alias = alias
         self._defaults = defaults
@@ -31,14 +31,14 @@ class ModelApi:
 
     @property
     def name(self) -> str:
-        """The model's name in the API. Raises BusyError before a model is loaded and after stop()."""
-        return self._alias or self._texts.engine.slot.target.path.stem
+        """The model's name in the API. Raises BusyError before a model is loaded and after it has stopped."""
+        return self._alias or self._service.engine.slot.target.path.stem
 
-    def check(self, name: str | None) -> None:
-        """Raise ApiError if a request is for another model."""
+    def warn(self, request: Request, name: str | None) -> None:
+        """Tell the client if it asks for another model: this one answers, as in llama-server."""
         if name not in (None, "", "default", self.name):
-            message = f"unknown model {str(name)[:100]!r}: this server has {self.name!r}"
-            raise ApiError(404, message, code="model_not_found")
+            note = f"unknown model {str(name)[:100]!a}: {self.name!a} answers"
+            request.scope[WARNING] = "; ".join(filter(None, (request.scope.get(WARNING), note)))
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""
@@ -46,11 +46,12 @@ class ModelApi:
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/{name}."""
-        self.check(request.path_params["name"])
+        if (name := request.path_params["name"]) not in ("", "default", self.name):
+            raise ApiError(404, f"unknown model {name[:100]!r}: this server has {self.name!r}", code="model_not_found")
         return json_response(self._model_object())
 
-    def _model_object(self) -> dict[str, Any]:
-        slot = self._texts.engine.slot
+    def _model_object(self) -> Json:
+        slot = self._service.engine.slot
         model = slot.target
         meta = {
             "vocab_type": model.vocab_type,
@@ -71,7 +72,7 @@ class ModelApi:
 
     async def props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        slot = self._texts.engine.slot
+        slot = self._service.engine.slot
         model = slot.target
         return json_response(
             {
@@ -92,20 +93,15 @@ class ModelApi:
             }
         )
 
-    def _default_params(self) -> dict[str, Any]:
+    def _default_params(self) -> Json:
         """The options of a text whose request has none, in llama-server's words."""
         sampling, stop = self._defaults.config.sampling, self._defaults.config.stop
+        same = "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"
         return {
             "seed": -1 if self._defaults.random_seed else sampling.seed,
             "temperature": sampling.temp,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
             "typical_p": sampling.typical,
-            "repeat_last_n": sampling.repeat_last_n,
-            "repeat_penalty": sampling.repeat_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
+            **{name: getattr(sampling, name) for name in same},
             "stop": stop.stop_strings,
             "max_tokens": stop.n_predict,
             "n_predict": stop.n_predict,
@@ -114,25 +110,38 @@ class ModelApi:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
-        slot = self._texts.engine.slot
-        body = await received(request, self._work, TokenizeRequest)
+        slot = self._service.engine.slot
+        body, n_bytes = await self._work.parse_request(request, TokenizeBody)
 
-        def work() -> bytes:
+        def work() -> Response:
             check_text(body.content, slot.target, slot.n_ctx, is_prompt=False)
             tokens = slot.target.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
-            return tokens_json(tokens, slot.target if body.with_pieces else None)
+            return json_response({"tokens": _with_pieces(tokens, slot.target) if body.with_pieces else tokens})
 
-        return Response(await self._work.run(len(body.content), work), media_type="application/json")
+        return await self._work.run(n_bytes, work)
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
-        model = self._texts.engine.slot.target
-        tokens = (await received(request, self._work, DetokenizeRequest)).tokens
+        model = self._service.engine.slot.target
+        body, n_bytes = await self._work.parse_request(request, DetokenizeBody)
 
         def work() -> str:
-            return model.spelling(checked_tokens(tokens, model)).decode("utf-8", "replace")
+            return model.spelling(checked_tokens(body.tokens, model)).decode("utf-8", "replace")
 
-        return json_response({"content": await self._work.run(len(tokens), work)})
+        return json_response({"content": await self._work.run(n_bytes, work)})
+
+
+def _with_pieces(tokens: Sequence[int], model: Model) -> list[msgspec.Raw]:
+    """Each token with its text, or its bytes if they are not text."""
+    found = {}
+    for token in set(tokens):
+        piece = model.spelling([token])
+        try:
+            text: str | list[int] = piece.decode()
+        except UnicodeDecodeError:
+            text = list(piece)
+        found[token] = msgspec.Raw(msgspec.json.encode({"id": token, "piece": text}))
+    return [found[token] for token in tokens]
 
 
 def _spelling(model: Model, token: int) -> str:

@@ -12,7 +12,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from duo.server.api import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from duo.server.lead import Lead
 from tests.fuzz.cases import cases
 from tests.scripted import N_VOCAB, scripted_engine
@@ -55,7 +55,7 @@ class Twice(dict[str, Any]):
         return [*super().items(), *self.second.items()]
 
 
-REQUESTS = (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
+REQUESTS = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = sorted({"unknown", *(name for kind in REQUESTS for name in kind.__struct_fields__)})
 NUMBERS = st.sampled_from([0, -1, 1, 0.5, 2**31, -(2**31), 2**32, 2**63, 2**64, 10**400, -(10**20), 1e308, 5e-324])
 SPECIAL: st.SearchStrategy[Any] = st.sampled_from(

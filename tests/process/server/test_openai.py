@@ -261,8 +261,6 @@ def test_errors_are_the_exceptions_of_the_sdk(client: Client) -> None:
     with pytest.raises(openai.BadRequestError, match="the context 512") as told:
         client.answer("word " * 600)
     assert told.value.code == "context_length_exceeded"
-    with pytest.raises(openai.NotFoundError, match="gpt-none"):
-        client.answer(FRUIT, model="gpt-none")
     with pytest.raises(openai.APIStatusError, match="8388608"):
         client.answer("x" * 9_000_000)
 

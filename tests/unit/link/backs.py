@@ -18,7 +18,6 @@ from starlette.types import ASGIApp
 
 from duo.link import messages
 from duo.link.admission import Admission
-from duo.link.guard import Rules
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
 from duo.link.remote_drafts import RemoteDrafts, TargetVocabulary
 from duo.link.route import draft_app
@@ -78,7 +77,7 @@ class Stage:
     def __init__(self) -> None:
         self.drafts = EagerDrafts()
         self.drafts.target = TARGET
-        self.app = draft_app(self.drafts, Admission(TOKEN), Rules())
+        self.app = draft_app(self.drafts, Admission(TOKEN), "0.0.0.0")
         self.target = FakeContext(n_batch=64)
         self.generation: Writing | None = None
         self._n_backs = 0

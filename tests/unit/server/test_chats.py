@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from duo.config import GenerationConfig
+from duo.engine.engine import Engine
 from duo.llama.chat_template import ChatTemplate
-from duo.server.api import ChatRequest
-from duo.server.chats import Chat, rendered
-from duo.server.parts import AnswerFormat
+from duo.server.answer_parser import AnswerFormat
+from duo.server.api import ChatBody
+from duo.server.generation_request import Defaults, GenerationRequest
 from tests.chat_templates import HERMES, OTHER, PLAIN
 from tests.scripted import ScriptedSlot
 from tests.serving import assert_error
@@ -31,12 +33,6 @@ def use(slot: ScriptedSlot) -> Callable[[str], None]:
         slot.target.chat_template = slot.target.tool_template = ChatTemplate(source)
 
     return use
-
-
-def chat(slot: ScriptedSlot, *messages: dict[str, Any], **fields: Any) -> Chat:
-    body = msgspec.convert({"messages": messages or [HELLO], **fields}, ChatRequest)
-    model: Any = slot.target
-    return rendered(body, model, slot.n_ctx)
 
 
 def test_messages_for_the_template(client: TestClient, use: Callable[[str], None]) -> None:
@@ -181,11 +177,17 @@ def test_the_grammar_of_an_answer(client: TestClient, slot: ScriptedSlot, use: C
     ],
 )
 def test_the_format_of_an_answer(
-    slot: ScriptedSlot, use: Callable[[str], None], source: str, fields: dict[str, Any], expected: AnswerFormat
+    engine: Engine,
+    slot: ScriptedSlot,
+    use: Callable[[str], None],
+    source: str,
+    fields: dict[str, Any],
+    expected: AnswerFormat,
 ) -> None:
     use(source)
     slot.n_ctx = 4096
-    assert chat(slot, **fields).format(fields.get("reasoning_format")) == expected
+    body = msgspec.convert({"messages": [HELLO], **fields}, ChatBody)
+    assert GenerationRequest.of(body, engine, Defaults(GenerationConfig(), True)).format == expected
 
 
 def test_tools_have_a_template_of_their_own(client: TestClient, slot: ScriptedSlot) -> None:

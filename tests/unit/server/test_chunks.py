@@ -14,10 +14,9 @@ from duo.config import GenerationConfig
 from duo.engine.slot import TextRequest
 from duo.engine.text import LIMIT
 from duo.llama.model import Model
-from duo.server.answers import Shape
-from duo.server.chunks import Chunks
-from duo.server.logprobs import AnswerLogprobs
-from duo.server.parts import AnswerFormat, Parts
+from duo.server.answer_parser import AnswerFormat, AnswerParser
+from duo.server.generation_request import GenerationRequest
+from duo.server.response_formatter import ResponseFormatter
 from duo.spec.types import Source, Step, TokenLogprobs
 from tests.scripted import FIRST_BYTE, ScriptedModel
 
@@ -31,15 +30,19 @@ def step(drafted: str, own: str = "", source: Source = Source.DRAFT) -> Step:
     return Step(tuple(range(len(text))), len(drafted), tuple(c.encode() for c in text), (), source)
 
 
+def formatter(
+    form: AnswerFormat, *, chat: bool = True, sources: bool = False, stop: str = "", n_logprobs: int | None = None
+) -> ResponseFormatter:
+    config = GenerationConfig(n_logprobs=n_logprobs)
+    text = TextRequest([1, 2], config, lambda _: None)
+    text.metrics.n_prompt, text.metrics.stop = 2, stop
+    wanted = GenerationRequest([1, 2], config, chat, form, streams=True, wants_usage=False, wants_sources=sources)
+    return ResponseFormatter(wanted, text, cast("Model", ScriptedModel()), "m")
+
+
 def chunks_of(steps: Sequence[Step], form: AnswerFormat, *, chat: bool = True, sources: bool = True) -> list[Any]:
-    request = TextRequest([1, 2], GenerationConfig(), lambda _: None)
-    request.metrics.n_prompt = 2
-    made = Chunks(Shape("m", chat=chat, format=form), request, sources=sources)
-    return [
-        *made.begin(),
-        *(document for step in steps for document in made.push(step)),
-        *made.end(include_usage=True),
-    ]
+    made = formatter(form, chat=chat, sources=sources)
+    return [*made.begin(), *(document for step in steps for document in made.push(step)), *made.end()]
 
 
 def choices(documents: Sequence[Any]) -> list[Any]:
@@ -77,13 +80,12 @@ def test_a_text_that_ends_while_it_is_held_back() -> None:
 
 @pytest.mark.parametrize(("stop", "reason"), [("end of text", "tool_calls"), (LIMIT, "length")])
 def test_a_limit_is_told_even_after_a_call_as_in_llama_server(stop: str, reason: str) -> None:
-    request = TextRequest([1], GenerationConfig(), lambda _: None)
-    request.metrics.stop = stop
-    shape = Shape("m", chat=True, format=AnswerFormat(has_tools=True))
-    chunks = Chunks(shape, request)
-    chunks.push(step(F))
-    *_, last = chunks.end(include_usage=False)
-    (choice,) = shape.whole([step(F)], request)["choices"]
+    form = AnswerFormat(has_tools=True)
+    chunks = formatter(form, stop=stop)
+    list(chunks.push(step(F)))
+    last: Any = [*chunks.end()][-1]
+    whole: Any = formatter(form, stop=stop).whole([step(F)])
+    (choice,) = whole["choices"]
     assert last["choices"][0]["finish_reason"] == choice["finish_reason"] == reason
 
 
@@ -97,7 +99,7 @@ def test_runs_cover_exactly_the_text_of_their_chunk(steps: list[Step], form: Ans
         [step.source.value] * step.n_accepted + ["target"] * (len(step.tokens) - step.n_accepted) for step in steps
     ]
     origins = [name for found in names for name in found]
-    parser = Parts(form)
+    parser = AnswerParser(form)
     parts = [part for step in steps for part in parser.push(step.text)] + parser.end()
     runs = [document["duo"]["sources"] for document in chunks_of(steps, form) if "duo" in document]
     written = [[name for name, n in found for _ in range(n)] for found in runs]
@@ -121,16 +123,13 @@ def test_runs_of_the_same_source_are_one_and_others_are_in_order() -> None:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_logprobs_of_what_is_held_back_come_with_the_next_chunk(chat: bool) -> None:
-    request = TextRequest([1], GenerationConfig(), lambda _: None)
-    logprobs = AnswerLogprobs(cast("Model", ScriptedModel()), chat=chat)
-    form = AnswerFormat(thinks=False) if chat else AnswerFormat()
-    chunks = Chunks(Shape("m", chat=chat, format=form), request, logprobs)
+    chunks = formatter(AnswerFormat(thinks=False) if chat else AnswerFormat(), chat=chat, n_logprobs=0)
     found: list[Any] = []
     for text in ("<th", "e", "", "x</"):
         tokens = tuple(FIRST_BYTE + byte for byte in text.encode())
         pieces = tuple(bytes([byte]) for byte in text.encode())
         found += chunks.push(Step(tokens, 0, pieces, logprobs=tuple(TokenLogprobs(t, -1.0, ()) for t in tokens)))
-    found += chunks.end(include_usage=False)
+    found += chunks.end()
     names = []
     for choice in choices(found):
         entries = choice["logprobs"] and choice["logprobs"]["content" if chat else "tokens"]

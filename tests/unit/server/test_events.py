@@ -11,9 +11,9 @@ import pytest
 
 from duo.engine.engine import Engine
 from duo.server import events
-from duo.server.events import MOST_SUBSCRIBERS, Subscriber
+from duo.server.api_error import STOPPING
+from duo.server.events import MAX_SUBSCRIBERS, Subscriber
 from duo.server.lead import Lead
-from duo.server.texts import STOPPING
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
 from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedSlot
@@ -237,13 +237,13 @@ def test_without_a_subscriber_nothing_is_kept_or_polled(lead: Lead) -> None:
 
     async def scenario() -> None:
         await write(lead)
-        assert (live._task, live._readers, lead._texts.on_submit) == (None, [], None)
+        assert (live._task, live._readers, lead._service.on_submit) == (None, [], None)
         subscription = await Subscription(lead).begun()
         task = live._task
         assert task is not None
         await write(lead)
         await subscription.end()
-        assert (live._task, live._readers, lead._texts.on_submit) == (None, [], None)
+        assert (live._task, live._readers, lead._service.on_submit) == (None, [], None)
         await until(task.cancelled)
         await write(lead)
         again = await Subscription(lead).begun()
@@ -257,10 +257,10 @@ def test_without_a_subscriber_nothing_is_kept_or_polled(lead: Lead) -> None:
 
 def test_one_that_disconnects_makes_room_at_once(lead: Lead) -> None:
     async def scenario() -> None:
-        all_of_them = [await Subscription(lead).begun() for _ in range(MOST_SUBSCRIBERS)]
+        all_of_them = [await Subscription(lead).begun() for _ in range(MAX_SUBSCRIBERS)]
         refused = Subscription(lead)
         assert await refused.status() == 503
-        assert f"{MOST_SUBSCRIBERS} clients are receiving events" in (await refused.body()).decode()
+        assert f"{MAX_SUBSCRIBERS} clients are receiving events" in (await refused.body()).decode()
         await all_of_them.pop().end()
         all_of_them.append(await Subscription(lead).begun())
         await write(lead)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 
@@ -10,27 +9,22 @@ import msgspec
 import pytest
 from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chats
+from starlette.testclient import TestClient
 
-from duo.server import fields
-from duo.server.api import ChatRequest, CompletionRequest, TokenizeRequest
-from duo.server.fields import misspelt
+from duo.server.api import ChatBody, CompletionBody, TokenizeBody
+from duo.server.parse_request import misspelt
 
 TYPOS = {
     "max_token": "max_tokens",
     "maxTokens": "max_tokens",
-    "max_new_tokens": "max_tokens",
     "max_length": "max_tokens",
     "num_predict": "n_predict",
     "temprature": "temperature",
-    "Temperature": "temperature",
     "temp": "temperature",
     "top-p": "top_p",
     "topK": "top_k",
     "repetition_penalty": "repeat_penalty",
-    "presense_penalty": "presence_penalty",
-    "respone_format": "response_format",
     "stop_sequences": "stop",
-    "steam": "stream",
     "mesages": "messages",
 }
 # Of llama-server and vLLM, and what front ends add.
@@ -56,51 +50,46 @@ OTHERS = re.findall(
 )
 
 
-@pytest.fixture(autouse=True)
-def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "_logged", set())
-
-
-def told(*names: str, kind: type[msgspec.Struct] = ChatRequest) -> str | None:
-    return misspelt(json.dumps(dict.fromkeys(names, 1)).encode(), kind)
+def told(*names: str, kind: type[msgspec.Struct] = ChatBody) -> dict[str, str]:
+    return misspelt(names, kind.__struct_encode_fields__)
 
 
 @pytest.mark.parametrize("typo", TYPOS)
 def test_a_misspelt_field_is_told_with_the_nearest(typo: str) -> None:
-    assert told("model", typo) == f'unknown field "{typo}": did you mean "{TYPOS[typo]}"?'
+    assert told("model", typo) == {typo: f'unknown field "{typo}": did you mean "{TYPOS[typo]}"?'}
 
 
 def test_fields_of_other_servers_are_no_mistakes() -> None:
-    fields_of_openai = [
+    of_openai = [
         *chats.CompletionCreateParamsBase.__annotations__,
         *completions.CompletionCreateParamsBase.__annotations__,
     ]
-    assert len(fields_of_openai) > 40
-    for kind in (ChatRequest, CompletionRequest):
-        known = [field.encode_name for field in msgspec.structs.fields(kind)]
-        others = [name for name in (*OTHERS, *fields_of_openai) if name not in known]
-        assert [hint for name in others if (hint := told(name, kind=kind))] == []
+    assert len(of_openai) > 40
+    for kind in (ChatBody, CompletionBody):
+        assert [hint for name in (*OTHERS, *of_openai) for hint in told(name, kind=kind).values()] == []
 
 
-def test_only_fields_of_the_request_are_suggested() -> None:
-    assert told("contents", kind=TokenizeRequest) == 'unknown field "contents": did you mean "content"?'
-    assert told("temp", "max_length", kind=TokenizeRequest) is None
+def test_only_fields_of_the_request_are_suggested_and_only_names_that_a_header_can_hold() -> None:
+    assert told("contents", kind=TokenizeBody)["contents"].endswith('did you mean "content"?')
+    assert told("temp", "max_length", kind=TokenizeBody) == {}
+    assert told("temper\nature", "temperäture", "temperature ", "max_tokens" * 5, "") == {}
 
 
-def test_at_most_three_are_told_and_what_cannot_be_in_a_header_is_not() -> None:
-    hint = told("temprature", "max_token", "top-p", "top-k")
-    assert hint is not None
-    assert hint.count("did you mean") == 3
-    assert told("temper\nature", "temperäture", "temperature ", "max_tokens" * 5, "") is None
-
-
-def test_a_name_is_logged_once_and_few_names_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_at_most_three_are_told_and_few_names_are_logged_once(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "duo.server")
+
+    def post(**fields: int) -> str:
+        answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 0} | fields)
+        return answer.headers.get("X-Duo-Warning", "")
+
     for _ in range(3):
-        told("temprature")
+        assert post(temprature=1).count("did you mean") == 1
     assert [record.getMessage() for record in caplog.records] == [
         'a client sent an unknown field "temprature": did you mean "temperature"?'
     ]
-    for number in range(100):
-        told(f"max_tokens{number}")
+    assert post(**{f"max_tokens{n}": 1 for n in range(20)}).count("did you mean") == 3
+    for number in range(20, 60):
+        post(**{f"max_tokens{number}": 1})
     assert len(caplog.records) == 32

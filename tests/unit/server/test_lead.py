@@ -50,7 +50,7 @@ def test_the_list_of_models(client: TestClient, make_lead: MakeLead) -> None:
     assert_error(client.get("/v1/models/gpt"), 404, "'gpt'")
     named = client_of(make_lead(alias="org/name"))
     assert named.get("/v1/models/org/name").json()["id"] == write(named).json()["model"] == "org/name"
-    assert write(named, model="scripted").status_code == 404
+    assert write(named, model="scripted").json()["model"] == "org/name"
 
 
 def test_the_properties(client: TestClient, make_lead: MakeLead, monkeypatch: pytest.MonkeyPatch) -> None:

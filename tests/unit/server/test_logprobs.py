@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.llama.model import Model
-from duo.server.logprobs import AnswerLogprobs
+from duo.server.response_formatter import LogprobsFormatter
 from duo.spec.types import Step, TokenLogprobs
 from tests.scripted import TEXT, ScriptedSlot
 from tests.serving import assert_error
@@ -41,11 +41,11 @@ def step(*tokens: int, shown: Sequence[bytes], top: Sequence[int] = (), logprob:
     return Step(tokens, 0, tuple(shown), logprobs=logprobs)
 
 
-def answer(*, chat: bool = True) -> AnswerLogprobs:
-    return AnswerLogprobs(cast("Model", Spelled()), chat=chat)
+def answer(*, chat: bool = True) -> LogprobsFormatter:
+    return LogprobsFormatter(cast("Model", Spelled()), chat=chat)
 
 
-def taken(logprobs: AnswerLogprobs, *steps: Step) -> Any:
+def taken(logprobs: LogprobsFormatter, *steps: Step) -> Any:
     for one in steps:
         logprobs.push(one)
     return json.loads(msgspec.json.encode(logprobs.take()))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.server.parts import AnswerFormat, Part, Parts
+from duo.server.answer_parser import AnswerFormat, AnswerParser, Part
 
 TOOLS = AnswerFormat(has_tools=True)
 MAY_THINK, THINKS = AnswerFormat(thinks=False), AnswerFormat(thinks=True)
@@ -22,7 +22,7 @@ CALL = ("f", '{"a": 1}')
 
 
 def parse(form: AnswerFormat, pieces: Iterable[str]) -> list[Part]:
-    parts, found = Parts(form), []
+    parts, found = AnswerParser(form), []
     for piece in pieces:
         found += parts.push(piece)
     return found + parts.end()
@@ -127,7 +127,7 @@ def test_a_call_after_what_is_none() -> None:
 
 
 def test_text_is_held_back_only_while_it_may_be_a_tag_or_the_space_before_one() -> None:
-    parts = Parts(AnswerFormat(thinks=False, has_tools=True))
+    parts = AnswerParser(AnswerFormat(thinks=False, has_tools=True))
     pieces = [" ", "<th", "e", "\n", "<", "tool", "box", "<tool_call>", "no", "<tool_call>{", "}"]
     shown = ["", "", " <the", "", "", "", "\n<toolbox", "", "<tool_call>no", "", ""]
     assert ["".join(part.text for part in parts.push(piece)) for piece in pieces] == shown

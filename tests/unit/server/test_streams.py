@@ -9,12 +9,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from duo.errors import DecodeError, UsageError
-from duo.server import bodies
-from duo.server.bodies import MOST_BODY
+from duo.server.api import TokenizeBody
+from duo.server.api_error import ApiError
 from duo.server.lead import Lead
+from duo.server.parse_request import MAX_BODY, RequestWork
 from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.conftest import metric
@@ -92,15 +95,18 @@ def test_a_client_that_does_not_read_holds_up_no_other(lead: Lead, client: TestC
     run(scenario)
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
-def test_a_body_that_does_not_come_times_out(lead: Lead, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_S", 0.01)
-
+def test_a_body_that_does_not_come_times_out() -> None:
     async def scenario() -> None:
-        exchange = Exchange(lead.app, path)
-        exchange.send(b'{"prompt"')
-        assert await exchange.status() == 408
-        assert error_of(await exchange.body())["type"] == "invalid_request_error"
+        unsent = asyncio.Event()
+
+        async def receive() -> Message:
+            await unsent.wait()
+            return {}
+
+        request = Request({"type": "http", "headers": []}, receive)
+        with pytest.raises(ApiError, match=r"not received within 0\.01 seconds") as refused:
+            await RequestWork(1).parse_request(request, TokenizeBody, body_s=0.01)
+        assert refused.value.status == 408
 
     run(scenario)
 
@@ -118,23 +124,23 @@ def test_a_client_that_disconnects_within_its_body_is_no_fault(lead: Lead, caplo
 
 def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
     async def scenario() -> None:
-        announced = Exchange(lead.app, headers={"Content-Length": str(MOST_BODY + 1)})
+        announced = Exchange(lead.app, headers={"Content-Length": str(MAX_BODY + 1)})
         assert await announced.status() == 413
-        assert str(MOST_BODY) in error_of(await announced.body())["message"]
+        assert str(MAX_BODY) in error_of(await announced.body())["message"]
         assert announced.n_received == 0
         chunked = Exchange(lead.app, "/tokenize")
         for _ in range(20):
             chunked.send(bytes(2**20))
         assert await chunked.status() == 413
         await chunked.task
-        assert chunked.n_received == MOST_BODY + 2**20
+        assert chunked.n_received == MAX_BODY + 2**20
 
     run(scenario)
 
 
 def test_the_largest_body(client: TestClient) -> None:
     body = b'{"tokens": ['
-    body += b" " * (MOST_BODY - len(body) - 2) + b"]}"
+    body += b" " * (MAX_BODY - len(body) - 2) + b"]}"
     assert client.post("/detokenize", content=body).json() == {"content": ""}
     assert_error(client.post("/detokenize", content=body + b" "), 413)
 

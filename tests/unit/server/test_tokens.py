@@ -10,9 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from duo.errors import ClosedError
-from duo.server import tokens
-from duo.server.bodies import MOST_OPTIONS
+from duo.server import parse_request
 from duo.server.lead import Lead
+from duo.server.parse_request import MAX_OPTIONS
 from tests.scripted import N_CTX, N_VOCAB, ScriptedModel, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.exchange import Exchange
@@ -68,7 +68,7 @@ def test_the_longest_text_is_tokenised(client: TestClient, slot: ScriptedSlot) -
 
 
 def test_many_tokens(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_TOKENS", 5000)
+    monkeypatch.setattr(parse_request, "MAX_TOKENS", 5000)
     text = "a" * 5000
     items = client.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
     assert "".join(item["piece"] for item in items) == text
@@ -81,8 +81,8 @@ def test_many_tokens(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("field", ["tools", "logit_bias", "json_schema", "unknown"])
 def test_only_the_text_of_a_request_may_be_large(client: TestClient, field: str) -> None:
-    nested = f"[{'[],' * (MOST_OPTIONS // 3)}[]]"
-    said = f"at most {MOST_OPTIONS} bytes besides its text"
+    nested = f"[{'[],' * (MAX_OPTIONS // 3)}[]]"
+    said = f"at most {MAX_OPTIONS} bytes besides its text"
     for body in (f'{{"prompt": "a", "{field}": {nested}}}', f'{{"{field}": {nested}, "prompt": "a", "{field}": []}}'):
         assert_error(client.post("/v1/completions", content=body), 413, said)
     twice = f'{{"prompt": {nested}, "prompt": "a"}}'

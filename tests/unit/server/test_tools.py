@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from duo.config import ModelConfig
 from duo.errors import UsageError
-from duo.link.guard import ApiError
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
-from duo.server.tools import Calls, NamedFunction, NamedTool, Tool, until
+from duo.server.api import NamedFunction, NamedTool, Tool
+from duo.server.api_error import ApiError
+from duo.server.chat_prompt import Calls, until
 from tests.gguf_files import tiny_llama
 
 WEATHER = {

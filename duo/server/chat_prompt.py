@@ -1,68 +1,60 @@
-"""Tools: the functions that the model may call in a chat, and the grammar of its answer."""
+"""The prompt of a chat, and the calls of tools that its answer may have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
 
 import msgspec
 
-from duo.link.guard import ApiError
-from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, THINK
+from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
 from duo.llama.grammar import schemas_grammar
-
-MOST_TOOLS = 256
-
-FunctionName = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}(?!\n)$")
-]  # nothing that JSON or GBNF escapes
+from duo.llama.model import Model
+from duo.server.api import ChatBody, Function, NamedTool, Tool, ToolChoice
+from duo.server.api_error import ApiError
+from duo.server.parse_request import MAX_OPTIONS, check_text
 
 
-class Function(msgspec.Struct):
-    """A function that the model may call. `parameters`: the JSON schema of an object."""
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The prompt of a chat. `thinks`: whether it ends inside a thought; None: the model is not known to think."""
 
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    text: str
+    thinks: bool | None
+    calls: Calls | None  # None: the answer has none
 
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema of the arguments. Raises ApiError if they are not an object."""
-        parameters = {"properties": {}} if self.parameters is None else self.parameters
-        schema = {"type": "object", **parameters}
-        if schema["type"] != "object":
-            raise ApiError(400, f"tools: the parameters of {self.name!r} must be a JSON schema of type object")
-        return schema
-
-
-class Tool(msgspec.Struct):
-    """A tool."""
-
-    function: Function
-    type: Literal["function"] = "function"
-
-    def plain(self) -> dict[str, Any]:
-        """The tool for the chat template; complete, as templates expect it."""
-        function = self.function
-        described = {"name": function.name, "description": function.description or "", "parameters": function.schema}
-        return {"type": self.type, "function": described}
-
-
-class NamedFunction(msgspec.Struct):
-    """`tool_choice.function`."""
-
-    name: str
+    @classmethod
+    def of(cls, body: ChatBody, model: Model, n_ctx: int) -> ChatPrompt:
+        """Raises ApiError if the chat is invalid, and PromptError if the model's template refuses it."""
+        if not body.messages:
+            raise ApiError(400, "messages must not be empty")
+        calls = Calls.of(body.tools, body.tool_choice, is_parallel=body.parallel_tool_calls is not False)
+        given = [call.function.arguments for message in body.messages for call in message.tool_calls or ()]
+        if sum(len(bytes(arguments)) for arguments in given) > MAX_OPTIONS:
+            raise ApiError(413, f"the arguments of tool_calls may have at most {MAX_OPTIONS} bytes")
+        messages = [message.plain() for message in body.messages]
+        tools = [tool.plain() for tool in body.tools or ()]
+        options = body.chat_template_kwargs or {}
+        if reserved := [name for name in RESERVED if name in options]:
+            raise ApiError(400, f"chat_template_kwargs must not have {reserved[0]!r}")
+        # A template may copy each text often. Nothing else in a message is long.
+        check_text(msgspec.json.encode([messages, tools, options]).decode(), model, n_ctx, is_prompt=False)
+        template = model.tool_template if tools else model.chat_template
+        if tools:
+            _check_tools(template, parses=calls is not None)
+        prompt = template.render(messages, tools, options)
+        check_text(prompt, model, n_ctx)
+        return cls(prompt, prompt.rstrip().endswith(THINK) if template.has_thoughts else None, calls)
 
 
-class NamedTool(msgspec.Struct):
-    """A `tool_choice` that names the function to call."""
-
-    function: NamedFunction
-    type: Literal["function"] = "function"
-
-
-ToolChoice = Literal["auto", "none", "required"] | NamedTool
+def _check_tools(template: ChatTemplate, *, parses: bool) -> None:
+    """Raise ApiError if the model cannot be told about tools, or calls them in a format that is not parsed."""
+    if not template.supports_tools:
+        message = "this model's chat template has no tools: use a model that was trained for them, such as Qwen3"
+        raise ApiError(400, f"{message}, or ask for JSON with response_format")
+    if parses and not template.has_json_calls:
+        message = "this model's chat template writes tool calls in a format that duo does not parse"
+        raise ApiError(400, f"{message}: it parses that of Hermes and Qwen, JSON between <tool_call> and </tool_call>")
 
 
 @dataclass(frozen=True, slots=True)

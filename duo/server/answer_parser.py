@@ -1,4 +1,4 @@
-"""Parts: the reasoning, the content and the tool calls in the text of a chat's answer. Pure."""
+"""AnswerParser: finds the reasoning, the content and the tool calls in the text of a chat's answer. Pure."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Part(NamedTuple):
     call: ToolCall | None = None
 
 
-class Parts:
+class AnswerParser:
     """Takes the text of an answer piece by piece; what may be a tag or a call waits until that is known.
 
     The tags are those of Hermes and Qwen. White space around reasoning and calls belongs to nothing. What looks like a
     call but is not complete or valid is content.
     """
 
-    def __init__(self, format: AnswerFormat) -> None:  # noqa: A002 - as in Shape
+    def __init__(self, format: AnswerFormat) -> None:  # noqa: A002
         self._thinks = bool(format.thinks)
         self._has_tools = format.has_tools
         self._state: Callable[[], bool] = self._in_text if format.thinks is None else self._at_start

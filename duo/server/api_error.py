@@ -1,0 +1,111 @@
+"""ApiError, and the responses to requests that fail, in OpenAI's format."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from duo.errors import BusyError, ClosedError, PromptError, UsageError
+from duo.link.guard import error_body
+from duo.link.messages import ROUTE
+
+STOPPING = "the server is stopping"
+WARNING = "duo.warning"  # in the scope of a request: what to tell the client besides the response
+_MAX_MESSAGE = 500
+
+log = logging.getLogger("duo.server")
+
+
+class ApiError(Exception):
+    """An error response in OpenAI's format."""
+
+    def __init__(self, status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+
+    @classmethod
+    def of(cls, error: BaseException) -> ApiError:
+        """The response for an error of a request or of its text."""
+        match error:
+            case ApiError():
+                return error
+            case ClosedError():
+                return cls(503, STOPPING, "unavailable_error")
+            case BusyError():
+                return cls(503, str(error), "unavailable_error")
+            case UsageError() | PromptError():
+                return cls(400, str(error))
+            case RecursionError():
+                return cls(400, "the request is nested too deeply")
+        return cls(500, f"the generation failed: {error}", "server_error")
+
+    def body(self) -> dict[str, object]:
+        """The JSON body."""
+        return error_body(self.status, str(self)[:_MAX_MESSAGE], self.kind, self.code)  # it may quote the request
+
+    def response(self, more: Mapping[str, str] | None = None) -> Response:
+        """The response, with additional headers."""
+        headers = dict(more or {})
+        if self.status == 503:
+            headers["Retry-After"] = "1"
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return json_response(self.body(), self.status, headers)
+
+
+# What requests may raise besides faults of the server
+EXPECTED = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
+
+
+def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response with a JSON body."""
+    return Response(msgspec.json.encode(document), status, headers, "application/json")
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """The response for a request that could not be served."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # never sent
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, _advice(request, error)).response(error.headers)
+    refused = ApiError.of(error)
+    if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason
+        refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.kind, refused.code)
+    return refused.response()
+
+
+async def on_fault(request: Request, error: Exception) -> Response:
+    """The response for a fault of the server, which is logged."""
+    log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
+    return ApiError(500, f"internal error: {type(error).__name__}", "server_error").response()
+
+
+def _advice(request: Request, error: HTTPException) -> str:
+    """What is wrong with the path or the method, and what would not be."""
+    path = request.url.path[:100]
+    if error.status_code == 404:
+        return f"there is no {path!r}; the endpoints are {_endpoints(request.app.routes)}"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "").split(", ")
+        return f"{path} does not accept {request.method[:20]!r}: use {' or '.join(sorted(allowed))}"
+    return str(error.detail)
+
+
+def _endpoints(routes: Iterable[BaseRoute]) -> str:
+    """The paths by their methods, each once."""
+    paths = defaultdict(list)
+    known = [r for r in routes if isinstance(r, Route) and r.include_in_schema and r.path != ROUTE]
+    for route in known:
+        if not any(other.path == f"/v1{route.path}" for other in known):
+            method = "POST" if "POST" in (route.methods or ()) else "GET"
+            paths[method].append(route.path.replace(":path}", "}"))
+    return "; ".join(f"{method} {', '.join(found)}" for method, found in paths.items())

@@ -1,0 +1,207 @@
+"""GenerationService: passes clients' requests to an engine, and its steps to the clients."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from duo.engine.engine import Engine
+from duo.engine.slot import TextRequest
+from duo.engine.stream import AsyncSteps
+from duo.errors import BusyError
+from duo.link.remote_drafts import RemoteDrafts
+from duo.server.api_error import STOPPING, ApiError, json_response
+from duo.server.generation_request import GenerationRequest
+from duo.server.metrics import ServerMetrics
+from duo.server.response_formatter import ResponseFormatter
+from duo.spec.types import Step
+
+LOADING = "the model is still loading"
+
+
+class GenerationService:
+    """The generations that clients have requested, once there is an engine."""
+
+    def __init__(
+        self,
+        drafts: RemoteDrafts,
+        n_queue: int,
+        on_step: Callable[[Step], None],
+        on_text: Callable[[TextRequest], None],
+    ) -> None:
+        self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
+        self.stopped = threading.Event()
+        self.n_queue = n_queue
+        self.on_submit: Callable[[int, TextRequest], None] | None = None  # with each text and its number
+        self._on_step = on_step
+        self._on_text = on_text
+        self.loaded: Engine | None = None  # the engine, also after stop()
+        self._requests: dict[TextRequest, int] = {}  # that have not ended, and their numbers
+        self._n_submitted = 0
+
+    @property
+    def n_texts(self) -> int:
+        """Number of texts that are being generated or wait in the queue."""
+        return self.loaded.n_texts if self.loaded is not None else 0
+
+    def unfinished(self) -> dict[TextRequest, int]:
+        """The texts that have not ended, in the order in which they were requested, and their numbers."""
+        return self._requests.copy()
+
+    def is_unfinished(self, request: TextRequest) -> bool:
+        """Whether a text has not ended. If it has, its metrics are complete."""
+        return request in self._requests
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Raises BusyError before it is loaded and after stop()."""
+        if self.loaded is None or self.stopped.is_set():
+            raise BusyError(STOPPING if self.stopped.is_set() else LOADING)
+        return self.loaded
+
+    def stop(self) -> None:
+        """End all texts and reject further requests. From any thread."""
+        self.stopped.set()
+        if self.loaded is not None:
+            self.loaded.fail(BusyError(STOPPING), self._requests)
+
+    async def respond(self, request: Request, wanted: GenerationRequest, model_name: str) -> Response:
+        """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
+        engine = self.engine
+        if engine.n_texts > self.n_queue:
+            raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
+        text, steps = self._submit(engine, wanted)
+        formatter = ResponseFormatter(wanted, text, engine.slot.target, model_name)
+        try:
+            async with steps.while_connected(request):
+                first = await steps.first()
+                if not wanted.streams:
+                    found = await steps.all(first)
+                    if wanted.config.n_logprobs is None:
+                        return json_response(formatter.whole(found))
+                    return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))  # many
+        except BaseException:
+            engine.cancel(text)
+            raise
+        return EventStream(_stream(first, steps, formatter), lambda: engine.cancel(text))
+
+    def _submit(self, engine: Engine, wanted: GenerationRequest) -> tuple[TextRequest, ClientSteps]:
+        """Queue a text."""
+        steps = ClientSteps()
+
+        def put(step: Step) -> None:
+            steps.put(step)
+            self._on_step(step)
+
+        def end(error: BaseException | None) -> None:
+            try:
+                # A request that was cancelled in the queue does not count.
+                if text.metrics.n_prompt or not isinstance(error, BusyError | None):
+                    self.metrics.add(text.metrics, text.n_cached)
+                    self._on_text(text)
+            finally:
+                self._requests.pop(text, None)
+                steps.end(error)
+
+        text = TextRequest(wanted.prompt, wanted.config, put)
+        self._n_submitted += 1
+        self._requests[text] = self._n_submitted
+        try:
+            engine.submit(text, end)
+        except BaseException:
+            self._requests.pop(text, None)
+            raise
+        if self.on_submit is not None:
+            self.on_submit(self._n_submitted, text)
+        return text, steps
+
+
+class ClientSteps(AsyncSteps):
+    """The steps of a text, on the server's thread, with detection of a disconnect."""
+
+    _disconnect: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def while_connected(self, request: Request) -> AsyncIterator[None]:
+        """Inside the block, waiting for steps raises ClientDisconnect when the client has disconnected."""
+
+        async def wait() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            self.wake()
+
+        self._disconnect = asyncio.create_task(wait())
+        try:
+            yield
+        finally:
+            self._disconnect.cancel()
+            self._disconnect = None
+
+    async def first(self) -> list[Step] | None:
+        """The next steps, before the response has begun. Raises ApiError if the text failed, or ClientDisconnect."""
+
+        def is_disconnected() -> bool:
+            return self._disconnect is not None and self._disconnect.done()
+
+        try:
+            steps = await self.next(is_disconnected)
+        except Exception as error:
+            raise ApiError.of(error) from None
+        if steps is None and is_disconnected():
+            raise ClientDisconnect
+        return steps
+
+    async def all(self, first: list[Step] | None) -> list[Step]:
+        """All steps, beginning with the `first` ones. Raises what first() raises."""
+        found, steps = [], first
+        while steps is not None:
+            found += steps
+            steps = await self.first()
+        return found
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `close` is always called at the end, even if the response never began."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        # The last header turns off buffering in nginx.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(pieces, media_type="text/event-stream", headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+async def _stream(first: list[Step] | None, steps: ClientSteps, formatter: ResponseFormatter) -> AsyncIterator[bytes]:
+    """The text as server-sent events, beginning with the `first` steps."""
+    for document in formatter.begin():
+        yield _event(document)
+    try:
+        new = first
+        while new is not None:
+            if documents := [document for step in new for document in formatter.push(step)]:
+                yield b"".join(map(_event, documents))
+            new = await steps.next()
+    except Exception as error:  # of the generation: the status has been sent already
+        yield _event(ApiError.of(error).body())
+    else:
+        for document in formatter.end():
+            yield _event(document)
+    yield b"data: [DONE]\n\n"
+
+
+def _event(document: object) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(document)

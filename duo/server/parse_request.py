@@ -1,0 +1,174 @@
+"""Receives the body of a request and parses it, within limits, and tells the client about misspelt names of fields."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import anyio
+import msgspec
+from starlette.requests import Request
+
+from duo.errors import BusyError
+from duo.llama.model import Model
+from duo.server.api_error import WARNING, ApiError
+
+log = logging.getLogger("duo.server")
+
+MAX_BODY = 8 * 1024 * 1024  # bytes
+MAX_OPTIONS = 2**19  # bytes of a request that are not its text
+BODY_S = 30.0  # for a client to send the body
+LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
+MAX_TOKENS = 2**20  # in one request
+_MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
+_MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
+# llama.cpp's SentencePiece copies all tokens so far for each character that the vocabulary does not have: 2 s.
+_MAX_COPIES = 2**36
+_PARSED_AT_ONCE = 2**16  # bytes that are parsed in less than a millisecond
+_MAX_CONVERSIONS = 2  # of JSON schemas at a time: each may take a core for a second
+
+# Fields of other servers. Many clients send them, and they resemble fields that mean something else.
+_OTHERS = {
+    "chat_template", "min_tokens", "models", "parse_tool_calls", "reasoning_effort", "temperature_last", "tool_ids",
+    "top_a", "top_logprobs",
+}  # fmt: skip
+_SYNONYMS = {"max_length": "max_tokens", "stop_sequences": "stop", "temp": "temperature"}
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{1,39}")  # can be sent in a header
+_MAX_COMPARED = 32  # unknown fields of one request
+_SIMILAR = 0.8  # difflib's ratio
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class RequestWork:
+    """Processes requests on other threads: large ones one after the other, so that they do not delay small ones."""
+
+    def __init__(self, n_queue: int) -> None:
+        """`n_queue`: most requests that wait until their schema is converted."""
+        self._n_queue = n_queue
+        self._large = anyio.CapacityLimiter(1)
+        self._conversions = anyio.CapacityLimiter(_MAX_CONVERSIONS)
+        self._n_conversions = 0  # that run or wait
+        self._logged: set[str] = set()  # misspelt names, each once and few, so that no client fills the log
+
+    async def run(self, n_bytes: int, work: Callable[[], T]) -> T:
+        """The result of `work` on a request of `n_bytes`. Raises what it raises."""
+        return await anyio.to_thread.run_sync(work, limiter=self._large if n_bytes > LARGE else None)
+
+    async def convert(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which converts a JSON schema. Raises what it raises, or BusyError."""
+        if self._n_conversions - _MAX_CONVERSIONS > self._n_queue:
+            raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
+        self._n_conversions += 1
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=self._conversions)
+        finally:
+            self._n_conversions -= 1
+
+    async def parse_request(self, request: Request, kind: type[R], body_s: float = BODY_S) -> tuple[R, int]:
+        """The body of a request, and its size in bytes. Notes in its scope what the client should know.
+
+        Raises ApiError if it is invalid, too large, or was not received within `body_s`.
+        """
+        data = bytearray()
+        try:
+            if int(request.headers.get("content-length", 0)) > MAX_BODY:
+                raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
+            with anyio.fail_after(body_s):
+                async for chunk in request.stream():
+                    data += chunk
+                    if len(data) > MAX_BODY:
+                        raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
+        except TimeoutError:
+            raise ApiError(408, f"the body was not received within {body_s:g} seconds") from None
+
+        def parse() -> R:
+            try:
+                if len(data) > MAX_OPTIONS:
+                    _check_size(data)
+                request.scope[WARNING] = self._misspelt(data, kind)
+                return msgspec.json.decode(data, type=kind)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
+                raise ApiError(400, f"invalid request: {error}") from None
+
+        parsed = parse() if len(data) <= _PARSED_AT_ONCE else await self.run(len(data), parse)
+        return parsed, len(data)
+
+    def _misspelt(self, body: bytearray, kind: type[msgspec.Struct]) -> str | None:
+        """What to tell the client about the names of the fields in `body`, and the log."""
+        hints = misspelt(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), kind.__struct_encode_fields__)
+        for name, hint in hints.items():
+            if name not in self._logged and len(self._logged) < _MAX_COMPARED:
+                self._logged.add(name)
+                log.warning("a client sent an %s", hint)
+        return "; ".join([*hints.values()][:3]) or None
+
+
+def misspelt(names: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """The names that are misspellings of `known` fields, each with what to tell about it.
+
+    Other servers' fields are not mistakes, so a name that resembles no field is ignored.
+    """
+    plain = {_plain(field): field for field in known}
+    known = set(plain.values())
+    plain |= {_plain(synonym): field for synonym, field in _SYNONYMS.items() if field in known}
+    found = {}
+    for name in [name for name in names if name not in known][:_MAX_COMPARED]:
+        if name not in _OTHERS and _NAME.fullmatch(name):
+            for nearest in difflib.get_close_matches(_plain(name), plain, 1, _SIMILAR):
+                found[name] = f'unknown field "{name}": did you mean "{plain[nearest]}"?'
+    return found
+
+
+def _plain(name: str) -> str:
+    """In topP, top-p and top_p the same."""
+    return re.sub(r"[._-]", "", name).lower()
+
+
+class _LargeFields(msgspec.Struct):
+    """The fields of requests that may be large, not decoded."""
+
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    tokens: msgspec.Raw = msgspec.Raw()
+
+
+def _check_size(body: bytearray) -> None:
+    """Raise ApiError if too much of `body` is not text: megabytes of nested values take a second to decode."""
+    text = msgspec.json.decode(body, type=_LargeFields)
+    n_text = max(len(bytes(raw)) for raw in (text.messages, text.prompt, text.content, text.tokens))
+    if len(body) - n_text > MAX_OPTIONS:
+        raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")
+
+
+def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True) -> None:
+    """Raise ApiError if `text` takes too long to tokenise, or is a prompt that cannot fit `n_ctx` tokens."""
+    n_bytes = len(text.encode("utf-8", "replace"))
+    if is_prompt and n_bytes > n_ctx * model.longest_token:
+        message = f"the prompt has {n_bytes} bytes, too many for the context {n_ctx}"
+        raise ApiError(400, message, code="context_length_exceeded")
+    most = max(_MAX_TEXT, _MAX_PER_TOKEN * n_ctx)
+    if n_bytes > most:
+        raise ApiError(400, f"the text has {n_bytes} bytes: at most {most} can be tokenised in one request")
+    if n_bytes > LARGE and (n_unknown := model.n_unknown(text)) * n_bytes > _MAX_COPIES:
+        message = f"{n_unknown} characters of the text are not in the vocabulary: a text of {n_bytes} bytes may have"
+        raise ApiError(400, f"{message} at most {_MAX_COPIES // n_bytes} of them")
+
+
+def checked_tokens(tokens: Sequence[object], model: Model) -> list[int]:
+    """The tokens of a request. Raises ApiError if they are invalid."""
+    if len(tokens) > MAX_TOKENS:
+        raise ApiError(400, f"too many tokens: at most {MAX_TOKENS} are allowed")
+    if len(tokens) > 1 and not isinstance(tokens[0], int):
+        raise ApiError(400, "several prompts in one request are not supported")
+    found, n_vocab = [], model.n_vocab
+    for token in tokens:
+        if not isinstance(token, int) or not 0 <= token < n_vocab:
+            raise ApiError(400, f"no token {str(token)[:40]!r} in a vocabulary of {n_vocab}")
+        found.append(token)
+    return found

@@ -1,0 +1,253 @@
+"""ResponseFormatter: a text as the JSON of OpenAI's chats and completions, whole or in the chunks of a stream."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from duo.engine.slot import TextRequest
+from duo.engine.text import CONTEXT_FULL, LIMIT
+from duo.llama.model import Model
+from duo.server.answer_parser import AnswerParser, Part
+from duo.server.api import Json
+from duo.server.generation_request import GenerationRequest
+from duo.spec.types import Step, TokenLogprobs
+
+_TARGET = "target"  # beside the names of sources
+_MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
+
+
+class ResponseFormatter:
+    """Formats one text, as whole() or as what begin(), push() and end() yield."""
+
+    def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
+        self._text = text
+        self._is_chat = wanted.is_chat
+        self._wants_usage = wanted.wants_usage
+        self._head: Json = {
+            "id": f"{'chatcmpl' if wanted.is_chat else 'cmpl'}-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": model_name,
+        }
+        self._parser = AnswerParser(wanted.format)
+        has_logprobs = wanted.config.n_logprobs is not None
+        self._logprobs = LogprobsFormatter(model, chat=wanted.is_chat) if has_logprobs else None
+        self._sources = SourceRuns() if wanted.wants_sources else None
+        self._n_calls = 0
+
+    def whole(self, steps: Sequence[Step]) -> Json:
+        """The answer as one document."""
+        text = b"".join(piece for step in steps for piece in step.pieces).decode("utf-8", "replace")
+        parts = [*self._parser.push(text), *self._parser.end()]
+        calls = [self._call(part) for part in parts if part.call is not None]
+        reasoning = "".join(part.text for part in parts if part.is_reasoning)
+        content = "".join(part.text for part in parts if not part.is_reasoning)
+        answer: Json = {"text": content}
+        if self._is_chat:
+            message: Json = {"role": "assistant", "content": None if calls and not content else content}
+            others: Json = {"reasoning_content": reasoning, "tool_calls": calls}
+            answer = {"message": message | {name: value for name, value in others.items() if value}}
+        logprobs = None
+        if self._logprobs is not None:
+            for step in steps:
+                self._logprobs.push(step)
+            logprobs = self._logprobs.take()
+        return {
+            **self._head,
+            "object": "chat.completion" if self._is_chat else "text_completion",
+            "choices": [_choice(answer, logprobs, self._finish_reason())],
+            "usage": _usage(self._text),
+            "timings": _timings(self._text),
+        }
+
+    def begin(self) -> Iterator[Json]:
+        """The chunks before the text."""
+        if self._is_chat:
+            yield self._chunk([_choice({"delta": {"role": "assistant", "content": ""}})])
+
+    def push(self, step: Step) -> Iterator[Json]:
+        """The chunks for the next step."""
+        if self._logprobs is not None:
+            self._logprobs.push(step)
+        if self._sources is not None:
+            self._sources.push(step)
+        return map(self._part, self._parser.push(step.text))
+
+    def end(self) -> Iterator[Json]:
+        """The chunks at the end of the text."""
+        yield from map(self._part, self._parser.end())
+        nothing: Json = {"delta": {}} if self._is_chat else {"text": ""}
+        last = self._chunk([_choice(nothing, self._new_logprobs(), self._finish_reason())])
+        yield last | {"timings": _timings(self._text)}
+        if self._wants_usage:
+            yield self._chunk([]) | {"usage": _usage(self._text)}
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        return {
+            **self._head, "object": "chat.completion.chunk" if self._is_chat else "text_completion", "choices": choices,
+        }  # fmt: skip
+
+    def _part(self, part: Part) -> Json:
+        if part.call is not None:
+            content: Json = {"delta": {"tool_calls": [{"index": self._n_calls, **self._call(part)}]}}
+        elif self._is_chat:
+            content = {"delta": {"reasoning_content" if part.is_reasoning else "content": part.text}}
+        else:
+            content = {"text": part.text}
+        document = self._chunk([_choice(content, self._new_logprobs())])
+        if self._sources is not None:
+            document["duo"] = self._sources.take(part.start, len(part.text))
+        return document
+
+    def _call(self, part: Part) -> Json:
+        """OpenAI's `tool_calls` entry, with a new id."""
+        assert part.call is not None
+        self._n_calls += 1
+        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": part.call._asdict()}
+
+    def _finish_reason(self) -> str:
+        """OpenAI's `finish_reason`. As in llama-server, a limit is first."""
+        if self._text.metrics.stop in (LIMIT, CONTEXT_FULL):
+            return "length"
+        return "tool_calls" if self._n_calls else "stop"
+
+    def _new_logprobs(self) -> Json | None:
+        """The logprobs since the last chunk, if there are any."""
+        found = self._logprobs.take() if self._logprobs is not None else {}
+        return found if any(found.values()) else None
+
+
+def _choice(content: Json, logprobs: Json | None = None, finish: str | None = None) -> Json:
+    return {"index": 0, **content, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _usage(text: TextRequest) -> Json:
+    """OpenAI's `usage`."""
+    n_prompt, n_text = len(text.prompt), sum(step.n_tokens for step in text.metrics.steps)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_text,
+        "total_tokens": n_prompt + n_text,
+        "prompt_tokens_details": {"cached_tokens": text.n_cached},
+    }
+
+
+def _timings(request: TextRequest) -> Json:
+    """llama-server's `timings`."""
+    statistics = request.metrics.statistics()
+    prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
+    n_read = len(request.prompt) - request.n_cached
+    timings: Json = {
+        "cache_n": request.n_cached,
+        "prompt_n": n_read,
+        "prompt_ms": 1000 * prompt.seconds,
+        "prompt_per_token_ms": 1000 * prompt.seconds / n_read,
+        "prompt_per_second": n_read / prompt.seconds if prompt.seconds else None,
+        "predicted_n": text.tokens,
+        "predicted_ms": 1000 * text.seconds,
+        "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
+        "predicted_per_second": text.tokens_per_s,
+    }
+    if sources := [source for source in (draft, statistics.lookup) if source is not None]:
+        timings["draft_n"] = sum(source.verified for source in sources)
+        timings["draft_n_accepted"] = sum(source.accepted for source in sources)
+    return timings
+
+
+class SourceRuns:
+    """Where the characters of a text come from: the draft, the lookup, or the target itself."""
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[str, int]] = deque()  # source and number of characters, from `_start` on
+        self._start = 0
+        self._n_tokens = 0
+
+    def push(self, step: Step) -> None:
+        """The next step of the text."""
+        self._n_tokens += len(step.tokens)
+        n = len(step.text)
+        n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
+        self._runs += [(step.source.value, n_drafted), (_TARGET, n - n_drafted)]
+
+    def take(self, start: int, n: int) -> Json:
+        """A chunk's field `duo`: the tokens since the last chunk, and the runs of `n` characters from `start` on."""
+        self._skip(start - self._start)
+        tokens, self._n_tokens = self._n_tokens, 0
+        return {"tokens": tokens, "sources": self._skip(n)}
+
+    def _skip(self, n: int) -> list[tuple[str, int]]:
+        """Remove the next `n` characters; their runs."""
+        found: list[tuple[str, int]] = []
+        self._start += n
+        while n:
+            source, length = self._runs.popleft()
+            if length > n:
+                self._runs.appendleft((source, length - n))
+            if taken := min(n, length):
+                before = found.pop()[1] if found and found[-1][0] == source else 0
+                found.append((source, before + taken))
+            n -= taken
+        return found
+
+
+class LogprobsFormatter:
+    """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string."""
+
+    def __init__(self, model: Model, *, chat: bool) -> None:
+        """`chat`: the JSON of a chat, otherwise that of a completion."""
+        self._model = model
+        self._is_chat = chat
+        self._waiting: deque[TokenLogprobs] = deque()
+        self._n_shown = 0  # bytes of the text so far
+        self._n_before = 0  # bytes before the first of `waiting`
+        self._n_characters = 0  # complete characters in these
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, step: Step) -> None:
+        """The next step of the text, also one that shows nothing."""
+        self._waiting += step.logprobs
+        self._n_shown += sum(map(len, step.pieces))
+
+    def take(self) -> Json:
+        """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown.
+
+        A completion's `text_offset` counts the characters of the answer.
+        """
+        found: list[TokenLogprobs] = []
+        offsets = []
+        while self._waiting and self._n_before < self._n_shown:
+            found.append(self._waiting.popleft())
+            offsets.append(self._n_characters)
+            piece = self._model.piece(found[-1].token)
+            self._n_before += len(piece)
+            self._n_characters += len(self._characters.decode(piece))
+        if self._is_chat:
+            entries = [
+                {**self._entry(token, logprob), "top_logprobs": [self._entry(*other) for other in top]}
+                for token, logprob, top in found
+            ]
+            return {"content": entries, "refusal": None}
+        return {
+            "tokens": [self._name(logprobs.token) for logprobs in found],
+            "token_logprobs": [max(logprobs.logprob, _MIN_LOGPROB) for logprobs in found],
+            "top_logprobs": [self._by_text(logprobs) for logprobs in found],
+            "text_offset": offsets,
+        }
+
+    def _entry(self, token: int, logprob: float) -> Json:
+        piece = self._model.piece(token)
+        return {"token": self._name(token), "logprob": max(logprob, _MIN_LOGPROB), "bytes": list(piece) or None}
+
+    def _by_text(self, logprobs: TokenLogprobs) -> dict[str, float]:
+        """As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest."""
+        found: dict[str, float] = {}
+        for token, logprob in logprobs.top:
+            found.setdefault(self._name(token), max(logprob, _MIN_LOGPROB))
+        return found | {self._name(logprobs.token): max(logprobs.logprob, _MIN_LOGPROB)}
+
+    def _name(self, token: int) -> str:
+        """The text of a token, also of a special one, which has no bytes in a text."""
+        return (self._model.piece(token) or self._model.spelling([token])).decode("utf-8", "replace")
