@@ -8,7 +8,6 @@ DuoError                  exit status 1
 ├── DownloadError         a model could not be downloaded
 ├── LinkError             a lead and a remote draft cannot work together
 ├── DeviceError           a device, or the RPC server that provides it, is unavailable or does not answer
-├── TraceError            a file is not a trace written by duo
 ├── BusyError             too many requests are queued, or the engine is closing
 ├── DecodeError           llama.cpp rejected a batch
 │   ├── DecodeAborted     the decode was aborted on request
@@ -59,10 +58,6 @@ class LinkError(DuoError):
 
 class DeviceError(DuoError):
     """A device, or the RPC server that provides it, is unavailable, has failed or does not answer."""
-
-
-class TraceError(DuoError):
-    """A file is not a trace written by duo."""
 
 
 class BusyError(DuoError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duo.diagnose.trace import LANES
@@ -66,17 +65,6 @@ def timeline(axes: Axes, events: Sequence[Event], start: float, end: float) -> N
     axes.set_xlabel("ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-
-
-def plot(path: Path, events: Sequence[Event], start: float, end: float, title: str = "") -> None:
-    """Write a timeline to an image file, in the format of its suffix. Raises OSError, UsageError without matplotlib."""
-    n_lanes = len({event.lane for event in events if event.start < end and event.end > start})
-    figure = new_figure(12, 1.4 + 0.6 * n_lanes)
-    axes = figure.add_subplot()
-    timeline(axes, events, start, end)
-    figure.suptitle(title, x=0.01, ha="left", fontsize="medium", parse_math=False)  # names may contain $
-    figure.legend(loc="outside lower left", ncols=len(COLOURS), frameon=False, handlelength=1, columnspacing=1.2)
-    figure.savefig(path, dpi=150)
 
 
 def _clipped(event: Event, start: float, end: float) -> tuple[float, float]:

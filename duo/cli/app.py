@@ -75,7 +75,9 @@ def _chosen(options: RunOptions) -> Callable[[RunOptions], int]:
     if options.version:
         return lambda options: commands.about.show_versions(verbose=options.verbose)
     if options.list_devices:
-        return commands.devices.show_devices
+        from duo.cli.devices import show_devices  # noqa: PLC0415 - it loads llama.cpp
+
+        return show_devices
     if options.conversation and not options.single_turn:
         return commands.chat.converse
     return _run
@@ -149,14 +151,8 @@ _command("plan", lambda: options.plan.PlanOptions, lambda: commands.plan.plan,
          "Predict the speed with a draft from decode times, for any hardware.")
 _command("list", lambda: options.list_models.ListOptions, lambda: commands.list_models.list_models,
          "List the models in the caches of duo and Hugging Face, and which can draft for which.")
-_command("profile", lambda: options.profile.ProfileOptions, lambda: commands.profile.profile,
-         "List, show or reset what was learned about pairs of models on this machine.")
 _command("tune", lambda: options.tune.TuneOptions, lambda: commands.tune.tune,
-         "Measure two models on this machine, report whether a draft pays, and save the result for later runs.",
-         closable=False)
-_command("suggest", lambda: options.suggest.SuggestOptions, lambda: commands.suggest.suggest,
-         "Measure which draft makes a model fastest on this machine: those in the caches, and those that you name.",
-         closable=False)
+         "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft.")
 _command("check", lambda: options.check.CheckOptions, lambda: commands.check.check,
          "Check that a draft does not change the text: generate the same texts with and without it.",
          closable=False)
@@ -164,8 +160,6 @@ _command("bench", lambda: options.bench.BenchOptions, lambda: commands.bench.ben
          "Benchmark plain decoding, duo and llama.cpp's programs with these models on this machine.")
 _command("doctor", lambda: options.doctor.DoctorOptions, lambda: commands.doctor.doctor,
          "Describe this installation, its problems, and the commands that fix them.")
-_command("trace", lambda: options.trace.TraceOptions, lambda: commands.trace.trace,
-         "Summarize where the time of a run went, from the file of `duo --trace`, and plot it.")
 _command("chat", lambda: options.chat.ChatOptions, lambda: commands.chat.chat,
          "Chat with a model in this process, or on an OpenAI-compatible server such as `duo lead`.")
 _command("lead", lambda: options.lead.LeadOptions, lambda: _lead,

@@ -27,7 +27,7 @@ _MEANINGS: dict[str, dict[str, str | None]] = {
     "threads": {"-1": None}, "threads_batch": {"-1": None}, "threads_draft": {"-1": None},
 }  # fmt: skip
 # Commands for which llama.cpp's flags are answered; the empty name is `duo` itself.
-_WITH_FLAGS = ("", "bench", "chat", "check", "demo", "lead", "suggest", "tune")
+_WITH_FLAGS = ("", "bench", "chat", "check", "lead", "tune")
 
 
 class WholeNames:

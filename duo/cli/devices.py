@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.engine import EngineOptions
+from duo.cli.options.run import RunOptions
 from duo.cli.remedies import CUDA, RPC, best_backend, build_with
 from duo.cli.terminal.console import warn
 from duo.diagnose.host import read_host
@@ -16,6 +17,24 @@ from duo.llama.backends import built_gpu_backends, hiding_variables
 from duo.llama.connections import resolved
 from duo.llama.devices import CPU, gpus, list_devices
 from duo.llama.library import supports_rpc
+from duo.llama.rpc import add_server
+
+
+def show_devices(options: RunOptions) -> int:
+    """`duo --list-devices`: print the devices of this machine and of --rpc and --rpcd. Returns the exit status.
+
+    Warns if a GPU is expected but missing. Raises DeviceError.
+    """
+    servers = (*(options.rpc or ()), *(options.rpc_draft or ()))
+    check_rpc(servers)
+    for server in servers:
+        add_server(server, options.rpc_timeout)
+    for device in list_devices():
+        free, total = device.memory
+        print(f"{device.name}: {device.description} ({total / 2**20:.0f} MiB, {free / 2**20:.0f} MiB free)")  # noqa: T201
+    if why := no_gpu_found():
+        warn(why)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,7 @@ def draft_hint(slot: Slot) -> str:
     if draft is None:
         return ""
     if os.path.realpath(target.path) == os.path.realpath(draft.path):
-        return (
-            "the draft is the same file as the target, so it cannot make it faster: use a smaller model (duo suggest)"
-        )
+        return "the draft is the same file as the target, so it cannot make it faster: use a smaller model (duo tune)"
     if draft.n_bytes >= target.n_bytes:
         sizes = f"{draft.n_bytes / 1e6:.0f} MB, the target {target.n_bytes / 1e6:.0f} MB"
         return f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?"

@@ -196,7 +196,7 @@ NOT_HERE = {
 
 # Refused flags that ask these commands for what they do anyway.
 HARMLESS_FOR = {
-    "-cnv": ("chat",), "-i": ("chat",), "-no-cnv": ("bench", "check", "demo", "lead", "suggest", "tune"),
+    "-cnv": ("chat",), "-i": ("chat",), "-no-cnv": ("bench", "check", "lead", "tune"),
 }  # fmt: skip
 
 

@@ -10,6 +10,10 @@ from duo.cli.arguments import nearest
 _NAME = "-hf USER/REPO:QUANT"
 # What to say about a word that needs no arguments.
 _WORDS = {
+    "suggest": "`duo tune -m FILE`, without -md, measures which draft is fastest",
+    "profile": "`duo tune --list` lists what was learned about pairs of models, `duo tune --reset NAME` forgets it",
+    "trace": "`duo -v` says where the time went; Perfetto (https://ui.perfetto.dev) opens the file of --trace",
+    "devices": "`duo --list-devices` lists the devices, `duo doctor` says what is wrong with them",
     "serve": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
     "server": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
     "ps": "duo has no service in the background: a model is loaded while its command runs; `duo list` shows all models",

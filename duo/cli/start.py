@@ -14,7 +14,7 @@ duo runs a large language model (a GGUF file) faster, with a small draft model t
   duo -m main.gguf -md draft.gguf -p "Once"     complete a text (--chat: answer a question)
   duo lead -m main.gguf -md draft.gguf          a server with an OpenAI-compatible API
   duo tune -m main.gguf -md draft.gguf          is it faster with this draft, on this machine?
-  duo suggest -m main.gguf                      which draft is the fastest for this model?
+  duo tune -m main.gguf                         which draft is the fastest for this model?
   duo list                                      the models on this machine
 
 From Hugging Face: -hf USER/REPO:QUANT instead of -m, -hfd instead of -md. llama.cpp's flags work.

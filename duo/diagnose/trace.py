@@ -10,24 +10,17 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from duo.diagnose.records import Records
-from duo.engine.metrics import BranchRecord, Event, Metrics, Resolution, StepRecord
-from duo.errors import TraceError
-from duo.models.files import MIB, read_path
-from duo.spec.schedule import Schedule
-from duo.spec.types import Source
+from duo.engine.metrics import BranchRecord, Metrics, Resolution, StepRecord
 
 BRANCHES = "branches"
 LANES = {"target": 1, "draft": 2, "remote draft": 3, BRANCHES: 4}
-_HIT, _MISS = "hit", "miss"
 _EVERY_S = 0.5  # interval of writes
-_MAX_BYTES = 512 * MIB  # of a file to read: in memory it takes several times as many
 _RATE_STEPS = 16  # steps over which the rate is averaged
 
 
@@ -96,7 +89,7 @@ class TraceFile:
         if isinstance(record, BranchRecord):
             args = {"tokens": record.n_branches, "opened": record.n_opened}
             return self._span(BRANCHES, "branch", record.start, record.end, **args)
-        name, ts = _HIT if record.hit else _MISS, self._ns(record.time) / 1000
+        name, ts = "hit" if record.hit else "miss", self._ns(record.time) / 1000
         return _event("i", name, LANES[BRANCHES], ts=ts, s="t", args={"position": record.position})
 
     def _step(self, step: StepRecord) -> Iterator[bytes]:
@@ -127,83 +120,3 @@ def _lane_name(lane: str) -> bytes:
 
 def _event(phase: str, name: str, lane: int, **more: Any) -> bytes:
     return b",\n" + msgspec.json.encode({"ph": phase, "name": name, "pid": 1, "tid": lane, **more})
-
-
-@dataclass(slots=True)
-class Recording:
-    """The contents of a trace; times in seconds from its start."""
-
-    events: list[Event] = field(default_factory=list)
-    steps: list[StepRecord] = field(default_factory=list)
-    branches: list[BranchRecord] = field(default_factory=list)
-    resolutions: list[Resolution] = field(default_factory=list)
-    about: dict[str, Any] = field(default_factory=dict)
-    whole: bool = True  # False: the last line is truncated
-
-
-class _Args(msgspec.Struct):
-    name: str = ""
-    about: dict[str, Any] = {}
-    tokens: int = 0
-    candidates: int = 0
-    accepted: int = 0
-    schedule: Schedule = Schedule.OFF
-    source: Source = Source.DRAFT
-    opened: int = 0
-    position: int = 0
-
-
-class _Line(msgspec.Struct):
-    """One event of the file; times in microseconds."""
-
-    ph: str
-    name: str
-    tid: int
-    args: _Args
-    ts: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    dur: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-
-
-def read_trace(path: Path) -> Recording:
-    """Read a trace written by duo, which may be truncated. Raises TraceError."""
-    try:
-        lines = read_path(path, _MAX_BYTES).split(b"\n")
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    recording, lanes = Recording(), dict[int, str]()
-    for i, line in enumerate(lines):
-        if line in (b"[", b"]", b""):
-            continue
-        try:
-            _take(recording, lanes, msgspec.json.decode(line.rstrip(b","), type=_Line))
-        except (ValueError, RecursionError) as error:
-            if i < len(lines) - 1 or isinstance(error, msgspec.ValidationError):
-                raise TraceError(f"{path} is not a trace written by duo: line {i + 1} is invalid") from None
-            recording.whole = False
-    if "target" not in lanes.values():
-        raise TraceError(f"{path} is not a trace written by duo: it has no target lane")
-    recording.events.sort(key=lambda event: (event.start, -event.end))
-    return recording
-
-
-def _take(recording: Recording, lanes: dict[int, str], line: _Line) -> None:
-    """Add an event. Raises ValidationError if duo does not write such events."""
-    args = line.args
-    if line.name == "process_name":
-        recording.about = args.about
-    elif line.name == "thread_name":
-        lanes[line.tid] = args.name
-    elif line.ph == "X":
-        lane = lanes.get(line.tid, "")
-        # The name is printed later, so it must not contain terminal control characters.
-        if lane not in LANES or not line.name.isprintable():
-            raise msgspec.ValidationError(line.name)
-        start, end = line.ts / 1e6, line.ts / 1e6 + line.dur / 1e6
-        recording.events.append(Event(lane, line.name, start, end, args.tokens))
-        if line.name == "commit":
-            step = StepRecord(start, end, args.candidates, args.accepted, args.tokens, args.schedule, args.source)
-            recording.steps.append(step)
-        elif lane == BRANCHES:
-            recording.branches.append(BranchRecord(start, end, args.tokens, args.opened))
-    elif line.ph == "i" and lanes.get(line.tid) == BRANCHES:
-        recording.resolutions.append(Resolution(line.ts / 1e6, args.position, line.name == _HIT))

@@ -104,6 +104,7 @@ class DraftStatistics:
     accept_rate_by_position: list[float]  # by position in the batch
     decodes_by_candidates: list[int]  # target decodes that verified 0, 1, … candidates
     ms_per_token: float | None
+    computed_s: float  # time in which it computed, since the first token
     hidden: float | None  # share of the draft's time in which the target computed concurrently
     unused: float | None  # share of the drafted tokens that were not accepted; None if those are tokens of another kind
     error: str | None  # why it failed
@@ -283,6 +284,7 @@ class Metrics:
             accept_rate_by_position=_by_position(steps),
             decodes_by_candidates=self._decodes_by_candidates(),
             ms_per_token=_mean_ms([event for event in self.draft_events if event.name == "draft"]),
+            computed_s=overlap(drafting, [(self.steps[0].end, self.steps[-1].end)]) if self.steps else 0.0,
             hidden=_rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
             unused=_rate(n_drafted - n_accepted, n_drafted) if self.vocabulary != TRANSLATED else None,
             error=self.draft_error,

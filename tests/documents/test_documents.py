@@ -58,8 +58,8 @@ NOT_RUN = {
     r"^PATH=.* duo bench": "needs what that has built: tests/process/cli/test_bench.py runs it where it is there",
 }
 
-MEASURES = ("tune", "suggest", "check", "bench")  # they take minutes with models that write sense
-SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4", "suggest": "-n 8"}
+MEASURES = ("tune", "check", "bench")  # they take minutes with models that write sense
+SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4"}
 BUSY = "try again when"  # the machine is idle
 MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
 
@@ -92,17 +92,15 @@ def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     tiny_llama(folder / "tiny.gguf")
     (folder / "machine.json").write_text(json_block(ROOT / "docs" / "benchmarking.md"))
     target, draft = demo_pair
-    _shell(f"duo -m {target} -md {draft} -p Once -n 8 --trace {folder}/trace.json", folder)
+    _shell(f"duo -m {target} -md {draft} -p Once -n 8", folder)
     return {"main.gguf": str(target), "draft.gguf": str(draft)} | {
-        name: str(folder / name) for name in ("prompt.txt", "keys", "token", "tiny.gguf", "trace.json", "machine.json")
+        name: str(folder / name) for name in ("prompt.txt", "keys", "token", "tiny.gguf", "machine.json")
     }
 
 
 def _here(command: Command, names: dict[str, str]) -> str:
     """The command with what there is here, and shorter."""
     text = command.text
-    if re.match(r"duo trace ", text):
-        text = text.replace("trace.json", names["trace.json"])
     for name in ("main.gguf", "draft.gguf"):
         stands_in = "tiny.gguf" if re.match(rf"duo ({'|'.join(MEASURES)}) ", text) else name
         text = text.replace(f" {name}", f" {names[stands_in]}")
@@ -125,7 +123,7 @@ def _shell(text: str, folder: Path) -> None:
         timeout=300,
         check=False,
     )
-    # duo doctor says with 1 that something is wrong with this machine; tune and suggest, that it is busy.
+    # duo doctor says with 1 that something is wrong with this machine; tune, that it is busy.
     may_fail = text.startswith("duo doctor") or BUSY in done.stderr
     assert done.returncode in ((0, 1) if may_fail else (0,)), f"{text}\n{done.stderr}"
 

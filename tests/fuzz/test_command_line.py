@@ -35,8 +35,8 @@ TEXTS = (
     "", " ", "٣", "0x10", "1_000", "1.5", "9" * 5000, "1,2,3", "0-1", "5+1e308", "1e308,1e308", "nan,1", "auto", "all",
     "none", "a:99999999", "\udcff", "[" * 2000, "🙂" * 9,
 )  # fmt: skip
-CLOSING = ("doctor", "list", "profile")  # take no values
-AGAIN = ("demo",)  # has the options of a run
+CLOSING = ("doctor", "list")  # take no values
+AGAIN = ("demo",)  # has some of the options of a run
 VERDICTS = ("check", "doctor")  # may end with status 1 and no error
 
 
@@ -104,7 +104,7 @@ def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
     """Runs the command in a fork of a process that has imported it, in an empty directory."""
     code = (
         "import duo.cli.commands.check, duo.cli.commands.bench, duo.cli.commands.lead, duo.cli.commands.back\n"
-        "import duo.cli.commands.plan, duo.cli.commands.chat, duo.cli.commands.trace, duo.cli.commands.rpc_server\n"
+        "import duo.cli.commands.plan, duo.cli.commands.chat, duo.cli.commands.rpc_server\n"
         "from tests.fuzz.gguf_child import main\nmain()"
     )
     child = subprocess.Popen(

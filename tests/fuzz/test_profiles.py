@@ -1,4 +1,4 @@
-"""Damaged profiles, caches, traces and statistics: none changes a text or ends a run; each counts as none, or is said.
+"""Damaged profiles, caches and statistics: none changes a text or ends a run; each counts as none, or is said.
 
 Bytes are flipped, cut and inserted, and valid documents are changed in their structure.
 """
@@ -18,14 +18,9 @@ import pytest
 
 import duo
 from duo.cli.commands.plan import plan
-from duo.cli.commands.profile import _list as table_of_profiles
-from duo.cli.commands.profile import show
-from duo.cli.commands.trace import render
+from duo.cli.commands.saved_profiles import describe, table
 from duo.cli.options.plan import PlanOptions
 from duo.config import EngineConfig
-from duo.diagnose.shares import end_of, where_it_went
-from duo.diagnose.trace import TraceFile, read_trace
-from duo.engine.metrics import Metrics
 from duo.engine.threads import kept_threads, plan_threads, tuned_threads
 from duo.models import hub
 from duo.models.profiles import Profile, saved_profiles
@@ -169,7 +164,7 @@ def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], batch: i
         other_key = json.dumps(good | {"for": mutated(draw, good["for"])}).encode()
         profile.path.write_bytes(other_key if draw.random() < 0.7 else variant(draw, good))
         (saved,) = saved_profiles()
-        for line in (saved.name, *table_of_profiles([saved]), *show(saved)):
+        for line in (saved.name, *table([saved]), *describe(saved)):
             assert line.isprintable()
 
 
@@ -196,43 +191,6 @@ def test_the_text_of_a_run_with_a_damaged_profile(pair: tuple[Path, Path], tmp_p
         document = json.loads(path.read_bytes())
         assert document["for"] == json.loads(good)["for"]
         Policy(16, 32).restore(document["policy"])
-
-
-@BATCHES
-def test_a_damaged_trace(tmp_path: Path, batch: int) -> None:
-    """It is summarized, or refused as a trace."""
-    path, metrics = tmp_path / "trace.json", Metrics(started=0.0)
-    with mock.patch("time.perf_counter", return_value=0.0):
-        trace = TraceFile(path, metrics, {"target": "target.gguf"})
-    _record(metrics)
-    trace.close()
-    good = path.read_bytes()
-    for draw in draws(batch):
-        path.write_bytes(_with_another_line(draw, good) if draw.random() < 0.6 else damaged(draw, good))
-        assert "\n" not in refusal(lambda: _summarize(path))
-
-
-def _summarize(path: Path) -> None:
-    recording = read_trace(path)
-    if end := end_of(recording):
-        assert all(line.isprintable() for line in render(where_it_went(recording, 0.0, end)))
-
-
-def _record(metrics: Metrics) -> None:
-    from duo.engine.metrics import Event, StepRecord
-    from duo.spec.schedule import Schedule
-
-    for i in range(4):
-        metrics.events.append(Event("target", "decode", i / 10, i / 10 + 0.05, 3))
-        metrics.draft_events.append(Event("draft", "draft", i / 10, i / 10 + 0.02, 1))
-        metrics.steps.append(StepRecord(i / 10 + 0.05, i / 10 + 0.06, 2, 1, 2, Schedule.ASYNC))
-
-
-def _with_another_line(draw: Random, good: bytes) -> bytes:
-    lines = good.split(b"\n")
-    i = draw.randrange(1, len(lines) - 2)
-    lines[i] = json.dumps(mutated(draw, json.loads(lines[i].rstrip(b",").removeprefix(b"[")))).encode() + b","
-    return b"\n".join(lines)
 
 
 @BATCHES

@@ -9,12 +9,9 @@ from tests.unit.cli.runner import duo
 _COMMANDS = (
     "list",
     "plan",
-    "profile",
     "tune",
-    "suggest",
     "check",
     "demo",
-    "trace",
     "lead",
     "back",
     "bench",

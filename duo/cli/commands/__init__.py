@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "about", "back", "bench", "chat", "check", "devices", "doctor", "lead", "list_models", "plan", "profile",
-    "rpc_server", "run", "suggest", "trace", "tune",
+    "about", "back", "bench", "chat", "check", "doctor", "lead", "list_models", "plan", "rpc_server", "run",
+    "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -17,16 +17,12 @@ if TYPE_CHECKING:
         bench,
         chat,
         check,
-        devices,
         doctor,
         lead,
         list_models,
         plan,
-        profile,
         rpc_server,
         run,
-        suggest,
-        trace,
         tune,
     )
 else:

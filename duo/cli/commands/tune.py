@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from duo.cli.commands.compare_drafts import compare_drafts, plain, prompts_of
 from duo.cli.commands.plan import Prospects, foretell, render, sufficient
-from duo.cli.load import loaded
+from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
+from duo.cli.load import check_usage, loaded
 from duo.cli.options.tune import TuneOptions
-from duo.cli.prompts import PROMPTS
+from duo.cli.terminal import report
 from duo.cli.terminal.console import progress_bar, say
-from duo.cli.terminal.files import blame
+from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
@@ -28,8 +30,7 @@ from duo.errors import UsageError
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
-_N_TEXTS = 3
-_N_TEXT = 48  # tokens generated after each of them
+_N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table
 
 
@@ -49,36 +50,58 @@ class Tuned:
 
 
 def tune(options: TuneOptions) -> int:
-    """Measure, print and save. Returns the exit status. Raises DuoError."""
+    """Measure a pair, compare drafts, or show or remove what was learned. Returns the exit status. Raises DuoError."""
+    names = [str(name) for name in options.names or ()]
+    if options.lists or options.reset:
+        if options.lists and options.reset:
+            raise UsageError("--list and --reset: use only one")
+        return list_profiles(names) if options.lists else reset_profiles(names)
     send_log(verbose=options.verbose, file=options.log_file)
-    if not options.has_draft:
-        raise UsageError("nothing to tune without a draft: name one with -md or -hfd")
+    check_writable(options.json, "--json")
+    options.model_names()
+    check_usage(options)
+    return compare_drafts(options) if names or not options.has_draft else _tune_pair(options)
+
+
+def _tune_pair(options: TuneOptions) -> int:
+    """Measure a pair, print what it means, and save it. Returns the exit status."""
+    given = [name for name, n in (("-t", options.threads), ("-td", options.threads_draft)) if n is not None]
+    if given:
+        say(f"duo: without effect here: {', '.join(given)}: the best numbers of threads are measured")
+        options = replace(options, threads=None, threads_draft=None)
     with loaded(options) as engine:
         slot = engine.slot
+        prompts = prompts_of(options, engine)
         if slot.can_speculate:
-            engine.call(lambda slot: slot.reserve(0, 0))
+            engine.call(lambda slot: slot.reserve(max(_N_CTX, *map(len, prompts)), options.predict))
         if slot.draft is None:
             say("One of these models cannot roll back its cache, so a draft cannot be used: omit -md.")
             return 0
         if slot.profile is None:
             raise UsageError("no directory to save the profile in: set DUO_CONFIG")
-        measured = _measure(engine)
+        measured = _measure(engine, prompts, options.predict)
         profile = slot.profile
+        facts = report.facts(slot, plain(options)) if options.json else {}
     if isinstance(measured, int):
         say("duo: interrupted: nothing was saved")
         return measured
     tuned = choose(measured)
     prospects = tuned.prospects
+    threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
+    result = {"policy": tuned.policy.state(), "threads": threads}
     said = [*describe(measured), "", *render(prospects), "", *advise(measured, tuned, prospects)]
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]
         said.append("Nothing was saved: try again when the machine is idle.")
     else:
-        threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
         with blame("the profile", profile.path):
-            profile.save({"policy": tuned.policy.state(), "threads": threads})
+            profile.save(result)
         said.append(f"Saved in {profile.path}, which later runs load (unless --no-profile).")
     print("\n".join(said))  # noqa: T201 - the output
+    if options.json:
+        forecast = {schedule.value: rate for schedule, rate in prospects.rates.items()}
+        with blame("--json", options.json):
+            report.write_json(options.json, facts | result | {"forecast_tokens_per_s": forecast})
     return 0
 
 
@@ -185,9 +208,8 @@ def _acceptance(measured: Measurements) -> float:
     return sum(right for _, right in measured.scores) / len(measured.scores)
 
 
-def _measure(engine: Engine) -> Measurements | int:
+def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> Measurements | int:
     """All measurements; the exit status after Ctrl-C."""
-    texts = [engine.tokenize(text) for text in PROMPTS[:_N_TEXTS]]
     cores = usable_cores()
     stop = threading.Event()
     with progress_bar() as show, on_interrupt(stop.set) as interrupt:
@@ -201,13 +223,13 @@ def _measure(engine: Engine) -> Measurements | int:
             on_cpu = slot.target.places == ON_CPU
             branches = [n for n in N_SEQUENCES if n <= 1 + context.n_branches]
             n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
-            n_jobs = len(texts) + math.ceil(n_groups * len(SIZES))
+            n_jobs = len(prompts) + math.ceil(n_groups * len(SIZES))
             meter = Meter(slot.target_cache.context, context, show, stop, n_jobs, _note, tolerant=True)
-            times = meter.announce(cores, n_groups, len(texts) * _N_TEXT, on_cpu=on_cpu)
+            times = meter.announce(cores, n_groups, len(prompts) * n_text, on_cpu=on_cpu)
             expected_s, limit_s = map(math.ceil, times)
             _note(f"measuring takes about {expected_s} s, at most {limit_s} s")
             # The scores first: they do not depend on what else computes.
-            scored = [meter.accept(text, _N_TEXT, cores, slot.translation) for text in texts]
+            scored = [meter.accept(prompt, n_text, cores, slot.translation) for prompt in prompts]
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(branches))
             found.scores = [score for scores, _ in scored for score in scores]
             found.scale_draft(sum(ratio for _, ratio in scored) / len(scored))

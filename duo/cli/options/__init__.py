@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "back", "bench", "chat", "check", "demo", "doctor", "lead", "list_models", "plan", "profile", "rpc_server",
-    "suggest", "trace", "tune",
+    "back", "bench", "chat", "check", "demo", "doctor", "lead", "list_models", "plan", "rpc_server", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
         lead,
         list_models,
         plan,
-        profile,
         rpc_server,
-        suggest,
-        trace,
         tune,
     )
 else:

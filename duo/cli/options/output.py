@@ -47,4 +47,4 @@ class ReportOptions:
         "--json", panel=OUTPUT, metavar="FILE", help="Write all statistics to a file, as JSON.")] = None
     trace: Annotated[Path | None, option(
         "--trace", panel=OUTPUT, metavar="FILE",
-        help="Write a timeline of both models as Chrome trace JSON, for duo trace or Perfetto.")] = None
+        help="Write a timeline of both models as Chrome trace JSON, which Perfetto opens.")] = None

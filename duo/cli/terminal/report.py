@@ -171,6 +171,8 @@ def render_verbose(statistics: dict[str, Any], schedule: str = "auto", **conditi
         f"{_value(generation['tokens_per_decode'], '.2f')} tokens each, "
         f"waited {generation['waited_s']:.2f} s for the draft",
     ]
+    if generation["seconds"] and generation["target_ms_per_decode"]:
+        lines.append(f"time        {time_by_activity(generation, draft)}")
     if (sampling := statistics["sampling"])["temperature"]:
         lines.append(
             f"sampling    temperature {sampling['temperature']:g}, seed {sampling['seed']}, {sampling['mode']}"
@@ -192,6 +194,19 @@ def render_verbose(statistics: dict[str, Any], schedule: str = "auto", **conditi
     return "\n".join([*lines, last_line(generation)])
 
 
+def time_by_activity(generation: dict[str, Any], draft: dict[str, Any] | None) -> str:
+    """Where the time since the first token went, as shares of it."""
+    seconds, target_s = generation["seconds"], generation["decodes"] * generation["target_ms_per_decode"] / 1000
+    waited_s = generation["waited_s"]
+    rest_s = max(0.0, seconds - target_s - waited_s)
+    parts = {"target computes": target_s, "waits for the draft": waited_s, "rest": rest_s}
+    said = ", ".join(f"{name} {_percent(part_s / seconds)}" for name, part_s in parts.items() if part_s)
+    if draft and draft["computed_s"]:
+        share, concurrent = _percent(draft["computed_s"] / seconds), _percent(draft["hidden"])
+        said += f"; draft computes {share}, {concurrent} of that concurrently with the target"
+    return said
+
+
 def _cores(statistics: dict[str, Any]) -> str:
     """The cores that other programs have left to the decodes; empty if they have left all."""
     cores = statistics.get("cores")
@@ -205,8 +220,7 @@ def _draft_lines(draft: dict[str, Any]) -> list[str]:
     lines = [
         f"draft       {draft['drafted']} drafted, {draft['verified']} verified, {draft['accepted']} accepted "
         f"({_percent(draft['accept_rate'])}); {_percent(draft['unused'])} of the drafted never used",
-        f"            {_value(draft['ms_per_token'], '.2f')} ms/token, "
-        f"{_percent(draft['hidden'])} of it concurrent with the target",
+        f"            {_value(draft['ms_per_token'], '.2f')} ms/token",
     ]
     if positions:
         lines.append(f"            accepted by position, %: {positions}")

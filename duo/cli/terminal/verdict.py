@@ -93,10 +93,10 @@ def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
     smaller, better = _gain(curve, draft_ms / _SMALLER, pair, acceptance), _gain(curve, draft_ms, pair, excellent)
     if max(smaller, better) >= _WORTH:
         if smaller >= better or not was_scored:
-            return f"{needs}; try a smaller one (duo suggest)"
-        return f"{100 * acceptance:.0f} % of its tokens are right; try one more like the target (duo suggest)"
+            return f"{needs}; try a smaller one (duo tune)"
+        return f"{100 * acceptance:.0f} % of its tokens are right; try one more like the target (duo tune)"
     if _gain(curve, draft_ms / _SMALLER, pair, excellent) >= _WORTH:
-        return f"{needs}; try a smaller and better one (duo suggest)"
+        return f"{needs}; try a smaller and better one (duo tune)"
     if _gain(curve, 0.0, pair, acceptance) >= _WORTH:
         remedy = "try a much smaller one" if apart else "it may pay on another device (-devd) or machine (duo back)"
         return f"{needs}; {remedy}"

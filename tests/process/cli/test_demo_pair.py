@@ -73,8 +73,9 @@ def test_a_draft_with_another_kind_of_vocabulary(tiny: Path, demo_pair: tuple[Pa
 
 @pytest.mark.usefixtures("demo_pair")
 def test_the_demo_rewrites_a_letter() -> None:
-    run = duo("demo", "--offline", "-n", "8", "--exact", "--display-prompt", *ONE_EACH)
+    run = duo("-m", "demo", "-n", "8", "--exact", "--display-prompt", *ONE_EACH)
     assert (run.status, run.n_tokens) == (0, 8)
+    assert duo("demo", "-n", "2").n_tokens == 2
     said = run.stderr.splitlines()[:2]
     assert said[0] == "duo: using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0"
     assert said[1].startswith("duo: no prompt given (-p, -f): Rewrite this letter ")

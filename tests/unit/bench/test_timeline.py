@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from duo.bench.timeline import COLOURS, new_figure, plot, timeline
+from duo.bench.timeline import COLOURS, new_figure, timeline
 from duo.engine.metrics import Event
 
 EVENTS = [
@@ -32,10 +30,3 @@ def test_each_model_that_computed_has_a_lane() -> None:
     assert (rows["decode"], rows["draft"]) == ({0}, {2}), "the draft's lane is below"
     assert [text.get_text() for text in axes.texts] == ["3", "5"]
     assert len(set(COLOURS.values())) == len(COLOURS)
-
-
-@pytest.mark.parametrize(("name", "begins"), [("p.svg", b"<?xml"), ("p.png", b"\x89PNG"), ("p.pdf", b"%PDF")])
-def test_the_file_format_follows_the_suffix(tmp_path: Path, name: str, begins: bytes) -> None:
-    pytest.importorskip("matplotlib")
-    plot(tmp_path / name, EVENTS, 0.0, 0.2, "a title")
-    assert (tmp_path / name).read_bytes().startswith(begins)

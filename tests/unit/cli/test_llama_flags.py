@@ -69,7 +69,7 @@ def test_a_flag_that_asks_for_what_duo_does_anyway(name: str, capsys: pytest.Cap
         assert capsys.readouterr().err == f"duo: without effect here: {name}\n"
 
 
-@pytest.mark.parametrize("command", ["bench", "chat", "check", "demo", "lead", "suggest", "tune"])
+@pytest.mark.parametrize("command", ["bench", "chat", "check", "lead", "tune"])
 def test_other_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = names(command)
     for name in sorted(set(WITHOUT_EFFECT) - set(own)):
@@ -94,7 +94,7 @@ def test_a_single_turn_is_one_answer_in_the_chat_template() -> None:
 
 
 def test_a_conversation_is_one_command() -> None:
-    for command, flag in (("demo", "-cnv"), ("bench", "-i"), ("tune", "--interactive"), ("lead", "--conversation")):
+    for command, flag in (("bench", "-i"), ("tune", "--interactive"), ("lead", "--conversation")):
         assert_refused(duo(command, flag), f"{flag}: to chat: duo chat -m FILE", status=2)
     assert read("chat", "-cnv", "-i") == []
     assert read("bench", "-no-cnv") == []

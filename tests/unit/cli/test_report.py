@@ -26,8 +26,8 @@ DRAFTED: dict[str, Any] = PLAIN | {
     | {"tokens_per_s": 15.0, "decodes": 8, "tokens_per_decode": 1.875, "tokens_by_schedule": {"sync": 5, "async": 10}},
     "draft": {
         "drafted": 20, "verified": 12, "accepted": 7, "accept_rate": 7 / 12, "accept_rate_by_position": [0.75, 0.25],
-        "decodes_by_candidates": [2, 0, 6], "ms_per_token": 20.0, "hidden": 0.8, "unused": 0.65, "error": None,
-        "vocabulary": "shared", "lost_to_translation": 0, "branches": None,
+        "decodes_by_candidates": [2, 0, 6], "ms_per_token": 20.0, "computed_s": 0.45, "hidden": 0.8, "unused": 0.65,
+        "error": None, "vocabulary": "shared", "lost_to_translation": 0, "branches": None,
     },
     "policy": {
         "schedule": "async", "schedules": ["async", "sync", "off"], "changes": [], "rate": 14.0,
@@ -54,6 +54,7 @@ def test_a_plain_run() -> None:
         "first token 0.61 s\n"
         "generated   16 tokens in 1.50 s, 10.0 tokens/s; stopped: token limit\n"
         "target      15 decodes, 100.00 ms each, 1.00 tokens each, waited 0.00 s for the draft\n"
+        "time        target computes 100.0 %\n"
         "memory      1234 MB at most\n"
         "tokens: 16 tps: 10.000"
     )
@@ -74,9 +75,11 @@ def test_a_drafted_run_says_what_the_draft_did_and_whether_it_paid() -> None:
         f"gain    {FASTER}",
     ]
     assert render_verbose(DRAFTED | SAMPLED).splitlines()[4:] == [
+        "time        target computes 53.3 %, rest 46.7 %; draft computes 30.0 %, 80.0 % of that concurrently with the "
+        "target",
         "sampling    temperature 0.8, seed 7, coupled",
         "draft       20 drafted, 12 verified, 7 accepted (58.3 %); 65.0 % of the drafted never used",
-        "            20.00 ms/token, 80.0 % of it concurrent with the target",
+        "            20.00 ms/token",
         "            accepted by position, %: 75 25",
         "            decodes × candidates verified: 2 × 0, 6 × 2",
         "schedule    5 tokens sync, 10 tokens async; forecast in tokens/s: off 10.0, async 16.0",

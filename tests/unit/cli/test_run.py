@@ -21,8 +21,8 @@ KEYS = {
     "prompt": "tokens seconds tokens_per_s",
     "generation": "tokens seconds tokens_per_s time_to_first_token_s decodes tokens_per_decode target_ms_per_decode "
     "waited_s tokens_by_schedule stop",
-    "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token hidden "
-    "unused error vocabulary lost_to_translation branches",
+    "draft": "drafted verified accepted accept_rate accept_rate_by_position decodes_by_candidates ms_per_token "
+    "computed_s hidden unused error vocabulary lost_to_translation branches",
     "memory": "peak_bytes",
     "cores": "all now fewest",
     "sampling": "temperature seed mode",
@@ -103,7 +103,7 @@ def test_the_log_appears_only_where_it_is_asked_for(tiny: Path, tmp_path: Path) 
     assert heads(to_file.stderr) == heads(plain.stderr)
     assert "llama_model_loader" in log.read_text()
     assert "llama_model_loader" in verbose.stderr
-    assert heads(verbose.stderr)[-6:] == ["prompt", "first", "generated", "target", "memory", "tokens:"]
+    assert heads(verbose.stderr)[-7:] == ["prompt", "first", "generated", "target", "time", "memory", "tokens:"]
     assert verbose.stdout == to_file.stdout == plain.stdout
 
 

@@ -22,7 +22,7 @@ def test_duo_alone_says_what_to_type_next(tmp_path: Path) -> None:
     assert (run.status, run.stderr, cache.exists()) == (0, "", False)
     assert len(run.text.splitlines()) <= 15
     assert max(map(len, run.text.splitlines())) <= 104
-    for words in ("duo demo", "duo chat -m", "duo -m", "duo lead", "duo tune", "duo suggest", "duo --help"):
+    for words in ("duo demo", "duo chat -m", "duo -m", "duo lead", "duo tune", "duo --help"):
         assert words in run.text
 
 

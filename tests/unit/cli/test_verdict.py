@@ -109,10 +109,10 @@ def test_a_draft_that_came_too_late() -> None:
 @pytest.mark.parametrize(
     ("curve", "draft_ms", "acceptance", "advice"),
     [
-        (CHEAP, 50.0, 0.6, "it needs half the target's time per token; try a smaller one (duo suggest)"),
-        (CHEAP, 120.0, 0.6, "it needs 1.2 times the target's time per token; try a smaller one (duo suggest)"),
-        (CHEAP, 10.0, 0.1, "10 % of its tokens are right; try one more like the target (duo suggest)"),
-        (CHEAP, 90.0, 0.1, "it needs 90 % of the target's time per token; try a smaller and better one (duo suggest)"),
+        (CHEAP, 50.0, 0.6, "it needs half the target's time per token; try a smaller one (duo tune)"),
+        (CHEAP, 120.0, 0.6, "it needs 1.2 times the target's time per token; try a smaller one (duo tune)"),
+        (CHEAP, 10.0, 0.1, "10 % of its tokens are right; try one more like the target (duo tune)"),
+        (CHEAP, 90.0, 0.1, "it needs 90 % of the target's time per token; try a smaller and better one (duo tune)"),
         (CHEAP, 600.0, 0.6, "it needs 6.0 times the target's time per token; it may pay on another device (-devd) or "
          "machine (duo back)"),
         (DEAR, 25.0, 0.6, "the target needs 5.0 times as long for 5 tokens as for one; omit the draft"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.errors import ModelError, TraceError
+from duo.errors import ModelError
 from duo.models.cache import work_folder
 from duo.models.files import MIB, read_own, read_path
 from duo.models.paths import check_gguf
@@ -67,10 +67,3 @@ def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
         read_own(tmp_path / "none", MIB)
     with pytest.raises(ModelError, match="a directory, not a GGUF file"):
         check_gguf(tmp_path)
-
-
-def test_an_endless_trace() -> None:
-    from duo.diagnose.trace import read_trace
-
-    with pytest.raises(TraceError, match="/dev/zero: it has more than 512 MiB"):
-        read_trace(Path("/dev/zero"))

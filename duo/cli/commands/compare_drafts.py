@@ -1,4 +1,4 @@
-"""`duo suggest`: which draft makes a target fastest on this machine."""
+"""`duo tune` without -md: which draft makes a target fastest on this machine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from typing import Any
 
 from duo.bench.prompts import built_in, rounds
 from duo.bench.texts import loops
-from duo.cli.load import check_usage, loaded
+from duo.cli.load import loaded
 from duo.cli.options.prompt import read_argument
-from duo.cli.options.suggest import SuggestOptions
+from duo.cli.options.tune import TuneOptions
 from duo.cli.terminal import report
 from duo.cli.terminal.console import progress_bar, say, with_options
-from duo.cli.terminal.files import blame, check_writable
+from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.log import send_log
-from duo.diagnose.suggest import DraftFigures, LookupFigures, Suggester, TargetFigures, replay_lookup
+from duo.diagnose.draft_comparison import (
+    DraftComparison,
+    DraftFigures,
+    LookupFigures,
+    TargetFigures,
+    replay_lookup,
+)
 from duo.diagnose.target_meter import Stopped
 from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
@@ -71,26 +76,20 @@ class Found:
         say(f"duo: {path} is left out: {reason}")
 
 
-def suggest(options: SuggestOptions) -> int:
+def compare_drafts(options: TuneOptions) -> int:
     """Measure and print a table. Returns the exit status. Raises DuoError."""
-    send_log(verbose=options.verbose, file=options.log_file)
-    check_writable(options.json, "--json")
-    options.model_names()
     if options.is_demo:
         with progress_bar() as bar:
             options = replace(options, model=demo_pair(bar, offline=options.offline)[0])
         say(f"duo: no model given (-m, -hf): using {options.model}")
-    check_usage(options)
-    own = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
-    texts = own or [prompt.text for prompt in rounds(built_in(), _N_TEXTS)]
     found, stop = Found(), threading.Event()
     with loaded(replace(options, model_draft=None, hf_repo_draft=None)) as engine:
-        prompts = [engine.tokenize(text if options.raw else _as_chat(engine, text)) for text in texts]
+        prompts = prompts_of(options, engine)
         with progress_bar() as show, on_interrupt(stop.set) as interrupt, suppress(Stopped):
             _measure(engine, options, prompts, found, show, stop)
         if stop.is_set():
             say("duo: interrupted" + ("" if found.target is None else ": the table has what was measured"))
-        facts = report.facts(engine.slot, _plain(options)) if options.json else {}
+        facts = report.facts(engine.slot, plain(options)) if options.json else {}
         target = engine.slot.target
         family = family_of((target.path.name, options.hf_repo or "", target.metadata("general.name") or ""))
     if found.target is not None:
@@ -98,13 +97,20 @@ def suggest(options: SuggestOptions) -> int:
         said = [*render(rows), "", advise(rows, _target_option(options))]
         tried = [path.name for path in (*found.drafts, *map(Path, found.skipped))]
         if rows[0].path is None and family is not None and not any(map(family.is_draft, tried)):  # none pays
-            compare = f" To compare it: duo suggest {_target_option(options)} -hfd {family.draft}"
+            compare = f" To compare it: duo tune {_target_option(options)} -hfd {family.draft}"
             said.append(family.advice + (compare if family.draft else ""))
         print("\n".join(said))  # noqa: T201 - the output
         if options.json:
             with blame("--json", options.json):
                 report.write_json(options.json, facts | _figures(found, rows))
     return interrupt.status
+
+
+def prompts_of(options: TuneOptions, engine: Engine) -> list[list[int]]:
+    """The tokens of the prompts to measure with, in the target's chat template unless they are raw."""
+    own = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
+    texts = own or [prompt.text for prompt in rounds(built_in(), _N_TEXTS)]
+    return [engine.tokenize(text if options.raw else _as_chat(engine, text)) for text in texts]
 
 
 def _as_chat(engine: Engine, text: str) -> str:
@@ -181,7 +187,7 @@ def advise(rows: Sequence[Row], target: str) -> str:
 
 def _measure(
     engine: Engine,
-    options: SuggestOptions,
+    options: TuneOptions,
     prompts: Sequence[Sequence[int]],
     found: Found,
     show: Show,
@@ -189,10 +195,10 @@ def _measure(
 ) -> None:
     """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
     target = engine.slot.target
-    make = partial(Suggester, target, options.engine_config(), prompts, options.predict, _note)
-    with engine.call(lambda _: make()) as suggester:
-        figures = engine.call(lambda _: suggester.measure_target(show, stop))
-        found.lookup = replay_lookup(figures, suggester.n_max)
+    make = partial(DraftComparison, target, options.engine_config(), prompts, options.predict, _note)
+    with engine.call(lambda _: make()) as comparison:
+        figures = engine.call(lambda _: comparison.measure_target(show, stop))
+        found.lookup = replay_lookup(figures, comparison.n_max)
         found.target = figures
         n_loops = sum(loops(engine.detokenize(text), engine.detokenize(prompt)) for prompt, text in figures.texts)
         if n_loops:
@@ -206,7 +212,7 @@ def _measure(
                 check_draft(path, target.path)
                 with _loaded_draft(path, options, show_draft, stop) as draft:
                     model = draft.slot.target
-                    result = engine.call(lambda _: suggester.measure_draft(model, figures, show_draft, stop))  # noqa: B023
+                    result = engine.call(lambda _: comparison.measure_draft(model, figures, show_draft, stop))  # noqa: B023
                     found.drafts[path] = model.n_bytes, result
             except DuoError as error:
                 if stop.is_set():
@@ -222,9 +228,9 @@ def _show_one(show: Show, prefix: str, what: str, share: float) -> None:
     show(prefix + what, share)
 
 
-def _candidates(options: SuggestOptions, target: Path, found: Found) -> list[Path]:
+def _candidates(options: TuneOptions, target: Path, found: Found) -> list[Path]:
     """The files to measure, or to say why they are left out."""
-    given = list(options.drafts or ())
+    given = list(options.names or ())
     _, draft = options.model_names()
     if draft is not None:
         try:
@@ -234,7 +240,7 @@ def _candidates(options: SuggestOptions, target: Path, found: Found) -> list[Pat
     return find_candidates(given, target)
 
 
-def _loaded_draft(path: Path, options: SuggestOptions, show: Show, stop: threading.Event) -> Engine:
+def _loaded_draft(path: Path, options: TuneOptions, show: Show, stop: threading.Event) -> Engine:
     """A draft, placed as the options for the draft say. Raises DuoError, also once `stop` is set."""
 
     def on_progress(what: str, done: float, total: float | None) -> bool:
@@ -252,14 +258,14 @@ def _loaded_draft(path: Path, options: SuggestOptions, show: Show, stop: threadi
     )
 
 
-def _target_option(options: SuggestOptions) -> str:
+def _target_option(options: TuneOptions) -> str:
     """The option that names the target."""
     return f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"
 
 
-def _plain(options: SuggestOptions) -> dict[str, Any]:
+def plain(options: TuneOptions) -> dict[str, Any]:
     """The options, with texts for paths in lists."""
-    return asdict(options) | {"drafts": [str(path) for path in options.drafts or ()]}
+    return asdict(options) | {"names": [str(path) for path in options.names or ()]}
 
 
 def _figures(found: Found, rows: Sequence[Row]) -> dict[str, Any]:

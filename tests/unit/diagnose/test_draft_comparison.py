@@ -1,4 +1,4 @@
-"""What `duo suggest` concludes from its measurements."""
+"""What `duo tune` without -md concludes from its measurements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ import pytest
 
 from duo.config import EngineConfig, ModelConfig
 from duo.diagnose import target_meter
+from duo.diagnose.draft_comparison import (
+    _BESIDE,
+    DraftComparison,
+    DraftFigures,
+    TargetFigures,
+    forecast_rates,
+    replay_lookup,
+)
 from duo.diagnose.measure import Meter
-from duo.diagnose.suggest import _BESIDE, DraftFigures, Suggester, TargetFigures, forecast_rates, replay_lookup
 from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
@@ -136,9 +143,9 @@ class Pair:
 
     def measure(self, config: EngineConfig | None = None) -> tuple[TargetFigures, DraftFigures]:
         prompts = [self.target.tokenize(text) for text in ("the cat", "a dog ran on the mat")]
-        with Suggester(self.target, config or EngineConfig(n_threads=1), prompts, 12) as suggester:
-            target = suggester.measure_target(self._show, threading.Event())
-            return target, suggester.measure_draft(self.draft, target, self._show, threading.Event())
+        with DraftComparison(self.target, config or EngineConfig(n_threads=1), prompts, 12) as comparison:
+            target = comparison.measure_target(self._show, threading.Event())
+            return target, comparison.measure_draft(self.draft, target, self._show, threading.Event())
 
     def _show(self, _: str, share: float) -> None:
         self.shown.append(share)
@@ -184,9 +191,9 @@ def test_a_draft_with_another_vocabulary_is_translated(tmp_path: Path) -> None:
 def test_a_hybrid_target_verifies_no_more_than_it_can_roll_back(tmp_path: Path) -> None:
     target, draft = tiny_hybrid(tmp_path / "target.gguf"), tiny_llama(tmp_path / "draft.gguf")
     with closing(Pair(target, draft)) as pair:
-        with Suggester(pair.target, EngineConfig(n_threads=1), [[3, 4]], 8) as suggester:
-            suggester._context.n_rollback = 5
-            assert suggester.n_max == 5
+        with DraftComparison(pair.target, EngineConfig(n_threads=1), [[3, 4]], 8) as comparison:
+            comparison._context.n_rollback = 5
+            assert comparison.n_max == 5
         _, figures = pair.measure()
         assert figures.rates[OFF] > 0
 
@@ -203,4 +210,4 @@ def test_models_that_cannot_roll_back_are_refused(tmp_path: Path) -> None:
 def test_prompts_without_tokens_or_with_too_many_are_refused(tmp_path: Path, prompt: list[int], said: str) -> None:
     path = tiny_llama(tmp_path / "tiny.gguf")
     with closing(Pair(path, path)) as pair, pytest.raises(PromptError, match=said):
-        Suggester(pair.target, EngineConfig(), [[3, 4], prompt], 12)
+        DraftComparison(pair.target, EngineConfig(), [[3, 4], prompt], 12)

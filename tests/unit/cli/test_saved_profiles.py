@@ -1,4 +1,4 @@
-"""`duo profile`: what was learned, by names that can be read."""
+"""`duo tune --list` and `--reset`: what was learned, by names that can be read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.cli.commands import profile as command
-from duo.cli.options.profile import ProfileOptions
+from duo.cli.commands.saved_profiles import list_profiles
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 from tests.command import Run, assert_refused
@@ -59,8 +58,8 @@ def _learned() -> Policy:
     return policy
 
 
-def profile(*arguments: str | Path) -> Run:
-    return duo("profile", *arguments, env={"DUO_CONFIG": os.environ["DUO_CONFIG"], "TZ": "UTC"})
+def tune(*arguments: str | Path) -> Run:
+    return duo("tune", *arguments, env={"DUO_CONFIG": os.environ["DUO_CONFIG"], "TZ": "UTC"})
 
 
 def test_names_can_be_read(save: Save) -> None:
@@ -73,8 +72,8 @@ def test_the_list(save: Save) -> None:
     pair = save("large.gguf", "small.gguf", when=86_400)
     alone = save("large.gguf", when=0, options=(4, None))
     tuned = save("large.gguf", "tiny.gguf", when=2 * 86_400, threads={"target": 2, "draft": 1, "beside": [1, 1]})
-    run = profile()
-    assert (run.status, run.stderr, run.text) == (0, "", profile("list").text)
+    run = tune("--list")
+    assert (run.status, run.stderr) == (0, "")
     head, *rows, empty, where = [" ".join(line.split()) for line in run.text.splitlines()]
     assert head == "changed size on threads ms/token draft accepted fastest profile"
     assert rows == [
@@ -88,7 +87,7 @@ def test_the_list(save: Save) -> None:
 def test_one_profile_in_full(save: Save) -> None:
     save("large.gguf", "small.gguf")
     save("other.gguf", "small.gguf")
-    run = profile("show", "large")
+    run = tune("--list", "large")
     assert (run.status, run.stderr) == (0, "")
     for line in (
         "target    /models/large.gguf, 4.7 GB, CPU",
@@ -111,7 +110,7 @@ def test_nothing_is_assumed_where_all_was_measured(save: Save) -> None:
     policy.alone.add_pair(0.013)
     policy.beside.add_target(1, 0.2)
     save("large.gguf", "small.gguf", policy=policy.state())
-    (forecast,) = (line for line in profile("show", "large").text.splitlines() if line.startswith("forecast"))
+    (forecast,) = (line for line in tune("--list", "large").text.splitlines() if line.startswith("forecast"))
     assert "assumed" not in forecast
 
 
@@ -121,40 +120,36 @@ def test_a_time_that_was_inferred_is_not_shown(save: Save) -> None:
     policy.beside.add_target(1, 0.2)
     policy.beside.add_draft(0.012)
     save("large.gguf", "small.gguf", policy=policy.state())
-    assert profile("list").text.splitlines()[1].split()[-5:-3] == ["-", "12.0"]
-    assert "ms alone" not in profile("show", "large").text
+    assert tune("--list").text.splitlines()[1].split()[-5:-3] == ["-", "12.0"]
+    assert "ms alone" not in tune("--list", "large").text
 
 
 def test_reset_forgets_one_or_all(save: Save) -> None:
     first, second, third = (save(f"{name}.gguf", "small.gguf") for name in ("one", "two", "three"))
-    run = profile("reset", "one", second.path.name)
+    run = tune("--reset", "one", second.path.name)
     assert run.stderr == f"duo: removed {first.path.stem}\nduo: removed {second.path.stem}\n"
     assert (first.path.exists(), second.path.exists(), third.path.exists()) == (False, False, True)
-    assert profile("reset", "--all").status == 0
+    assert tune("--reset", "all").status == 0
     assert not third.path.exists()
-    assert profile("list").text.startswith("no profiles in ")
-    assert_refused(profile("show", "one"), "no profile 'one': there are none", status=2)
+    assert tune("--list").text.startswith("no profiles in ")
+    assert_refused(tune("--list", "one"), "no profile 'one': there are none", status=2)
 
 
 def test_a_reset_of_a_pair_forgets_the_times_of_its_target_too(save: Save) -> None:
     alone, pair, other = save("one.gguf"), save("one.gguf", "small.gguf"), save("two.gguf")
-    assert profile("reset", pair.path.name).status == 0
+    assert tune("--reset", pair.path.name).status == 0
     assert (alone.path.exists(), pair.path.exists(), other.path.exists()) == (False, False, True)
 
 
 def test_what_is_refused(save: Save) -> None:
     names = [save(f"{name}.gguf", "small.gguf").path for name in ("large", "larger")]
     for arguments, said in (
-        (("forget",), "duo profile forget: use one of list, show, reset"),
-        (("list", "large"), "duo profile list takes no name: duo profile show large"),
-        (("show",), "duo profile show needs a name: `duo profile list` shows them"),
-        (("reset",), "duo profile reset needs a name (or --all)"),
-        (("reset", "--all", "large"), "--all is for `duo profile reset` without names"),
-        (("show", "--all"), "--all is for `duo profile reset` without names"),
-        (("reset", "large"), f"'large' is in the names of 2 profiles: {names[0].stem}, {names[1].stem}"),
-        (("show", "lager"), f"no profile 'lager'; there is {names[1].stem}, {names[0].stem}"),
+        (("--list", "--reset"), "--list and --reset: use only one"),
+        (("--reset",), "duo tune --reset needs a name, or all: `duo tune --list` shows the names"),
+        (("--reset", "large"), f"'large' is in the names of 2 profiles: {names[0].stem}, {names[1].stem}"),
+        (("--list", "lager"), f"no profile 'lager'; there is {names[1].stem}, {names[0].stem}"),
     ):
-        assert_refused(profile(*arguments), said, status=2)
+        assert_refused(tune(*arguments), said, status=2)
     assert all(path.exists() for path in names)
 
 
@@ -164,9 +159,9 @@ def test_what_is_refused(save: Save) -> None:
 def test_damaged_profiles(save: Save, content: str) -> None:
     path = save("large.gguf", "small.gguf").path
     path.write_text(content)
-    assert "damaged" in profile("list").text.splitlines()[1]
-    assert "damaged: it is not used" in profile("show", "large").text
-    assert profile("reset", "large").status == 0
+    assert "damaged" in tune("--list").text.splitlines()[1]
+    assert "damaged: it is not used" in tune("--list", "large").text
+    assert tune("--reset", "large").status == 0
     assert not path.exists()
 
 
@@ -196,12 +191,12 @@ def test_a_damaged_key_hides_no_other_profile(save: Save, place: tuple[str | int
         inner = inner[name]
     inner[place[-1]] = value
     path.write_text(json.dumps(document))
-    run = profile("list")
+    run = tune("--list")
     assert (run.status, run.stderr) == (0, "")
     assert ["damaged" in line for line in run.text.splitlines()[1:3]] == [
         "large" in line for line in run.text.splitlines()[1:3]
     ]
-    assert "damaged: it is not used" in profile("show", "large").text
+    assert "damaged: it is not used" in tune("--list", "large").text
 
 
 def test_a_key_of_an_earlier_version_is_not_damaged(save: Save) -> None:
@@ -209,41 +204,41 @@ def test_a_key_of_an_earlier_version_is_not_damaged(save: Save) -> None:
     document = json.loads(path.read_text())
     document["for"]["llama"] = "0.3.36"
     path.write_text(json.dumps(document))
-    assert "target    /models/large.gguf, 4.7 GB, CPU" in profile("show", "large").text
+    assert "target    /models/large.gguf, 4.7 GB, CPU" in tune("--list", "large").text
 
 
 def test_names_that_cannot_be_printed(save: Save) -> None:
     path = save("large.gguf").path
     path.write_text(path.read_text().replace("/models/large", r"/\ud800\u001b/large"))
-    assert "target    /??/large.gguf, " in profile("show", "large").text
+    assert "target    /??/large.gguf, " in tune("--list", "large").text
 
 
 def test_times_that_are_not_known(save: Save) -> None:
     save("large.gguf", "small.gguf", policy=Policy(4, 8).state())
-    row = profile("list").text.splitlines()[1].split()
+    row = tune("--list").text.splitlines()[1].split()
     assert row[-5:-1] == ["-", "-", "-", "-"]
 
 
 def test_a_closed_output_is_no_error_of_the_profiles(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`duo profile list | head`."""
+    """`duo tune --list | head`."""
 
     def closed(*_: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
     save("large.gguf", "small.gguf")
     monkeypatch.setattr("builtins.print", closed)
-    for arguments in (("list", None), ("show", ["large"])):
+    for names in ((), ("large",)):
         with pytest.raises(BrokenPipeError):
-            command.profile(ProfileOptions(*arguments))
+            list_profiles(names)
 
 
 def test_a_profile_named_by_an_earlier_version_is_found(save: Save) -> None:
     """Its name was sixteen digits of the hash."""
     made = save("large.gguf", "small.gguf")
     old = made.path.rename(made._old_path)
-    assert profile("list").text.splitlines()[1].endswith(f" {made.path.stem}")
-    assert old.stem not in profile("list").text
+    assert tune("--list").text.splitlines()[1].endswith(f" {made.path.stem}")
+    assert old.stem not in tune("--list").text
     for name in (old.name, "large"):
-        assert made.path.stem in profile("show", name).text
+        assert made.path.stem in tune("--list", name).text
     assert made.load()["policy"]
     assert (old.exists(), made.path.exists()) == (False, True)

@@ -1,4 +1,4 @@
-"""`duo suggest`: which drafts it finds and leaves out, and what it prints."""
+"""`duo tune` without -md: which drafts it finds and leaves out, and what it prints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from duo.cli.commands import suggest as command
-from duo.cli.commands.suggest import Row, advise, render
+from duo.cli.commands import compare_drafts as command
+from duo.cli.commands.compare_drafts import Row, advise, render
 from duo.diagnose.measure import Meter
 from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError
@@ -61,7 +61,7 @@ def run(tmp_path: Path, large: Path) -> Callable[..., Run]:
 
     def run(*arguments: Argument, model: Path = large) -> Run:
         env = {"DUO_CACHE": str(tmp_path / "cache")}
-        found = duo("suggest", "-m", model, "-n", "8", "-p", "the cat sat", *arguments, env=env)
+        found = duo("tune", "-m", model, "-n", "8", "-p", "the cat sat", *arguments, env=env)
         said, _, rest = found.stderr.partition("\n")
         if re.fullmatch(ANNOUNCED, said):
             found = replace(found, stderr=rest)
@@ -103,14 +103,14 @@ def test_a_table_of_drafts_and_the_command_to_use(run: Callable[..., Run], tmp_p
     assert (ranking[0]["path"], ranking[0]["vocabulary"]) == (str(zebra), "shared")
     assert ranking[0]["acceptance"] == 1.0
     assert ranking[0]["forecast_tokens_per_s"]["off"] == pytest.approx(10)
-    assert figures["options"]["drafts"] == [str(tmp_path / "drafts")]
+    assert figures["options"]["names"] == [str(tmp_path / "drafts")]
 
 
 def test_a_slow_draft_does_not_pay_and_none_is_better(
     run: Callable[..., Run], instant: dict[str, float], tiny: Path, large: Path
 ) -> None:
     instant["draft"] = 0.2
-    found = run("-md", tiny)
+    found = run(tiny)
     assert list(table(found.text))[:2] != ["tiny.gguf"]
     rows = table(found.text)
     assert list(rows).index("none") < list(rows).index("tiny.gguf")
@@ -211,7 +211,7 @@ def test_usage(run: Callable[..., Run], tmp_path: Path, recurrent: Path) -> None
     assert_refused(run(model=recurrent), "cannot roll back its cache, so nothing can be drafted for it")
     assert_refused(run("--json", tmp_path / "no" / "figures.json"), "--json", status=2)
     assert_refused(run("-n", "600"), "exceed")
-    assert_refused(duo("suggest", "-md", "a.gguf"), "a draft without a target", status=2)
+    assert_refused(duo("tune", "-md", "a.gguf"), "a draft without a target", status=2)
 
 
 # The table
@@ -254,12 +254,12 @@ def test_a_draft_of_the_family_is_named_where_none_pays(
     target = large.rename(large.with_name("Qwen3-8B-Q4_K_M.gguf"))
     said = run(model=target).text.splitlines()[-1]
     assert said.startswith("For Qwen3, a draft with the same vocabulary is Qwen/Qwen3-0.6B-GGUF:Q8_0 on Hugging Face.")
-    assert said.endswith(f" To compare it: duo suggest -m {target} -hfd Qwen/Qwen3-0.6B-GGUF:Q8_0")
+    assert said.endswith(f" To compare it: duo tune -m {target} -hfd Qwen/Qwen3-0.6B-GGUF:Q8_0")
     for draft in (tiny, target.with_name("none.gguf")):  # measured, or left out
         tried = draft.with_name("Qwen3-0.6B-Q8_0.gguf")
         if draft.exists():
             tried.symlink_to(draft)
-        assert run("-md", tried, model=target).text.splitlines()[-1].startswith("Fastest: ")
+        assert run(tried, model=target).text.splitlines()[-1].startswith("Fastest: ")
         tried.unlink(missing_ok=True)
     oss = target.rename(target.with_name("gpt-oss-20b.gguf"))
     assert run(model=oss).text.splitlines()[-1].endswith("no small model has its vocabulary.")

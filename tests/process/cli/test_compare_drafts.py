@@ -1,4 +1,4 @@
-"""`duo suggest`: a real measurement of the demo pair, and Ctrl-C on a terminal."""
+"""`duo tune` without -md: a real measurement of the demo pair, and Ctrl-C on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = (
 def test_the_draft_of_the_demo_pair_is_found_and_measured(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     target, draft = demo_pair
     report, env = tmp_path / "figures.json", {"DUO_CACHE": str(draft.parents[1]), "HF_HUB_CACHE": str(tmp_path)}
-    run = duo("suggest", "-m", target, "-n", "32", "--json", report, env=env)
+    run = duo("tune", "-m", target, "-n", "32", "--json", report, env=env)
     if "try again when" in run.stderr:
         pytest.skip("other programs compute")
     assert (run.status, run.stderr.count("duo: ")) in ((0, 1), (0, 2)), "the duration, and that it has waited"
@@ -42,7 +42,7 @@ def test_ctrl_c_leaves_a_table_of_what_was_measured(tiny: Path, tmp_path: Path) 
     target.write_bytes(tiny.read_bytes() + bytes(4 * tiny.stat().st_size))
     first, second = (tiny_llama(tmp_path / name) for name in ("first.gguf", "second.gguf"))
     env = {"DUO_CACHE": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "hub")}
-    arguments = ("suggest", "-m", target, first, second, "-t", "1", "-n", "8", "--json", report)
+    arguments = ("tune", "-m", target, first, second, "-t", "1", "-n", "8", "--json", report)
     with Terminal(*arguments, before=SLOW, stderr_too=True, env=env, size=(120, 24)) as terminal:
         terminal.read_until(b"draft 2 of 2: both")
         terminal.type(CTRL_C)
@@ -54,7 +54,7 @@ def test_ctrl_c_leaves_a_table_of_what_was_measured(tiny: Path, tmp_path: Path) 
 
 def test_ctrl_c_while_the_target_is_measured(tiny: Path) -> None:
     texts = ["-n", "400", *["-p", "the cat"] * 20]  # they would take more than a minute
-    with Terminal("suggest", "-m", tiny, "-t", "1", *texts, before=SLOW, stderr_too=True, size=(120, 24)) as terminal:
+    with Terminal("tune", "-m", tiny, "-t", "1", *texts, before=SLOW, stderr_too=True, size=(120, 24)) as terminal:
         terminal.read_until(b"at once")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130

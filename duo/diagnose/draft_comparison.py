@@ -1,4 +1,4 @@
-"""What candidate drafts, and the text itself, would bring a target: the measurements and forecasts of `duo suggest`."""
+"""What drafts, and the text itself, would bring a target: measurements and forecasts of `duo tune` without -md."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DraftFigures:
         return fastest(self.rates)
 
 
-class Suggester:
+class DraftComparison:
     """Measures one target once, then any number of drafts. One thread calls it. A context manager."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Suggester:
             self.close()
             raise
 
-    def __enter__(self) -> Suggester:
+    def __enter__(self) -> DraftComparison:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""`duo profile`: what was learned about pairs of models on this machine."""
+"""`duo tune --list` and `--reset`: what was learned about pairs of models on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from duo.cli.options.profile import ProfileOptions
 from duo.cli.terminal.console import say
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.table import columns, size_of
@@ -19,7 +18,6 @@ from duo.models.profiles import KeyModel, ProfileKey, SavedProfile, profiles_dir
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
-_ACTIONS = ("list", "show", "reset")
 _SHOWN = 8  # names in a message
 _HEADS = ("changed", "size", "on", "threads", "ms/token", "draft", "accepted", "fastest", "profile")
 _LEFT = {0, 2, 3, 7, 8}
@@ -57,31 +55,30 @@ class Learned:
         return ", ".join(words for words, is_known in known.items() if not is_known)
 
 
-def profile(options: ProfileOptions) -> int:
-    """List, show or remove profiles. Returns the exit status. Raises DuoError."""
-    if options.action not in _ACTIONS:
-        raise UsageError(f"duo profile {options.action}: use one of {', '.join(_ACTIONS)}")
-    names = options.names or []
-    if options.action == "list" and names:
-        raise UsageError(f"duo profile list takes no name: duo profile show {names[0]}")
-    if options.all and (options.action != "reset" or names):
-        raise UsageError("--all is for `duo profile reset` without names")
+def list_profiles(names: Sequence[str]) -> int:
+    """Print a table of all profiles, or those of these names in full. Returns the exit status. Raises DuoError."""
     with blame("the profiles", profiles_dir()):
         saved = saved_profiles()
-    if options.action == "list":
-        print("\n".join(_list(saved)))  # noqa: T201 - the output
-        return 0
-    chosen = saved if options.all else _choose(saved, names, options.action)
-    if options.action == "reset":
-        chosen = [one for one in saved if one in chosen or _is_of_target(one, chosen)]
-    if options.action == "show":
-        print("\n\n".join("\n".join(show(one)) for one in chosen))  # noqa: T201 - the output
-        return 0
-    for one in chosen:
-        name = one.name
-        with blame("the profile", one.path):
-            one.path.unlink(missing_ok=True)
-        say(f"duo: removed {name}")
+    if names:
+        print("\n\n".join("\n".join(describe(one)) for one in _choose(saved, names)))  # noqa: T201 - the output
+    else:
+        print("\n".join(table(saved)))  # noqa: T201
+    return 0
+
+
+def reset_profiles(names: Sequence[str]) -> int:
+    """Remove the profiles of these names; `all` is every one. Returns the exit status. Raises DuoError."""
+    if not names:
+        raise UsageError("duo tune --reset needs a name, or all: `duo tune --list` shows the names")
+    with blame("the profiles", profiles_dir()):
+        saved = saved_profiles()
+    chosen = saved if list(names) == ["all"] else _choose(saved, names)
+    for one in saved:
+        if one in chosen or _is_of_target(one, chosen):
+            name = one.name
+            with blame("the profile", one.path):
+                one.path.unlink(missing_ok=True)
+            say(f"duo: removed {name}")
     return 0
 
 
@@ -107,7 +104,7 @@ def learned(one: SavedProfile) -> Learned | None:
         return None
 
 
-def _list(saved: Sequence[SavedProfile]) -> list[str]:
+def table(saved: Sequence[SavedProfile]) -> list[str]:
     """The table, the latest first."""
     if not saved:
         return [f"no profiles in {profiles_dir()}: `duo tune`, and every run with a draft, keeps one"]
@@ -133,12 +130,12 @@ def _row(one: SavedProfile) -> tuple[str, ...]:
     )
 
 
-def show(one: SavedProfile) -> list[str]:
+def describe(one: SavedProfile) -> list[str]:
     """Everything in a profile that says something to its reader."""
     key, found = one.key, learned(one)
     lines = [one.name, f"file      {one.path}", f"changed   {time.ctime(one.modified_s)}"]
     if key is None or found is None:
-        return [*lines, f"damaged: it is not used (duo profile reset {one.name} removes it)"]
+        return [*lines, f"damaged: it is not used (duo tune --reset {one.name} removes it)"]
     for role, model in zip(("target", "draft"), key.models, strict=False):
         lines.append(f"{role:<10}{model.path}, {size_of(model.n_bytes)}, {_place(model, key)}")
     lines.append(f"machine   {', '.join(key.devices)}; {key.cores} cores")
@@ -185,11 +182,8 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1000 * seconds:.1f}"
 
 
-def _choose(saved: Sequence[SavedProfile], names: Sequence[str], action: str) -> list[SavedProfile]:
+def _choose(saved: Sequence[SavedProfile], names: Sequence[str]) -> list[SavedProfile]:
     """The profiles of these names. Raises UsageError."""
-    if not names:
-        more = " (or --all)" if action == "reset" else ""
-        raise UsageError(f"duo profile {action} needs a name{more}: `duo profile list` shows them")
     chosen = {one.name: one for name in names for one in [_find(saved, name)]}
     return list(chosen.values())
 
