@@ -15,7 +15,7 @@ import httptools
 import pytest
 
 from duo.link import connection, http, listener, messages, remote_draft, websocket
-from duo.server import bodies
+from duo.server import parse_request
 from duo.server.lead import Lead
 from tests.fuzz.cases import FULL, n_cases
 from tests.raw_http import HEALTH, chunked, connect, handshake, read_answer, request
@@ -177,7 +177,7 @@ def lead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
         (listener, "IDLE_S"),
         (websocket, "CLOSE_S"),
         (remote_draft, "HELLO_S"),
-        (bodies, "BODY_S"),
+        (parse_request, "BODY_S"),
     ]
     for module, name in limits:
         monkeypatch.setattr(module, name, LIMIT_S)

@@ -19,7 +19,7 @@ from duo.link import remote_draft as remote_draft_module
 from duo.link import websocket as websocket_module
 from duo.link.connection import Connection, make_room
 from duo.link.listener import Listener
-from duo.server import bodies
+from duo.server import parse_request
 from duo.server.lead import Lead
 from tests.raw_http import HEALTH, TERMS, UPGRADE, connect, handshake, read_answer, read_to_the_end
 from tests.scripted import ScriptedSlot, scripted_engine
@@ -39,7 +39,7 @@ def served() -> Iterator[tuple[Lead, ScriptedSlot]]:
         (http_module, "LINGER_S"),
         (websocket_module, "CLOSE_S"),
         (remote_draft_module, "HELLO_S"),
-        (bodies, "BODY_S"),
+        (parse_request, "BODY_S"),
     ]
     with pytest.MonkeyPatch.context() as patch, engine:
         for module, name in limits:
@@ -155,7 +155,7 @@ def test_connections_that_wait_for_a_client_make_room(lead: Lead, name: str, mon
     monkeypatch.setattr(connection_module, "MOST_CONNECTIONS", 20)
     for module, limit in ((http_module, "HEADERS_S"), (http_module, "LINGER_S"), (remote_draft_module, "HELLO_S")):
         monkeypatch.setattr(module, limit, 10 * PATIENCE_S)
-    monkeypatch.setattr(bodies, "BODY_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(parse_request, "BODY_S", 10 * PATIENCE_S)
     with ExitStack() as stack:
         links = [stack.enter_context(closing(connect(lead, WAITING[name]))) for _ in range(60)]
         for link in links[:40]:  # all but the newest

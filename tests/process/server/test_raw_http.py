@@ -17,7 +17,7 @@ from duo.engine.engine import Engine
 from duo.link import connection as connection_module
 from duo.link import http as http_module
 from duo.link.listener import Listener
-from duo.server import bodies
+from duo.server import parse_request
 from duo.server.lead import Lead
 from tests.raw_http import HEALTH, chunked, connect, read_answer, read_to_the_end, request
 from tests.scripted import ScriptedSlot, scripted_engine
@@ -46,7 +46,7 @@ def lead(engine: tuple[Engine, ScriptedSlot]) -> Iterator[Lead]:
     with pytest.MonkeyPatch.context() as patch:
         for module, name in ((http_module, "HEADERS_S"), (connection_module, "READ_S"), (http_module, "LINGER_S")):
             patch.setattr(module, name, LIMIT_S)
-        patch.setattr(bodies, "BODY_S", LIMIT_S)
+        patch.setattr(parse_request, "BODY_S", LIMIT_S)
         with Lead(engine[0], port=0, alias="x" * 10_000) as lead:
             yield lead
 
