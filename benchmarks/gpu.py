@@ -26,7 +26,7 @@ from duo.bench.process import run_process
 
 if TYPE_CHECKING:
     from benchmarks.measure import Bar
-    from duo.llama.gguf_file import ModelSize
+    from duo.llama.model_size import ModelSize
 
 CPU, OFFLOAD, CONCURRENT = "CPU alone", "offload", "async"
 NO_BRANCHES, OTHER = f"{CONCURRENT} without branches", "other vocabulary"
@@ -148,7 +148,7 @@ def fit(target: Path, draft: Path, card: int) -> Layers:
     Raises CardError if the draft does not fit.
     """
     from duo.config import ModelConfig  # noqa: PLC0415 - not for a dry run
-    from duo.llama.gguf_file import model_size  # noqa: PLC0415
+    from duo.llama.model_size import model_size  # noqa: PLC0415
 
     sizes = [model_size(ModelConfig(path)) for path in (target, draft)]
     n_layers = len(sizes[0].layers)

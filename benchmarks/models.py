@@ -89,7 +89,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _quantised(family: str, source: Path, file_type: int) -> Path:
-    from duo.llama.quantize import quantize  # noqa: PLC0415 (loads llama.cpp)
+    from duo.llama.library import quantize  # noqa: PLC0415 (loads llama.cpp)
 
     precision = {F32: "f32", F16: "f16", Q4_0: "q4_0", Q2_K: "q2_k"}[file_type]
     return _made(f"{family}-{precision}.gguf", lambda path: quantize(source, path, file_type))
@@ -104,7 +104,7 @@ def _fetch_tinyllama(path: Path) -> None:
 
 def _convert_stories(path: Path) -> None:
     """Convert with llama.cpp's converter, which writes F32 with the vocabulary of another model."""
-    from duo.llama.quantize import quantize  # noqa: PLC0415 (loads llama.cpp)
+    from duo.llama.library import quantize  # noqa: PLC0415 (loads llama.cpp)
 
     with tempfile.TemporaryDirectory() as work:
         raw, converted = Path(work) / "stories15m.bin", Path(work) / "stories15m-f32.gguf"

@@ -33,7 +33,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError
 from duo.llama.devices import gpus
-from duo.llama.gguf_file import model_size
+from duo.llama.model_size import model_size
 
 SMOLLM2 = ("smollm2-f16", "smollm2-f32")
 TINYLLAMA = ("tinyllama-f16", "tinyllama-f32")

@@ -23,8 +23,8 @@ from duo.bench.texts import loops
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.decoder import Decoder, decode_all
 from duo.llama.context import Context
+from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
-from duo.llama.vocabulary import vocabulary_difference
 from duo.spec.costs import Calibration
 from duo.spec.sampling import Greedy
 

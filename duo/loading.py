@@ -22,11 +22,11 @@ from duo.engine.threads import kept_threads
 from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts
-from duo.llama.kv_cache import CACHE_TYPES
+from duo.llama.devices import devices_for
+from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
-from duo.llama.offload import devices_for
-from duo.llama.vocabulary import vocabulary_difference
+from duo.llama.model_size import CACHE_TYPES
 from duo.models.demo import demo_pair
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit

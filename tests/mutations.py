@@ -470,8 +470,8 @@ MUTATIONS = [
     ),
     Mutation(
         "loading: after a decode of branches, a context adds tokens of the text to them",
-        "duo/llama/context.py",
-        "        for i in range(self._n_each):\n            self._batch.seq_id[i][0] = 0\n",
+        "duo/llama/batch.py",
+        "            self._set_sequences([0] * self._n_each)\n",
         "",
         ("tests/process/llama/test_context.py",),
     ),

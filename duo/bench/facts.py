@@ -17,9 +17,9 @@ from duo.config import ModelConfig
 from duo.diagnose.host import read_host
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.llama import library
+from duo.llama.build import versions
 from duo.llama.devices import list_devices
 from duo.llama.model import Model
-from duo.llama.versions import versions
 
 _CHUNK = 1 << 22
 

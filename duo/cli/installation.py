@@ -20,7 +20,7 @@ from duo.diagnose.host import Host, read_host
 from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama import child
-from duo.llama.backends import GPU_BACKENDS, hiding_variables
+from duo.llama.build import GPU_BACKENDS, hiding_variables
 from duo.models.cache import cache_dir
 from duo.models.profiles import config_dir
 
@@ -124,9 +124,8 @@ def print_build() -> None:
     """Print the Build of this process as JSON: started by _read_build()."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to stderr
     from duo.llama import library  # noqa: PLC0415 - importing it may end the process
-    from duo.llama.backends import built_gpu_backends  # noqa: PLC0415
+    from duo.llama.build import built_gpu_backends, versions  # noqa: PLC0415
     from duo.llama.devices import list_backends, list_devices  # noqa: PLC0415
-    from duo.llama.versions import versions  # noqa: PLC0415
 
     devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
     build = Build(

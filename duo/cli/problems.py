@@ -11,7 +11,7 @@ from duo.cli import remedies
 from duo.cli.installation import SLOWING, Hidden, Installation
 from duo.cli.remedies import CUDA, LLAMA, METAL, VULKAN, best_backend
 from duo.diagnose.host import APPLE, NVIDIA
-from duo.llama.backends import GPU_BACKENDS
+from duo.llama.build import GPU_BACKENDS
 
 _MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
 _MIN_MEMORY = 1_000_000_000  # the demo pair needs about half of it

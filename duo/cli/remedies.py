@@ -34,7 +34,7 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     in an archive, the command is for a clone.
     """
     if backends is None:
-        from duo.llama.backends import built_gpu_backends  # noqa: PLC0415 - llama.cpp may not be loadable
+        from duo.llama.build import built_gpu_backends  # noqa: PLC0415 - llama.cpp may not be loadable
         from duo.llama.devices import list_backends  # noqa: PLC0415
 
         backends = [*list_backends(), *built_gpu_backends()]

@@ -19,8 +19,8 @@ from duo.engine.threads import ON_CPU, plan_threads
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import warm_up
 from duo.errors import ModelError, PromptError
+from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
-from duo.llama.vocabulary import vocabulary_difference
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule, fastest

@@ -8,9 +8,9 @@ from typing import Any
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
+from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
-from duo.llama.versions import versions
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 

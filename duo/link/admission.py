@@ -10,7 +10,7 @@ from duo.errors import LinkError
 from duo.link import messages
 from duo.link.messages import Hello
 from duo.link.remote_drafts import TargetVocabulary
-from duo.llama.vocabulary import Fingerprint, fingerprint_difference
+from duo.llama.fingerprint import Fingerprint, fingerprint_difference
 
 
 class ConnectionRejected(LinkError):

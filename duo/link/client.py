@@ -26,8 +26,8 @@ from duo.errors import LinkError, PromptError, UsageError
 from duo.link import messages
 from duo.link.messages import ROUTE, TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Text, Unable, Welcome
 from duo.link.remote_target import RemoteTarget
+from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
-from duo.llama.vocabulary import Fingerprint
 from duo.spec.sampling import chooser
 from duo.spec.types import Logits
 

@@ -32,8 +32,8 @@ from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
 from duo.llama import child
 from duo.llama.context import Context
+from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
-from duo.llama.vocabulary import vocabulary_difference
 from duo.models.fitting import DEVICE_CTX, fit
 
 log = logging.getLogger("duo.process")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from duo.config import DraftConfig, EngineConfig
 from duo.engine.slot import schedules_of
 from duo.llama.context import Context
+from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
-from duo.llama.vocabulary import Fingerprint
 from duo.spec.policy import Policy
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from duo.config import ContextConfig
 from duo.errors import MemoryLimitError
 from duo.llama import library
 from duo.llama.devices import Device, ggml
-from duo.llama.kv_cache import BRANCH_CELLS, CELLS, cache_type, n_cells
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
+from duo.llama.model_size import CELLS, cache_type, n_cells
 
 _BY_LAYER = ("none", "layer", "row")  # split modes in which the KV cache of a layer is on one device
 _ARENA = 1 << 16  # bytes, for the headers of a few tensors
@@ -22,11 +22,7 @@ _I64, _F32 = 27, 0  # ggml.h, enum ggml_type
 
 def cache_bytes(model: Model, config: ContextConfig) -> int:
     """Size of the KV cache in bytes."""
-    if not model.can_roll_back:  # some layers have none; for the others, reading the header again would take longer
-        return sum(model.size.cache_bytes(config))
-    k, v = model.cache_width
-    per_token = k * cache_type(config.type_k)[1] + v * cache_type(config.type_v)[1]
-    return int((config.n_ctx + config.n_branches * BRANCH_CELLS) * per_token)
+    return sum(model.size.cache_bytes(config))
 
 
 def check_memory(model: Model, config: ContextConfig) -> None:

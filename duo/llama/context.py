@@ -15,12 +15,13 @@ import numpy.typing as npt
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
+from duo.llama.batch import Batch
 from duo.llama.capacity import check_memory
 from duo.llama.devices import CPU
 from duo.llama.handle import Handle
-from duo.llama.kv_cache import BRANCH_CELLS, cache_type
 from duo.llama.lifeline import blaming
 from duo.llama.model import Model
+from duo.llama.model_size import BRANCH_CELLS, cache_type
 
 Logits = npt.NDArray[np.float32]
 
@@ -88,7 +89,7 @@ class Context(Handle):
         self.n_batch: int = min(self._n_batch_max, _FIRST_BATCH) if model.is_remote else self._n_batch_max
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
-        self._batch = _Batch(self, self._n_batch_max)
+        self._batch = Batch(self, self._n_batch_max)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.
@@ -128,10 +129,14 @@ class Context(Handle):
                 if self._is_remote:
                     llama_cpp.llama_synchronize(pointer)
         if status:
-            error = _decode_error(status, n, self.n_past, self.n_ctx)
+            n_past = self.n_past
             if self.n_rollback is not None:
                 self.rollback(0)  # the state may include a part of the batch
-            raise error
+            if status == _ABORTED:
+                raise DecodeAborted("the decode was aborted")
+            if n_past + n > self.n_ctx:
+                raise DecodeError(f"{n_past} + {n} tokens do not fit a context of {self.n_ctx}")
+            raise DecodeError(f"llama.cpp rejected a batch of {n} tokens after {n_past} ({status})")
         if self._is_remote:
             self._pace(n, time.perf_counter() - began)
         if self._sizes is not None:
@@ -258,50 +263,12 @@ class Context(Handle):
         self._aborted = False
 
 
-class _Batch:
-    """A llama_batch of fixed capacity, filled through arrays of its memory: of ctypes, fastest for one token."""
-
-    def __init__(self, context: Context, capacity: int) -> None:
-        batch = llama_cpp.llama_batch_init(capacity, 0, 1)
-        self._handle = Handle(batch, llama_cpp.llama_batch_free, parent=context)
-        self._batch = batch
-        self._tokens, self._positions, self._outputs = (
-            (type(field.contents) * capacity).from_address(ctypes.addressof(field.contents))
-            for field in (batch.token, batch.pos, batch.logits)
-        )
-        for i in range(capacity):
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-        self._n_each = 0  # entries of the last fill_each()
-
-    def fill(self, tokens: Sequence[int], n_past: int, n_outputs: int) -> Any:
-        """The llama_batch for `tokens` from position `n_past` on, with logits after the last `n_outputs`."""
-        n = len(tokens)
-        for i in range(self._n_each):
-            self._batch.seq_id[i][0] = 0
-        self._n_each = 0
-        self._batch.n_tokens = n
-        if n == 1:
-            self._tokens[0], self._positions[0], self._outputs[0] = tokens[0], n_past, n_outputs
-            return self._batch
-        self._tokens[:n] = tokens
-        self._positions[:n] = range(n_past, n_past + n)
-        self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
-        return self._batch
-
-    def fill_each(self, entries: Sequence[tuple[int, int, int]]) -> Any:
-        """The llama_batch of `entries` (token, position, sequence), with logits after each."""
-        self._n_each = max(self._n_each, len(entries))
-        self._batch.n_tokens = len(entries)
-        for i, (token, position, sequence) in enumerate(entries):
-            self._tokens[i], self._positions[i], self._outputs[i] = token, position, 1
-            self._batch.seq_id[i][0] = sequence
-        return self._batch
-
-
 def _params(model: Model, config: ContextConfig) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_rs_seq = _states_wanted(model, config)
+    if not model.can_roll_back:
+        # Tokens of a batch that may have to be rolled back, each of which needs the memory of one more state: all
+        # candidates, or the second row of an exact decode.
+        params.n_rs_seq = min(_MAX_STATES, max(config.n_outputs_max - 1, int(config.exact)))
     # llama.cpp aborts the process if the tokens to roll back, the one before them and one more do not fit.
     least = 2 + params.n_rs_seq
     params.n_ctx = max(least, config.n_ctx + config.n_branches * BRANCH_CELLS)
@@ -310,29 +277,9 @@ def _params(model: Model, config: ContextConfig) -> Any:
     # One size for both: a call is one batch, which can be aborted, shown and timed.
     params.n_batch = params.n_ubatch = max(least, min(config.n_ubatch, config.n_batch))
     params.n_outputs_max = max(2, config.n_outputs_max)
-    params.n_threads = config.n_threads
-    params.n_threads_batch = config.n_threads_batch
+    params.n_threads, params.n_threads_batch = config.n_threads, config.n_threads_batch
     params.flash_attn_type = 1 if config.exact else _FLASH_ATTN[config.flash_attn]
-    params.type_k = cache_type(config.type_k)[0]
-    params.type_v = cache_type(config.type_v)[0]
+    params.type_k, params.type_v = (cache_type(name)[0] for name in (config.type_k, config.type_v))
     params.swa_full = True  # a windowed cache loses what a rollback needs
     params.no_perf = True
     return params
-
-
-def _states_wanted(model: Model, config: ContextConfig) -> int:
-    """Tokens of a batch that may have to be rolled back: all candidates, or the second row of an exact decode.
-
-    Each needs the memory of one more state. 0 for a model without recurrent layers.
-    """
-    if model.can_roll_back:
-        return 0
-    return min(_MAX_STATES, max(config.n_outputs_max - 1, int(config.exact)))
-
-
-def _decode_error(status: int, n_tokens: int, n_past: int, n_ctx: int) -> DecodeError:
-    if status == _ABORTED:
-        return DecodeAborted("the decode was aborted")
-    if n_past + n_tokens > n_ctx:
-        return DecodeError(f"{n_past} + {n_tokens} tokens do not fit a context of {n_ctx}")
-    return DecodeError(f"llama.cpp rejected a batch of {n_tokens} tokens after {n_past} ({status})")

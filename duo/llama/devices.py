@@ -1,21 +1,37 @@
-"""The devices that llama.cpp can use: those of this machine and those of RPC servers."""
+"""The devices that llama.cpp can use: those of this machine and of RPC servers, and where a model's layers are.
+
+RPC has no encryption and no authentication, and does not check its input. Use it in trusted networks only: every
+client has full control over the server's process.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import socket
+import struct
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
-from duo.errors import UsageError
+import llama_cpp
+
+from duo.config import SPLIT_MODES, ModelConfig
+from duo.errors import DeviceError, UsageError
 from duo.llama import library
+from duo.llama.connections import split_endpoint
 from duo.llama.lifeline import lifeline
 
 # ggml-backend.h, enum ggml_backend_dev_type
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")
 CPU = "CPU"
 RPC = "RPC"  # the kind of all devices of RPC servers
+# ggml-rpc.cpp: a command, the size of what follows, 24 bytes of capabilities; the answer begins with the version.
+_HELLO = struct.pack("<BQ24x", 14, 24)
+_SIZE = struct.Struct("<Q")
+_PLAUSIBLE = range(3, 65)  # bytes of a version and more capabilities
+_PROBE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +119,150 @@ def _device(pointer: int) -> Device:
         kind=RPC if registry == RPC else kind,
         pointer=pointer,
     )
+
+
+# RPC
+
+
+def add_server(server: str, timeout_s: float) -> list[Device]:
+    """The devices that `server` (host:port) serves.
+
+    From now on, the process ends if a call to the server is silent for `timeout_s` seconds: see duo.llama.lifeline.
+    Raises DeviceError if there is no RPC server at this address, or this build has no RPC.
+    """
+    if not _served(server):
+        function = _function(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+        probe(server, min(_PROBE_S, timeout_s))
+        lifeline.watch(server, timeout_s)
+        with lifeline:
+            registry = function(server.encode())
+        if not registry:
+            raise DeviceError(f"the RPC server {server} has no devices")
+        ggml().ggml_backend_register(registry)
+    return _served(server)
+
+
+def probe(server: str, timeout_s: float) -> None:
+    """Ask a server for its version: without one llama.cpp would abort or block forever. Raises DeviceError."""
+    try:
+        host, port = split_endpoint(server)
+        answer = b""
+        # IPv4 only, like llama.cpp.
+        with socket.create_connection((socket.gethostbyname(host), port), timeout_s) as connection:
+            connection.sendall(_HELLO)
+            while len(answer) < _SIZE.size and (more := connection.recv(_SIZE.size - len(answer))):
+                answer += more
+    except TimeoutError:
+        raise DeviceError(
+            f"the RPC server {server} does not answer: it hangs, has another client (it serves one at a time), is not "
+            "an RPC server, or a firewall drops the packets"
+        ) from None
+    except UnicodeError:
+        raise DeviceError(f"the RPC server {server} cannot be reached: invalid host name") from None
+    except OSError as error:
+        raise DeviceError(f"the RPC server {server} cannot be reached: {error.strerror or error}") from None
+    if len(answer) < _SIZE.size or _SIZE.unpack(answer)[0] not in _PLAUSIBLE:
+        raise DeviceError(f"{server} is not an RPC server of llama.cpp, or has another version")
+
+
+def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache: str | None = None) -> None:
+    """Serve devices to one client after the other, forever; returns only on failure.
+
+    `host` is an IPv4 address; `cache` a directory for large tensors. Raises DeviceError if this build has no RPC.
+    """
+    function = _function(
+        b"ggml_backend_rpc_start_server",
+        None,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    )
+    pointers = (ctypes.c_void_p * len(devices))(*(device.pointer for device in devices))
+    function(f"{host}:{port}".encode(), cache and cache.encode(), n_threads, len(devices), pointers)
+
+
+def servable_devices(names: Sequence[str] | None) -> list[Device]:
+    """The devices to serve: those named, by default all GPUs, or the CPU without one. Raises UsageError."""
+    if names is not None:
+        return find_devices(names, cpu=True)
+    return gpus() or [device for device in list_devices() if device.kind == CPU]
+
+
+def _served(server: str) -> list[Device]:
+    return [device for device in list_devices() if device.kind == RPC and device.description == server]
+
+
+def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of the RPC back end, which may be a separate library. Raises DeviceError if there is none."""
+    registry = ggml().ggml_backend_reg_by_name(RPC.encode()) if library.supports_rpc() else None
+    address = ggml().ggml_backend_reg_get_proc_address(registry, name) if registry else None
+    if not address:
+        raise DeviceError("this build of llama.cpp has no RPC")
+    return ctypes.CFUNCTYPE(result, *arguments)(address)
+
+
+# Offloading
+
+
+def devices_for(config: ModelConfig) -> list[Device]:
+    """The devices for layers of this model; empty: all stay on the CPU.
+
+    RPC devices come first, as in llama.cpp: less data is transferred. Raises DeviceError for a server that does not
+    answer, UsageError for an unknown device.
+    """
+    served = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
+    named = find_devices(config.devices, f"{config.prefix}devices") if config.devices is not None else None
+    if config.n_gpu_layers == 0:
+        return []
+    if named is not None:
+        return named
+    return served + gpus() if config.uses_gpus else served
+
+
+def layer_devices(config: ModelConfig, devices: list[Device]) -> list[Device]:
+    """Those of the model's `devices` that hold layers. Raises UsageError for a main_gpu that is none of them."""
+    if config.split_mode != "none" or not devices:
+        return devices
+    if config.main_gpu >= len(devices):
+        raise config.error("main_gpu", f": no device {config.main_gpu}: they are numbered from 0 to {len(devices) - 1}")
+    return [devices[config.main_gpu]]
+
+
+class Offload:
+    """The placement of one model's layers, as llama.cpp's parameters."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Raises what devices_for() raises."""
+        self._config = config
+        self._devices = devices_for(config)
+        most = llama_cpp.llama_max_devices()
+        if len(config.tensor_split) > most:
+            raise config.error(
+                "tensor_split", f" has {len(config.tensor_split)} parts: llama.cpp supports at most {most} devices"
+            )
+        self.devices = layer_devices(config, self._devices)
+        self.is_remote = any(device.kind == RPC for device in self._devices)
+        # Never NULL: that would be all devices, including those for the other model.
+        self._pointers = (ctypes.c_void_p * (len(self._devices) + 1))(*(device.pointer for device in self._devices))
+        self._shares = (ctypes.c_float * most)(*config.tensor_split)
+
+    def fill(self, params: Any) -> None:
+        """Set llama.cpp's model parameters. They point into this object, so it must outlive them."""
+        params.n_gpu_layers = self._config.n_gpu_layers
+        params.split_mode = SPLIT_MODES.index(self._config.split_mode)
+        params.main_gpu = self._config.main_gpu
+        params.devices = ctypes.addressof(self._pointers)
+        if self._config.tensor_split:
+            params.tensor_split = self._shares
+
+    def n_layers(self, n_layer: int) -> int:
+        """How many of the `n_layer` layers of a model are on devices; llama.cpp counts the output as one more."""
+        wanted = self._config.n_gpu_layers
+        return min(n_layer, wanted - 1 if wanted > 0 else n_layer) if self._devices else 0
+
+    def places(self, n_layer: int) -> frozenset[str]:
+        """Names of the devices, CPU included, that hold layers of a model with `n_layer` layers."""
+        on_cpu = not self._devices or 0 <= self._config.n_gpu_layers <= n_layer
+        return frozenset([*(device.name for device in self.devices), *([CPU] if on_cpu else [])])

@@ -6,8 +6,6 @@ line, see duo.llama.lifeline, as long as it is an assertion.
 
 from __future__ import annotations
 
-from contextlib import closing
-from pathlib import Path
 from typing import NoReturn
 
 from duo.errors import ModelError
@@ -37,19 +35,18 @@ _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear att
 _ONE_EXPERT = ("hunyuan_vl", "hunyuan-dense")  # llama.cpp ignores the experts of these if there is only one
 
 
-def check_file(path: Path, *, vocabulary_only: bool = False) -> None:
+def check_head(head: Head, *, vocabulary_only: bool = False) -> None:
     """Check the header of a file that llama.cpp is about to load, or of which it loads only the vocabulary.
 
     Raises ModelError, which names the key, its value and what is allowed.
     """
-    with closing(Head(path)) as head:
-        if head.text("tokenizer.ggml.model") in _NO_VOCABULARY or head.count("tokenizer.ggml.tokens") == 0:
-            raise ModelError(f"{path}: this GGUF has no vocabulary")
-        if not vocabulary_only:
-            _check_layers(head)
-            _check_experts(head)
-            _check_attention(head)
-            _check_tensors(head)
+    if head.text("tokenizer.ggml.model") in _NO_VOCABULARY or head.count("tokenizer.ggml.tokens") == 0:
+        raise ModelError(f"{head.path}: this GGUF has no vocabulary")
+    if not vocabulary_only:
+        _check_layers(head)
+        _check_experts(head)
+        _check_attention(head)
+        _check_tensors(head)
 
 
 def _check_layers(head: Head) -> None:

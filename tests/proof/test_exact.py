@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from duo.config import ModelConfig
+from duo.llama.library import quantize
 from duo.llama.model import Model
-from duo.llama.quantize import quantize
 from tests.process.llama.batches import FILE_TYPES, differing, logits_by_batches
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "

@@ -12,7 +12,7 @@ import pytest
 
 from duo.config import SamplingConfig
 from duo.errors import DecodeError
-from duo.llama.quantize import quantize
+from duo.llama.library import quantize
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, FakeContext, Preparing, restless

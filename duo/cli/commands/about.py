@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
-from duo.llama.versions import versions
+from duo.llama.build import versions
 
 PACKAGE = "duo-llm"
 

@@ -11,7 +11,7 @@ from duo.cli.options.list_models import ListOptions
 from duo.cli.terminal.console import warn
 from duo.cli.terminal.table import columns, size_of
 from duo.errors import ModelError
-from duo.llama.gguf_summary import GgufSummary, NoTextModelError, VocabularySummary, summarize
+from duo.llama.gguf_summary import GgufSummary, NoTextModelError, summarize
 from duo.models.candidates import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
@@ -52,7 +52,7 @@ def list_models(options: ListOptions) -> int:
 def _read(paths: Sequence[Path]) -> list[Listed]:
     """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
     found: list[tuple[Path, int, GgufSummary, int, int]] = []
-    groups: list[VocabularySummary] = []  # the first of each
+    groups: list[GgufSummary] = []  # the first of each
     for path in paths:
         try:
             summary = summarize(path)
@@ -62,10 +62,9 @@ def _read(paths: Sequence[Path]) -> list[Listed]:
         except (ModelError, OSError) as error:
             warn(f"{error}")
             continue
-        group = next((i for i, first in enumerate(groups) if summary.vocabulary.matches(first)), len(groups))
-        groups += [summary.vocabulary] * (group == len(groups))
-        n_tokens = len(summary.vocabulary.tokens)
-        found.append((path, n_bytes, replace(summary, vocabulary=groups[group]), n_tokens, group))
+        group = next((i for i, first in enumerate(groups) if summary.shares_vocabulary(first)), len(groups))
+        groups += [summary] * (group == len(groups))
+        found.append((path, n_bytes, replace(summary, tokens=groups[group].tokens), len(summary.tokens), group))
     largest = [max(n_bytes for _, n_bytes, *_, group in found if group == i) for i in range(len(groups))]
     order = sorted(range(len(groups)), key=lambda i: -largest[i])
     names = {group: _letters(place) for place, group in enumerate(order)}

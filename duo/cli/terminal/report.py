@@ -12,9 +12,9 @@ from duo.cli.terminal.verdict import has_draft, verdict
 from duo.engine.metrics import TRANSLATED
 from duo.engine.slot import Slot
 from duo.llama import library
+from duo.llama.build import versions
 from duo.llama.devices import Device, list_devices
 from duo.llama.model import Model
-from duo.llama.versions import versions
 from duo.spec.constants import DEFAULT
 from duo.spec.schedule import Schedule
 

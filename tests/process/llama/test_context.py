@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import ClosedError, DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
+from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
 from duo.llama.capacity import cache_bytes
 from duo.llama.context import Context
-from duo.llama.kv_cache import BRANCH_CELLS
 from duo.llama.model import Model
+from duo.llama.model_size import BRANCH_CELLS
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
 
 
-@pytest.fixture(scope="module", params=["F16", "Q4_0"])
-def model(request: pytest.FixtureRequest, demo_pair: tuple[Path, Path]) -> Iterator[Model]:
-    loaded = Model(ModelConfig(demo_pair[request.param == "Q4_0"]))
+@pytest.fixture(scope="module")
+def model(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
+    loaded = Model(ModelConfig(demo_pair[1]))
     yield loaded
     loaded.close()
 
@@ -74,14 +74,6 @@ def test_the_full_context_can_be_used_and_no_more(model: Model, make: Callable[.
             context.decode(text[:2])
 
 
-def test_the_probe_leaves_nothing_behind(model: Model, make: Callable[..., Context]) -> None:
-    text = tokens(model, 10)
-    context = make(exact=True)
-    assert context.probe_rollback()
-    assert context.n_past == 0
-    assert (context.decode(text) == make(exact=True).decode(text)).all()
-
-
 def test_a_rollback_that_fails_raises(make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch) -> None:
     context = make()
     context.decode([1, 2, 3])
@@ -125,28 +117,6 @@ def test_cancel_and_abort_end_a_decode_from_another_thread(model: Model, make: C
         context.decode(text[:1])
 
 
-def test_after_a_cancelled_decode_the_cache_is_as_before(model: Model, make: Callable[..., Context]) -> None:
-    context, other, text = make(exact=True), make(exact=True), tokens(model, 30)
-    context.decode(text[:20])
-    other.decode(text[:20])
-    with pytest.raises(DecodeAborted):
-        decode_until(context, context.cancel, text[20:29])
-    assert (context.decode(text[20:]) == other.decode(text[20:])).all()
-
-
-def test_close_is_idempotent_and_use_after_it_raises(demo_pair: tuple[Path, Path]) -> None:
-    model = Model(ModelConfig(demo_pair[1]))
-    context = Context(model, ContextConfig(64, 1, 1))
-    model.close()
-    model.close()
-    assert context.closed, "children close before their parent"
-    context.close()
-    with pytest.raises(ClosedError):
-        context.decode([1])
-    with pytest.raises(ClosedError):
-        model.tokenize("a")
-
-
 def test_a_context_that_does_not_fit_is_refused(model: Model) -> None:
     with pytest.raises(MemoryLimitError, match="GiB"):
         Context(model, ContextConfig(10**9, 1, 1))
@@ -181,16 +151,6 @@ def test_the_first_decode_of_a_size_on_a_device_is_marked(
             found.append(context.was_first)
             context.rollback(0)
         assert found == expected
-
-
-def test_with_exact_decodes_one_token_has_the_size_of_two(
-    model: Model, make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model, "places", frozenset({"GPU0"}))
-    context, text = make(exact=True), tokens(model, 4)
-    context.decode(text[:1])
-    context.decode(text[1:3])
-    assert not context.was_first
 
 
 # Branches
@@ -246,18 +206,6 @@ def test_the_cells_of_dropped_branches_are_free(model: Model, make: Callable[...
             context.decode_each([(sequence, 100 + i) for sequence in range(1, 9)])
         for sequence in range(1, 9):
             context.drop(sequence)
-
-
-def test_an_aborted_decode_of_branches_leaves_them_as_they_were(model: Model, make: Callable[..., Context]) -> None:
-    context = make(n_branches=2)
-    context.decode(tokens(model, 20))
-    context.branch(1, 10)
-    context.abort()
-    with pytest.raises(DecodeAborted):
-        context.decode_each([(0, 5), (1, 6)])
-    context.resume()
-    assert context.decode_each([(0, 5), (1, 6)]).shape == (2, model.n_vocab)
-    assert context.n_past == 21
 
 
 def test_after_branches_a_batch_belongs_to_the_text(model: Model, make: Callable[..., Context]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duo.config import ModelConfig
+from duo.llama.library import quantize
 from duo.llama.model import Model
-from duo.llama.quantize import quantize
 from tests.gguf_files import tiny_llama
 from tests.process.llama.batches import FILE_TYPES, differing, logits_by_batches
 

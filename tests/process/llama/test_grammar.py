@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ import pytest
 
 import duo
 from duo.config import ModelConfig
-from duo.errors import BusyError, ClosedError, GrammarError, ModelError, UsageError
-from duo.llama import child, grammar_process
+from duo.errors import BusyError, ClosedError, ModelError, UsageError
+from duo.llama import grammar_process
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from tests.gguf_files import tiny_llama
@@ -69,18 +68,6 @@ def test_what_a_grammar_allows(model: Model) -> None:
     assert allowed(grammar, model) == {b""}, "the end"
 
 
-def test_a_mask_keeps_the_logits_of_what_is_allowed(model: Model) -> None:
-    logits = np.arange(model.n_vocab, dtype=np.float32)
-    masked = Grammar(model, 'root ::= "ab"').mask(logits)
-    a = token(model, "a")
-    assert masked.dtype == np.float32
-    assert masked[a] == logits[a]
-    assert np.isneginf(np.delete(masked, [a, model.tokenize("<0x61>")[-1], 3 + ord("a")])).all()
-    assert logits[0] == 0.0, "a copy"
-    with pytest.raises(GrammarError, match="allows no token"):
-        Grammar(model, 'root ::= "ab"').mask(np.full(model.n_vocab, -np.inf, np.float32))
-
-
 def test_a_token_by_its_name(model: Model) -> None:
     """Which needs the model's vocabulary."""
     grammar = Grammar(model, 'root ::= </s> "a"')
@@ -94,12 +81,9 @@ INVALID = {
     'root ::= "a\0"': "a NUL",
     'root ::= "\ud800"': "surrogates not allowed",
     "root": "expecting ::= at",
-    "root ::= (": "expecting '\\)'",
-    'root ::= "a': "unexpected end of input",
     "root ::= nothing": "Undefined rule identifier 'nothing'",
     'line ::= "a"': "does not contain a 'root' symbol",
     'root ::= root "a" | "b"': "left recursion",
-    'root ::= "a"{9999}': "exceeds sane defaults",
     'root ::= ((("a"{1000}){1000}){1000}){1000}': "exceeds sane defaults",
     "nonsense " * 20_000: "expecting ::=",
     "#" * (2**18 + 1): "more than 262144 bytes",
@@ -170,28 +154,11 @@ def test_one_process_serves_one_grammar_after_the_other(tiny: Path, started: lis
         Grammar(model, 'root ::= "a"')
 
 
-def test_an_idle_process_does_not_keep_the_model(tiny: Path, started: list[subprocess.Popen[bytes]]) -> None:
-    model = Model(ModelConfig(tiny))
-    Grammar(model, 'root ::= "a"')
-    del model
-    gc.collect()
-    assert [process.poll() for process in started] == [-9]
-
-
 def test_an_idle_process_that_was_killed_is_replaced(model: Model, started: list[subprocess.Popen[bytes]]) -> None:
     Grammar(model, 'root ::= "a"').close()
     started[-1].kill()
     started[-1].wait()
     assert allowed(Grammar(model, 'root ::= "b"'), model) == {b"b"}
-
-
-def test_the_process_ends_with_this_one(model: Model, started: list[subprocess.Popen[bytes]]) -> None:
-    """It reads the end of its standard input."""
-    process = grammar_process.GrammarProcess(model)
-    process.parse(b'root ::= "a"')
-    assert started[0].stdin is not None
-    started[0].stdin.close()
-    assert started[0].wait(60) == 0
 
 
 def test_a_process_that_cannot_run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,15 +168,8 @@ def test_a_process_that_cannot_run(tiny: Path, tmp_path: Path, monkeypatch: pyte
         path.unlink()
         with pytest.raises(ModelError, match=r"failed: .*model\.gguf: no such file"):
             Grammar(model, 'root ::= "a"')
-        with monkeypatch.context() as patch:
-            patch.setattr(child, "call", lambda *_: child.python("-c", "raise SystemExit('no llama here')"))
-            with pytest.raises(ModelError, match="no llama here"):
-                Grammar(model, 'root ::= "a"')
         monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
         with pytest.raises(BusyError, match="cannot be started: No such file"):
-            Grammar(model, 'root ::= "a"')
-        monkeypatch.setattr("sys.executable", "")
-        with pytest.raises(BusyError, match="not known where Python is"):
             Grammar(model, 'root ::= "a"')
 
 

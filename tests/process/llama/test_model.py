@@ -10,9 +10,9 @@ import pytest
 from duo.config import ModelConfig
 from duo.errors import ModelError
 from duo.llama.devices import list_backends
+from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.library import supports_rpc
 from duo.llama.model import Model
-from duo.llama.vocabulary import vocabulary_difference
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_facts(model: Model) -> None:
     assert model.n_ctx_train == 8192
     assert model.n_vocab == 49152
     assert model.can_roll_back
-    assert model.cache_width == (30 * 3 * 64, 30 * 3 * 64)
+    assert model.size.cache_widths == ((3 * 64, 3 * 64),) * 30
     assert model.metadata("general.architecture") == "llama"
     assert model.metadata("no.such.key") is None
     assert len(model.metadata("tokenizer.chat_template") or "") > 256, "longer than the first buffer"

@@ -14,11 +14,8 @@ from tests.command import command, environment
     ("arguments", "chosen", "turns"),
     [
         (("lead",), {}, 2000),
-        (("back",), {}, 2000),
         (("lead", "-md", "missing.gguf"), {}, 300_000),
-        ((), {}, 300_000),
         (("--back-port", "5999"), {}, 2000),
-        (("lead",), {"OMP_WAIT_POLICY": "passive"}, 0),
         (("lead",), {"GOMP_SPINCOUNT": "77"}, 77),
     ],
 )

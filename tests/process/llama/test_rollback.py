@@ -71,12 +71,6 @@ def test_rolled_back_tokens_leave_no_trace_in_a_hybrid(hybrid: Make, sizes: list
     assert (read(hybrid(), sizes, n_wrong) == hybrid(24).decode(TEXT[:24], 24)).all()
 
 
-def test_as_much_as_is_granted_can_be_rolled_back(hybrid: Make) -> None:
-    context = hybrid()
-    assert context.n_rollback == 6
-    assert (read(context, [1] * 12, n_wrong=6) == hybrid(12).decode(TEXT[:12], 12)).all()
-
-
 @pytest.mark.parametrize(
     ("batches", "n_back"),
     [

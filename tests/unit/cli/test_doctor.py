@@ -18,7 +18,7 @@ from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Inst
 from duo.cli.problems import find_problems
 from duo.diagnose.bandwidth import Bandwidth
 from duo.diagnose.host import Gpu, Host, read_host
-from duo.llama.backends import GPU_BACKENDS
+from duo.llama.build import GPU_BACKENDS
 from tests.command import ROOT
 
 CPU = DeviceFacts("CPU", "Some CPU", "CPU", 8 * 10**9, 16 * 10**9)

@@ -14,7 +14,7 @@ from duo.cli.options.context import CacheType
 from duo.cli.options.run import RunOptions
 from duo.cli.terminal.console import with_options
 from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
-from duo.llama.kv_cache import CACHE_TYPES
+from duo.llama.model_size import CACHE_TYPES
 from tests.command import assert_refused
 from tests.unit.cli.runner import duo, parse
 

@@ -54,7 +54,7 @@ def test_another_protocol(tiny: Path, answer: bytes) -> None:
 
 
 def test_a_server_that_hangs_or_has_another_client(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.llama.rpc._PROBE_S", 0.1)
+    monkeypatch.setattr("duo.llama.devices._PROBE_S", 0.1)
     with answering(None) as name:
         run = duo("-m", tiny, *TEXT, "--rpc", name)
     assert_refused(run, f"the RPC server {name} does not answer", "another client")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duo.engine.branches import Branches, Preparation
-from duo.llama.kv_cache import BRANCH_CELLS
+from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.outcomes import MOST_DEEP
 from duo.spec.policy import Lookahead
 from duo.spec.schedule import Schedule

@@ -21,8 +21,8 @@ from duo.link.admission import Admission
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
 from duo.link.remote_drafts import RemoteDrafts, TargetVocabulary
 from duo.link.route import draft_app
+from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
-from duo.llama.vocabulary import Fingerprint
 from duo.spec.policy import Policy
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, Writing, make_ending, make_generation, run, until

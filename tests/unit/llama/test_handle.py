@@ -101,18 +101,6 @@ def test_a_parent_waits_for_the_users_of_its_children(
     assert freed == ["child", "pointer"]
 
 
-def test_a_child_made_while_the_parent_closes_is_closed_too(
-    handle: Handle, freed: list[object], pool: ThreadPoolExecutor
-) -> None:
-    children = []
-    with handle.use():
-        closing = pool.submit(handle.close)
-        until_closing(handle)
-        children.append(Handle("child", freed.append, parent=handle))
-    closing.result(60)
-    assert freed == ["child", "pointer"]
-
-
 @pytest.mark.parametrize("end", [Handle.close, lambda handle: handle._finalizer()])
 def test_nobody_waits_for_a_thread_that_llama_cpp_blocks(
     handle: Handle, freed: list[object], end: Callable[[Handle], None], monkeypatch: pytest.MonkeyPatch

@@ -1,194 +1,141 @@
-"""Fingerprints: they tell what comparing the vocabularies themselves would, from token texts alone."""
+"""Tokenising: what may go wrong with hostile texts, on tiny vocabularies."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from duo.link.client import hello
-from duo.link.messages import MAX_FROM_DRAFT, encode, from_draft
-from duo.llama.vocabulary import BLOCK, MAX_SIZE_DIFFERENCE, Fingerprint, fingerprint_difference, vocabulary_difference
-from tests.unit.link.backs import Words
+from duo.config import ModelConfig
+from duo.errors import ClosedError, PromptError
+from duo.llama import vocabulary
+from duo.llama.model import Model
+from tests.gguf_files import tiny_bpe, tiny_llama
 
-MOST = MAX_SIZE_DIFFERENCE
-SIZES = [BLOCK * n + more for n in (1, 2) for more in (-MOST - 1, -MOST, -1, 0, 1, MOST - 1, MOST, MOST + 1)]
+LONG = "a" * 5000
 
 
-@cache
-def words(n: int) -> Words:
-    """The first `n` tokens of an endless vocabulary."""
-    return Words(tuple(b"token %d" % token for token in range(n)))
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tiny_bpe(tmp_path_factory.mktemp("models") / "bpe.gguf", "deepseek-llm")
+    yield (model := Model(ModelConfig(path), vocabulary_only=True))
+    model.close()
 
 
-@cache
-def fingerprint(vocabulary: Words) -> Fingerprint:
-    return Fingerprint.of(vocabulary.model)
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A SentencePiece vocabulary that adds BOS."""
+    path = tiny_llama(tmp_path_factory.mktemp("models") / "words.gguf", add_bos=True)
+    yield (model := Model(ModelConfig(path), vocabulary_only=True))
+    model.close()
 
 
-def changed(vocabulary: Words, token: int, text: bytes = b"another") -> Words:
-    """The same, with one token different."""
-    return replace(vocabulary, texts=(*vocabulary.texts[:token], text, *vocabulary.texts[token + 1 :]))
+def test_a_long_text_is_tokenised_on_a_stack_of_its_own(bpe: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without, it would overflow: tests/process/llama/test_lifetime.py."""
+    assert bpe.tokenize(LONG) == [ord("a")] * 5000 == 5000 * bpe.tokenize("a")
+    assert threading.stack_size() == 0, "other threads have the usual stack"
+    monkeypatch.setattr(vocabulary, "_STACK_PER_BYTE", 2**50)
+    with pytest.raises(PromptError, match="not enough memory to tokenise a prompt of 5000 bytes"):
+        bpe.tokenize(LONG)
+    assert threading.stack_size() == 0
 
 
-def difference(target: Words, draft: Words | Fingerprint) -> str | None:
-    """What the lead finds, which has the target's tokens and the draft's fingerprint."""
-    if isinstance(draft, Words):
-        draft = fingerprint(draft)
-    return fingerprint_difference(fingerprint(target), target.texts, draft)
+def test_tags_are_part_of_the_text_and_other_special_tokens_are_not(tmp_path: Path) -> None:
+    tags = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    path = tiny_llama(tmp_path / "tags.gguf", words=("▁",), control=("<|im_start|>", *tags))
+    with closing(Model(ModelConfig(path), vocabulary_only=True)) as model:
+        special = range(260, 265)
+        assert model.spelling(special) == b"<|im_start|>" + "".join(tags).encode()
+        assert [model.piece(token) for token in special] == [b"", *(tag.encode() for tag in tags)]
 
 
-# Padding
+def test_a_text_that_is_not_unicode_is_refused(words: Model) -> None:
+    for text in ("\ud800", LONG + "\udfff"):
+        with pytest.raises(PromptError, match=r"^the prompt is not text: .*surrogates"):
+            words.tokenize(text)
 
 
-@pytest.mark.parametrize("n", [*SIZES, 1, 4, 5, 6, 300, MOST, 49152, 151936])
-def test_vocabularies_padded_by_up_to_128_tokens_fit_and_no_others(n: int) -> None:
-    for padding in (0, 1, MOST - 1, MOST):
-        assert difference(words(n), words(n + padding)) is None, padding
-        assert difference(words(n + padding), words(n)) is None, padding
-    assert difference(changed(words(n), n // 2), changed(words(n), n // 2)) is None
-    for sizes in ((n, n + MOST + 1), (n + MOST + 1, n)):
-        said = difference(words(sizes[0]), words(sizes[1]))
-        assert said == f"the target's vocabulary has {sizes[0]} tokens, the draft's {sizes[1]}"
+def test_bos_is_added_once(words: Model) -> None:
+    tokens = words.tokenize("the cat", add_bos=False)
+    assert words.tokenize("the cat") == [words.bos, *tokens]
+    for rest in ("", "the cat", LONG):
+        marked = words.tokenize(f"<s>{rest}")
+        assert marked.count(words.bos) == 1
+        assert marked[0] == words.bos
+        assert marked == words.tokenize(f"<s>{rest}", add_bos=False)
 
 
-@pytest.mark.parametrize("n", [1000, 1024, 1100])
-@pytest.mark.parametrize("padding", [3, MOST])
-def test_the_padding_may_differ(n: int, padding: int) -> None:
-    draft = Words((*words(n).texts, *[b"padding"] * padding))
-    assert difference(words(n), draft) is None
-    assert difference(draft, words(n)) is None
+def test_bounds_of_a_text(words: Model, bpe: Model) -> None:
+    assert (words.longest_token, bpe.longest_token) == (6, 7), "<0x00> and <|end|>"
+    assert words.n_unknown("abc ba\t🙂\n") == 3
+    assert bpe.n_unknown("\t🙂") == 0
 
 
-# Differences
+def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
+    model = Model(ModelConfig(tiny_llama(tmp_path / "model.gguf")))
+    token = model.tokenize("cat")[0]
+    model.close()
+    for use in (
+        lambda: model.tokenize("cat"),
+        lambda: model.spelling([token]),
+        lambda: model.piece(token),
+        lambda: model.is_end(token),
+        model.end_tokens,
+        lambda: model.token_texts(1),
+        lambda: model.metadata("general.architecture"),
+    ):
+        with pytest.raises(ClosedError, match="Model is closed"):
+            use()
 
 
-def places(n: int) -> list[int]:
-    """Tokens at all edges, from 5 to `n` - 1."""
-    edges = [5, BLOCK, 2 * BLOCK, n - MOST, n - BLOCK, n - BLOCK - MOST, n]
-    return sorted({token for edge in edges for token in (edge - 1, edge, edge + 1) if 5 <= token < n} | {(n + 5) // 2})
+# Fragments
+
+SPELT = [
+    "the cat sat",
+    " the cat",
+    "  the",
+    "",
+    " ",
+    "\n",
+    "\n the\n\n",
+    "the</s>cat",
+    "<s>",
+    "日本 the",
+    "🙂",
+    "é\x00a",
+]
 
 
-@pytest.mark.parametrize("padding", [-MOST, -1, 0, 1, MOST])
-@pytest.mark.parametrize("n", [*SIZES, 140, 300])
-def test_a_token_that_differs_is_found_from_the_sixth_on(n: int, padding: int) -> None:
-    target, draft = words(n), words(n + padding)
-    n_shared = min(n, n + padding)
-    for token in places(n_shared):
-        said = difference(target, changed(draft, token))
-        assert said is not None
-        _, first, _, last, _ = said.split()
-        assert int(first) <= token <= int(last) < n_shared, token
-    assert difference(target, changed(draft, 4)) is None
+@pytest.mark.parametrize("text", SPELT)
+@pytest.mark.parametrize("name", ["bpe", "words"])
+def test_a_fragment_spells_the_text_and_nothing_else(name: str, text: str, request: pytest.FixtureRequest) -> None:
+    """A SentencePiece vocabulary puts a space in front of a text; special tokens are text here."""
+    model: Model = request.getfixturevalue(name)
+    tokens = model.fragment(text.encode())
+    assert b"".join(map(model.piece, tokens)) == text.encode()
+    assert model.bos not in tokens
+    assert model.eos not in tokens
 
 
-def test_tokens_whose_texts_join_to_the_same_bytes_differ() -> None:
-    target = Words((*words(5).texts, b"ab", b"c", *words(1100).texts))
-    draft = Words((*words(5).texts, b"a", b"bc", *words(1100).texts))
-    assert difference(target, draft) == "tokens 0 to 1023 differ"
+def test_a_fragment_without_what_is_not_text(words: Model) -> None:
+    assert words.fragment(b"\xa9the\xff cat\xe6\x97") == words.fragment(b"the cat")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"vocab_type": 3}, "of type BPE, the draft's of type WPM"),
-        ({"vocab_type": 99}, "of type BPE, the draft's of type 99"),
-        ({"bos": 3}, "BOS is token 1, the draft's token 3"),
-        ({"adds_bos": False}, "BOS is token 1, the draft's not added"),
-        ({"adds_eos": True}, "EOS is not added, the draft's token 2"),
-        ({"eos": 9}, None),  # it is not added
-    ],
+    "text", ["the cat", " the cat", "<s>the cat</s>the cat</s> the cat", "</s>the", "a</s>\n", "the cat\n"]
 )
-def test_type_bos_and_eos_are_compared(changes: dict[str, Any], said: str | None) -> None:
-    target, draft = words(300), replace(words(300), **changes)
-    for found in (difference(target, draft), vocabulary_difference(target.model, draft.model)):
-        assert found is None if said is None else said in str(found)
+@pytest.mark.parametrize("name", ["bpe", "words"])
+def test_the_text_of_a_prompt(name: str, text: str, request: pytest.FixtureRequest) -> None:
+    model: Model = request.getfixturevalue(name)
+    assert model.prompt_text(model.tokenize(text)).decode() == (text.removeprefix("<s>") if name == "words" else text)
 
 
-@given(
-    n=st.one_of(st.integers(6, 3000), st.sampled_from(SIZES)),
-    padding=st.integers(-MOST - 2, MOST + 2),
-    at=st.lists(st.one_of(st.floats(0, 1, exclude_max=True), st.integers(0, 9)), max_size=2),
-)
-def test_a_fingerprint_tells_what_both_models_would(n: int, padding: int, at: list[float]) -> None:
-    target, draft = words(n), words(max(6, n + padding))
-    for place in at:
-        token = place if isinstance(place, int) else int(place * draft.n_vocab)
-        draft = changed(draft, min(token, draft.n_vocab - 1))
-    whole = vocabulary_difference(target.model, draft.model)
-    assert (difference(target, Fingerprint.of(draft.model)) is None) == (whole is None), whole
-
-
-# Fingerprints that no vocabulary has
-
-
-@pytest.mark.parametrize("n", [1023, 1024, 1025, 1152, 2048, 2049, 2500])
-@pytest.mark.parametrize("padding", [-MOST, 0, MOST])
-def test_a_part_of_a_fingerprint_is_refused(n: int, padding: int) -> None:
-    target, whole = words(n), fingerprint(words(n + padding))
-    n_shared = min(n, n + padding)
-    for n_blocks in range(n_shared // BLOCK):
-        assert difference(target, replace(whole, blocks=whole.blocks[:n_blocks])) is not None
-    if n_shared % BLOCK:
-        n_needed = 4 * (n_shared % BLOCK)
-        for n_left in (0, 1, 3, 4, n_needed - 4, n_needed - 1, len(whole.tail) - 4, len(whole.tail) - 1):
-            assert difference(target, replace(whole, tail=whole.tail[:n_left])) is not None, n_left
-
-
-@given(
-    n_vocab=st.one_of(st.integers(0, 2**31 - 1), st.integers(2500 - MOST, 2500 + MOST)),
-    blocks=st.one_of(st.just(None), st.lists(st.binary(max_size=12), max_size=5)),
-    tail=st.one_of(st.just(None), st.binary(max_size=64), st.integers(0, 8192).map(bytes)),
-)
-def test_any_other_fingerprint_is_refused(n_vocab: int, blocks: list[bytes] | None, tail: bytes | None) -> None:
-    target, right = words(2500), fingerprint(words(2500))
-    made_up = replace(
-        right,
-        n_vocab=n_vocab,
-        blocks=right.blocks if blocks is None else tuple(blocks),
-        tail=right.tail if tail is None else tail,
-    )
-    assert (difference(target, made_up) is None) == (made_up == right)
-
-
-def test_one_bit_of_a_hash_is_enough() -> None:
-    target, right = words(2500), fingerprint(words(2500))
-    for i in range(2):
-        blocks = tuple(_flipped(block, 0) if j == i else block for j, block in enumerate(right.blocks))
-        assert difference(target, replace(right, blocks=blocks)) is not None
-        assert difference(target, replace(right, tail=_flipped(right.tail, -1 - i))) is not None
-
-
-def _flipped(data: bytes, i: int) -> bytes:
-    flipped = bytearray(data)
-    flipped[i] ^= 1
-    return bytes(flipped)
-
-
-def test_an_empty_vocabulary_raises_nothing() -> None:
-    nothing = Fingerprint(2, 0, 1, -1, (), b"")
-    assert difference(words(300), nothing) is not None
-    assert difference(words(3), replace(nothing, tail=bytes(8192))) in (None, "tokens 0 to -1 differ")
-
-
-@pytest.mark.parametrize("n", [300, 49152, 262144])
-def test_a_fingerprint_fits_into_a_message(n: int) -> None:
-    texts = [bytes([65 + token % 26]) * (token % 7) for token in range(1024)] * (n // 1024 + 1)
-    model = replace(Words(tuple(texts[:n])), path=Words().path.with_name("m" * 250)).model
-    one = Fingerprint.of(model)
-    assert (len(one.tail), len(one.blocks)) == (4 * min(n, BLOCK + MOST), -(-n // BLOCK))
-    said = encode(hello("t" * 256, model))
-    assert len(said) < MAX_FROM_DRAFT
-    assert from_draft(said) == hello("t" * 256, model)
-
-
-def test_the_hashes_are_the_same_in_all_releases_of_the_protocol() -> None:
-    """They are compared between two machines."""
-    one = fingerprint(words(1100))
-    assert [block.hex() for block in one.blocks] == ["58a90eea59afa918", "ad6437a7731798f5"]
-    assert one.tail[:4].hex() == "05175e47"
-    assert one.tail[-4:].hex() == "ae99e28a"
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_a_token_that_is_not_in_the_vocabulary(words: Model, token: int) -> None:
+    """llama.cpp would end the process."""
+    for act in (words.piece, lambda one: words.spelling([one]), lambda one: words.prompt_text([one])):
+        with pytest.raises(PromptError, match=f"no token {token} in a vocabulary of"):
+            act(token)

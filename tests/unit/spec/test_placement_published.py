@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.gguf_file import model_size
+from duo.llama.model_size import model_size
 from duo.spec.placement import MARGIN, Footprint, Room, fill, place
 from tests.published import COMMAND_R, LLAMA_1B, LLAMA_70B, QWEN_32B, QWEN_500M, Shape, header
 

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
+import llama_cpp
+
 from duo.config import ContextConfig, ModelConfig
+from duo.errors import UsageError
 from duo.llama.gguf_check import MAX_LAYERS
 from duo.llama.gguf_head import Head
-from duo.llama.kv_cache import cache_type, n_cells
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.
@@ -18,6 +20,34 @@ _KIND = re.compile(r"^blk\.(\d+)\.(ssm_|attn_k\.)")
 # llama-arch.cpp, LLM_TENSOR_LAYER_INPUT: one row is read per token, and llama.cpp keeps it on the host.
 _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_embd|token_types)\.")
 _COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of what a device receives, if there are several
+BRANCH_CELLS = 32  # for each branch, besides those that it shares with the text: see Context.branch
+CELLS = 256  # llama.cpp rounds the number of cells up to a multiple of this
+
+# ggml's type and bytes per value of the cache types that llama.cpp accepts (quantised: in blocks of 32 values).
+CACHE_TYPES: dict[str, tuple[int, float]] = {
+    "f32": (llama_cpp.GGML_TYPE_F32, 4),
+    "f16": (llama_cpp.GGML_TYPE_F16, 2),
+    "bf16": (30, 2),
+    "q8_0": (llama_cpp.GGML_TYPE_Q8_0, 34 / 32),
+    "q5_1": (llama_cpp.GGML_TYPE_Q5_1, 24 / 32),
+    "q5_0": (llama_cpp.GGML_TYPE_Q5_0, 22 / 32),
+    "q4_1": (llama_cpp.GGML_TYPE_Q4_1, 20 / 32),
+    "q4_0": (llama_cpp.GGML_TYPE_Q4_0, 18 / 32),
+    "iq4_nl": (llama_cpp.GGML_TYPE_IQ4_NL, 18 / 32),
+}
+
+
+def cache_type(name: str) -> tuple[int, float]:
+    """ggml's type and bytes per value of a cache type. Raises UsageError for an unknown one."""
+    if name not in CACHE_TYPES:
+        raise UsageError(f"unknown cache type {name} (available: {', '.join(CACHE_TYPES)})")
+    return CACHE_TYPES[name]
+
+
+def n_cells(config: ContextConfig) -> int:
+    """The number of cells, one per token: as llama.cpp makes them for `config`."""
+    wanted = config.n_ctx + config.n_branches * BRANCH_CELLS
+    return -(-wanted // CELLS) * CELLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +109,16 @@ def model_size(config: ModelConfig) -> ModelSize:
     The bytes of tensors with unknown names are spread evenly over all layers. Raises ModelError for a missing or
     invalid file.
     """
-    first, *others = config.shards
-    with closing(Head(first)) as file:
-        tensors = file.tensors()
-        for path in others:
-            with closing(Head(path)) as part:
-                tensors |= part.tensors()
-        return _model_size(file, tensors)
+    with closing(Head(config.path)) as head:
+        return read_size(head, config)
 
 
-def _model_size(file: Head, tensors: dict[str, int]) -> ModelSize:
+def read_size(file: Head, config: ModelConfig) -> ModelSize:
+    """The same, with the header of the first file."""
+    tensors = file.tensors()
+    for path in config.shards[1:]:
+        with closing(Head(path)) as part:
+            tensors |= part.tensors()
     layers, output = _weights_by_layer(tensors, file.number("block_count"))
     n_head, n_embd = file.number("attention.head_count"), file.number("embedding_length")
     n_used = file.number("expert_used_count")

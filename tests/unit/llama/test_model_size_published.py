@@ -7,18 +7,8 @@ from pathlib import Path
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.gguf_file import ModelSize, model_size
-from tests.published import (
-    COMMAND_R,
-    LLAMA_70B,
-    QWEN_1B,
-    QWEN_3B,
-    QWEN_14B,
-    QWEN_32B,
-    YI_34B,
-    Shape,
-    header,
-)
+from duo.llama.model_size import ModelSize, model_size
+from tests.published import COMMAND_R, LLAMA_70B, QWEN_32B, Shape, header
 
 MIB = 1 << 20
 LOGGED = 0.006  # precision of the log, and of a binary fraction
@@ -33,16 +23,8 @@ def size_of(path: Path, shape: Shape, quantization: str) -> ModelSize:
     [
         # README of mirabarukaso/local-llm-webui: 33 repeating layers on a card of 24 GB.
         (LLAMA_70B, "Q4_K_M", [range(47, 80)], [16240.69], 24302.42),
-        # ollama/ollama#3301: 30 repeating layers on a card of 16 GB; the host's figure is the whole file.
-        (LLAMA_70B, "Q4_0", [range(50, 80)], [13771.88], 38110.61 - 13771.88),
         # ollama/ollama#11986: split between two cards.
         (LLAMA_70B, "Q8_0", [range(28), range(28, 81)], [24277.75, 46151.91], 1064.62),
-        # ggml-org/llama.cpp#11861: R1-Distill-Qwen-32B.
-        (QWEN_32B, "Q4_K_M", [range(65)], [18508.35], 417.66),
-        # lmstudio-ai/lmstudio-bug-tracker#1360: R1-Distill-Qwen-14B, the output and 19 layers on a card of 16 GB.
-        (QWEN_14B, "Q4_K_M", [range(29, 49)], [3621.44], 4944.60),
-        # ggml-org/llama.cpp#7217: -ts 1,1, with an importance matrix.
-        (YI_34B, "IQ4_XS", [range(31), range(31, 61)], [8796.98, 8588.34], 232.42),
         # ggml-org/llama.cpp#6122: cards of 12 and 24 GB; the token embedding is also the output, and in memory twice.
         (COMMAND_R, "Q4_K_S", [range(12), range(12, 41)], [5434.38, 13989.53], 0),
     ],
@@ -60,8 +42,6 @@ def test_weights(
     ("shape", "config", "layers", "cache"),
     [
         (COMMAND_R, ContextConfig(4096, 1, 1), [range(12), range(12, 40)], [1536, 3584]),  # ggml-org/llama.cpp#6122
-        (QWEN_1B, ContextConfig(8192, 1, 1), [range(28)], [224]),  # ggml-org/llama.cpp#10664
-        (QWEN_3B, ContextConfig(4096, 1, 1), [range(36)], [144]),  # SciSharp/LLamaSharp#1099
     ],
 )
 def test_caches(tmp_path: Path, shape: Shape, config: ContextConfig, layers: list[range], cache: list[int]) -> None:
@@ -74,10 +54,6 @@ def test_caches(tmp_path: Path, shape: Shape, config: ContextConfig, layers: lis
     [
         # Each with logits of all tokens, unlike duo. ggml-org/llama.cpp#11861:
         (QWEN_32B, ContextConfig(16384, 1, 1, n_batch=512, n_outputs_max=512), 1, 307.00),
-        # ggml-org/llama.cpp#10664: Qwen2.5-1.5B, n_ubatch 8192.
-        (QWEN_1B, ContextConfig(8192, 1, 1, n_batch=8192, n_ubatch=8192, n_outputs_max=8192), 1, 4786.94),
-        # SciSharp/LLamaSharp#1099: Qwen2.5-3B.
-        (QWEN_3B, ContextConfig(4096, 1, 1, n_outputs_max=512), 1, 300.75),
         # ggml-org/llama.cpp#6122: the first of two cards, without flash attention, "n_copies=4".
         (COMMAND_R, ContextConfig(4096, 1, 1, n_outputs_max=512, flash_attn="off"), 2, 672.01),
     ],

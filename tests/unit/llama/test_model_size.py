@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import ModelError, UsageError
-from duo.llama.capacity import cache_bytes
-from duo.llama.gguf_file import ModelSize, model_size
+from duo.errors import ModelError
 from duo.llama.model import Model
-from tests.gguf_files import N_EMBD, N_FF, N_HEAD, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
+from duo.llama.model_size import ModelSize, model_size
+from tests.gguf_files import N_EMBD, N_FF, N_HEAD, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
 
 F32 = 4
 Facts = Callable[[gguf.GGUFWriter], object]
@@ -36,10 +34,8 @@ def llama(tmp_path: Path) -> ModelSize:
 def test_sizes_agree_with_those_of_the_loaded_model(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     path = make(tmp_path / "model.gguf")
     size, model = size_of(path), Model(ModelConfig(path, n_gpu_layers=0))
-    widths = sum(k for k, _ in size.cache_widths), sum(v for _, v in size.cache_widths)
-    assert (size.n_bytes, len(size.layers), widths) == (model.n_bytes, model.n_layer, model.cache_width)
-    config = ContextConfig(1024, 1, 1, type_k="q8_0", type_v="f16")
-    assert sum(size.cache_bytes(config)) == cache_bytes(model, config)
+    assert (size.n_bytes, len(size.layers)) == (model.n_bytes, model.n_layer)
+    assert size == model.size
     model.close()
 
 
@@ -60,15 +56,6 @@ def test_layers_without_attention_have_no_cache(tmp_path: Path) -> None:
     size = size_of(tiny_hybrid(tmp_path / "model.gguf"))
     assert size.cache_widths == ((0, 0), (N_EMBD, N_EMBD))
     assert size.cache_bytes(ContextConfig(256, 1, 1)) == (0, 256 * 2 * N_EMBD * 2)
-
-
-def test_layers_of_linear_attention_have_no_cache(tmp_path: Path) -> None:
-    assert size_of(tiny_qwen35(tmp_path / "model.gguf")).cache_widths == ((0, 0), (N_EMBD, N_EMBD))
-
-
-def test_the_context_is_rounded_up_like_llama_cpps(llama: ModelSize) -> None:
-    assert llama.cache_bytes(ContextConfig(257, 1, 1)) == llama.cache_bytes(ContextConfig(512, 1, 1))
-    assert llama.cache_bytes(ContextConfig(513, 1, 1)) == (768 * 2 * N_EMBD * 2,)
 
 
 def test_branches_have_cells_of_their_own(llama: ModelSize) -> None:
@@ -96,23 +83,10 @@ def test_compute_buffers_have_room_for_the_largest_of_what_is_not_needed_at_once
     assert compute(n_outputs_max=512) == compute(n_outputs_max=1024) == embeddings + 512 * F32 * size.n_vocab
 
 
-def test_a_sliding_window_has_a_mask_of_its_own(tmp_path: Path) -> None:
-    size = size_of(tiny_gemma(tmp_path / "model.gguf", window=16))
-    assert size.n_masks == 2
-    half = replace(size, n_masks=1)
-    config = ContextConfig(4096, 1, 1)
-    assert size.compute_bytes(config, 1) == half.compute_bytes(config, 1) + 512 * 2 * 4096
-
-
 def test_prefill_copies_weights_or_the_cache_of_a_layer(llama: ModelSize) -> None:
     assert llama.staging_bytes(ContextConfig(64, 1, 1)) == 256 * 2 * N_EMBD * 2
     assert llama.staging_bytes(ContextConfig(64, 1, 1, type_k="q4_0", type_v="q4_0")) == llama.largest
     assert llama.largest == F32 * N_EMBD * N_FF
-
-
-def test_an_unknown_cache_type_is_refused(llama: ModelSize) -> None:
-    with pytest.raises(UsageError, match="q9"):
-        llama.cache_bytes(ContextConfig(256, 1, 1, type_v="q9"))
 
 
 # Models that it may not know
