@@ -30,7 +30,7 @@ from duo.llama.model_size import CACHE_TYPES
 from duo.models.demo import demo_pair
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
-from duo.models.paths import check_gguf, find_model
+from duo.models.hub import check_gguf, find_model
 from duo.models.profiles import Profile
 
 if TYPE_CHECKING:

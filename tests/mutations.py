@@ -443,17 +443,17 @@ MUTATIONS = [
     ),
     Mutation(
         "loading: the password of a package index is sent to other ports of its host",
-        "duo/models/index.py",
-        "(own.scheme, own.hostname, own.port) == (parts.scheme, parts.hostname, parts.port)",
-        "(own.scheme, own.hostname) == (parts.scheme, parts.hostname)",
-        ("tests/unit/models/test_index.py",),
+        "duo/models/wheel.py",
+        "(index.scheme, index.host, index.port) == (url.scheme, url.host, url.port)",
+        "(index.scheme, index.host) == (url.scheme, url.host)",
+        ("tests/unit/models/test_wheel.py",),
     ),
     Mutation(
         "loading: two processes make the same files at once, because the lock is shared",
-        "duo/models/cache.py",
+        "duo/models/storage.py",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)",
-        ("tests/unit/models/test_cache.py",),
+        ("tests/unit/models/test_storage.py",),
     ),
     Mutation(
         "loading: a model is freed before its contexts",

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from duo.config import AUTO_DRAFT, MAX_BRANCHES
 from duo.errors import UsageError
-from duo.models.files import MIB, read_path
+from duo.models.storage import MIB, read_path
 from duo.spec.simulate import Machine
 
 Milliseconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]

@@ -21,8 +21,7 @@ from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama import child
 from duo.llama.build import GPU_BACKENDS, hiding_variables
-from duo.models.cache import cache_dir
-from duo.models.profiles import config_dir
+from duo.models.storage import cache_dir, config_dir
 
 SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # environment variables that can slow down every decode
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS")

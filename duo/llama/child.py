@@ -29,7 +29,9 @@ def call(module: str, *arguments: str, function: str = "main") -> list[str]:
     """
     if is_frozen():
         return python(CALL, f"{module}:{function}", *arguments)
-    code = f"import sys; sys.path = [path for path in sys.path if path]; from {module} import {function}; {function}()"
+    code = (
+        f"import sys; sys.path = list(filter(None, sys.path)); from {module} import {function}; sys.exit({function}())"
+    )
     return python("-c", code, *arguments)
 
 

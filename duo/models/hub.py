@@ -1,23 +1,68 @@
-"""GGUF files from the Hugging Face Hub, through huggingface_hub and its cache, which llama.cpp shares.
+"""The names by which a user specifies a model: a path, or `user/repo:Q4_K_M` on the Hugging Face Hub.
 
-The library reads HF_ENDPOINT, HF_TOKEN and HF_HOME, and shows progress bars on a terminal only.
+huggingface_hub downloads it into its cache, which llama.cpp shares. It reads HF_ENDPOINT, HF_TOKEN and HF_HOME, and
+shows progress bars on a terminal only.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from duo.errors import DownloadError
-from duo.models.files import MIB, read_own
-from duo.models.selection import HubSpec, select_files
+from duo.config import HUB
+from duo.errors import DownloadError, ModelError, UsageError
+from duo.models.storage import open_own
 
 _logger = logging.getLogger(__name__)
-_MAX_REF = MIB  # bytes; it has 40
-_COMMIT = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_MAGIC = b"GGUF"
+_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?", re.ASCII)
+_PART = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+_QUANT = re.compile(r"[-.](?P<quant>\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.ASCII | re.IGNORECASE)
+
+_PREFERRED = ("Q4_K_M", "Q8_0")
+_SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # not models by themselves
+
+
+def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
+    """The GGUF file that `name` specifies: a path, or a str such as hf://user/repo:Q4_K_M or user/repo:Q4_K_M.
+
+    If a str could be both, an existing file takes precedence. Raises ModelError, DownloadError or UsageError.
+    """
+    if isinstance(name, str) and name.startswith(HUB):
+        return resolve_hub(name.removeprefix(HUB), offline)
+    path = Path(name)
+    if isinstance(name, str) and not path.exists() and path.suffix != ".gguf":
+        try:
+            HubSpec.parse(name)
+        except UsageError:
+            return check_gguf(path)
+        return resolve_hub(name, offline)
+    return check_gguf(path)
+
+
+def check_gguf(path: Path) -> Path:
+    """Return `path` if the file begins like a GGUF file; llama.cpp checks the rest. Raises ModelError."""
+    try:
+        with open_own(path) as file:
+            magic = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ModelError(f"{path}: a directory, not a GGUF file") from None
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}") from error
+    if magic != _MAGIC:
+        raise ModelError(f"{path}: not a GGUF file" if magic else f"{path}: an empty file")
+    return path
+
+
+# The Hub
 
 
 def resolve_hub(spec: str, offline: bool = False) -> Path:
@@ -65,19 +110,12 @@ def _fetch(hub: Any, wanted: HubSpec) -> Path:
 
 
 def _find_cached(hub: Any, wanted: HubSpec) -> Path | None:
-    """Find the model in the Hub's cache, whose layout is documented, without the network."""
-    folder = Path(hub.constants.HF_HUB_CACHE) / f"models--{wanted.repo.replace('/', '--')}"
+    """Find the model in the Hub's cache, without the network."""
     try:
-        commit = read_own(folder / "refs" / "main", _MAX_REF).decode("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    if not _COMMIT.fullmatch(commit):  # a damaged file must not lead elsewhere
-        return None
-    snapshot = folder / "snapshots" / commit
-    names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
-    try:
+        snapshot = Path(hub.snapshot_download(wanted.repo, local_files_only=True))
+        names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
         return snapshot / select_files(names, wanted)[0]
-    except DownloadError:
+    except (DownloadError, OSError, ValueError):  # its errors for what is not there, or is damaged
         return None
 
 
@@ -94,10 +132,10 @@ def _explain(hub: Any, repo: str, error: BaseException) -> str:
     if response is not None:
         token = " (is HF_TOKEN valid?)" if response.status_code in (401, 403) else ""
         return f"cannot download {repo}: {endpoint} returned {response.status_code}{token}"
-    return f"cannot download {repo} from {endpoint}: {_cause(error)}"
+    return f"cannot download {repo} from {endpoint}: {root_cause(error)}"
 
 
-def _cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The system's message at the bottom of a chain of exceptions, or the first line of the top one."""
     root = error
     while inner := root.__cause__ or root.__context__:
@@ -105,3 +143,70 @@ def _cause(error: BaseException) -> str:
     if isinstance(root, OSError) and root.strerror:
         return root.strerror
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+# Files of a repository, chosen as llama.cpp does
+
+
+@dataclass(frozen=True, slots=True)
+class HubSpec:
+    """A repository of the Hub and a quantisation."""
+
+    repo: str
+    quant: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> HubSpec:
+        """Parse `user/repo[:quant]`. Raises UsageError for anything else."""
+        match = _SPEC.fullmatch(text)
+        if match is None:
+            raise UsageError(f"a Hugging Face name has the form user/repo[:quant], not {text!r}")
+        return cls(match["repo"], match["quant"])
+
+    def __str__(self) -> str:
+        return f"{self.repo}:{self.quant}" if self.quant else self.repo
+
+
+def select_files(names: Iterable[str], spec: HubSpec) -> list[str]:
+    """The files for `spec` among the `names` in its repository: one, or all parts of a split model.
+
+    Raises DownloadError if the repository has no such model; the message names what it has.
+    """
+    models = sorted(name for name in names if _is_model(name))
+    if not models:
+        raise DownloadError(f"{spec.repo} has no GGUF model")
+    for quant in (spec.quant,) if spec.quant else _PREFERRED:
+        for name in models:
+            if _has_quant(name, quant):
+                return _all_parts(name, models, spec)
+    if spec.quant:
+        available = ", ".join(dict.fromkeys(quant_of(name) or name for name in models))
+        raise DownloadError(f"{spec.repo} has no {spec.quant} (available: {available})")
+    return _all_parts(models[0], models, spec)
+
+
+def quant_of(name: str) -> str | None:
+    """The quantisation in the name of a file, such as Q4_K_M; None if there is none."""
+    found = _QUANT.search(name)
+    return found["quant"] if found else None
+
+
+def _is_model(name: str) -> bool:
+    file = name.rpartition("/")[2].lower()
+    return file.endswith(".gguf") and not any(sidecar in file for sidecar in _SIDECARS)
+
+
+def _has_quant(name: str, quant: str) -> bool:
+    """Whether `name` contains `quant` as a word: F16 does not match BF16."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(quant)}[.-]", name, re.IGNORECASE) is not None
+
+
+def _all_parts(first: str, models: list[str], spec: HubSpec) -> list[str]:
+    part = _PART.fullmatch(first)
+    if part is None:
+        return [first]
+    same = re.compile(rf"{re.escape(part['stem'])}-\d{{5}}-of-{part['count']}\.gguf", re.IGNORECASE)
+    parts = [name for name in models if same.fullmatch(name)]
+    if len(parts) != int(part["count"]):
+        raise DownloadError(f"{spec.repo} has {len(parts)} of the {int(part['count'])} parts of {first}")
+    return parts

@@ -11,24 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duo.models.cache import user_dir
-from duo.models.files import MIB, read_own
+from duo.models.storage import MIB, config_dir, read_own
 from duo.spec.costs import between, whole
 
 _VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB
 _MAX_DEPTH = 8  # levels of lists and objects: a profile has six
 _DIGITS = 6  # of the hash in a name: one pair has few profiles, and a wrong one is not used
-_OLD_DIGITS = 16  # of the hash that was the whole name
-_OLD_STEM = re.compile(f"[0-9a-f]{{{_OLD_DIGITS}}}")
-_MOST_BYTES = 2**63  # of a model
-_NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
-
-
-def config_dir() -> Path:
-    """The config directory: $DUO_CONFIG, $XDG_CONFIG_HOME/duo or the system's default. Raises UsageError."""
-    purpose = "profiles: set DUO_CONFIG or profile=False"
-    return user_dir("DUO_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support", purpose)
+_MAX_BYTES_OF_MODEL = 2**63
+_MAX_NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
 
 
 class Profile:
@@ -39,16 +30,12 @@ class Profile:
         self._key = {"version": _VERSION, **key}
         digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
         self.path = profiles_dir() / f"{_name(key)}-{digest[:_DIGITS]}.json"
-        self._old_path = self.path.with_name(f"{digest[:_OLD_DIGITS]}.json")
 
     def load(self) -> dict[str, Any]:
         """The saved document; empty if the file is missing or damaged, in whatever way.
 
         Whether its values are plausible is checked where they are used.
         """
-        if not self.path.exists():
-            with suppress(OSError):  # there is none, or it cannot be renamed
-                self._old_path.replace(self.path)
         document = _read(self.path)
         return document if document.get("for") == self._key else {}
 
@@ -90,15 +77,13 @@ class ProfileKey:
         try:
             key = document["for"]
             models, (target, draft) = _list(key["models"]), _list(key["options"])[:2]
-            # Earlier versions kept only a version here, and no backends.
-            llama = [] if isinstance(key["llama"], str) else _list(key["llama"])
             if not 1 <= len(models) <= 2:
                 return None
             return cls(
                 tuple(map(_read_model, models)),
                 tuple(map(_text, _list(key["devices"]))),
                 whole(key["cores"]),
-                tuple(map(_text, llama[2:-1])),
+                tuple(map(_text, _list(key["llama"])[2:-1])),
                 (_whole_or_none(target), _whole_or_none(draft)),
             )
         except (KeyError, TypeError, ValueError):
@@ -116,11 +101,7 @@ class SavedProfile:
 
     @property
     def name(self) -> str:
-        """Target, draft and six hexadecimal digits: the name of the file, or what it will be when it is used again."""
-        if self.key is not None and _OLD_STEM.fullmatch(self.path.stem):
-            new = self.path.with_name(f"{_name(self.document['for'])}-{self.path.stem[:_DIGITS]}.json")
-            if not new.exists():
-                return new.stem
+        """Target, draft and six hexadecimal digits."""
         return self.path.stem
 
 
@@ -143,8 +124,8 @@ def _read_model(model: Any) -> KeyModel:
     """Raises KeyError, TypeError or ValueError if it is damaged."""
     return KeyModel(
         _text(model["path"]),
-        int(between(whole(model["bytes"]), 0, _MOST_BYTES)),
-        int(between(whole(model["gpu_layers"]), -_MOST_BYTES, _MOST_BYTES)),
+        int(between(whole(model["bytes"]), 0, _MAX_BYTES_OF_MODEL)),
+        int(between(whole(model["gpu_layers"]), -_MAX_BYTES_OF_MODEL, _MAX_BYTES_OF_MODEL)),
         model["devices"] is None or bool(_list(model["devices"])),
         bool(_list(model["servers"])),
     )
@@ -176,7 +157,7 @@ def _name(key: dict[str, Any]) -> str:
 def _slug(name: str) -> str:
     """`name` in characters that every file system and shell takes as they are, without the number of a part."""
     name = re.sub(r"-00001-of-\d{5}$", "", name)
-    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.")[:_NAME] or "model"
+    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.")[:_MAX_NAME] or "model"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from duo.cli.options.plan import PlanOptions
 from duo.config import EngineConfig
 from duo.engine.threads import kept_threads, plan_threads, tuned_threads
 from duo.models import hub
+from duo.models.hub import HubSpec
 from duo.models.profiles import Profile, saved_profiles
-from duo.models.selection import HubSpec
 from duo.spec.policy import Policy
 from duo.spec.simulate import Machine, constant, replay
 from tests.fuzz.cases import FULL, n_cases

@@ -28,7 +28,7 @@ from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.models.fitting import expected_context, fit
-from duo.models.paths import check_gguf, find_model
+from duo.models.hub import check_gguf, find_model
 
 
 def back(options: BackOptions) -> int:

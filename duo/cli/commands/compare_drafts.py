@@ -32,10 +32,10 @@ from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.errors import DuoError, PromptError
 from duo.loading import load
-from duo.models.candidates import check_draft, find_candidates
 from duo.models.demo import demo_pair
+from duo.models.draft_files import check_draft, find_candidates
 from duo.models.families import family_of
-from duo.models.paths import find_model
+from duo.models.hub import find_model
 from duo.spec.schedule import Schedule
 
 _N_TEXTS = 2

@@ -12,7 +12,7 @@ from duo.cli.terminal.console import warn
 from duo.cli.terminal.table import columns, size_of
 from duo.errors import ModelError
 from duo.llama.gguf_summary import GgufSummary, NoTextModelError, summarize
-from duo.models.candidates import find_models, hub_name, is_small_enough, model_folders, size
+from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}

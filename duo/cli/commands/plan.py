@@ -16,7 +16,7 @@ from duo.cli.options.plan import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
 from duo.errors import UsageError
-from duo.models.files import MIB, read_path
+from duo.models.storage import MIB, read_path
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import Forecast

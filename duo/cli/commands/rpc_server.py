@@ -21,7 +21,7 @@ from duo.link.process import end_with_stdin
 from duo.llama import child, rpc
 from duo.llama.connections import refuses
 from duo.llama.library import supports_rpc
-from duo.models.cache import cache_dir
+from duo.models.storage import cache_dir
 
 _LOOK_S = 0.1
 

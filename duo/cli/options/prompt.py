@@ -11,7 +11,7 @@ from typing import Annotated
 from duo.cli.options.declare import MAIN, PROMPT, option
 from duo.cli.options.drafting import DraftOpt
 from duo.errors import PromptError, UsageError
-from duo.models.files import MIB, read_at_most, read_path
+from duo.models.storage import MIB, read_at_most, read_path
 
 
 # fmt: off

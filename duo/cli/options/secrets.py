@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duo.errors import UsageError
-from duo.models.files import MIB, read_path
+from duo.models.storage import MIB, read_path
 
 
 def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:

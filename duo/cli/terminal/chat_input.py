@@ -18,8 +18,7 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
 
 from duo.errors import UsageError
-from duo.models.files import MIB
-from duo.models.profiles import config_dir
+from duo.models.storage import MIB, config_dir
 
 _MAX_HISTORY = 64 * MIB  # all of it is read
 _ENTERS = (Keys.ControlM, Keys.ControlJ)

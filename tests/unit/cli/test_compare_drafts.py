@@ -19,7 +19,6 @@ from duo.cli.commands.compare_drafts import Row, advise, render
 from duo.diagnose.measure import Meter
 from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError
-from duo.models import candidates
 from duo.spec.schedule import Schedule
 from tests.command import Argument, Run, assert_refused
 from tests.gguf_files import tiny_llama
@@ -43,7 +42,9 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], t
     monkeypatch.setattr(Meter, "both", both)
     monkeypatch.setattr("duo.diagnose.target_meter.others", lambda _: 0.0)
     # huggingface_hub reads its variables when it is imported, which may have been long ago.
-    monkeypatch.setattr(candidates, "import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub"))
+    monkeypatch.setattr(
+        "duo.models.draft_files.import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub")
+    )
     return times
 
 

@@ -20,7 +20,7 @@ HUB = "hub/models--ada--tiny-GGUF/snapshots/1"
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with the caches of duo (cache/) and of Hugging Face (hub/)."""
     monkeypatch.setattr(
-        "duo.models.candidates.import_module", lambda _: type("Hub", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
+        "duo.models.draft_files.import_module", lambda _: type("Hub", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
     )
     for folder in ("cache", HUB, "mine"):
         (tmp_path / folder).mkdir(parents=True)
@@ -78,7 +78,7 @@ def _json(caches: Path, sizes: dict[str, int]) -> dict[str, dict[str, object]]:
 def test_the_tokens_of_one_model_of_a_group_are_kept(caches: Path) -> None:
     paths = [tiny_llama(caches / f"{name}.gguf", padding=padding) for name, padding in (("a", 0), ("b", 100))]
     models = _read(paths)
-    assert {id(one.summary.vocabulary) for one in models} == {id(models[0].summary.vocabulary)}
+    assert {id(one.summary.tokens) for one in models} == {id(models[0].summary.tokens)}
     assert [one.n_tokens for one in models] == [375, 275]
 
 

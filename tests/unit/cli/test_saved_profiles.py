@@ -199,14 +199,6 @@ def test_a_damaged_key_hides_no_other_profile(save: Save, place: tuple[str | int
     assert "damaged: it is not used" in tune("--list", "large").text
 
 
-def test_a_key_of_an_earlier_version_is_not_damaged(save: Save) -> None:
-    path = save("large.gguf").path
-    document = json.loads(path.read_text())
-    document["for"]["llama"] = "0.3.36"
-    path.write_text(json.dumps(document))
-    assert "target    /models/large.gguf, 4.7 GB, CPU" in tune("--list", "large").text
-
-
 def test_names_that_cannot_be_printed(save: Save) -> None:
     path = save("large.gguf").path
     path.write_text(path.read_text().replace("/models/large", r"/\ud800\u001b/large"))
@@ -230,15 +222,3 @@ def test_a_closed_output_is_no_error_of_the_profiles(save: Save, monkeypatch: py
     for names in ((), ("large",)):
         with pytest.raises(BrokenPipeError):
             list_profiles(names)
-
-
-def test_a_profile_named_by_an_earlier_version_is_found(save: Save) -> None:
-    """Its name was sixteen digits of the hash."""
-    made = save("large.gguf", "small.gguf")
-    old = made.path.rename(made._old_path)
-    assert tune("--list").text.splitlines()[1].endswith(f" {made.path.stem}")
-    assert old.stem not in tune("--list").text
-    for name in (old.name, "large"):
-        assert made.path.stem in tune("--list", name).text
-    assert made.load()["policy"]
-    assert (old.exists(), made.path.exists()) == (False, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duo.errors import DownloadError, DuoError, UsageError
-from duo.models.hub import resolve_hub
+from duo.models.hub import HubSpec, resolve_hub, select_files
 from tests.unit.models.fake_hub import TOKEN, FakeHub, FakeRepo, fake_hub
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -97,20 +97,6 @@ def test_the_quantisation_that_is_fetched(user: User, spec: str, content: bytes)
     assert resolve_hub(spec).read_bytes() == content
 
 
-def test_a_model_is_fetched_once_into_the_cache_of_huggingface_hub(user: User) -> None:
-    first = resolve_hub("maker/small")
-    assert first.is_relative_to(user.cache / "models--maker--small" / "snapshots")
-    assert resolve_hub("maker/small") == first
-    assert len(user.hub.sent) == 1
-
-
-def test_all_parts_of_a_split_model_are_fetched(user: User) -> None:
-    first = resolve_hub("maker/split:q4_0")
-    assert first.name == "big-Q4_0-00001-of-00003.gguf"
-    parts = sorted(first.parent.iterdir())
-    assert [file.read_bytes() for file in parts] == [b"GGUF part 1", b"GGUF part 2", b"GGUF part 3"]
-
-
 def test_offline_a_cached_model_is_found_without_a_request(user: User, caplog: pytest.LogCaptureFixture) -> None:
     fetched = resolve_hub("maker/small:q8_0")
     user.hub.asked.clear()
@@ -163,18 +149,6 @@ def test_a_model_that_is_not_available(user: User, spec: str, said: str) -> None
     assert said in refused(spec)
 
 
-def test_a_name_of_another_form(user: User) -> None:
-    assert refused("small", kind=UsageError).startswith("a Hugging Face name has the form user/repo[:quant]")
-    assert user.hub.asked == []
-
-
-@pytest.mark.parametrize(("status", "said"), [(500, ""), (401, " (is HF_TOKEN valid?)")])
-def test_a_hub_that_answers_with_an_error(user: User, status: int, said: str) -> None:
-    user.hub.status = status
-    user.token("hf_wrong")
-    assert refused("maker/small") == f"cannot download maker/small: {user.hub.url} returned {status}{said}"
-
-
 def test_a_cached_model_is_used_when_the_hub_is_not_reachable(user: User, caplog: pytest.LogCaptureFixture) -> None:
     fetched = resolve_hub("maker/small")
     user.use("http://127.0.0.1:9")
@@ -182,3 +156,47 @@ def test_a_cached_model_is_used_when_the_hub_is_not_reachable(user: User, caplog
         assert resolve_hub("maker/small") == fetched
     assert "Connection refused; using maker/small from the cache" in caplog.text
     assert refused("maker/odd") == "cannot download maker/odd from http://127.0.0.1:9: Connection refused"
+
+
+# Files of a repository
+
+
+@pytest.mark.parametrize("text", ["b", "a/b/c", "a/b:", "", "a/b\n", "../../b"])
+def test_no_names(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        HubSpec.parse(text)
+    assert str(caught.value) == f"a Hugging Face name has the form user/repo[:quant], not {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("names", "quant", "chosen"),
+    [
+        ("m-F16.gguf m-Q8_0.gguf m-q4_k_m.gguf", None, "m-q4_k_m.gguf"),
+        ("m-F16.gguf m-BF16.gguf", None, "m-BF16.gguf"),  # the first by name, in whatever order they come
+        ("m-BF16.gguf m-F16.gguf", "f16", "m-F16.gguf"),
+        ("m-IQ2_XS.gguf m-IQ2_XXS.gguf", "iq2_xxs", "m-IQ2_XXS.gguf"),
+        ("m-UD-Q4_K_XL.gguf m_Q4_K_S.gguf", "Q4_K_S", "m_Q4_K_S.gguf"),
+        ("mmproj-Q8_0.gguf mtp-Q8_0.gguf imatrix.gguf README.md z.gguf", None, "z.gguf"),
+        (
+            "b-Q8_0-00001-of-00002.gguf b-Q8_0-00002-of-00002.gguf b-Q8_0.gguf",
+            "Q8_0",
+            "b-Q8_0-00001-of-00002.gguf b-Q8_0-00002-of-00002.gguf",
+        ),
+    ],
+)
+def test_choice(names: str, quant: str | None, chosen: str) -> None:
+    assert select_files(names.split(), HubSpec("a/b", quant)) == chosen.split()
+
+
+@pytest.mark.parametrize(
+    ("names", "quant", "said"),
+    [
+        ("m-Q4_0.gguf m-Q8_0.gguf n-Q8_0.gguf", "Q2_K", "a/b has no Q2_K (available: Q4_0, Q8_0)"),
+        ("m-Q4_0-00001-of-00002.gguf m-Q4_0-00002-of-00002.gguf", "Q2_K", "a/b has no Q2_K (available: Q4_0)"),
+        ("m-00002-of-00002.gguf", None, "a/b has 1 of the 2 parts of m-00002-of-00002.gguf"),
+    ],
+)
+def test_no_choice(names: str, quant: str | None, said: str) -> None:
+    with pytest.raises(DownloadError) as caught:
+        select_files(names.split(), HubSpec("a/b", quant))
+    assert str(caught.value) == said

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from duo.errors import UsageError
-from duo.models.profiles import Profile, config_dir
+from duo.models.profiles import Profile
 
 KEY = {"models": [{"name": "a.gguf", "bytes": 7}], "cores": 2}
 LEARNED = {"policy": {"draft_s": {"1": 0.025}}, "threads": {"beside": [1, 1]}}
@@ -30,34 +27,6 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def saved() -> Profile:
     Profile(KEY).save(LEARNED)
     return Profile(KEY)
-
-
-def test_config_directories(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/xdg")
-    assert config_dir() == config
-    assert Profile(KEY).path.parent == config / "profiles"
-    for own in (None, ""):
-        monkeypatch.delenv("DUO_CONFIG", raising=False)
-        if own is not None:
-            monkeypatch.setenv("DUO_CONFIG", own)
-        for shared, expected in (("/xdg", "/xdg/duo"), ("relative", None), ("", None)):
-            monkeypatch.setenv("XDG_CONFIG_HOME", shared)
-            for platform, default in (("linux", ".config/duo"), ("darwin", "Library/Application Support/duo")):
-                monkeypatch.setattr(sys, "platform", platform)
-                assert config_dir() == Path(expected or f"/home/ada/{default}")
-
-
-def test_no_config_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setenv("DUO_CONFIG", "relative")
-    with pytest.raises(UsageError, match="DUO_CONFIG must be an absolute path, not relative"):
-        Profile(KEY)
-    monkeypatch.delenv("DUO_CONFIG")
-    monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(UsageError, match="set DUO_CONFIG or profile=False"):
-        config_dir()
 
 
 def test_save_change_and_load(config: Path) -> None:
@@ -131,34 +100,3 @@ def test_a_full_disk_leaves_the_old_profile_and_no_temporary_file(config: Path, 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert profile.load().get("policy") == (LEARNED["policy"] if existed else None)
     assert list((config / "profiles").iterdir()) == [profile.path] * existed
-
-
-def test_the_old_profile_exists_until_the_new_one_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    profile, replace = saved(), Path.replace
-
-    def look(part: Path, target: Path) -> Path:
-        seen.extend(json.loads(path.read_text())["policy"] for path in (target, part))
-        return replace(part, target)
-
-    monkeypatch.setattr(Path, "replace", look)
-    profile.save({"policy": {"new": 1}})
-    assert seen == [LEARNED["policy"], {"new": 1}]
-
-
-@pytest.mark.parametrize("blocked", ["config", "config/profiles"])
-def test_a_directory_that_cannot_be_created_is_an_os_error(tmp_path: Path, blocked: str) -> None:
-    (tmp_path / blocked).parent.mkdir(exist_ok=True)
-    (tmp_path / blocked).write_text("a file")
-    with pytest.raises(OSError, match=r"directory|exists"):
-        saved()
-    assert Profile(KEY).load() == {}
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_is_an_os_error(config: Path) -> None:
-    profile = saved()
-    (config / "profiles").chmod(0o500)
-    with pytest.raises(PermissionError):
-        profile.save({})
-    assert profile.load()["policy"] == LEARNED["policy"]

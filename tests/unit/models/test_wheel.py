@@ -1,10 +1,182 @@
-"""What pip says, in one line. The rest of wheel.py is tested through the demo pair."""
+"""A wheel without pip: which index, what it answers, and who is told the password; and what pip says, in one line."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from duo.models.wheel import _reason
+from duo.errors import DownloadError
+from duo.models import wheel
+from duo.models.wheel import fetch_from_index, index_urls, pip_failure
+
+REQUIREMENT = "Duo_Fake.Pair==1.0"
+PAGE = "/simple/duo-fake-pair/"
+WHEEL = "duo_fake_pair-1.0-py3-none-any.whl"
+DATA = b"wheel" * 500_000
+SHA256 = hashlib.sha256(DATA).hexdigest()
+LINK = f'<a href="../../files/{WHEEL}#sha256={SHA256}">{WHEEL}</a>'.encode()
+
+
+class Shop:
+    """An index on a local port: `pages` by path; a path without one is not found."""
+
+    def __init__(self, pages: dict[str, bytes]) -> None:
+        self.pages, self.url = pages, ""
+        self.cut = 0  # bytes that are missing at the end of a wheel
+        self.moved: dict[str, str] = {}
+        self.seen: dict[str, str | None] = {}  # the authorisation that came with each path
+
+
+@contextmanager
+def shop(pages: dict[str, bytes]) -> Iterator[Shop]:
+    here = Shop(pages)
+
+    class ShopHandler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            here.seen[self.path] = self.headers["Authorization"]
+            if self.path in here.moved:
+                self.send_response(302)
+                self.send_header("Location", here.moved[self.path])
+                self.end_headers()
+            elif self.path not in here.pages:
+                self.send_error(404)
+            else:
+                page = here.pages[self.path]
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page[: len(page) - here.cut * self.path.endswith(".whl")])
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), ShopHandler) as server:
+        here.url = f"http://127.0.0.1:{server.server_port}/simple"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield here
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("PIP_") or name.lower().endswith(("_proxy", "ca_bundle")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(wheel, "DEFAULT_INDEX", tmp_path / "index.url")
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    with shop({PAGE: LINK, f"/files/{WHEEL}": DATA}) as here:
+        monkeypatch.setenv("PIP_INDEX_URL", here.url)
+        yield here
+
+
+def fetch(folder: Path, sha256: str = SHA256) -> tuple[Path, list[tuple[int, int | None]]]:
+    seen: list[tuple[int, int | None]] = []
+    return fetch_from_index(REQUIREMENT, sha256, folder, lambda *figures: seen.append(figures)), seen
+
+
+def why(folder: Path, sha256: str = SHA256) -> str:
+    with pytest.raises(DownloadError) as caught:
+        fetch(folder, sha256)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"cannot download {REQUIREMENT}: ")
+
+
+def test_without_a_checksum_in_the_page(full: Shop, tmp_path: Path) -> None:
+    others = (WHEEL.replace("1.0", "1.0.1"), WHEEL.replace("whl", "whl.asc"))
+    links = b"".join(f'<a href="/files/{name}">x</a>'.encode() for name in others)
+    full.pages[PAGE] = b"<!DOCTYPE html><a>no link</a>" + links + LINK.replace(b"#sha256=", b"#md5=")
+    path, seen = fetch(tmp_path)
+    assert (path.name, path.read_bytes()) == (WHEEL, DATA)
+    assert seen[-1] == (len(DATA), len(DATA))
+    assert len(seen) > 1
+    assert why(tmp_path, "0" * 64) == "its checksum is wrong"
+
+
+def test_what_goes_wrong(full: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full.cut = 1000
+    assert why(tmp_path).startswith("peer closed connection")
+    full.cut, full.pages[PAGE] = 0, b"<p>nothing"
+    assert why(tmp_path) == "no package index has it"
+    full.pages.clear()
+    assert why(tmp_path) == "no package index has it"
+    full.pages[PAGE] = LINK.replace(b"files", b"none")
+    assert why(tmp_path) == "the package index answered 404 Not Found"
+    full.pages.clear()
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"{full.url}/")
+    assert why(tmp_path) == "no package index has it"
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    assert why(tmp_path) == "the package index cannot be reached (Connection refused)"
+    monkeypatch.setenv("PIP_INDEX_URL", "ftp://user:secret@host/simple")
+    assert why(tmp_path) == "Request URL has an unsupported protocol 'ftp://'."
+
+
+def test_a_folder_as_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "my index" / "duo-fake-pair"
+    page.mkdir(parents=True)
+    (page / "index.html").write_text(f'<a href="{WHEEL}">')
+    (page / WHEEL).write_bytes(DATA)
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "my index").as_uri())
+    assert fetch(tmp_path)[0].read_bytes() == DATA
+
+
+def test_the_password_is_for_the_index_only(full: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authorisation = f"Basic {base64.b64encode(b'me:a b').decode()}"
+    monkeypatch.setenv("PIP_INDEX_URL", full.url.replace("//", "//me:a%20b@"))
+    fetch(tmp_path)
+    assert full.seen == {PAGE: authorisation, f"/files/{WHEEL}": authorisation}
+    with shop(full.pages) as other:
+        # The same host and another port.
+        full.pages[PAGE] = LINK.replace(b"../../files", other.url.replace("simple", "files").encode())
+        fetch(tmp_path)
+        assert other.seen == {f"/files/{WHEEL}": None}
+        full.moved[PAGE] = other.url + "/duo-fake-pair/"
+        fetch(tmp_path)
+        assert other.seen[PAGE] is None
+
+
+def test_which_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index_urls() == []
+    wheel.DEFAULT_INDEX.write_text("https://default/simple")
+    assert index_urls() == ["https://default/simple"]
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://b https://c")
+    assert index_urls() == ["https://default/simple", "https://b", "https://c"]
+    monkeypatch.setenv("PIP_INDEX_URL", "https://a")
+    assert index_urls() == ["https://a", "https://b", "https://c"]
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert index_urls() == []
+
+
+def test_certificates_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://127.0.0.1:1/simple")
+    assert "Connection refused" in why(tmp_path)
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "none.pem"))
+    assert why(tmp_path) == f"the certificates in {tmp_path / 'none.pem'} cannot be read: No such file or directory"
+
+
+def test_without_pip_the_index_is_asked(full: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "_find_pip", lambda: None)
+    assert wheel.fetch_wheel(REQUIREMENT, SHA256, tmp_path, lambda *_: None).read_bytes() == DATA
+    monkeypatch.delenv("PIP_INDEX_URL")
+    with pytest.raises(DownloadError, match=r"^pip, or PIP_INDEX_URL, is needed to download .*==1\.0: install pip "):
+        wheel.fetch_wheel(REQUIREMENT, SHA256, tmp_path, lambda *_: None)
+
 
 NO_MATCH = "ERROR: No matching distribution found for x==1"
 
@@ -19,8 +191,8 @@ NO_MATCH = "ERROR: No matching distribution found for x==1"
         ([], "pip exited with status 3"),
     ],
 )
-def test_reason(output: list[str], reason: str) -> None:
-    assert _reason(output, 3) == reason
+def testpip_failure(output: list[str], reason: str) -> None:
+    assert pip_failure(output, 3) == reason
 
 
 @pytest.mark.parametrize(
@@ -28,10 +200,9 @@ def test_reason(output: list[str], reason: str) -> None:
     [
         ("""NewConnectionError("HTTPConnection(host='h', port=9): No route to host")""", " (No route to host)"),
         ("NewConnectionError('<pip.HTTPConnection object at 0x7f>: No route to host')", " (No route to host)"),
-        ("ConnectTimeoutError(<pip.HTTPConnection object at 0x7f>, 'Timed out. (in=15)')", " (Timed out. (in=15))"),
         ("ProtocolError('Connection aborted.', RemoteDisconnected('Remote end closed'))", ""),
     ],
 )
 def test_no_connection(error: str, reason: str) -> None:
     retry = f"WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by '{error}': /simple/x/"
-    assert _reason([retry, NO_MATCH], 1) == f"the package index cannot be reached{reason}"
+    assert pip_failure([retry, NO_MATCH], 1) == f"the package index cannot be reached{reason}"

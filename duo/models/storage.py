@@ -1,27 +1,37 @@
-"""The user's cache directory, and atomic writes to it."""
+"""Files of the user: duo's directories, atomic writes, and bounded reads of what somebody else may have written."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from duo.errors import UsageError
 
+MIB = 1 << 20
 _WORK_PREFIX = "work-"
 
 
 def cache_dir() -> Path:
     """The cache directory: $DUO_CACHE, $XDG_CACHE_HOME/duo or the system's default. Raises UsageError."""
-    return user_dir("DUO_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches", "cached models: set DUO_CACHE")
+    return _user_dir("DUO_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches", "cached models: set DUO_CACHE")
 
 
-def user_dir(own: str, shared: str, linux: str, mac: str, purpose: str) -> Path:
+def config_dir() -> Path:
+    """The config directory: $DUO_CONFIG, $XDG_CONFIG_HOME/duo or the system's default. Raises UsageError."""
+    purpose = "profiles: set DUO_CONFIG or profile=False"
+    return _user_dir("DUO_CONFIG", "XDG_CONFIG_HOME", ".config", "Library/Application Support", purpose)
+
+
+def _user_dir(own: str, shared: str, linux: str, mac: str, purpose: str) -> Path:
     """The directory in the environment variable `own`, or duo's in that of `shared`, or in the home directory.
 
     Raises UsageError if `own` is not an absolute path, or if there is no home directory.
@@ -65,3 +75,36 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def read_at_most(file: BinaryIO, most: int) -> bytes:
+    """All of `file`, such as a pipe or /dev/stdin. Raises OSError (EFBIG) if it has more than `most` bytes."""
+    data = bytearray()
+    while chunk := file.read(MIB):
+        data += chunk
+        if len(data) > most:
+            raise OSError(errno.EFBIG, f"it has more than {most // MIB} MiB, the most that is read")
+    return bytes(data)
+
+
+def read_path(path: Path, most: int) -> bytes:
+    """All of the file at `path`, which may be a pipe. Raises OSError."""
+    with path.open("rb") as file:
+        return read_at_most(file, most)
+
+
+def read_own(path: Path, most: int) -> bytes:
+    """All of a file that duo or another program keeps at `path`. Raises OSError, also if it is not a regular file."""
+    with open_own(path) as file:
+        return read_at_most(file, most)
+
+
+def open_own(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError for anything else, such as a named pipe, which would block."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file")
+    return os.fdopen(descriptor, "rb")

@@ -14,11 +14,11 @@ from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama.gguf_head import Head
 from duo.llama.gguf_summary import check_text_model
-from duo.models.cache import cache_dir
-from duo.models.selection import quant_of
+from duo.models.hub import quant_of
+from duo.models.storage import cache_dir
 
 _LATER_PART = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf", re.IGNORECASE)  # of a split model
-_MOST = 0.5  # bytes of a draft, relative to the target's: a larger one is hardly faster
+_MAX_SHARE = 0.5  # bytes of a draft, relative to the target's: a larger one is hardly faster
 
 
 def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
@@ -27,7 +27,7 @@ def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
     First what is given: files, and for each folder the small ones in and below it, or itself if there are none. Then
     the files in the caches of duo and of Hugging Face. In a folder the smallest comes first.
     """
-    most = _MOST * size(target)
+    most = _MAX_SHARE * size(target)
     found: list[Path] = []
     for path in given:
         found += (_below([path], most) or [path]) if path.is_dir() else [path]
@@ -51,7 +51,7 @@ def find_models(given: Sequence[Path] = ()) -> list[Path]:
 
 def is_small_enough(n_bytes: int, target_bytes: int) -> bool:
     """Whether a model of `n_bytes` may be a draft for a target of `target_bytes`."""
-    return n_bytes <= _MOST * target_bytes
+    return n_bytes <= _MAX_SHARE * target_bytes
 
 
 def size(path: Path) -> int:

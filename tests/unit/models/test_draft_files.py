@@ -9,8 +9,8 @@ import gguf
 import pytest
 
 from duo.errors import ModelError
-from duo.models import candidates
-from duo.models.candidates import check_draft, find_candidates, find_models, hub_name
+from duo.models import draft_files
+from duo.models.draft_files import check_draft, find_candidates, find_models, hub_name
 from tests.gguf_files import tiny_llama
 
 TARGET_BYTES = 1000
@@ -21,7 +21,7 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int],
     """Makes a file of so many bytes. The cache of duo is cache/, that of Hugging Face hub/."""
     monkeypatch.setenv("DUO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        candidates, "import_module", lambda _: type("Constants", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
+        draft_files, "import_module", lambda _: type("Constants", (), {"HF_HUB_CACHE": f"{tmp_path}/hub"})
     )
 
     def put(name: str, n_bytes: int = 100) -> Path:
@@ -59,17 +59,12 @@ def test_what_is_given_comes_first_and_in_folders_the_smallest(tmp_path: Path, p
 
 def test_in_a_folder_what_is_more_than_half_the_target_does_not_count(tmp_path: Path, put: Callable[..., Path]) -> None:
     put("some/half.gguf", TARGET_BYTES // 2)
+    for i in (1, 2, 3):
+        put(f"some/split-{i:05d}-of-00003.gguf", 200)
     put("some/more.gguf", TARGET_BYTES // 2 + 1)
     put("large/more.gguf", TARGET_BYTES)
     assert found(tmp_path, "some") == ["some/half.gguf"]
     assert found(tmp_path, "large") == ["large"], "so that it is said"
-
-
-def test_a_split_model_is_its_first_part_and_as_large_as_all(tmp_path: Path, put: Callable[..., Path]) -> None:
-    for i in (1, 2, 3):
-        put(f"some/small-{i:05d}-of-00003.gguf", 100)
-        put(f"some/large-{i:05d}-of-00003.gguf", 200)
-    assert found(tmp_path, "some") == ["some/small-00001-of-00003.gguf"]
 
 
 def test_a_file_with_several_links_counts_once_and_the_target_never(tmp_path: Path, put: Callable[..., Path]) -> None:
@@ -82,62 +77,19 @@ def test_a_file_with_several_links_counts_once_and_the_target_never(tmp_path: Pa
     assert found(tmp_path, "hub/b.gguf", "hub", "target.gguf", "alias.gguf", "loop.gguf") == ["hub/b.gguf", "loop.gguf"]
 
 
-def test_without_a_home_and_without_huggingface_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(candidates, "import_module", missing)
-    monkeypatch.setenv("DUO_CACHE", "relative")
-    (tmp_path / "target.gguf").write_bytes(bytes(TARGET_BYTES))
-    assert find_candidates([], tmp_path / "target.gguf") == []
-
-
-# What is in the files
-
-
-def _headed(path: Path, **keys: object) -> Path:
-    """A small header with a vocabulary, unless told otherwise."""
-    writer = gguf.GGUFWriter(path, "bert")
-    if keys.pop("vocabulary", True):
-        writer.add_token_list(["a", "b"])
-    for key, value in keys.items():
-        if isinstance(value, str):
-            writer.add_string(key.replace("_", ".", 1), value)
-        else:
-            writer.add_uint32(f"bert.{key}", 1)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    return path
-
-
-def test_a_text_model_is_suitable(tmp_path: Path) -> None:
-    check_draft(tiny_llama(tmp_path / "draft.gguf"), tiny_llama(tmp_path / "target.gguf", padding=1000))
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"general_type": "adapter"}, "not a text model"),
-        ({"general_type": "mmproj", "vocabulary": False}, "not a text model"),
-        ({"vocabulary": False}, "not a text model"),
-        ({"pooling_type": 1}, "continues no text"),
-        ({"decoder_start_token_id": 1}, "continues no text"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, keys: dict[str, object], said: str) -> None:
-    target = tiny_llama(tmp_path / "target.gguf")
-    path = _headed(tmp_path / "other.gguf", **keys)
-    with pytest.raises(ModelError, match=said) as raised:
-        check_draft(path, target)
-    assert str(raised.value).startswith(f"{path}: ")
-
-
-def test_what_is_no_small_gguf_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_small_text_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("notes")
     target = tiny_llama(tmp_path / "target.gguf")
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(100))
+    encoder = gguf.GGUFWriter(tmp_path / "encoder.gguf", "bert")
+    encoder.add_token_list(["a", "b"])
+    encoder.add_pooling_type(gguf.PoolingType.MEAN)
+    encoder.write_header_to_file()
+    encoder.write_kv_data_to_file()
+    encoder.close()
+    check_draft(tiny_llama(tmp_path / "draft.gguf"), tiny_llama(tmp_path / "large.gguf", padding=1000))
     for name, said in (
+        ("encoder.gguf", "continues no text"),
         ("notes.txt", "not a GGUF file"),
         ("missing.gguf", "no such file"),
         ("damaged.gguf", "damaged"),
