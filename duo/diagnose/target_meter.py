@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from duo.diagnose.timing import ROUNDS, Group, MeasurementError, Series, doubt, target_group
 from duo.engine.cores import usable_cores
 from duo.engine.decoder import Decoder, decode_all, return_to
-from duo.engine.load import is_busy, moment, others
+from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.spec.sampling import Greedy
 
 SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the token before them
@@ -67,7 +67,7 @@ class TargetMeter:
         self._tolerant = tolerant
         self._n_threads = 1  # the most that compute
         self._n_others = 0.0  # processors that other programs used
-        self._since = moment()
+        self._since = cpu_times()
         self._groups: Sequence[Group] = ()  # that are measured now
 
     def announce(self, n_threads: int, n_groups: float, n_tokens: int, *, on_cpu: bool) -> tuple[float, float]:
@@ -114,13 +114,13 @@ class TargetMeter:
     def _measure_all(self, groups: Sequence[Group]) -> None:
         """The same. Raises MeasurementError if that is impossible."""
         self._n_threads = max(self._n_threads, *(sum(group.threads) for group in groups))
-        self._groups, self._since = groups, moment()
+        self._groups, self._since = groups, cpu_times()
         n_rounds = 0
         while pending := [group for group in groups if n_rounds < ROUNDS or not group.is_settled]:
             for group in pending:
                 self._run(group, again=n_rounds >= ROUNDS)
                 self._judge()
-            self._stop.wait(max(0.0, _SHORT_S - (moment().now - self._since.now)))
+            self._stop.wait(max(0.0, _SHORT_S - (cpu_times().now - self._since.now)))
             self._judge(0.0)
             n_rounds += 1
             if n_rounds >= ROUNDS and self._tolerant and self._is_disturbed and time.perf_counter() >= self._wait_end:
@@ -168,15 +168,15 @@ class TargetMeter:
 
         Does nothing within `least_s` seconds of the last call.
         """
-        if moment().now - self._since.now < least_s:
+        if cpu_times().now - self._since.now < least_s:
             return
-        self._n_others = others(self._since)
+        self._n_others = other_cpu_use(self._since)
         for group in self._groups:
             for series in group.series:
                 series.judge(disturbed=self._is_disturbed)
         if self._is_disturbed:
             self._wait()
-        self._since = moment()
+        self._since = cpu_times()
 
     def _wait(self) -> None:
         """Wait until other programs no longer compute."""
@@ -185,9 +185,9 @@ class TargetMeter:
             self._note = lambda _: None  # once is enough
         while self._is_disturbed and (not self._tolerant or time.perf_counter() < self._wait_end):
             self._check()
-            since = moment()
+            since = cpu_times()
             self._stop.wait(_WINDOW_S)
-            self._n_others = others(since)
+            self._n_others = other_cpu_use(since)
 
     @property
     def _is_disturbed(self) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
-from duo.engine.cores_in_use import CoresInUse
 from duo.engine.decoder import Decoder
 from duo.engine.draft import Draft, DraftRequest
+from duo.engine.free_cores import CoresInUse
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.engine.threads import within
 from duo.errors import DecodeAborted, GrammarError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from duo.engine.cores import usable_cores
-from duo.engine.load import is_busy, moment, others
+from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.spec.policy import Policy
 
 _TIMES = ("read_s", "latency_s", "bias")  # in a policy's state, like those in "costs" by the number of free cores
@@ -37,7 +37,7 @@ class Keeper:
 
     def begin(self) -> None:
         """Something will be measured now."""
-        self._since = moment()
+        self._since = cpu_times()
         if not self._n_others:
             state = self._policy.state()
             self._before = {name: state[name] for name in _TIMES}
@@ -54,8 +54,8 @@ class Keeper:
 
     def check(self) -> None:
         """Something has been measured since begin() or the last check()."""
-        n_others = others(self._since)
-        self._since = moment()
+        n_others = other_cpu_use(self._since)
+        self._since = cpu_times()
         if not self._n_others and is_busy(n_others, self._n_threads):
             self._n_others = n_others
 

@@ -13,8 +13,8 @@ from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig
 from duo.engine.cache import Cache
 from duo.engine.contexts import can_verify, context_size, draft_context, target_context
 from duo.engine.cores import pin
-from duo.engine.cores_in_use import CoresInUse
 from duo.engine.draft import Draft, DraftRequest
+from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import Generation, RemoteSource
 from duo.engine.keeper import Keeper
 from duo.engine.local_draft import LocalDraft

@@ -16,10 +16,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, W
 from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.cache import Cache
-from duo.engine.cores_in_use import CoresInUse
 from duo.engine.decoder import Decoder
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
+from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import LinkError, PromptError, UsageError

@@ -34,7 +34,7 @@ from duo.cli.terminal.report import plain_options
 from duo.engine.background import Background
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
-from duo.engine.load import is_busy, moment, others
+from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.engine.slot import Slot
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
@@ -53,7 +53,7 @@ def bench(options: BenchOptions) -> int:
     """Run the benchmark and print the results. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file, hidden=("duo.link", "duo.process"))
     plan = read_plan(options)
-    load_before, since = round(os.getloadavg()[0], 2), moment()
+    load_before, since = round(os.getloadavg()[0], 2), cpu_times()
     _check_plot(options.plot)
     options = replace(options, draft=plan.largest)
     if plan.emulation is not None:  # one core for each model
@@ -83,7 +83,7 @@ def bench(options: BenchOptions) -> int:
         if plan.emulation is not None:
             facts["emulated"] = plan.emulation.facts()
             say(f"duo: {formats.emulated(facts['emulated'])}")
-        _caution(others(since))
+        _caution(other_cpu_use(since))
         sums: list[dict[str, str]] = []
         try:
             status = _measure(results, taken, job, models, sums, options)

@@ -18,7 +18,7 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
 ) -> None:
     set_cores(1)  # fewer measurements
     for user in ("duo.diagnose.target_meter", "duo.engine.keeper"):
-        monkeypatch.setattr(f"{user}.others", lambda _: 0.0)  # that other programs compute is not tested here
+        monkeypatch.setattr(f"{user}.other_cpu_use", lambda _: 0.0)  # that other programs compute is not tested here
     env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
     run = runner.duo("tune", *models(tiny, tiny), env=env)
     if "try again when" in run.stderr + run.text:

@@ -80,7 +80,7 @@ def test_the_progress_is_shown(measured: Run) -> None:
 def test_it_says_how_long_it_takes_and_that_the_machine_is_busy(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, n_others: float, is_said: bool
 ) -> None:
-    monkeypatch.setattr("duo.cli.commands.bench.others", lambda _: n_others)
+    monkeypatch.setattr("duo.cli.commands.bench.other_cpu_use", lambda _: n_others)
     run = duo("bench", "-m", tiny, *SHORT, "--modes", "plain,lookup", "--categories", "code", "-r", "3")
     assert run.status == 0, run.stderr
     assert ("duo: other programs use 50.0 of " in run.stderr) == is_said

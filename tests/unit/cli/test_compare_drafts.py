@@ -40,7 +40,7 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], t
     monkeypatch.setattr(TargetMeter, "target_times", lambda *_: [TARGET_S] * len(SIZES))
     monkeypatch.setattr(Meter, "draft_time", lambda *_: times["draft"])
     monkeypatch.setattr(Meter, "both", both)
-    monkeypatch.setattr("duo.diagnose.target_meter.others", lambda _: 0.0)
+    monkeypatch.setattr("duo.diagnose.target_meter.other_cpu_use", lambda _: 0.0)
     # huggingface_hub reads its variables when it is imported, which may have been long ago.
     monkeypatch.setattr(
         "duo.models.draft_files.import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub")

@@ -127,7 +127,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_meter, "doubt", lambda _: False)  # the times make no sense
     monkeypatch.setattr(target_meter, "_PATIENCE_S", 1e6)
     monkeypatch.setattr("duo.diagnose.timing._ERROR", 100.0)
-    monkeypatch.setattr(target_meter, "others", lambda _: 0.0)
+    monkeypatch.setattr(target_meter, "other_cpu_use", lambda _: 0.0)
 
 
 class Pair:

@@ -75,7 +75,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """No thread is left behind, and none has raised."""
     clock, failed = Clock(), list[object]()
     monkeypatch.setattr("duo.diagnose.target_meter.time", clock)
-    monkeypatch.setattr("duo.diagnose.target_meter.others", lambda _: 0.0)
+    monkeypatch.setattr("duo.diagnose.target_meter.other_cpu_use", lambda _: 0.0)
     monkeypatch.setattr("duo.diagnose.target_meter._SHORT_S", 0.0)
     monkeypatch.setattr(threading, "excepthook", failed.append)
     yield Pair(clock)

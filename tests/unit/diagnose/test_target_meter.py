@@ -51,8 +51,8 @@ class Machine:
         self.target = FakeContext(lambda _: 1, self._pass, 64, 32, 300)
         self.batch_s: Callable[[int], float] = lambda n: 0.010 + 0.001 * n
         monkeypatch.setattr(target_meter, "time", self.clock)
-        monkeypatch.setattr(target_meter, "others", lambda _: BUSY if self.busy(self.clock.now) else QUIET)
-        monkeypatch.setattr(target_meter, "moment", lambda: self.clock)  # its `now` never seems to pass
+        monkeypatch.setattr(target_meter, "other_cpu_use", lambda _: BUSY if self.busy(self.clock.now) else QUIET)
+        monkeypatch.setattr(target_meter, "cpu_times", lambda: self.clock)  # its `now` never seems to pass
         monkeypatch.setattr(target_meter, "usable_cores", lambda: CORES)
         monkeypatch.setattr(target_meter, "is_busy", lambda n_others, _: n_others > 1)
         self.stop = Stop(self.clock)

@@ -12,10 +12,10 @@ import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.cores_in_use import CoresInUse
 from duo.engine.draft import DraftRequest
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
+from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import Generation, RemoteSource
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics

@@ -16,7 +16,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_others = QUIET
-        monkeypatch.setattr(keeper, "others", lambda _: self.n_others)
+        monkeypatch.setattr(keeper, "other_cpu_use", lambda _: self.n_others)
         self.policy = Policy(4, 8)
         self.keeper = Keeper(self.policy, 64)
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from duo.engine.cores import usable_cores
-from duo.engine.cores_in_use import CoresInUse
+from duo.engine.free_cores import CoresInUse
 from duo.errors import UsageError
 from duo.link.client import DraftClient, Refusal, hello
 from duo.link.listener import Listener
