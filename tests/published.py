@@ -36,11 +36,7 @@ class Shape:
 LLAMA_70B = Shape("llama", 80, 8192, 28672, 64, 8, 128256)
 LLAMA_1B = Shape("llama", 16, 2048, 8192, 32, 8, 128256, n_embd_head=64, tied=True)  # Llama 3.2
 QWEN_32B = Shape("qwen2", 64, 5120, 27648, 40, 8, 152064, biases=True)  # Qwen2.5 and R1-Distill-Qwen
-QWEN_14B = Shape("qwen2", 48, 5120, 13824, 40, 8, 152064, biases=True)
-QWEN_3B = Shape("qwen2", 36, 2048, 11008, 16, 2, 151936, biases=True, tied=True)
-QWEN_1B = Shape("qwen2", 28, 1536, 8960, 12, 2, 151936, biases=True, tied=True)
 QWEN_500M = Shape("qwen2", 24, 896, 4864, 14, 2, 151936, n_embd_head=64, biases=True, tied=True)
-YI_34B = Shape("llama", 60, 7168, 20480, 56, 8, 64000)
 COMMAND_R = Shape("command-r", 40, 8192, 22528, 64, 64, 256000, ffn_norm=False, tied=True)
 
 
@@ -104,18 +100,14 @@ def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], 
 # llama-quant.cpp, llama_tensor_get_type_impl(): the types of most tensors, and of the output.
 _MOST = {
     "Q8_0": (Type.Q8_0, Type.Q8_0),
-    "Q4_0": (Type.Q4_0, Type.Q6_K),
     "Q4_K_S": (Type.Q4_K, Type.Q6_K),
     "Q4_K_M": (Type.Q4_K, Type.Q6_K),
-    "IQ4_XS": (Type.IQ4_XS, Type.Q6_K),
 }
 
 
 def _v_and_down(shape: Shape, quantization: str, layer: int) -> tuple[Type, Type]:
-    """The types of V and of the second feed-forward matrix: some have more bits. IQ4_XS: with an importance matrix."""
+    """The types of V and of the second feed-forward matrix: some have more bits."""
     n, most = shape.n_layer, _MOST[quantization][0]
-    if quantization == "IQ4_XS":
-        return (Type.Q5_K if shape.n_head >= 4 * shape.n_head_kv else most), most
     if quantization == "Q4_K_S":
         return (Type.Q5_K if layer < 4 else most), (Type.Q5_K if layer < n // 8 else most)
     if quantization == "Q4_K_M":

@@ -80,8 +80,7 @@ def _layouts(models: list[_Placed]) -> list[Layout]:
     if not others:
         return [fill(first.footprint, first.rooms, first.n_layers)]
     second = others[0]
-    found = place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)
-    return [found.target, found.draft]
+    return [*place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)]
 
 
 class _Placed:

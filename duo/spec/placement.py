@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from duo.spec.forecast import overlapped, taking_turns
 
@@ -38,6 +39,10 @@ from duo.spec.forecast import overlapped, taking_turns
 # estimates of buffers.
 MARGIN = 1 << 30
 
+# Assumptions of the forecast.
+_ACCEPTANCE = 0.7  # typical for a small draft of the same family
+_N_MAX, _N_AHEAD = 8, 16  # the most candidates in a batch, and tokens that the draft is ahead
+_DEVICE_BYTES_PER_S, _HOST_BYTES_PER_S = 400e9, 40e9  # the host: two channels of DDR4 or DDR5
 _HOST = ""  # key of the host among device names
 _HOST_GROWTH = 1 / 7  # cost of each further token of a batch on the host, relative to one token
 
@@ -48,7 +53,6 @@ class Room:
 
     name: str
     free_bytes: int
-    bytes_per_s: float = 400e9  # memory bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +85,16 @@ class Layout:
     used: tuple[int, ...]  # bytes used in each room, overhead included
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """The placement of both models."""
 
     target: Layout
     draft: Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Assumptions of the forecast."""
-
-    acceptance: float = 0.7  # typical for a small draft of the same family
-    n_max: int = 8  # maximum candidates in one target batch
-    n_ahead: int = 16  # maximum tokens that the draft is ahead
-    host_bytes_per_s: float = 40e9  # two channels of DDR4 or DDR5
-
-
-def fill(model: Footprint, rooms: Sequence[Room], n_layers: int | None = None, margin: int = MARGIN) -> Layout:
+def fill(model: Footprint, rooms: Sequence[Room], n_layers: int | None = None) -> Layout:
     """Place one model: as many layers as fit, or exactly `n_layers` (negative: all) even if they do not fit."""
-    return _fill(model, rooms, _free(rooms, margin), n_layers)
+    return _fill(model, rooms, _free(rooms), n_layers)
 
 
 def place(
@@ -111,16 +104,13 @@ def place(
     draft_rooms: Sequence[Room],
     target_layers: int | None = None,
     draft_layers: int | None = None,
-    figures: Figures | None = None,
-    margin: int = MARGIN,
 ) -> Placement:
     """Place both models where the forecast rate is highest: see the module's docstring.
 
     `target_layers` and `draft_layers`: required n_gpu_layers (negative: all); None: as many as fit. Required layers are
     placed even if they do not fit, in proportion to the free memory.
     """
-    figures = figures or Figures()
-    free = _free([*target_rooms, *draft_rooms], margin)
+    free = _free([*target_rooms, *draft_rooms])
     ways = []
     names_of_all = [room.name for room in draft_rooms]
     for names in (names_of_all, *([name] for name in names_of_all)):
@@ -133,16 +123,16 @@ def place(
 
     def merit(way: Placement) -> tuple[int, float]:
         left = _less(_less(free, target_rooms, way.target), draft_rooms, way.draft)
-        target_s = _seconds(target, target_rooms, way.target, figures)
-        draft_s = _seconds(draft, draft_rooms, way.draft, figures)
-        return sum(min(size, 0) for size in left.values()), _rate(target_s, draft_s, figures)
+        target_s = _seconds(target, target_rooms, way.target)
+        draft_s = _seconds(draft, draft_rooms, way.draft)
+        return sum(min(size, 0) for size in left.values()), _rate(target_s, draft_s)
 
     return max(ways, key=merit)
 
 
-def _free(rooms: Sequence[Room], margin: int) -> dict[str, int]:
+def _free(rooms: Sequence[Room]) -> dict[str, int]:
     """Usable bytes in each room."""
-    return {room.name: max(0, room.free_bytes - margin) for room in rooms}
+    return {room.name: max(0, room.free_bytes - MARGIN) for room in rooms}
 
 
 def _less(free: Mapping[str, int], rooms: Sequence[Room], layout: Layout) -> dict[str, int]:
@@ -186,25 +176,25 @@ def _in_proportion(n: int, parts: Sequence[int]) -> list[int]:
     return [b - a for a, b in pairwise(ends)]
 
 
-def _seconds(model: Footprint, rooms: Sequence[Room], layout: Layout, figures: Figures) -> dict[str, float]:
+def _seconds(model: Footprint, rooms: Sequence[Room], layout: Layout) -> dict[str, float]:
     """Seconds that one token takes in each room and on the host."""
     weights = model.weights
     ends = list(accumulate(layout.tensor_split, initial=len(weights) - layout.n_gpu_layers))
-    seconds = {_HOST: sum(weights[: ends[0]]) / figures.host_bytes_per_s}
+    seconds = {_HOST: sum(weights[: ends[0]]) / _HOST_BYTES_PER_S}
     for room, (a, b) in zip(rooms, pairwise(ends), strict=True):
-        seconds[room.name] = sum(weights[a:b]) / room.bytes_per_s
+        seconds[room.name] = sum(weights[a:b]) / _DEVICE_BYTES_PER_S
     return seconds
 
 
-def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float], figures: Figures) -> float:
+def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float]) -> float:
     """The forecast rate of a pair in tokens/s, from the seconds per token in each place."""
     one, token_s = sum(target_s.values()), sum(draft_s.values())
     if not (one and token_s):
         return 0.0  # a file without weights: loading it fails with a clear message
-    batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(figures.n_max + 1)]
-    turns = taking_turns(batches, token_s, [(1.0, figures.acceptance)], token_s).rate
+    batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(_N_MAX + 1)]
+    turns = taking_turns(batches, token_s, [(1.0, _ACCEPTANCE)], token_s).rate
     busy = {name: seconds / one for name, seconds in target_s.items()}
     if any(seconds and busy.get(name, 0) >= 1 for name, seconds in draft_s.items()):
         return turns
     beside_s = sum(seconds / (1 - busy.get(name, 0)) for name, seconds in draft_s.items() if seconds)
-    return max(turns, overlapped(batches, beside_s, figures.acceptance, figures.n_ahead).rate)
+    return max(turns, overlapped(batches, beside_s, _ACCEPTANCE, _N_AHEAD).rate)

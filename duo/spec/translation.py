@@ -16,11 +16,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from duo.spec.boundaries import begins_character, begins_word, common, in_word, whole
+
 SURE = 50.0  # the confidence of a target token in which no drafted token begins: the highest there is
 _SPAN = 64  # bytes before a difference that may be tokenised again
 _PATIENCE = 8  # drafted tokens without a stable target token, after which tentative ones are offered
 _PRIOR = 16  # tokens of the text for which as many of the draft's are assumed
-_SPACES = b" \t\r\n"
 
 
 class Tokenizer(Protocol):
@@ -48,7 +49,7 @@ class Offered(NamedTuple):
     confidence: float
 
 
-class Told(NamedTuple):
+class DraftUpdate(NamedTuple):
     """What the draft must know: the last `n_replaced` tokens told to it are replaced, and `tokens` follow.
 
     `is_open`: the last of these ends within a word, or may do so, where the target's tokens were another.
@@ -81,7 +82,7 @@ class Translator:
         self._end: int | None = None  # index of the first of its own that ends the text
         self._n_told = 0  # of _tokens
         self._n_kept = 0  # of those told, how many are unchanged
-        self._is_open = False  # see Told
+        self._is_open = False  # see DraftUpdate
         self._has_prompt = False  # whether it was told the prompt
         self._origin = 0  # from where the drafted text is tokenised for the target
         self._latest: list[Offered] = []  # the target tokens of the drafted text that is not accepted
@@ -113,7 +114,7 @@ class Translator:
                 differs = self._offered.pop(0).token != token
                 self._n_stable = max(0, self._n_stable - 1)
         self._n_accepted += len(tokens)
-        self._n_common = _common(self._text, self._drafted, self._n_common)
+        self._n_common = common(self._text, self._drafted, self._n_common)
         self.n_lost += differs and self._n_common == len(self._text)
         if differs or is_new_chain:
             self._offered, self._n_stable = [], 0
@@ -125,14 +126,14 @@ class Translator:
             kept = [one for one in self._previous if one.start >= len(self._text)]
             self._previous = self._translate(len(self._tokens) - 1) if differs else kept
 
-    def tell(self) -> Told:
+    def tell(self) -> DraftUpdate:
         """What the draft must know after accept()."""
         n_replaced, n_settled = self._n_told - self._n_kept, self._n_settled
         tokens = [*([] if self._has_prompt else self._prompt), *self._tokens[self._n_kept : n_settled]]
         is_open = self._is_open and n_settled == len(self._tokens)
         self._n_told = self._n_kept = n_settled
         self._has_prompt, self._is_open = True, False
-        return Told(n_replaced, tokens, is_open)
+        return DraftUpdate(n_replaced, tokens, is_open)
 
     def draft(self, token: int, confidence: float, *, replaces: bool = False) -> None:
         """The draft continues its text with `token`, which may replace the last one told by one that begins alike."""
@@ -146,7 +147,7 @@ class Translator:
             self._end = len(self._tokens)
         if self._end is None:
             self._drafted += piece
-            self._n_common = _common(self._text, self._drafted, self._n_common)
+            self._n_common = common(self._text, self._drafted, self._n_common)
         self._tokens.append(token)
         self._ends.append(len(self._drafted))
         self._confidences.append(confidence)
@@ -195,7 +196,7 @@ class Translator:
         self._n_common = n_whole
         self._n_kept = min(self._n_kept, i)
         self._end = None
-        self._is_open = bool(tokens) and _in_word(text) and text.endswith(self._draft.piece(tokens[-1]))
+        self._is_open = bool(tokens) and in_word(text) and text.endswith(self._draft.piece(tokens[-1]))
         self.n_retold += 1
         self._origin = n_whole
         self._offered, self._previous, self._n_stable = [], [], 0
@@ -213,9 +214,9 @@ class Translator:
             at = self._ends[i - 1] if i else 0
             if found is not None and at < n_common - _SPAN:
                 break
-            if _begins_character(self._text, at):
+            if begins_character(self._text, at):
                 found = i
-                if _begins_word(self._text, at):
+                if begins_word(self._text, at):
                     break
         return found or 0
 
@@ -276,47 +277,6 @@ class Translator:
     def _has_end(self, n: int) -> bool:
         """Whether one of the draft's first `n` tokens ends the text."""
         return self._end is not None and self._end < n
-
-
-def whole(text: bytes | bytearray, end: int | None = None) -> int:
-    """Length of `text[:end]` without an incomplete UTF-8 character at its end."""
-    end = len(text) if end is None else end
-    for n in range(1, min(3, end) + 1):
-        byte = text[end - n]
-        if byte >= 0xC0:
-            return end - n if n < _length(byte) else end
-        if byte < 0x80:
-            break
-    return end
-
-
-def _length(first: int) -> int:
-    """Bytes of a character with this first byte; 1 if it is not UTF-8."""
-    return 2 if first < 0xE0 else 3 if first < 0xF0 else 4 if first < 0xF8 else 1
-
-
-def _begins_character(text: bytearray, at: int) -> bool:
-    return at >= len(text) or text[at] & 0xC0 != 0x80
-
-
-def _begins_word(text: bytearray, at: int) -> bool:
-    """Whether a space, or a line, begins at offset `at` of a text."""
-    if not 0 < at < len(text):
-        return at == 0
-    return (text[at] in _SPACES) != (text[at - 1] in _SPACES) and (text[at] in _SPACES or text[at - 1] == ord("\n"))
-
-
-def _in_word(text: bytes) -> bool:
-    """Whether a text ends with a letter, a digit or a byte that is not ASCII."""
-    return bool(text) and (text[-1:].isalnum() or text[-1] >= 0x80)
-
-
-def _common(a: bytearray, b: bytearray, start: int) -> int:
-    """Length of the common prefix of two texts, of which `start` bytes are known to agree."""
-    end = min(len(a), len(b))
-    if a[start:end] == b[start:end]:
-        return end
-    return next(i for i in range(start, end) if a[i] != b[i])
 
 
 def _n_same(a: Sequence[Offered], b: Sequence[Offered]) -> int:

@@ -43,7 +43,6 @@ CHATS: dict[str, Messages] = {
         {"role": "assistant", "content": "So.\n"},
         {"role": "user", "content": "And why?"},
     ],
-    "nothing": [{"role": "user", "content": ""}],
 }
 
 
@@ -64,20 +63,9 @@ def test_a_system_message_for_a_model_without_them() -> None:
     assert convert(text, made(zephyr, "<s>"), made(gemma)) == "<turn>user\nBe brief.\n\nHow?</turn>\n<turn>model\n"
 
 
-def test_no_system_messages_in_the_targets_format() -> None:
-    assert convert(gemma(CHATS["several"]), made(gemma), made(chatml)) == chatml(CHATS["several"])
-
-
 @pytest.mark.parametrize("text", ["Once upon a time", "", "a <|user|>\n", "\n<|user|>\nHow?</s>\n<|assistant|>\n"])
 def test_any_other_text_stays_as_it_is(text: str) -> None:
     assert convert(text, made(zephyr, "<s>"), made(chatml)) == text
-
-
-def test_markers_that_are_only_space_are_not_replaced() -> None:
-    def lines(messages: Messages) -> str:
-        return "".join(one["content"] + "\n" for one in messages)
-
-    assert convert("one\ntwo\n", made(lines), made(chatml)) == "one\ntwo\n"
 
 
 def refusing(messages: Messages) -> str:

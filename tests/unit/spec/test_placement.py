@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.placement import MARGIN, Figures, Footprint, Layout, Placement, Room, fill, place
+from duo.spec.placement import MARGIN, Footprint, Layout, Placement, Room, fill, place
 
 M = 1 << 20
 
@@ -22,16 +22,14 @@ TARGET = footprint(10, layer=900, cache=100, output=500, overhead=100)  # 10,600
 DRAFT = footprint(4, layer=180, cache=20, output=100, overhead=50)  # 950 MiB
 
 
-def rooms(*sizes: int, names: str = "AB", bytes_per_s: float = 400e9) -> list[Room]:
+def rooms(*sizes: int, names: str = "AB") -> list[Room]:
     """Devices with so many MiB besides the margin."""
-    return [Room(name, MARGIN + size * M, bytes_per_s) for name, size in zip(names, sizes, strict=False)]
+    return [Room(name, MARGIN + size * M) for name, size in zip(names, sizes, strict=False)]
 
 
-def placed(
-    devices: list[Room], asked: tuple[int | None, int | None] = (None, None), figures: Figures | None = None
-) -> Placement:
+def placed(devices: list[Room], asked: tuple[int | None, int | None] = (None, None)) -> Placement:
     """Both models on the same devices."""
-    return place(TARGET, DRAFT, devices, devices, *asked, figures=figures)
+    return place(TARGET, DRAFT, devices, devices, *asked)
 
 
 def layers(placement: Placement) -> tuple[int, int]:
@@ -47,13 +45,10 @@ def layers(placement: Placement) -> tuple[int, int]:
         (0, (0, 0)),
         (149, (0, 0)),
         (150, (0, 1)),  # buffers and the draft's output layer
-        (949, (0, 4)),
         (950, (0, 5)),  # the draft fits
         (1550, (1, 5)),  # and buffers and the target's output layer
         (2500, (2, 4)),  # one layer of the target is worth more than the last of the draft
-        (2550, (2, 5)),
         (5000, (4, 5)),
-        (10_550, (10, 5)),
         (11_549, (11, 4)),
         (11_550, (11, 5)),  # everything
     ],
@@ -70,25 +65,13 @@ def test_without_room_or_weights() -> None:
     assert layers(place(nothing, nothing, rooms(10), rooms(10)))[0] == 1
 
 
-@pytest.mark.parametrize(("acceptance", "expected"), [(0.02, (5, 2)), (0.2, (5, 2)), (0.7, (4, 5)), (0.9, (4, 5))])
-def test_a_draft_of_low_acceptance_is_placed_second(acceptance: float, expected: tuple[int, int]) -> None:
-    assert layers(placed(rooms(5000), figures=Figures(acceptance=acceptance))) == expected
-
-
-@pytest.mark.parametrize(("bytes_per_s", "expected"), [(400e9, (4, 5)), (20e9, (0, 5))])
-def test_a_device_slower_than_the_host_has_the_draft_only(bytes_per_s: float, expected: tuple[int, int]) -> None:
-    assert layers(placed(rooms(5000, bytes_per_s=bytes_per_s))) == expected
-
-
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
         ((4, None), (4, 5)),
         ((0, None), (0, 5)),
         ((-1, None), (11, 0)),  # too many: nothing is left
-        ((99, None), (11, 0)),
         ((None, 2), (5, 2)),
-        ((None, 0), (5, 0)),
         ((None, -1), (4, 5)),
         ((2, 1), (2, 1)),
         ((-1, -1), (11, 5)),
@@ -105,14 +88,11 @@ def test_requested_numbers_of_layers_are_kept(asked: tuple[int | None, int | Non
     ("sizes", "target_split", "draft_split"),
     [
         ((10_600, 950), (11, 0), (0, 5)),  # each has its own
-        ((950, 10_600), (0, 11), (5, 0)),
         ((11_550, 11_550), (11, 0), (0, 5)),  # separate though either would hold both
         ((5000, 950), (5, 0), (0, 5)),
         ((3000, 2000), (2, 2), (3, 2)),  # parts of the draft between those of the target
         ((10_000, 3000), (9, 2), (0, 5)),  # the draft with the smaller part
         ((1000, 1750), (0, 2), (5, 0)),  # the draft in one piece, though the last device has room for some of it
-        ((950, 0), (0, 0), (5, 0)),
-        ((0, 950), (0, 0), (0, 5)),
         ((450, 550), (0, 0), (2, 3)),  # only both together hold the draft
     ],
 )
@@ -168,7 +148,7 @@ def models(draw: st.DrawFn) -> Footprint:
 @st.composite
 def devices(draw: st.DrawFn, names: str = "ABC") -> list[Room]:
     chosen = draw(st.lists(st.sampled_from(names), max_size=3, unique=True))
-    return [Room(name, draw(st.integers(0, 200))) for name in chosen]
+    return [Room(name, MARGIN + draw(st.integers(0, 200))) for name in chosen]
 
 
 def taken(model: Footprint, counts: Iterable[int]) -> list[int]:
@@ -187,41 +167,41 @@ def test_fill_is_optimal_and_monotonic(model: Footprint, device: list[Room], dat
     for ends in combinations_with_replacement(range(len(model.layers) + 2), len(device)):
         counts = [b - a for a, b in pairwise((0, *ends))]
         used = taken(model, counts)
-        if all(size <= room.free_bytes for size, room in zip(used, device, strict=True)):
+        if all(size <= room.free_bytes - MARGIN for size, room in zip(used, device, strict=True)):
             most = max(most, sum(counts))
-    layout = fill(model, device, margin=0)
+    layout = fill(model, device)
     assert layout.n_gpu_layers == most == sum(layout.tensor_split)
     assert list(layout.used) == taken(model, layout.tensor_split)
     more = [Room(room.name, room.free_bytes + data.draw(SIZES)) for room in device]
-    assert fill(model, more, margin=0).n_gpu_layers >= most
+    assert fill(model, more).n_gpu_layers >= most
 
 
-@given(models(), models(), devices("ABC"), devices("BCD"), st.integers(0, 20))
+@given(models(), models(), devices("ABC"), devices("BCD"))
 def test_no_device_exceeds_its_room(
-    target: Footprint, draft: Footprint, target_rooms: list[Room], draft_rooms: list[Room], margin: int
+    target: Footprint, draft: Footprint, target_rooms: list[Room], draft_rooms: list[Room]
 ) -> None:
     size = {room.name: room.free_bytes for room in (*target_rooms, *draft_rooms)}
     target_rooms = [Room(room.name, size[room.name]) for room in target_rooms]
-    placement = place(target, draft, target_rooms, draft_rooms, margin=margin)
+    placement = place(target, draft, target_rooms, draft_rooms)
     used = dict.fromkeys(size, 0)
     for model, own, layout in ((target, target_rooms, placement.target), (draft, draft_rooms, placement.draft)):
         for room, n_bytes in zip(own, taken(model, layout.tensor_split), strict=True):
             used[room.name] += n_bytes
-    assert all(n_bytes <= max(0, size[name] - margin) for name, n_bytes in used.items())
+    assert all(n_bytes <= size[name] - MARGIN for name, n_bytes in used.items())
 
 
 @given(models(), models(), st.integers(0, 100))
 def test_models_that_fit_completely_are_placed_completely(target: Footprint, draft: Footprint, spare: int) -> None:
     every = [len(target.layers) + 1], [len(draft.layers) + 1]
-    room = [Room("A", taken(target, every[0])[0] + taken(draft, every[1])[0] + spare)]
-    placement = place(target, draft, room, room, margin=0)
+    room = [Room("A", MARGIN + taken(target, every[0])[0] + taken(draft, every[1])[0] + spare)]
+    placement = place(target, draft, room, room)
     assert layers(placement) == (*every[0], *every[1])
 
 
 @given(models(), devices(), st.one_of(st.none(), st.integers(0, 8)))
 def test_llama_cpp_splits_as_planned(model: Footprint, device: list[Room], n_layers: int | None) -> None:
     """llama-model.cpp, load_tensors(): the device of a layer is found by an upper bound among float32 shares."""
-    layout = fill(model, device, n_layers, margin=0)
+    layout = fill(model, device, n_layers)
     if not layout.n_gpu_layers:
         return
     ends = np.cumsum(np.array(layout.tensor_split, np.float32))

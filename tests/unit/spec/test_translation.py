@@ -75,14 +75,6 @@ def test_a_token_that_changes_after_all_is_replaced_and_counted() -> None:
         assert bench.translator.n_lost == 1
 
 
-def test_a_remote_draft_offers_again_after_the_contradiction() -> None:
-    bench = Bench(Words(" inter", " international", " dog", all_bytes=True), replace=False)
-    bench.write(" inter", "nation", "al", " dog")
-    bench.say(" international")
-    bench.write(" dog")
-    assert bench.offered == [b" dog"]
-
-
 def test_an_accepted_token_in_other_pieces_keeps_the_drafted_text() -> None:
     bench = Bench()
     bench.write(" ca", "t", " s", "at", " dog", " dog")
@@ -115,47 +107,12 @@ def test_the_end_of_the_draft_is_that_of_the_target(token: int) -> None:
     assert bench.pending[2:] == [(TARGET.end, 0.0)], "so that the draft pauses"
 
 
-def test_a_text_that_goes_on_after_the_drafts_end() -> None:
-    bench = Bench()
-    bench.write(" ca", "t")
-    bench.guess(DRAFT.end, DRAFT.of(" dog")[0])
-    bench.say(" cat", " sat")
-    assert bench.told == [b" ca", b"t", b" s", b"at"]
-    bench.write(" dog", " dog")
-    assert bench.offered == [b" ", b"d", b"o", b"g"]
-
-
 def test_a_character_is_offered_when_it_is_complete() -> None:
     bench = Bench(Words("é", "a"))
     bench.write(b"\xc3", tentative=True)
     assert bench.offered == []
     bench.write(b"\xa9", tentative=True)
     assert bench.offered == ["é".encode()]
-
-
-def test_the_rest_of_a_character_is_offered_in_bytes() -> None:
-    bench = Bench(draft=Words("é", "日本", all_bytes=True))
-    bench.write("日本", tentative=True)
-    assert bench.offered == [bytes([byte]) for byte in "日本".encode()]
-    bench.say(b"\xe6")
-    assert bench.offered == [bytes([byte]) for byte in "日本".encode()[1:]]
-    bench.say(b"\x97")
-    bench.write("é", tentative=True)
-    assert b"".join(bench.offered) == "日本é".encode()[2:]
-
-
-def test_what_the_target_cannot_spell_ends_the_chain() -> None:
-    bench = Bench(Words("a", "b"))
-    bench.write("a", "b", b"\xc3", b"\xa9", "a", "a", tentative=True)
-    assert bench.offered[:2] == [b"a", b"b"]
-    assert set(bench.pending[2:]) == {(2, 0.0)}
-
-
-def test_a_long_word_is_offered_before_it_ends() -> None:
-    bench = Bench(Words(*("x" * n for n in range(1, 60))))
-    for _ in range(8):
-        bench.guess(*DRAFT.of("x"))
-    assert bench.offered == [b"x" * 8]
 
 
 # Towards the draft
@@ -181,14 +138,6 @@ def test_after_a_contradiction_the_last_word_is_tokenised_again() -> None:
     assert bench.tokens == DRAFT.of(" the", " cats")
 
 
-def test_text_that_arrives_in_parts_is_tokenised_as_a_whole() -> None:
-    bench = Bench()
-    bench.say(" inter")
-    assert bench.told == [b" inter"]
-    bench.say("national")
-    assert bench.told == [b" international"]
-
-
 def test_text_far_back_is_not_tokenised_again() -> None:
     asked: list[bytes] = []
 
@@ -204,27 +153,12 @@ def test_text_far_back_is_not_tokenised_again() -> None:
     assert bench.tokens == bench.draft.of(*"x" * 200)
 
 
-def test_a_character_is_not_split_where_the_text_is_tokenised_again() -> None:
-    bench = Bench()
-    for _ in range(40):
-        bench.say(*[bytes([byte]) for byte in "日".encode()])
-        assert b"".join(bench.told) == bytes(bench.text)
-    assert bench.tokens == DRAFT.fragment("日".encode() * 40)
-
-
 def test_an_incomplete_character_is_held_back() -> None:
     bench = Bench()
     bench.say(" the", b"\xe6", b"\x97")
     assert bench.told == [b" the"]
     bench.say(b"\xa5")
     assert b"".join(bench.told) == " the日".encode()
-
-
-def test_a_prompt_that_ends_within_a_character() -> None:
-    bench = Bench(rest=b"\xe6\x97")
-    assert bench.tokens == []
-    bench.say(b"\xa5")
-    assert b"".join(bench.told) == "日".encode()
 
 
 def test_characters_that_the_draft_lacks_are_left_out() -> None:
@@ -248,15 +182,6 @@ def test_a_word_that_the_target_splits_may_be_one_token_of_the_draft() -> None:
     assert bench.told == [b" international"]
     assert bench.tokens == DRAFT.of(" international", " dog")
     assert bench.translator.n_retold == 1
-
-
-@pytest.mark.parametrize(("piece", "is_open"), [("a", True), ("9", True), (" ", False), (".", False)])
-def test_only_a_word_may_continue(piece: str, is_open: bool) -> None:
-    bench = Bench()
-    bench.say(piece)
-    assert bench.is_open is is_open
-    bench.begin()
-    assert not bench.is_open, "said once"
 
 
 # Any vocabularies
