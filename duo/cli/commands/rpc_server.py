@@ -18,8 +18,9 @@ from duo.engine.threads import require_threads
 from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
-from duo.llama import child, rpc
+from duo.llama import child
 from duo.llama.connections import refuses
+from duo.llama.devices import servable_devices, serve
 from duo.llama.library import supports_rpc
 from duo.models.storage import cache_dir
 
@@ -32,7 +33,7 @@ def rpc_server(options: RpcServerOptions) -> int:
     if not supports_rpc():
         raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
     address = _address(options)
-    names = [device.name for device in rpc.servable_devices(options.device)]
+    names = [device.name for device in servable_devices(options.device)]
     if not names:
         raise UsageError("-d none: a server needs a device, such as CPU")
     if options.until_eof:
@@ -69,7 +70,7 @@ def _serve(options: RpcServerOptions, address: str) -> int:
     # llama.cpp logs connections to stdout.
     os.dup2(2 if options.verbose else os.open(os.devnull, os.O_WRONLY), 1)
     cache = _cache() if options.cache else None
-    rpc.serve(address, options.port, rpc.servable_devices(options.device), options.threads or 1, cache)
+    serve(address, options.port, servable_devices(options.device), options.threads or 1, cache)
     return 1
 
 
