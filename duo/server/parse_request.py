@@ -69,11 +69,12 @@ class RequestWork:
         finally:
             self._n_conversions -= 1
 
-    async def parse_request(self, request: Request, kind: type[R], body_s: float = BODY_S) -> tuple[R, int]:
+    async def parse_request(self, request: Request, kind: type[R], body_s: float | None = None) -> tuple[R, int]:
         """The body of a request, and its size in bytes. Notes in its scope what the client should know.
 
-        Raises ApiError if it is invalid, too large, or was not received within `body_s`.
+        Raises ApiError if it is invalid, too large, or was not received within `body_s`, by default BODY_S.
         """
+        body_s = BODY_S if body_s is None else body_s
         data = bytearray()
         try:
             if int(request.headers.get("content-length", 0)) > MAX_BODY:
