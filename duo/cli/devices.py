@@ -15,9 +15,8 @@ from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
 from duo.llama.build import built_gpu_backends, hiding_variables
 from duo.llama.connections import resolved
-from duo.llama.devices import CPU, gpus, list_devices
+from duo.llama.devices import CPU, add_server, gpus, list_devices
 from duo.llama.library import supports_rpc
-from duo.llama.rpc import add_server
 
 
 def show_devices(options: RunOptions) -> int:

@@ -24,7 +24,7 @@ from tests.child import slow_target
 slow_target(0.005)
 from duo.diagnose import target_meter
 from duo.engine import keeper
-target_meter.others = keeper.others = lambda _: 0.0
+target_meter.other_cpu_use = keeper.other_cpu_use = lambda _: 0.0
 """
 
 

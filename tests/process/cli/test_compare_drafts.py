@@ -13,7 +13,7 @@ from tests.process.cli.terminal import CTRL_C, Terminal
 
 SLOW = (
     "from tests.child import slow_target; slow_target(0.01)\n"
-    "from duo.diagnose import target_meter; target_meter.others = lambda _: 0.0\n"  # no other program computes
+    "from duo.diagnose import target_meter; target_meter.other_cpu_use = lambda _: 0.0\n"  # no other program computes
 )
 
 
