@@ -365,7 +365,7 @@ MUTATIONS = [
         "duo/link/http.py",
         'if n_hosts > 1 or (n_hosts == 0 and version == "1.1"):',
         'if n_hosts == 0 and version == "1.1":',
-        ("tests/process/server/test_raw_http.py",),
+        ("tests/process/server/test_http.py",),
     ),
     # Server
     Mutation(

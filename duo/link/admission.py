@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.messages import Hello
-from duo.link.remote_drafts import TargetVocabulary
+from duo.llama.context import Context
+from duo.llama.model import Model
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
+
+
+@dataclass(frozen=True, slots=True)
+class TargetVocabulary:
+    """What a draft must match."""
+
+    fingerprint: Fingerprint
+    texts: Sequence[bytes]  # the tokens as the vocabulary stores them
+    n_ctx: int
+
+    @classmethod
+    def of(cls, model: Model, context: Context) -> TargetVocabulary:
+        """The vocabulary of a target."""
+        return cls(Fingerprint.of(model), model.token_texts(model.n_vocab), context.n_ctx)
 
 
 class ConnectionRejected(LinkError):
@@ -30,6 +46,7 @@ class Admission:
     token: str = ""  # that drafts must send; empty: any
     closed: bool = False  # accepts none
     is_own: bool = False  # for the lead's own process, however many drafts are connected
+    hello_s: float = 5.0  # for a draft to send its first message
 
     def check(self, data: bytes | str, target: TargetVocabulary | None) -> Hello:
         """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""

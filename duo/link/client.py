@@ -33,7 +33,7 @@ from duo.spec.types import Logits
 
 log = logging.getLogger("duo.link")
 
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.25, 15.0  # before it connects again
+_MAX_PAUSE_S = 15.0  # before it connects again
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 2.0  # for the closing handshake
 _ANNOUNCED = 16  # decodes of more tokens are announced, because they may take long
@@ -53,10 +53,12 @@ class DraftClient:
         context: Callable[[int], Decoder],
         translation: Translation | None = None,
         cores: CoresInUse | None = None,
+        pause_s: float = 0.25,
     ) -> None:
         """`context(n_ctx)` makes the draft's context for texts of `n_ctx` tokens. `cores` limit its threads.
 
-        `translation`: of a draft with another vocabulary than the lead's. Raises UsageError for a bad URL.
+        `translation`: of a draft with another vocabulary than the lead's. `pause_s`: the shortest before it connects
+        again. Raises UsageError for a bad URL.
         """
         # The lead prints http://…; without a scheme it is ws://.
         scheme, _, rest = url.rpartition("://")
@@ -70,6 +72,7 @@ class DraftClient:
         self._make_context = context
         self._translation = translation
         self._cores = cores
+        self._first_pause_s = self.pause_s = pause_s  # until it connects again, about
         self._cache: Cache | None = None
         self._n_ctx = 0  # of the lead for which the cache was made
         self._stop = threading.Event()
@@ -77,7 +80,7 @@ class DraftClient:
 
     def run(self) -> None:
         """Draft until stop(). Raises Refusal if the lead refuses the draft, UsageError for an invalid URL."""
-        pause_s, reported = _FIRST_PAUSE_S, False
+        reported = False
         while not self._stop.is_set():
             try:
                 with self._connect() as self._socket:
@@ -86,7 +89,7 @@ class DraftClient:
                     welcome = self._greet(self._socket)
                     log.info("connected to the lead at %s", self._url)
                     self.on_connected()
-                    pause_s, reported = _FIRST_PAUSE_S, False
+                    reported = False
                     self._serve(self._socket, welcome)
             except Refusal:
                 raise
@@ -97,8 +100,8 @@ class DraftClient:
             finally:
                 self._socket = None
             # Jitter: all drafts of a lead would connect in the same moment.
-            self._stop.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            self._stop.wait(self.pause_s * random.uniform(0.75, 1.25))  # noqa: S311
+            self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S)
 
     def stop(self) -> None:
         """Disconnect and let run() return. From any thread or signal handler."""
@@ -132,7 +135,7 @@ class DraftClient:
         connection.send(messages.encode(self._hello))
         answer = messages.from_lead(connection.recv(timeout=_HANDSHAKE_S))
         if isinstance(answer, Refused):
-            raise Refusal(f"the lead refused this draft: {answer.reason}")
+            raise Refusal(f"the lead refused this draft: {messages.printable(answer.reason)}")
         if not isinstance(answer, Welcome):
             raise LinkError("the lead sent no Welcome")
         return answer
@@ -146,6 +149,7 @@ class DraftClient:
                 message = messages.from_lead(data)
                 if isinstance(message, Begin):
                     drafting.close()
+                    self.pause_s = self._first_pause_s  # a lead that has texts is worth connecting to
                     text = drafting.enter_context(_Drafting(cache, message, connection, self._translation, self._cores))
                     target, serial = text.target, message.serial
                 elif isinstance(message, Text) and target is not None and message.serial == serial:
@@ -265,4 +269,4 @@ def _reason(error: Exception) -> str:
         return f"it returned status {error.response.status_code}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error) or type(error).__name__
+    return messages.printable(str(error)) or type(error).__name__

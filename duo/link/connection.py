@@ -8,14 +8,40 @@ import math
 import resource
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+
+import uvicorn
 
 from duo.link.guard import error_body
 
 _FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
 MAX_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
-READ_S = 30.0  # for a client to read some of a response
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may take. Times in seconds."""
+
+    n_connections: int = MAX_CONNECTIONS
+    idle_s: int = 60  # between two requests of a connection
+    headers_s: float = 10.0  # for a client to send the headers of a request
+    body_s: float = 30.0  # to send its body
+    linger_s: float = 5.0  # to send the rest of a request that was answered early
+    read_s: float = 30.0  # to read some of a response
+    close_s: float = 5.0  # to answer the end of a WebSocket
+    hello_s: float = 5.0  # for a remote draft to send its first message
+    grace_s: int = 3  # for connections to end on shutdown
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Config(uvicorn.Config):
+    """uvicorn's, which each connection gets, with the limits."""
+
+    limits: Limits
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -24,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
     A BufferedProtocol says how much is read in one turn: few bytes, because they are handled before other connections.
     """
 
+    config: Config
     loop: asyncio.AbstractEventLoop
     transport: Any
     connections: set[Any]
@@ -38,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self.since = self.loop.time()
         transport.set_write_buffer_limits(high=0)  # pause_writing() as soon as the client does not read
         super().connection_made(transport)
-        make_room(self.connections)
+        make_room(self.connections, self.config.limits.n_connections)
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
         """See BufferedProtocol."""
@@ -71,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         """Abort the connection if the client has read nothing since `n_before` bytes were left."""
         n_left = self.transport.get_write_buffer_size()
         if n_left < n_before:
-            self._write_timer = self.loop.call_later(READ_S, self._time_reader, n_left)
+            self._write_timer = self.loop.call_later(self.config.limits.read_s, self._time_reader, n_left)
         else:
             self.transport.abort()  # not close(), which would wait until everything has been read
 
@@ -86,13 +113,13 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self.transport.is_closing() and self.transport.get_write_buffer_size() == 0)
 
 
-def make_room(connections: Iterable[Connection]) -> None:
-    """If there are too many, close those that have waited longest for clients, first of the address with most of them.
+def make_room(connections: Iterable[Connection], n_max: int) -> None:
+    """If there are more than `n_max`, close those that have waited longest, first of the address with most of them.
 
     One whose request is being answered stays: the newest connection, which waits, is closed instead.
     """
     present = [connection for connection in connections if not connection.is_gone]
-    if len(present) <= MAX_CONNECTIONS:
+    if len(present) <= n_max:
         return
     waiting = [connection for connection in present if connection.is_waiting]
     n_of = Counter(_address(connection) for connection in waiting)

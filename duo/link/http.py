@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from duo.link.connection import Connection, cancel, refusal
 
-HEADERS_S = 10.0  # for a client to send the headers of a request
-LINGER_S = 5.0  # for a client to send the rest of a request that was answered early
 _MAX_HEAD = 64 * 1024  # bytes of a request that are not its body
 _MAX_HEADERS = 128  # as in websockets
 
@@ -86,7 +84,7 @@ class Http(Connection, HttpToolsProtocol):  # type: ignore[misc]  # both end a c
         if self._is_deaf:
             self._hang_up()
         elif self._in_body:  # answered before it was received
-            self._rest_timer = self.loop.call_later(LINGER_S, self.transport.close)
+            self._rest_timer = self.loop.call_later(self.config.limits.linger_s, self.transport.close)
 
     # Callbacks of the parser
 
@@ -176,7 +174,7 @@ class Http(Connection, HttpToolsProtocol):  # type: ignore[misc]  # both end a c
             cancel(self._headers_timer)
             self._headers_timer = None
         elif self._headers_timer is None:
-            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.close)
+            self._headers_timer = self.loop.call_later(self.config.limits.headers_s, self.transport.close)
 
     def _refuse(self, status: HTTPStatus, fault: str) -> None:
         """Answer that this is not a request, unless it is being answered already, and hang up."""
@@ -196,4 +194,4 @@ class Http(Connection, HttpToolsProtocol):  # type: ignore[misc]  # both end a c
         self.flow.resume_reading()
         with suppress(OSError):  # it may have ended already
             self.transport.write_eof()
-        self._rest_timer = self.loop.call_later(LINGER_S, self.transport.close)
+        self._rest_timer = self.loop.call_later(self.config.limits.linger_s, self.transport.close)

@@ -14,26 +14,25 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from duo.errors import UsageError
+from duo.link.connection import DEFAULT_LIMITS, Config, Limits
 from duo.link.http import Http
 from duo.link.messages import MAX_FROM_DRAFT
 from duo.link.websocket import WebSocket
 
 log = logging.getLogger("duo.link")
 
-IDLE_S = 60  # between two requests of a connection
 _ACCEPTED = 64  # connections in one turn of the event loop
 _BACKLOG = 1024  # connections that wait to be accepted
-_GRACE_S = 3  # for connections to end on shutdown
 
 
 class Listener:
     """Listens from construction, serves from `with` to its end."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, limits: Limits = DEFAULT_LIMITS) -> None:
         """Raises UsageError if the address is not available. Port 0: any free port."""
         self._sockets = _bind(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
-        config = uvicorn.Config(
+        config = Config(
             app,
             loop="asyncio",  # uvloop reads more in a turn than a connection asks for
             http=Http,
@@ -48,10 +47,11 @@ class Listener:
             server_header=False,
             proxy_headers=False,
             log_level="critical",  # its other messages are about clients' errors
-            timeout_keep_alive=IDLE_S,
+            timeout_keep_alive=limits.idle_s,
             backlog=_ACCEPTED,
-            timeout_graceful_shutdown=_GRACE_S,
+            timeout_graceful_shutdown=limits.grace_s,
         )
+        config.limits = limits
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, args=(self._sockets,), name="duo-http")
 

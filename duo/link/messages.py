@@ -168,6 +168,11 @@ def usable_confidence(message: GuessMessage) -> float:
     return min(max(message.confidence, 0.0), _MAX_CONFIDENCE)
 
 
+def printable(text: str) -> str:
+    """What the other side has sent, as it may be shown on a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _decode(decoder: msgspec.msgpack.Decoder[M], data: bytes | str, limit: int) -> M:
     if isinstance(data, str):
         _reject("text instead of bytes")

@@ -22,7 +22,6 @@ from duo.spec.types import Candidates, Guess, Source
 
 log = logging.getLogger("duo.link")
 
-HELLO_S = 5.0  # time limit for the first message
 STALL_S = 5.0  # without a sign of life from a draft that may draft
 SPARE = 64  # messages that a draft may send beyond those that an order allows
 _MAX_CREDIT = 16384  # messages that it may send before the next order
@@ -186,16 +185,16 @@ class RemoteDraft(QueuedDraft):
 
     async def _greet(self, receive: Receive) -> None:
         try:
-            data = await asyncio.wait_for(receive(), HELLO_S)
+            data = await asyncio.wait_for(receive(), self._admission.hello_s)
         except asyncio.TimeoutError:
-            raise ConnectionRejected("silence", f"it sent no Hello within {HELLO_S:g} s") from None
+            raise ConnectionRejected("silence", f"it sent no Hello within {self._admission.hello_s:g} s") from None
         if data is None:
             raise ConnectionRejected("silence", "it disconnected without a Hello")
         target = self._drafts.target
         hello = self._admission.check(data, target)
         assert target is not None
         self._n_vocab, self._n_ctx = target.fingerprint.n_vocab, target.n_ctx
-        self.model = "".join(char if char.isprintable() else "?" for char in hello.model)
+        self.model = messages.printable(hello.model)
         self.name = f"{self.model} at {self.name}"
         self.policy = self._drafts.new_policy(self.model)
         if not self._drafts.join(self, always=self._admission.is_own):

@@ -6,12 +6,12 @@ import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from duo.config import DraftConfig, EngineConfig
 from duo.engine.slot import schedules_of
+from duo.link.admission import TargetVocabulary
 from duo.llama.context import Context
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
@@ -24,20 +24,6 @@ log = logging.getLogger("duo.link")
 
 MOST = 16  # concurrent connections
 _MAX_LEARNED = 64  # models whose policy is kept
-
-
-@dataclass(frozen=True, slots=True)
-class TargetVocabulary:
-    """What a draft must match."""
-
-    fingerprint: Fingerprint
-    texts: Sequence[bytes]  # the tokens as the vocabulary stores them
-    n_ctx: int
-
-    @classmethod
-    def of(cls, model: Model, context: Context) -> TargetVocabulary:
-        """The vocabulary of a target."""
-        return cls(Fingerprint.of(model), model.token_texts(model.n_vocab), context.n_ctx)
 
 
 class RemoteDrafts:

@@ -10,7 +10,6 @@ from websockets.frames import CloseCode, Frame
 
 from duo.link.connection import Connection, refusal
 
-CLOSE_S = 5.0  # for a client to answer the end
 _MAX_FRAMES = 64  # before the application has sent anything
 
 
@@ -28,7 +27,7 @@ class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]  # 
 
     def connection_made(self, transport: Any) -> None:
         """See BaseProtocol."""
-        self.close_timeout = CLOSE_S
+        self.close_timeout = self.config.limits.close_s
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:

@@ -17,6 +17,7 @@ from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
 from duo.errors import UsageError
 from duo.link.admission import Admission
+from duo.link.connection import DEFAULT_LIMITS, Limits
 from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.messages import ROUTE
@@ -59,6 +60,7 @@ class Lead:
         page: bool = True,
         on_step: Callable[[Step], None] = lambda _: None,
         on_text: Callable[[TextRequest], None] = lambda _: None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """Serve `engine`, or none until load(). Port 0: any free port.
 
@@ -69,6 +71,7 @@ class Lead:
         defaults: options of texts where a request has none; `random_seed`: with a new seed for each text.
         page: whether a page for browsers is served, at /.
         on_step, on_text: called with every step and every finished text, on the engine's thread.
+        limits: of what clients may take.
 
         Raises UsageError if the address is not available, or if other machines can connect to it without a key.
         """
@@ -81,7 +84,7 @@ class Lead:
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
         self._defaults = Defaults(defaults or GenerationConfig(), random_seed)
         self._service = GenerationService(self.drafts, n_queue, on_step, on_text)
-        self._work = RequestWork(n_queue)
+        self._work = RequestWork(n_queue, limits.body_s)
         self._model_api = ModelApi(self._service, self._work, alias, self._defaults)
         self._events = LiveEvents(self._service, self.drafts, lambda: self.model_name)
         files = Page() if page else None
@@ -89,7 +92,7 @@ class Lead:
             routes=[
                 *self._routes(),
                 *(files.routes() if files is not None else ()),
-                draft_route(self.drafts, Admission(back_token, closed=not self.takes_drafts)),
+                draft_route(self.drafts, Admission(back_token, closed=not self.takes_drafts, hello_s=limits.hello_s)),
                 Route(ROUTE, _upgrade_required),
             ],
             exception_handlers={**dict.fromkeys(EXPECTED, on_error), Exception: on_fault},
@@ -101,7 +104,7 @@ class Lead:
             methods, shown = ["GET", "POST"], ["Retry-After", WARNING_HEADER]
             app = CORSMiddleware(app, sorted(origins), methods, allow_headers=["*"], expose_headers=shown)
         self.app = app  # ASGI
-        self._listener = Listener(app, host, port)
+        self._listener = Listener(app, host, port, limits)
         self.port = self._listener.port
         self.url = f"http://{in_url(host)}:{self.port}"
         if engine is not None:

@@ -20,7 +20,6 @@ log = logging.getLogger("duo.server")
 
 MAX_BODY = 8 * 1024 * 1024  # bytes
 MAX_OPTIONS = 2**19  # bytes of a request that are not its text
-BODY_S = 30.0  # for a client to send the body
 LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
 MAX_TOKENS = 2**20  # in one request
 _MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
@@ -47,8 +46,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 class RequestWork:
     """Processes requests on other threads: large ones one after the other, so that they do not delay small ones."""
 
-    def __init__(self, n_queue: int) -> None:
-        """`n_queue`: most requests that wait until their schema is converted."""
+    def __init__(self, n_queue: int, body_s: float) -> None:
+        """`n_queue`: most requests that wait until their schema is converted. `body_s`: for a client to send a body."""
+        self._body_s = body_s
         self._n_queue = n_queue
         self._large = anyio.CapacityLimiter(1)
         self._conversions = anyio.CapacityLimiter(_MAX_CONVERSIONS)
@@ -69,23 +69,22 @@ class RequestWork:
         finally:
             self._n_conversions -= 1
 
-    async def parse_request(self, request: Request, kind: type[R], body_s: float | None = None) -> tuple[R, int]:
+    async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, int]:
         """The body of a request, and its size in bytes. Notes in its scope what the client should know.
 
-        Raises ApiError if it is invalid, too large, or was not received within `body_s`, by default BODY_S.
+        Raises ApiError if it is invalid, too large, or comes too slowly.
         """
-        body_s = BODY_S if body_s is None else body_s
         data = bytearray()
         try:
             if int(request.headers.get("content-length", 0)) > MAX_BODY:
                 raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
-            with anyio.fail_after(body_s):
+            with anyio.fail_after(self._body_s):
                 async for chunk in request.stream():
                     data += chunk
                     if len(data) > MAX_BODY:
                         raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
         except TimeoutError:
-            raise ApiError(408, f"the body was not received within {body_s:g} seconds") from None
+            raise ApiError(408, f"the body was not received within {self._body_s:g} seconds") from None
 
         def parse() -> R:
             try:

@@ -27,7 +27,7 @@ def lead() -> Iterator[Lead]:
     """JSON schemas and grammars have generators of their own."""
     engine, _ = scripted_engine()
     with engine, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duo.server.api.schema_grammar", lambda *_: 'root ::= "a"')
+        patch.setattr("duo.server.generation_request.schema_grammar", lambda *_: 'root ::= "a"')
         lead = Lead(engine, port=0, allowed_host=["testserver"])
         yield lead
         lead.close()

@@ -14,8 +14,8 @@ from contextlib import suppress
 import httptools
 import pytest
 
-from duo.link import connection, http, listener, messages, remote_draft, websocket
-from duo.server import parse_request
+from duo.link import messages
+from duo.link.connection import Limits
 from duo.server.lead import Lead
 from tests.fuzz.cases import FULL, n_cases
 from tests.raw_http import HEALTH, chunked, connect, handshake, read_answer, request
@@ -25,7 +25,7 @@ from tests.unit.link.backs import frame, hello
 
 N_CASES = 5000
 N_AT_ONCE = 50
-LIMIT_S = 0.2  # instead of 5 to 60 s
+LIMITS = Limits(idle_s=1, headers_s=0.2, body_s=0.2, linger_s=0.2, read_s=0.2, close_s=0.2, hello_s=0.2)
 BODY = b'{"prompt": "a", "max_tokens": 5, "stream": true}'
 
 VALID = [
@@ -169,20 +169,9 @@ def statuses(answer: bytes) -> list[int]:
 
 
 @pytest.fixture
-def lead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
-    limits = [
-        (http, "HEADERS_S"),
-        (http, "LINGER_S"),
-        (connection, "READ_S"),
-        (listener, "IDLE_S"),
-        (websocket, "CLOSE_S"),
-        (remote_draft, "HELLO_S"),
-        (parse_request, "BODY_S"),
-    ]
-    for module, name in limits:
-        monkeypatch.setattr(module, name, LIMIT_S)
+def lead() -> Iterator[Lead]:
     engine, _ = scripted_engine()
-    with engine, Lead(engine, port=0) as lead:
+    with engine, Lead(engine, port=0, limits=LIMITS) as lead:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # which the lead does not show
         yield lead
 

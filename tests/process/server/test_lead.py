@@ -79,7 +79,7 @@ def test_a_signal_within_a_stream_ends_it_with_an_error_event(
         assert all(line.startswith(("duo: ", "prompt: ", "tokens: ")) for line in lead.lines)
 
 
-_NO_GRACE = "from duo.link import listener; listener._GRACE_S = 0"
+_NO_GRACE = "from duo.link import connection; connection.DEFAULT_LIMITS = connection.Limits(grace_s=0)"
 
 
 def test_a_signal_while_a_text_is_tokenised(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from typing import Any, cast
 from starlette.types import ASGIApp
 
 from duo.link import messages
-from duo.link.admission import Admission
+from duo.link.admission import Admission, TargetVocabulary
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
-from duo.link.remote_drafts import RemoteDrafts, TargetVocabulary
+from duo.link.remote_drafts import RemoteDrafts
 from duo.link.route import draft_app
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
@@ -74,10 +74,10 @@ class EagerDrafts(RemoteDrafts):
 class Stage:
     """A lead's drafts, and a text that waits before its first decode until it may go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, hello_s: float = 60.0) -> None:
         self.drafts = EagerDrafts()
         self.drafts.target = TARGET
-        self.app = draft_app(self.drafts, Admission(TOKEN), "0.0.0.0")
+        self.app = draft_app(self.drafts, Admission(TOKEN, hello_s=hello_s), "0.0.0.0")
         self.target = FakeContext(n_batch=64)
         self.generation: Writing | None = None
         self._n_backs = 0

@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import pytest
 
 from duo.engine.cores import usable_cores
-from duo.engine.free_cores import CoresInUse
 from duo.errors import UsageError
 from duo.link.client import DraftClient, Refusal, hello
 from duo.link.listener import Listener
-from duo.link.messages import Hello
+from duo.link.messages import Hello, Refused
 from tests.fakes import FakeContext, next_token
 from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import Limited, until
-from tests.unit.link.backs import TOKEN, N, Stage, Words
+from tests.unit.link.backs import TARGET, TOKEN, N, Stage, Words
 
 HELLO = hello(TOKEN, Words().model)
 
@@ -27,15 +27,22 @@ def fail() -> None:
     raise RuntimeError("no memory")
 
 
+class Drafting(NamedTuple):
+    """A client, and what it has raised."""
+
+    client: DraftClient
+    raised: list[Exception]
+
+
 @contextmanager
 def drafting(
     port: int,
     make_context: Callable[[int], FakeContext] = lambda n_ctx: FakeContext(n_ctx=n_ctx, n_batch=64),
     hello: Hello = HELLO,
-    cores: CoresInUse | None = None,
-) -> Iterator[list[Exception]]:
-    """A client that runs on a thread of its own; what it has raised."""
-    client = DraftClient(f"127.0.0.1:{port}", hello, make_context, cores=cores)
+    **options: Any,
+) -> Iterator[Drafting]:
+    """A client that runs on a thread of its own."""
+    client = DraftClient(f"127.0.0.1:{port}", hello, make_context, **options)
     raised: list[Exception] = []
 
     def work() -> None:
@@ -47,7 +54,7 @@ def drafting(
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        yield raised
+        yield Drafting(client, raised)
     finally:
         client.stop()
         thread.join(60)
@@ -123,9 +130,27 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
 
 @pytest.mark.parametrize("changes", [{"token": "wrong"}, {"vocab_type": 9}, {"version": 7}])
 def test_a_client_that_is_refused_gives_up(stage: Stage, changes: dict[str, object]) -> None:
-    with serve(stage) as listener, drafting(listener.port, hello=_changed(changes)) as raised:
-        until(lambda: raised)
-    assert isinstance(raised[0], Refusal)
+    with serve(stage) as listener, drafting(listener.port, hello=_changed(changes)) as drafts:
+        until(lambda: drafts.raised)
+    assert isinstance(drafts.raised[0], Refusal)
+
+
+def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duo.link.remote_draft.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
+    with serve(stage) as listener, drafting(listener.port, hello=_changed({"token": "wrong"})) as drafts:
+        until(lambda: drafts.raised)
+    assert str(drafts.raised[0]) == "the lead refused this draft: ?[2J?]0;mine?go away?"
+
+
+def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
+    stage.drafts.target = None  # it is loading: it accepts connections, and ends them
+    with serve(stage) as listener, drafting(listener.port, pause_s=0.01) as drafts:
+        until(lambda: drafts.client.pause_s >= 0.08)
+        stage.drafts.target = TARGET
+        stage.wait_for("joined", 1)
+        assert drafts.client.pause_s >= 0.08, "to be connected is not enough"
+        write(stage)
+        assert drafts.client.pause_s == 0.01
 
 
 def _changed(changes: dict[str, object]) -> Hello:
@@ -151,12 +176,11 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_bad_network_changes_no_text(stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.link.client._FIRST_PAUSE_S", 0.01)
+def test_a_bad_network_changes_no_text(stage: Stage, name: str) -> None:
     network = NETWORKS[name]
     chances = network.keys() & {"cut", "twice", "swap", "spoil"}
     n_accepted = n_texts = 0
-    with serve(stage) as listener, Proxy(listener.port, seed=1, **network) as proxy, drafting(proxy.port):
+    with serve(stage) as listener, Proxy(listener.port, seed=1, **network) as proxy, drafting(proxy.port, pause_s=0.01):
         while not (n_accepted and chances <= proxy.counts.keys()):
             until(lambda: stage.drafts.n_connected)
             n_accepted += write(stage)

@@ -1,12 +1,43 @@
-"""The limit on the time that a client does not read."""
+"""Connections that wait for their clients: which make room for others, and which are aborted."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
 
-from duo.link.connection import READ_S, Connection
+from duo.link.connection import DEFAULT_LIMITS, Connection, make_room
+
+
+class Fake:
+    """What make_room() asks of a connection."""
+
+    is_gone = False
+
+    def __init__(self, address: str, since: float, *, is_waiting: bool = True) -> None:
+        self.client = (address, 1)
+        self.since = since
+        self.is_waiting = is_waiting
+        self.transport = SimpleNamespace(abort=self._abort)
+
+    def _abort(self) -> None:
+        self.is_gone = True
+
+
+def closed_of(*connections: Fake) -> list[tuple[str, float]]:
+    """Which ones make_room() closes."""
+    make_room(cast(list[Connection], connections), 4)
+    return [(one.client[0], one.since) for one in connections if one.is_gone]
+
+
+def test_the_address_with_most_connections_makes_room() -> None:
+    one = [Fake("modest", 1), Fake("greedy", 0, is_waiting=False), Fake("greedy", 3), Fake("greedy", 2)]
+    assert closed_of(*one) == []
+    assert closed_of(*one, Fake("modest", 4), Fake("greedy", 5)) == [("greedy", 2)]
+    assert closed_of(*one[:3], Fake("new", 9)) == []
+    assert closed_of(*(Fake("busy", i, is_waiting=False) for i in range(4)), Fake("new", 9)) == [("new", 9)]
 
 
 @pytest.mark.parametrize(
@@ -14,11 +45,11 @@ from duo.link.connection import READ_S, Connection
 )
 def test_a_client_is_disconnected_if_it_reads_nothing_for_a_while(left: list[int], aborted: bool) -> None:
     connection = Connection()
-    connection.loop, connection.transport = Mock(), Mock()
+    connection.config, connection.loop, connection.transport = Mock(limits=DEFAULT_LIMITS), Mock(), Mock()
     connection.transport.get_write_buffer_size.side_effect = left
-    connection._time_reader()
+    connection.pause_writing()
     for _ in left[1:]:
         delay_s, again, *arguments = connection.loop.call_later.call_args.args
-        assert delay_s == READ_S
+        assert delay_s == DEFAULT_LIMITS.read_s
         again(*arguments)
     assert connection.transport.abort.called is aborted

@@ -105,7 +105,7 @@ def test_a_body_that_does_not_come_times_out() -> None:
 
         request = Request({"type": "http", "headers": []}, receive)
         with pytest.raises(ApiError, match=r"not received within 0\.01 seconds") as refused:
-            await RequestWork(1).parse_request(request, TokenizeBody, body_s=0.01)
+            await RequestWork(1, 0.01).parse_request(request, TokenizeBody)
         assert refused.value.status == 408
 
     run(scenario)
