@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -49,144 +49,121 @@ class AnswerParser:
     call but is not complete or valid is content.
     """
 
-    def __init__(self, format: AnswerFormat) -> None:  # noqa: A002
-        self._thinks = bool(format.thinks)
-        self._has_tools = format.has_tools
-        self._state: Callable[[], bool] = self._in_text if format.thinks is None else self._at_start
+    def __init__(self, form: AnswerFormat) -> None:
+        self._thinks = bool(form.thinks)
+        self._has_tools = form.has_tools
+        self._is_start = form.thinks is not None
         self._is_reasoning = False
         self._skips_space = False
-        self._text = ""  # from the offset `_base` on; up to `_at` it is done with
+        self._text = ""  # from the offset `_base` on; up to `_at` it is decided
         self._base = self._at = 0
-        self._held: list[str] = []  # what is directly before `_at`, and may become a part
-        self._n_judged = 0  # pieces of `held` that were searched for quotes
-        self._in_string = False  # after these
-        self._parts: list[Part] = []
+        self._pieces: list[str] = []  # after it, that decide nothing
+        # Of a call that begins at `_at`: up to where its end was searched (0: there is none), and its strings
+        self._n_searched = self._n_judged = 0
+        self._in_string = False
 
     def push(self, text: str) -> list[Part]:
         """The parts that the next piece of the text completes or continues."""
-        self._base += self._at
-        self._text = self._text[self._at :] + text
-        self._at = 0
-        while self._state():
-            pass
-        return self._taken()
+        self._pieces.append(text)
+        waits_for_text = self._is_start or self._tag
+        if (self._n_searched and ">" not in text) or (waits_for_text and text.isspace()):
+            return []
+        return list(self._parts(is_last=False))
 
     def end(self) -> list[Part]:
         """What is left at the end of the text."""
-        if self._state == self._at_start and self._thinks:
-            self._begin_text(is_reasoning=True)
-        self._hold(len(self._text))
-        if self._is_reasoning and not "".join(self._held).strip():
-            self._held.clear()
-        self._show()
-        return self._taken()
+        return list(self._parts(is_last=True))
 
-    def _taken(self) -> list[Part]:
-        parts, self._parts = self._parts, []
-        return parts
+    @property
+    def _tag(self) -> str:
+        """The tag that ends what is being read; empty: none does."""
+        return END_OF_THOUGHT if self._is_reasoning else CALL if self._has_tools else ""
 
-    # Each of these methods goes on from `_at` and tells whether it can be called again with the same text.
+    def _parts(self, *, is_last: bool) -> Iterator[Part]:
+        self._text = self._text[self._at :] + "".join(self._pieces)
+        self._n_searched, self._n_judged = max(0, self._n_searched - self._at), max(0, self._n_judged - self._at)
+        self._base += self._at
+        self._at = 0
+        self._pieces.clear()
+        if self._is_start and not self._begin(is_last=is_last):
+            return
+        while True:
+            if self._skips_space:
+                self._drop(self._after_space(self._at))
+                self._skips_space = self._at == len(self._text)
+            found, end = self._find(self._tag)
+            yield from self._show(self._at + len(self._text[self._at : end].rstrip()) if self._tag else end)
+            if not found:
+                break
+            after = end + len(self._tag)
+            if self._is_reasoning:
+                self._drop(after)
+                self._is_reasoning, self._skips_space = False, True
+            elif (end_of_call := self._end_of_call(after)) is None:
+                break
+            elif call := _parse(self._text[after : end_of_call - len(END_OF_CALL)]):
+                self._drop(end_of_call)
+                self._skips_space = True
+                yield Part(self._base + self._at, "", call=call)
+            else:
+                yield from self._show(end_of_call)
+        if is_last and not (self._is_reasoning and not self._text[self._at :].strip()):
+            yield from self._show(len(self._text))
 
-    def _at_start(self) -> bool:
-        self._hold(self._after_space())
-        if THINK.startswith(self._text[self._at :]) and len(self._text) - self._at < len(THINK):
+    def _begin(self, *, is_last: bool) -> bool:
+        """Find out whether there is a thought at the beginning. False: it is not known yet."""
+        space = self._after_space(0)
+        if not is_last and len(self._text) - space < len(THINK) and THINK.startswith(self._text[space:]):
             return False
-        self._state = self._in_text
-        if begins := self._text.startswith(THINK, self._at):
-            self._at += len(THINK)
-        if begins or self._thinks:
-            self._begin_text(is_reasoning=True)
+        if has_tag := self._text.startswith(THINK, space):
+            self._drop(space + len(THINK))
+        self._is_start = False
+        self._is_reasoning = self._skips_space = has_tag or self._thinks
         return True
 
-    def _in_text(self) -> bool:
-        if self._skips_space:
-            self._at = self._after_space()
-            self._skips_space = self._at == len(self._text)
-        tag = END_OF_THOUGHT if self._is_reasoning else CALL
-        if not (self._is_reasoning or self._has_tools):
-            self._hold(len(self._text))
-            self._show()
-            return False
-        found, end = self._find(tag)
-        if shown := self._text[self._at : end].rstrip():
-            self._hold(self._at + len(shown))
-            self._show()
-        self._hold(end)
-        if found and self._is_reasoning:
-            self._at += len(tag)
-            self._begin_text(is_reasoning=False)
-        elif found:
-            self._hold(self._at + len(tag))
-            self._state = self._in_tag
-        return found
+    def _end_of_call(self, begin: int) -> int | None:
+        """The end of the call whose JSON begins at `begin`, or `begin` if it is not JSON; None: it is not known yet.
 
-    def _in_tag(self) -> bool:
-        """After <tool_call>."""
-        self._hold(self._after_space())
-        if self._at == len(self._text):
-            return False
-        if self._text[self._at] == "{":
-            self._n_judged, self._in_string = len(self._held), False
-            self._state = self._in_call
-        else:
-            self._show(holds_space=True)
-            self._state = self._in_text
-        return True
+        An end tag in a string of the JSON is none; a string has no line end.
+        """
+        start = self._after_space(begin)
+        if start == len(self._text):
+            return None
+        if self._text[start] != "{":
+            return begin
+        self._n_searched, self._n_judged = max(self._n_searched, start), max(self._n_judged, start)
+        while (end := self._text.find(END_OF_CALL, self._n_searched)) >= 0:
+            _, line_end, line = self._text[self._n_judged : end].rpartition("\n")
+            self._in_string &= not line_end
+            self._in_string ^= _ESCAPE.sub("", line).count('"') % 2 == 1
+            self._n_judged, self._n_searched = end, end + len(END_OF_CALL)
+            if not self._in_string:
+                return self._n_searched
+        self._n_searched = max(self._n_searched, len(self._text) - len(END_OF_CALL) + 1)
+        return None
 
-    def _in_call(self) -> bool:
-        found, end = self._find(END_OF_CALL)
-        self._hold(end)
-        if not found:
-            return False
-        is_inside = self._ends_in_string()
-        self._hold(self._at + len(END_OF_CALL))
-        if is_inside:
-            return True
-        self._state = self._in_text
-        body = "".join(self._held).partition(CALL)[2].removesuffix(END_OF_CALL)
-        if call := _parse(body):
-            self._parts.append(Part(self._base + self._at, "", call=call))
-            self._begin_text(is_reasoning=False)
-        else:
-            self._show()
-        return True
+    def _show(self, end: int) -> Iterator[Part]:
+        """The text up to `end` as a part."""
+        if end > self._at:
+            yield Part(self._base + self._at, self._text[self._at : end], self._is_reasoning)
+            self._drop(end)
 
-    def _ends_in_string(self) -> bool:
-        """Whether what is held ends inside a string of JSON, which has no line end."""
-        _, line_end, line = "".join(self._held[self._n_judged :]).rpartition("\n")
-        self._n_judged = len(self._held)
-        self._in_string &= not line_end
-        self._in_string ^= _ESCAPE.sub("", line).count('"') % 2 == 1
-        return self._in_string
+    def _drop(self, end: int) -> None:
+        """The text up to `end` is decided."""
+        self._at = end
+        self._n_searched = self._n_judged = 0
+        self._in_string = False
 
-    def _begin_text(self, *, is_reasoning: bool) -> None:
-        self._held.clear()
-        self._is_reasoning = is_reasoning
-        self._skips_space = True
-
-    def _after_space(self) -> int:
-        match = _SPACE.match(self._text, self._at)
-        return match.end() if match else self._at
+    def _after_space(self, start: int) -> int:
+        match = _SPACE.match(self._text, start)
+        return match.end() if match else start
 
     def _find(self, tag: str) -> tuple[bool, int]:
         """Whether `tag` is there, and where it, or at the end of the text what may become it, begins."""
-        if (i := self._text.find(tag, self._at)) >= 0:
+        if tag and (i := self._text.find(tag, self._at)) >= 0:
             return True, i
-        i = self._text.rfind("<", max(self._at, len(self._text) - len(tag) + 1))
+        i = self._text.rfind("<", max(self._at, len(self._text) - len(tag) + 1)) if tag else -1
         return False, i if i >= 0 and tag.startswith(self._text[i:]) else len(self._text)
-
-    def _hold(self, end: int) -> None:
-        if end > self._at:
-            self._held.append(self._text[self._at : end])
-            self._at = end
-
-    def _show(self, *, holds_space: bool = False) -> None:
-        """Make a part of what is held; `holds_space`: except the white space at its end."""
-        text = "".join(self._held)
-        shown = text.rstrip() if holds_space else text
-        if shown:
-            self._parts.append(Part(self._base + self._at - len(text), shown, self._is_reasoning))
-        self._held = [text[len(shown) :]]
 
 
 class _Call(msgspec.Struct):

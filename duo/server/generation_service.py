@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
@@ -78,24 +77,20 @@ class GenerationService:
         engine = self.engine
         if engine.n_texts > self.n_queue:
             raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
-        text, steps = self._submit(engine, wanted)
+        steps = AsyncSteps()
+        text = self._submit(engine, wanted, steps)
         formatter = ResponseFormatter(wanted, text, engine.slot.target, model_name)
         try:
-            async with steps.while_connected(request):
-                first = await steps.first()
-                if not wanted.streams:
-                    found = await steps.all(first)
-                    if wanted.config.n_logprobs is None:
-                        return json_response(formatter.whole(found))
-                    return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))  # many
+            found = await _while_connected(request, steps, only_first=wanted.streams)
+            if not wanted.streams:  # there may be much to format
+                return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))
         except BaseException:
             engine.cancel(text)
             raise
-        return EventStream(_stream(first, steps, formatter), lambda: engine.cancel(text))
+        return EventStream(_stream(found, steps, formatter), lambda: engine.cancel(text))
 
-    def _submit(self, engine: Engine, wanted: GenerationRequest) -> tuple[TextRequest, ClientSteps]:
+    def _submit(self, engine: Engine, wanted: GenerationRequest, steps: AsyncSteps) -> TextRequest:
         """Queue a text."""
-        steps = ClientSteps()
 
         def put(step: Step) -> None:
             steps.put(step)
@@ -121,51 +116,7 @@ class GenerationService:
             raise
         if self.on_submit is not None:
             self.on_submit(self._n_submitted, text)
-        return text, steps
-
-
-class ClientSteps(AsyncSteps):
-    """The steps of a text, on the server's thread, with detection of a disconnect."""
-
-    _disconnect: asyncio.Task[None] | None = None
-
-    @asynccontextmanager
-    async def while_connected(self, request: Request) -> AsyncIterator[None]:
-        """Inside the block, waiting for steps raises ClientDisconnect when the client has disconnected."""
-
-        async def wait() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            self.wake()
-
-        self._disconnect = asyncio.create_task(wait())
-        try:
-            yield
-        finally:
-            self._disconnect.cancel()
-            self._disconnect = None
-
-    async def first(self) -> list[Step] | None:
-        """The next steps, before the response has begun. Raises ApiError if the text failed, or ClientDisconnect."""
-
-        def is_disconnected() -> bool:
-            return self._disconnect is not None and self._disconnect.done()
-
-        try:
-            steps = await self.next(is_disconnected)
-        except Exception as error:
-            raise ApiError.of(error) from None
-        if steps is None and is_disconnected():
-            raise ClientDisconnect
-        return steps
-
-    async def all(self, first: list[Step] | None) -> list[Step]:
-        """All steps, beginning with the `first` ones. Raises what first() raises."""
-        found, steps = [], first
-        while steps is not None:
-            found += steps
-            steps = await self.first()
-        return found
+        return text
 
 
 class EventStream(StreamingResponse):
@@ -185,12 +136,35 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-async def _stream(first: list[Step] | None, steps: ClientSteps, formatter: ResponseFormatter) -> AsyncIterator[bytes]:
+async def _while_connected(request: Request, steps: AsyncSteps, *, only_first: bool) -> list[Step]:
+    """The steps of a text, or the first ones. Raises ApiError if it fails, or ClientDisconnect."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        steps.wake()
+
+    gone, found = asyncio.create_task(disconnect()), list[Step]()
+    try:
+        while (new := await steps.next(gone.done)) is not None:
+            found += new
+            if only_first:
+                return found
+    except Exception as error:
+        raise ApiError.of(error) from None
+    finally:
+        gone.cancel()
+    if gone.done():
+        raise ClientDisconnect
+    return found
+
+
+async def _stream(first: list[Step], steps: AsyncSteps, formatter: ResponseFormatter) -> AsyncIterator[bytes]:
     """The text as server-sent events, beginning with the `first` steps."""
     for document in formatter.begin():
         yield _event(document)
     try:
-        new = first
+        new: list[Step] | None = first
         while new is not None:
             if documents := [document for step in new for document in formatter.push(step)]:
                 yield b"".join(map(_event, documents))

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from duo.engine.slot import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
@@ -161,7 +162,7 @@ class SourceRuns:
     """Where the characters of a text come from: the draft, the lookup, or the target itself."""
 
     def __init__(self) -> None:
-        self._runs: deque[tuple[str, int]] = deque()  # source and number of characters, from `_start` on
+        self._sources: deque[str] = deque()  # of each character from `_start` on
         self._start = 0
         self._n_tokens = 0
 
@@ -170,27 +171,15 @@ class SourceRuns:
         self._n_tokens += len(step.tokens)
         n = len(step.text)
         n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
-        self._runs += [(step.source.value, n_drafted), (_TARGET, n - n_drafted)]
+        self._sources += [step.source.value] * n_drafted + [_TARGET] * (n - n_drafted)
 
     def take(self, start: int, n: int) -> Json:
         """A chunk's field `duo`: the tokens since the last chunk, and the runs of `n` characters from `start` on."""
-        self._skip(start - self._start)
+        passed = [self._sources.popleft() for _ in range(start + n - self._start)]
+        runs = groupby(passed[start - self._start :])
+        self._start = start + n
         tokens, self._n_tokens = self._n_tokens, 0
-        return {"tokens": tokens, "sources": self._skip(n)}
-
-    def _skip(self, n: int) -> list[tuple[str, int]]:
-        """Remove the next `n` characters; their runs."""
-        found: list[tuple[str, int]] = []
-        self._start += n
-        while n:
-            source, length = self._runs.popleft()
-            if length > n:
-                self._runs.appendleft((source, length - n))
-            if taken := min(n, length):
-                before = found.pop()[1] if found and found[-1][0] == source else 0
-                found.append((source, before + taken))
-            n -= taken
-        return found
+        return {"tokens": tokens, "sources": [(source, len(list(same))) for source, same in runs]}
 
 
 class LogprobsFormatter:
