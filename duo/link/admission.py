@@ -11,8 +11,8 @@ from duo.errors import LinkError
 from duo.link import messages
 from duo.link.messages import Hello
 from duo.llama.context import Context
-from duo.llama.model import Model
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
+from duo.llama.model import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from duo.config import DraftConfig, EngineConfig
 from duo.engine.slot import schedules_of
 from duo.link.admission import TargetVocabulary
 from duo.llama.context import Context
-from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.policy import Policy
 
