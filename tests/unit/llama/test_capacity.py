@@ -12,7 +12,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import MemoryLimitError
 from duo.llama import capacity
 from duo.llama.capacity import check_memory, largest_cache
-from duo.llama.devices import Device, list_devices
+from duo.llama.devices import list_devices
 from duo.llama.model import Model
 from duo.llama.model_size import ModelSize
 
@@ -76,11 +76,6 @@ def test_only_the_layers_on_the_device_count() -> None:
         check(on_devices((5 * MIB, 100 * MIB), n_offloaded=3), 2048)
 
 
-def test_the_mask_of_a_batch_counts() -> None:
-    with pytest.raises(MemoryLimitError):
-        check(on_devices((5 * MIB, 100 * MIB)), 1024, n_ubatch=1024)
-
-
 def test_a_driver_that_does_not_report_what_is_used() -> None:
     check(on_devices((10 * MIB, 10 * MIB)), 1024)
     with pytest.raises(MemoryLimitError):
@@ -100,15 +95,6 @@ def test_a_cache_larger_than_a_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MemoryLimitError, match=r"2 MiB for the K and V .* of GPU0 is smaller: at most 1280 tokens"):
         check(on_devices((1 << 40, 1 << 41)), 2048)
     check(on_devices((1 << 40, 1 << 41), split_mode="tensor"), 2048)  # each device holds a part of the layer
-
-
-def test_the_wider_of_two_caches_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_can_hold", lambda _device, _kind, width, n_rows: width * n_rows <= 65536)
-    config = ContextConfig(4096, 1, 1)
-    device = cast("Device", FakeDevice((1, 1)))
-    assert largest_cache(device, [(64, 64)], config) == 1024
-    assert largest_cache(device, [(64, 64), (16, 128)], config) == 512
-    assert largest_cache(device, [(0, 0)], config) == 4096
 
 
 def test_llama_cpp_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,9 @@ def test_a_conversation_with_a_call() -> None:
     ("source", "expected"),
     [
         ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>Hi <b>é</b></s>"),
-        ("{{ add_generation_prompt }}", "True"),
         ("{{ tools is defined }}{{ functions is defined }}{{ tool_choice is defined }}", "FalseFalseFalse"),
         ("{% for tool in tools %}x{% endfor %}", ""),
         ("{% set a = [] %}{% set _ = a.append(1) %}{{ a | tojson }}", "[1]"),
-        ("{{ [3, 4] | map('string') | tojson }}", '["3", "4"]'),
         ("{{ {'b': 'é', 'a': '<'} | tojson(sort_keys=true, indent=1) }}", '{\n "a": "<",\n "b": "é"\n}'),
         ("{% generation %}{{ 1 }}{% endgeneration %}", "1"),
         ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
@@ -66,8 +64,6 @@ def test_options_are_variables_but_replace_nothing() -> None:
         ("{{ raise_exception('no system messages') }}", "m.gguf: the chat template failed: no system messages"),
         ("{{ messages.nothing.at_all }}", "has no attribute 'nothing'"),
         ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
-        ("{{ range(1000000) | length }}", "Range too big"),
-        ("{% include 'x' %}", "no loader"),
         ("{{ 1 / 0 }}", "division by zero"),
     ],
 )
@@ -105,12 +101,10 @@ def test_arguments_are_given_as_the_template_takes_them(arguments: str, expected
         (HERMES, True, True, True),
         (OTHER, True, False, False),
         (PLAIN, False, False, False),
-        ("{{ tools | length }}", False, False, False),
         ("{{ raise_exception('no') }}", False, False, False),
         (HERMES.replace('\\"name\\": ', "<function=").replace("<think>", "[think]"), True, False, False),
         (HERMES.replace("tool_call>", "function_call>"), True, False, True),
     ],
-    ids=["Hermes", "other", "plain", "counted", "failing", "functions", "other tag"],
 )
 def test_what_a_template_shows(source: str, supports_tools: bool, has_json_calls: bool, has_thoughts: bool) -> None:
     template = ChatTemplate(source)

@@ -95,11 +95,6 @@ def test_a_vocabulary_of_a_size_but_without_tokens(head: Head, tmp_path: Path) -
     assert refusal(head, tmp_path / "bad.gguf") == "this GGUF has no vocabulary"
 
 
-def test_the_reason_why_a_header_cannot_be_read(head: Head, tmp_path: Path) -> None:
-    head.tensors[0].kind = 99
-    assert "invalid ggml type 99" in refusal(head, tmp_path / "bad.gguf")
-
-
 def test_of_a_vocabulary_alone_only_that_is_checked(head: Head, tmp_path: Path) -> None:
     path = head.set("llama.block_count", 0).write(tmp_path / "vocabulary.gguf")
     model = Model(ModelConfig(path), vocabulary_only=True)

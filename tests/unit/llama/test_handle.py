@@ -121,8 +121,3 @@ def test_nobody_waits_for_a_thread_that_llama_cpp_blocks(
     assert not freed
     leave.set()
     user.join(60)
-
-
-def test_a_handle_that_is_dropped_is_freed(freed: list[object]) -> None:
-    Handle("pointer", freed.append)
-    assert freed == ["pointer"]

@@ -12,7 +12,7 @@ from duo.config import ContextConfig, ModelConfig
 from duo.errors import ModelError
 from duo.llama.model import Model
 from duo.llama.model_size import ModelSize, model_size
-from tests.gguf_files import N_EMBD, N_FF, N_HEAD, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import N_EMBD, N_FF, tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba
 
 F32 = 4
 Facts = Callable[[gguf.GGUFWriter], object]
@@ -58,10 +58,6 @@ def test_layers_without_attention_have_no_cache(tmp_path: Path) -> None:
     assert size.cache_bytes(ContextConfig(256, 1, 1)) == (0, 256 * 2 * N_EMBD * 2)
 
 
-def test_branches_have_cells_of_their_own(llama: ModelSize) -> None:
-    assert llama.cache_bytes(ContextConfig(1024, 1, 1, n_branches=3)) == (1280 * 2 * N_EMBD * 2,)
-
-
 def test_compute_buffers_grow_with_the_batch_and_the_number_of_devices(llama: ModelSize) -> None:
     one = llama.compute_bytes(ContextConfig(4096, 1, 1), n_devices=1)
     assert one == 512 * F32 * (8 * N_EMBD + 2 * N_FF) + 512 * 2 * 4096
@@ -69,18 +65,6 @@ def test_compute_buffers_grow_with_the_batch_and_the_number_of_devices(llama: Mo
     assert llama.compute_bytes(ContextConfig(4096, 1, 1), n_devices=2) == one + 3 * 512 * (F32 * N_EMBD + 2 * 4096)
     short = llama.compute_bytes(ContextConfig(200, 1, 1), n_devices=1)
     assert short == llama.compute_bytes(ContextConfig(256, 1, 1, n_ubatch=256), n_devices=1)
-
-
-def test_compute_buffers_have_room_for_the_largest_of_what_is_not_needed_at_once(tmp_path: Path) -> None:
-    size = size_of(tiny_llama(tmp_path / "model.gguf", padding=8000))
-
-    def compute(**options: Any) -> int:
-        return size.compute_bytes(ContextConfig(4096, 1, 1, **options), n_devices=1)
-
-    embeddings, masks = 512 * F32 * 8 * N_EMBD, 512 * F32 * 4096
-    assert compute(flash_attn="off") == embeddings + masks + 512 * F32 * N_HEAD * 4096
-    assert compute(n_outputs_max=100) == compute()
-    assert compute(n_outputs_max=512) == compute(n_outputs_max=1024) == embeddings + 512 * F32 * size.n_vocab
 
 
 def test_prefill_copies_weights_or_the_cache_of_a_layer(llama: ModelSize) -> None:
@@ -129,38 +113,32 @@ def test_layers_by_the_names_of_tensors(
     assert size.n_bytes == F32 * sum(tensors.values())
 
 
-def wrong_types(writer: gguf.GGUFWriter) -> None:
-    writer.add_block_count(2)
-    writer.add_embedding_length(64)
-    writer.add_string("new.attention.head_count", "many")
-    writer.add_array("new.attention.head_count_kv", ["a", "b"])
-    writer.add_float32("new.attention.key_length", 3.5)
-    writer.add_int32("new.attention.value_length", -7)
-
-
-def equal_heads(writer: gguf.GGUFWriter) -> None:
-    writer.add_block_count(2)
-    writer.add_embedding_length(64)
-    writer.add_head_count(4)
-    writer.add_key_length(20)
-    writer.add_int32("new.attention.value_length", -7)
-
-
-def latent_attention(writer: gguf.GGUFWriter) -> None:
-    writer.add_block_count(1)
-    writer.add_head_count(16)
-    writer.add_head_count_kv(1)
-    writer.add_key_length(576)
-    writer.add_value_length(512)
-    writer.add_uint32("new.attention.key_length_mla", 192)
-
-
 @pytest.mark.parametrize(
     ("facts", "widths"),
-    [(wrong_types, ((0, 0), (0, 0))), (equal_heads, ((80, 64), (80, 64))), (latent_attention, ((576, 0),))],
+    [
+        ({"head_count": "many", "head_count_kv": ["a", "b"], "key_length": 3.5, "value_length": -7}, ((0, 0),) * 2),
+        ({"head_count": 4, "key_length": 20, "value_length": -7}, ((80, 64),) * 2),
+        (
+            {"head_count": 16, "head_count_kv": 1, "key_length": 576, "value_length": 512, "key_length_mla": 192},
+            ((576, 0),) * 2,
+        ),
+    ],
+    ids=["wrong types", "equal heads", "latent attention"],
 )
-def test_cache_widths_from_the_metadata(tmp_path: Path, facts: Facts, widths: tuple[tuple[int, int], ...]) -> None:
-    assert written(tmp_path, {"blk.0.x": 10}, facts).cache_widths == widths
+def test_cache_widths_from_the_metadata(
+    tmp_path: Path, facts: dict[str, Any], widths: tuple[tuple[int, int], ...]
+) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_block_count(2)
+        writer.add_embedding_length(64)
+        kinds = {str: gguf.GGUFValueType.STRING, int: gguf.GGUFValueType.INT32, float: gguf.GGUFValueType.FLOAT32}
+        for key, value in facts.items():
+            if isinstance(value, list):
+                writer.add_array(f"new.attention.{key}", value)
+            else:
+                writer.add_key_value(f"new.attention.{key}", value, kinds[type(value)])
+
+    assert written(tmp_path, {"blk.0.x": 10}, add).cache_widths == widths
 
 
 def test_missing_and_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def apply(samplers: list[Any], logits: Logits) -> tuple[TokenIds, Logits]:
 
 
 CASES: list[tuple[Callable[[], Any], Callable[[TokenIds, Logits], filters.Tokens]]] = [
-    *((partial(llama_cpp.llama_sampler_init_top_k, k), partial(filters.top_k, k=k)) for k in (0, 1, 40, 300)),
+    *((partial(llama_cpp.llama_sampler_init_top_k, k), partial(filters.top_k, k=k)) for k in (0, 1, 40)),
     *((partial(llama_cpp.llama_sampler_init_top_p, p, 0), partial(filters.top_p, p=p)) for p in (0.0, 0.3, 0.95, 1.0)),
     *((partial(llama_cpp.llama_sampler_init_min_p, p, 0), partial(filters.min_p, p=p)) for p in (0.0, 0.05, 0.5, 1.0)),
     *((partial(llama_cpp.llama_sampler_init_typical, p, 0), partial(filters.typical, p=p)) for p in (0.2, 0.9, 1.0)),

@@ -53,9 +53,8 @@ def test_tags_are_part_of_the_text_and_other_special_tokens_are_not(tmp_path: Pa
 
 
 def test_a_text_that_is_not_unicode_is_refused(words: Model) -> None:
-    for text in ("\ud800", LONG + "\udfff"):
-        with pytest.raises(PromptError, match=r"^the prompt is not text: .*surrogates"):
-            words.tokenize(text)
+    with pytest.raises(PromptError, match=r"^the prompt is not text: .*surrogates"):
+        words.tokenize(LONG + "\udfff")
 
 
 def test_bos_is_added_once(words: Model) -> None:
@@ -66,12 +65,6 @@ def test_bos_is_added_once(words: Model) -> None:
         assert marked.count(words.bos) == 1
         assert marked[0] == words.bos
         assert marked == words.tokenize(f"<s>{rest}", add_bos=False)
-
-
-def test_bounds_of_a_text(words: Model, bpe: Model) -> None:
-    assert (words.longest_token, bpe.longest_token) == (6, 7), "<0x00> and <|end|>"
-    assert words.n_unknown("abc ba\t🙂\n") == 3
-    assert bpe.n_unknown("\t🙂") == 0
 
 
 def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
@@ -93,35 +86,15 @@ def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
 
 # Fragments
 
-SPELT = [
-    "the cat sat",
-    " the cat",
-    "  the",
-    "",
-    " ",
-    "\n",
-    "\n the\n\n",
-    "the</s>cat",
-    "<s>",
-    "日本 the",
-    "🙂",
-    "é\x00a",
-]
 
-
-@pytest.mark.parametrize("text", SPELT)
+@pytest.mark.parametrize("text", ["the cat sat", "  the", "", "\n the\n\n", "the</s>cat", "日本 the", "é\x00a"])
 @pytest.mark.parametrize("name", ["bpe", "words"])
 def test_a_fragment_spells_the_text_and_nothing_else(name: str, text: str, request: pytest.FixtureRequest) -> None:
     """A SentencePiece vocabulary puts a space in front of a text; special tokens are text here."""
     model: Model = request.getfixturevalue(name)
     tokens = model.fragment(text.encode())
     assert b"".join(map(model.piece, tokens)) == text.encode()
-    assert model.bos not in tokens
-    assert model.eos not in tokens
-
-
-def test_a_fragment_without_what_is_not_text(words: Model) -> None:
-    assert words.fragment(b"\xa9the\xff cat\xe6\x97") == words.fragment(b"the cat")
+    assert not {model.bos, model.eos} & set(tokens)
 
 
 @pytest.mark.parametrize(
