@@ -14,12 +14,13 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from duo.models import demo
+from tests.unit.models.fake_hub import served
 
 WHEEL_NAME = "duo_fake_pair-1.0-py3-none-any.whl"
 _MODEL = b"GGUF" + random.Random(1).randbytes(1 << 20)
@@ -124,17 +125,12 @@ class _Handler(BaseHTTPRequestHandler):
 def slow_index() -> Iterator[SlowIndex]:
     """Serve the wheel on a free local port."""
     index = SlowIndex()
-    handler = type("Handler", (_Handler,), {"index": index})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        index.url = f"http://127.0.0.1:{server.server_port}/simple"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served(type("Handler", (_Handler,), {"index": index})) as url:
+        index.url = f"{url}/simple"
         try:
             yield index
         finally:
             index.release.set()
-            server.shutdown()
-            thread.join()
 
 
 def _print(description: str, done: int, total: int | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,13 +56,6 @@ def test_a_truncated_file_is_replaced(folder: Path, name: str) -> None:
     os.truncate(folder / name, 1000)
     with pytest.raises(DownloadError):
         demo_pair(offline=True, recipe=RECIPE)
-    assert_whole(demo_pair(recipe=RECIPE))
-
-
-def test_the_remains_of_a_killed_process_are_removed(folder: Path) -> None:
-    demo_pair(recipe=RECIPE)
-    (folder / RECIPE.draft.name).unlink()  # it was killed between the two moves
-    shutil.copytree(folder, folder / "work-left")
     assert_whole(demo_pair(recipe=RECIPE))
 
 

@@ -14,7 +14,6 @@ from tests.command import ROOT
     [
         ("Meta-Llama-3.1-70B-Instruct-Q4_K_M.gguf", "Llama 3.1, 3.2, 3.3"),
         ("Meta-Llama-3-8B-Instruct.Q4_0.gguf", None),  # other special tokens than 3.1
-        ("llama-2-13b-chat.Q4_K_M.gguf", "Llama 2"),
         ("DeepSeek-R1-Distill-Llama-70B-Q4_K_M.gguf", "DeepSeek R1 Distill Llama 70B"),
         ("DeepSeek-R1-Distill-Qwen-32B-Q4_K_M.gguf", "DeepSeek R1 Distill Qwen 7B to 32B"),
         ("qwen2.5-coder-32b-instruct-q4_k_m.gguf", "Qwen2.5-Coder"),
@@ -22,10 +21,8 @@ from tests.command import ROOT
         ("Qwen3-Next-80B-A3B-Instruct-Q4_K_M.gguf", None),
         ("gemma-3-27b-it-Q4_K_M.gguf", "Gemma 3"),
         ("gemma-3n-E4B-it-Q4_K_M.gguf", None),
-        ("gemma-2-27b-it-Q4_K_M.gguf", "Gemma 2 9B, 27B"),
         ("Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M.gguf", "Mistral Small 3.1, 3.2"),
         ("phi-4-Q4_K_M.gguf", "Phi-4 14B"),
-        ("Phi-4-mini-instruct-Q4_K_M.gguf", None),
         ("gpt-oss-120b-mxfp4-00001-of-00003.gguf", "gpt-oss 20B, 120B"),
         ("my-finetune.gguf", None),
     ],

