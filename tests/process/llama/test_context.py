@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, RollbackError, UsageError
+from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, UsageError
 from duo.llama.capacity import cache_bytes
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -54,15 +54,6 @@ def test_logits_after_a_rollback_are_bit_equal(model: Model, make: Callable[...,
     assert (context.decode(text[20:25], n_rows=5) == first).all()
 
 
-def test_rows_are_the_last_ones(model: Model, make: Callable[..., Context]) -> None:
-    text = tokens(model, 12)
-    all_rows = make(exact=True).decode(text, n_rows=12).copy()
-    some = make(exact=True).decode(text, n_rows=3)
-    assert some.shape == (3, model.n_vocab)
-    assert (some == all_rows[9:]).all()
-    assert make().decode(text, n_rows=0).shape == (0, model.n_vocab)
-
-
 def test_the_full_context_can_be_used_and_no_more(model: Model, make: Callable[..., Context]) -> None:
     for exact in (False, True):
         context = make(n_ctx=256, exact=exact)
@@ -72,18 +63,6 @@ def test_the_full_context_can_be_used_and_no_more(model: Model, make: Callable[.
         assert context.n_past == context.n_ctx
         with pytest.raises(DecodeError, match="do not fit"):
             context.decode(text[:2])
-
-
-def test_a_rollback_that_fails_raises(make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch) -> None:
-    context = make()
-    context.decode([1, 2, 3])
-    monkeypatch.setattr("llama_cpp.llama_memory_seq_rm", lambda *_: False)
-    with pytest.raises(RollbackError):
-        context.rollback(1)
-    monkeypatch.setattr("llama_cpp.llama_memory_seq_rm", lambda *_: True)
-    monkeypatch.setattr("llama_cpp.llama_memory_seq_pos_min", lambda *_: 1)
-    with pytest.raises(RollbackError):
-        context.rollback(2)
 
 
 def decode_until(context: Context, end: Callable[[], None], text: list[int]) -> None:

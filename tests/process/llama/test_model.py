@@ -9,9 +9,6 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.errors import ModelError
-from duo.llama.devices import list_backends
-from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.library import supports_rpc
 from duo.llama.model import Model
 
 
@@ -39,26 +36,10 @@ def test_tokens_spell_the_text(model: Model, text: str) -> None:
     assert b"".join(map(model.piece, model.tokenize(text))).decode() == text
 
 
-def test_special_tokens_are_parsed_and_written_as_nothing(model: Model) -> None:
-    tokens = model.tokenize("<|im_start|>user\n")
-    assert len(tokens) == 3
-    assert model.piece(tokens[0]) == b""
-    assert model.spelling(tokens) == b"<|im_start|>user\n"
-
-
 def test_end_tokens(model: Model) -> None:
     assert model.eos in model.end_tokens()
     assert model.is_end(model.eos)
     assert not model.is_end(model.tokenize("a")[0])
-
-
-def test_the_chat_template(model: Model) -> None:
-    text = model.apply_chat_template(
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
-    )
-    assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello?<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 def test_loading_can_be_stopped(demo_pair: tuple[Path, Path]) -> None:
@@ -71,15 +52,3 @@ def test_loading_can_be_stopped(demo_pair: tuple[Path, Path]) -> None:
     with pytest.raises(ModelError):
         Model(ModelConfig(demo_pair[0]), stop)
     assert seen
-
-
-def test_the_demo_pair_shares_its_vocabulary(model: Model, demo_pair: tuple[Path, Path]) -> None:
-    draft = Model(ModelConfig(demo_pair[1]))
-    assert vocabulary_difference(model, draft) is None
-    draft.close()
-
-
-def test_back_ends() -> None:
-    names = list_backends()
-    assert "CPU" in names
-    assert ("RPC" in names) == supports_rpc()

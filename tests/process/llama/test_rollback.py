@@ -94,19 +94,6 @@ def test_more_than_is_kept_is_refused(hybrid: Make, batches: list[int], n_back: 
     assert (context.decode(TEXT[n_past : n_past + 3]) == expected_row).all(), "it is as if nothing had been asked"
 
 
-def test_only_once_after_each_decode(hybrid: Make) -> None:
-    context = hybrid()
-    context.decode(TEXT[:9])
-    context.rollback(8)
-    with pytest.raises(RollbackError):
-        context.rollback(7)
-    context.decode(TEXT[8:9])
-    with pytest.raises(RollbackError, match="from 9 to 8 tokens"):
-        context.rollback(8)  # the second row of an exact decode was rolled back already
-    context.rollback(0)
-    assert (read(context, [9]) == read(hybrid(), [9])).all(), "everything can always be rolled back"
-
-
 @pytest.mark.parametrize(("n_outputs_max", "exact", "kept"), [(1, 0, 0), (1, 1, 1), (2, 1, 1), (5, 0, 4), (300, 0, 6)])
 def test_the_state_is_kept_only_as_often_as_needed(hybrid: Make, n_outputs_max: int, exact: int, kept: int) -> None:
     assert hybrid(n_outputs_max, exact=bool(exact)).n_rollback == kept

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
 from typing import cast
 
 import pytest
@@ -120,27 +119,6 @@ def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(pair: Pair
     assert pair.draft.branches == {}
 
 
-def test_a_slow_outlier_is_ignored(pair: Pair) -> None:
-    slow = cycle([0.0, 0.0, 0.0, 0.0, 1000.0])
-
-    def also(model: FakeContext) -> None:
-        if model is pair.target:
-            pair.clock.now += next(slow)
-
-    pair.also = also
-    assert pair.measure().target[1, 4] == pytest.approx(14.0)
-
-
-def test_progress_increases_from_0_to_1(pair: Pair) -> None:
-    pair.measure()
-    pair.meter.accept(TEXT, 10, 1)
-    shares = [share for _, share in pair.progress]
-    assert shares == sorted(set(shares))
-    assert shares[0] == 0.0
-    assert 0.95 < shares[-1] < 1.0
-    assert len({name for name, _ in pair.progress}) >= 4
-
-
 # Acceptance
 
 
@@ -217,13 +195,6 @@ def test_after_a_wrong_prediction_what_was_drafted_after_it_does_not_count(pair:
         assert [right for _, right in scores] == expected
 
 
-def test_a_draft_that_predicts_nothing_is_wrong(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair.draft.choose, pair.draft.n_vocab = lambda _: 0, Digits.draft.n_vocab
-    monkeypatch.setattr(Translator, "offers", lambda *_, **__: [])
-    scores, _ = pair.meter.score(Digits.target.of("ab"), Digits.target.of("cd", "ef"), 1, cast("Translation", Digits()))
-    assert scores == [(0.0, False)] * 2
-
-
 # Ends
 
 
@@ -232,17 +203,6 @@ def test_a_request_to_stop_ends_every_phase(pair: Pair, phase: int) -> None:
     pair.stop_at = ("the draft on", "the target on", "both on", "the draft's acceptance")[phase]
     with pytest.raises(Stopped):
         _ = pair.measure(), pair.meter.accept(TEXT, 10, 1)
-
-
-def test_a_concurrent_draft_that_stops_first(pair: Pair) -> None:
-    def also(model: FakeContext) -> None:
-        if model is pair.target and (threads := draft_threads()):
-            pair.stop.set()
-            threads[0].join(30)
-
-    pair.also = also
-    with pytest.raises(Stopped):
-        pair.measure()
 
 
 @pytest.mark.parametrize("which", ["target", "draft"])

@@ -34,15 +34,6 @@ def test_times_are_settled_if_their_median_is_certain(times: list[float], is_set
     assert series(*times).is_settled == is_settled
 
 
-def test_disturbed_times_are_dropped() -> None:
-    found = Series("", pending=[1.0, 2.0])
-    found.judge(disturbed=True)
-    found.pending += [3.0]
-    found.judge(disturbed=False)
-    assert (found.times, found.disturbed, found.pending) == ([3.0], [1.0, 2.0], [])
-    assert found.seconds == 3.0
-
-
 def test_disturbed_times_are_better_than_none() -> None:
     found = Series("", disturbed=[5.0, 1.0, 2.0, 3.0, 4.0])
     assert (found.is_known, found.is_settled, found.seconds) == (True, False, 2.0)
@@ -52,15 +43,10 @@ def test_disturbed_times_are_better_than_none() -> None:
     assert Group(ALONE, {1: Series(""), 2: series(1.0)}).times == {}
 
 
-def test_a_curve_is_linear_between_what_was_measured() -> None:
-    assert group(ALONE, {1: 1.0, 3: 2.0, 4: 4.0}).curve((1, 2, 3, 4)) == [1.0, 1.5, 2.0, 4.0]
-
-
 @pytest.mark.parametrize(
     "groups",
     [
         [group(ALONE, {1: 10.0, 4: 8.0})],  # four tokens in less than one takes
-        [group(BOTH, {1: 10.0, 4: 8.0}, 1.0)],
         [group(ALONE, {1: 1.0, 2: 10.0, 4: 8.0})],
         [group(ALONE, {1: 10.0}), group(BOTH, {1: 8.0}, 1.0)],  # faster beside the other model
         [group(DRAFT, {}, 10.0), group(BOTH, {1: 8.0}, 8.0)],
@@ -77,7 +63,6 @@ def test_both_of_two_times_that_contradict_each_other_are_measured_again(groups:
     "groups",
     [
         [group(ALONE, {1: 10.0, 4: 9.0})],  # noise
-        [group(ALONE, {1: 10.0, 2: 20.0}), group((2, 0), {1: 6.0, 2: 11.0}), group(DRAFT, {}, 5.0)],
         [group((2, 0), {1: 10.0}), group(BOTH, {1: 8.0}, 1.0)],  # other numbers of threads
         [replace(group(DRAFT, {}, 9.0), n_tokens=2), group(DRAFT, {}, 5.0), group(BOTH, {1: 8.0}, 6.0)],
     ],
