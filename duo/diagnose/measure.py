@@ -28,7 +28,7 @@ from duo.spec.sampling import Greedy
 from duo.spec.types import Guess
 
 _DRAFT_TOKENS = 24
-_MOST_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
+_MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
 
 @dataclass(slots=True)
@@ -111,14 +111,6 @@ class Meter(TargetMeter):
         self._settle([group])
         return _draft_s(group)
 
-    def accept(
-        self, prompt: Sequence[int], n_tokens: int, n_threads: int, translation: Translation | None = None
-    ) -> tuple[list[tuple[float, bool]], float]:
-        """Generate `n_tokens` after `prompt` with the target, and score() the draft on them."""
-        self._begin("the draft's acceptance rate")
-        text = self.write(prompt, n_tokens, n_threads)
-        return self._score(prompt, text, n_threads, translation)
-
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
     ) -> tuple[list[tuple[float, bool]], float]:
@@ -128,11 +120,6 @@ class Meter(TargetMeter):
         `translation`: of a draft with another vocabulary.
         """
         self._begin("the draft's acceptance rate")
-        return self._score(prompt, text, n_threads, translation)
-
-    def _score(
-        self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None
-    ) -> tuple[list[tuple[float, bool]], float]:
         self._draft.set_threads(n_threads, n_threads)
         self._draft.rollback(0)
         reader = _Reader(prompt)
@@ -146,7 +133,7 @@ class Meter(TargetMeter):
         scores: list[tuple[float, bool]] = []
         for right in text:
             n_asked = 0
-            while reader.guess is None and n_asked < _MOST_ASKED:
+            while reader.guess is None and n_asked < _MAX_ASKED:
                 self._check()
                 if not drafter.step():
                     return scores, 1.0

@@ -16,7 +16,7 @@ LEAST = 3  # times of which a median is taken
 _ERROR = 0.1  # largest standard error of a median, relative to it
 _LESS = 0.85  # factor below which what should take at least as long contradicts it: noise is less
 _TYPICAL = 5  # tokens of the target's batch while a draft with branches is timed
-_MOST_AGAIN = 3  # how often times that contradict each other are measured again
+_MAX_AGAIN = 3  # how often times that contradict each other are measured again
 
 
 class MeasurementError(DuoError):
@@ -161,7 +161,7 @@ def doubt(groups: Sequence[Group]) -> bool:
     """
     found = contradictions(groups)
     for less, more in found:
-        if more.n_again >= _MOST_AGAIN:
+        if more.n_again >= _MAX_AGAIN:
             raise MeasurementError(
                 f"the times contradict each other, even when measured again ({less.what}: {1000 * less.seconds:.2f} "
                 f"ms; {more.what}: {1000 * more.seconds:.2f} ms): try again when the machine is idle"

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
 from duo.errors import PromptError
-from duo.llama.capacity import cache_bytes
 from duo.llama.context import Context
 from duo.llama.devices import CPU
 from duo.llama.memory import available_bytes
@@ -47,7 +46,7 @@ def _largest(model: Model, config: EngineConfig, n_prompt: int) -> int:
     With layers on devices, where the KV cache competes with them for memory, at most DEVICE_CTX.
     """
     n_ctx = model.n_ctx_train if model.places == {CPU} else max(n_prompt, min(DEVICE_CTX, model.n_ctx_train))
-    available, full = available_bytes(), cache_bytes(model, config.context(n_ctx, 1, 1, 0))
+    available, full = available_bytes(), sum(model.size.cache_bytes(config.context(n_ctx, 1, 1, 0)))
     if available is not None and full > available // 2:
         n_ctx = max(n_prompt, n_ctx * (available // 2) // full)
     return n_ctx

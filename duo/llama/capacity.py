@@ -20,25 +20,18 @@ _ARENA = 1 << 16  # bytes, for the headers of a few tensors
 _I64, _F32 = 27, 0  # ggml.h, enum ggml_type
 
 
-def cache_bytes(model: Model, config: ContextConfig) -> int:
-    """Size of the KV cache in bytes."""
-    return sum(model.size.cache_bytes(config))
-
-
 def check_memory(model: Model, config: ContextConfig) -> None:
     """Raise MemoryLimitError if the cache and what is certain of the buffers do not fit.
 
     Linux overcommits and kills the process later, drivers may do the same, and llama.cpp ends the process where a
     cache is larger than the largest buffer of its device.
     """
-    if not model.devices:
-        _check_host(model, config, cache_bytes(model, config))
-        return
     caches = model.size.cache_bytes(config)
     n_host = len(caches) - model.n_offloaded
     _check_host(model, config, sum(caches[:n_host]))
-    _check_buffers(model, config)
-    _check_devices(model, config, sum(caches[n_host:]))
+    if model.devices:
+        _check_buffers(model, config)
+        _check_devices(model, config, sum(caches[n_host:]))
 
 
 def _check_host(model: Model, config: ContextConfig, cache: int) -> None:

@@ -25,7 +25,20 @@ RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_toke
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 
-_TOOL, _ARGUMENT, _VALUE, _ID = "zqtool", "zqargument", "zqvalue", "zq0000001"  # that no template contains
+# A conversation with a call and its result, to see what a template does with them. No template contains these names.
+_TOOL, _ARGUMENT, _VALUE, _ID = "zqtool", "zqargument", "zqvalue", "zq0000001"
+_CALL = {"id": _ID, "type": "function", "function": {"name": _TOOL, "arguments": {_ARGUMENT: _VALUE}}}
+_CONVERSATION: Messages = (
+    {"role": "user", "content": "?"},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "tool_call_id": _ID, "name": _TOOL, "content": "!"},
+)
+_PARAMETERS = {
+    "type": "object",
+    "properties": {_ARGUMENT: {"type": "string", "description": "?"}},
+    "required": [_ARGUMENT],
+}
+_TOOLS: Tools = ({"type": "function", "function": {"name": _TOOL, "description": "?", "parameters": _PARAMETERS}},)
 
 
 class ChatTemplate:
@@ -61,7 +74,7 @@ class ChatTemplate:
     def supports_tools(self) -> bool:
         """Whether it tells the model about the tools."""
         try:
-            return _TOOL in self._render(_conversation()[:1], _tools())
+            return _TOOL in self._render(_CONVERSATION[:1], _TOOLS)
         except Exception:
             return False
 
@@ -69,7 +82,7 @@ class ChatTemplate:
     def has_json_calls(self) -> bool:
         """Whether calls are written as Hermes and Qwen write them: JSON between <tool_call> and </tool_call>."""
         try:
-            _, _, call = self._render(_conversation(), _tools()).rpartition(f"{CALL}\n")
+            _, _, call = self._render(_CONVERSATION, _TOOLS).rpartition(f"{CALL}\n")
             return call.startswith(f'{{"name": "{_TOOL}", "arguments": {{"{_ARGUMENT}": "{_VALUE}"}}}}\n{END_OF_CALL}')
         except Exception:
             return False
@@ -78,7 +91,7 @@ class ChatTemplate:
     def _takes_objects(self) -> bool:
         """Whether the arguments of calls are objects to it; otherwise, they are JSON as text."""
         try:
-            prompt = self._render(_conversation(), _tools())
+            prompt = self._render(_CONVERSATION, _TOOLS)
         except TypeError:
             return False
         except Exception:
@@ -148,19 +161,3 @@ def _with_texts(messages: Messages) -> Messages:
 def _with_text(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = call["function"]
     return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
-
-
-def _conversation() -> list[dict[str, Any]]:
-    """With a call and its result, to see what a template does with them."""
-    call = {"id": _ID, "type": "function", "function": {"name": _TOOL, "arguments": {_ARGUMENT: _VALUE}}}
-    return [
-        {"role": "user", "content": "?"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": _ID, "name": _TOOL, "content": "!"},
-    ]
-
-
-def _tools() -> list[dict[str, Any]]:
-    argument = {"type": "string", "description": "?"}
-    parameters = {"type": "object", "properties": {_ARGUMENT: argument}, "required": [_ARGUMENT]}
-    return [{"type": "function", "function": {"name": _TOOL, "description": "?", "parameters": parameters}}]

@@ -16,7 +16,6 @@ HAS_TCP_INFO = _FDS.is_dir() and hasattr(socket, "TCP_INFO")
 _CONNECT_S = 1.0
 # linux/tcp.h, struct tcp_info, and indices of its fields
 _TCP_INFO = struct.Struct("=8B24I4Q")
-_LAST_DATA_SENT, _LAST_DATA_RECV = 8 + 9, 8 + 11  # ms ago
 _BYTES_ACKED, _BYTES_RECEIVED = 8 + 24 + 2, 8 + 24 + 3
 
 
@@ -40,13 +39,7 @@ def resolved(server: str) -> tuple[str, int] | None:
 
 def n_bytes(servers: Sequence[str]) -> int:
     """Bytes that these servers have acknowledged and sent; 0 without HAS_TCP_INFO."""
-    return sum(info[_BYTES_ACKED] + info[_BYTES_RECEIVED] for _, info in _connections(servers))
-
-
-def unanswered(servers: Sequence[str]) -> list[str]:
-    """The servers that have sent nothing since data was last sent to them."""
-    late = [server for server, info in _connections(servers) if info[_LAST_DATA_RECV] > info[_LAST_DATA_SENT]]
-    return list(dict.fromkeys(late))
+    return sum(info[_BYTES_ACKED] + info[_BYTES_RECEIVED] for info in _connections(servers))
 
 
 def refuses(server: str) -> bool:
@@ -58,9 +51,9 @@ def refuses(server: str) -> bool:
     return False
 
 
-def _connections(servers: Sequence[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """This process's connections to these servers, each with its tcp_info. Empty without /proc."""
-    by_peer = {peer: server for server in servers if (peer := resolved(server)) is not None}
+def _connections(servers: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    """The tcp_info of each of this process's connections to these servers. Empty without /proc."""
+    peers = set(map(resolved, servers))
     with suppress(OSError):
         for entry in os.listdir(_FDS):  # noqa: PTH208 - the listing's own descriptor is in it
             with suppress(OSError):
@@ -68,9 +61,6 @@ def _connections(servers: Sequence[str]) -> Iterator[tuple[str, tuple[int, ...]]
                 if not stat.S_ISSOCK(os.fstat(fd).st_mode):
                     continue
                 with socket.socket(fileno=os.dup(fd)) as connection:
-                    is_ipv4 = connection.family == socket.AF_INET
-                    server = by_peer.get(connection.getpeername()) if is_ipv4 else None
-                    if server is None:
-                        continue
-                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-                    yield server, _TCP_INFO.unpack(info.ljust(_TCP_INFO.size, b"\0"))  # older kernels: fewer fields
+                    if connection.family == socket.AF_INET and connection.getpeername() in peers:
+                        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+                        yield _TCP_INFO.unpack(info.ljust(_TCP_INFO.size, b"\0"))  # older kernels: fewer fields

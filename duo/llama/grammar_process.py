@@ -33,9 +33,9 @@ from duo.llama import child
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
-MOST_S = 1.0  # CPU time of a call; for all tokens, of a vocabulary of _USUAL
+MAX_S = 1.0  # CPU time of a call; for all tokens, of a vocabulary of _USUAL
 _USUAL = 2**15  # tokens
-MOST_MEMORY = 2**29  # beyond the vocabulary
+MAX_MEMORY = 2**29  # beyond the vocabulary
 _HUNG_S = 60.0  # for a call, whatever the machine is doing
 
 _REQUEST = struct.Struct("<cI")
@@ -44,8 +44,8 @@ _REQUEST = struct.Struct("<cI")
 _PARSE, _ALLOWS, _ACCEPT, _MASK = b"g", b"?", b"+", b"*"
 
 _REASONS = {
-    -signal.SIGPROF: f"takes more than {MOST_S:g} s for one token",
-    -signal.SIGABRT: f"fails, or needs more than {MOST_MEMORY >> 20} MB",
+    -signal.SIGPROF: f"takes more than {MAX_S:g} s for one token",
+    -signal.SIGABRT: f"fails, or needs more than {MAX_MEMORY >> 20} MB",
     -signal.SIGSEGV: "fails, because its rules are nested too deeply",
     -signal.SIGKILL: "was stopped",
 }
@@ -200,7 +200,7 @@ def main() -> None:
 def _limit_memory() -> None:
     with suppress(OSError, ValueError):  # Linux only
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = n_pages * resource.getpagesize() + MOST_MEMORY
+        most = n_pages * resource.getpagesize() + MAX_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
@@ -212,7 +212,7 @@ def _serve(model: Model, requests: IO[bytes]) -> None:
     while head := requests.read(_REQUEST.size):
         kind, number = _REQUEST.unpack(head)
         text = requests.read(number) if kind == _PARSE else b""
-        most_s = MOST_S * max(1, model.n_vocab / _USUAL) if kind == _MASK else MOST_S
+        most_s = MAX_S * max(1, model.n_vocab / _USUAL) if kind == _MASK else MAX_S
         signal.setitimer(signal.ITIMER_PROF, most_s)  # which ends this process
         if kind == _PARSE:
             if grammar:

@@ -86,7 +86,7 @@ class Lifeline:
             if before[0] == since and before != self._inspected:
                 self.beat()  # sending weights may take long without another sign of life
             elif silent_s > self._limit_s() and self._depth and self._since == since:
-                which = " or ".join(connections.unanswered(self.servers) or self.servers)
+                which = " or ".join(self.servers)
                 _die(f"the RPC server {which} did not answer within {self._limit_s():g} s: it hangs or is very slow")
 
     def _limit_s(self) -> float:

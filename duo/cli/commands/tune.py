@@ -229,7 +229,8 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             expected_s, limit_s = map(math.ceil, times)
             _note(f"measuring takes about {expected_s} s, at most {limit_s} s")
             # The scores first: they do not depend on what else computes.
-            scored = [meter.accept(prompt, n_text, cores, slot.translation) for prompt in prompts]
+            texts = [(prompt, meter.write(prompt, n_text, cores)) for prompt in prompts]
+            scored = [meter.score(prompt, text, cores, slot.translation) for prompt, text in texts]
             found = meter.measure(counts, sorted({1, cores}), sorted(splits), len(branches))
             found.scores = [score for scores, _ in scored for score in scores]
             found.scale_draft(sum(ratio for _, ratio in scored) / len(scored))

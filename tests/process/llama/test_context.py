@@ -11,7 +11,6 @@ import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, UsageError
-from duo.llama.capacity import cache_bytes
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS
@@ -107,7 +106,7 @@ def test_cache_size_is_what_llama_cpp_takes(model: Model, kind: str, caplog: pyt
     with caplog.at_level("INFO", logger="duo.llama"):
         Context(model, config).close()
     (line,) = [record.message for record in caplog.records if "KV buffer size" in record.message]
-    assert float(line.split("=")[1].split()[0]) == pytest.approx(cache_bytes(model, config) / 2**20, abs=0.01)
+    assert float(line.split("=")[1].split()[0]) == pytest.approx(sum(model.size.cache_bytes(config)) / 2**20, abs=0.01)
 
 
 def test_unknown_cache_types_are_refused(model: Model) -> None:

@@ -140,7 +140,7 @@ def test_acceptance_is_measured_along_the_targets_text(
 ) -> None:
     pair.draft.choose, pair.draft.n_vocab = choose, n_vocab
     pair.target.decode([1, 2, 3])
-    found, ratio = pair.meter.accept(TEXT, n, 3)
+    found, ratio = pair.meter.score(TEXT, pair.meter.write(TEXT, n, 3), 3)
     assert ratio == 1
     assert [accepted for _, accepted in found] == right
     assert set(pair.target.teams[1:]) == set(pair.draft.teams) == {3}
@@ -202,7 +202,7 @@ def test_after_a_wrong_prediction_what_was_drafted_after_it_does_not_count(pair:
 def test_a_request_to_stop_ends_every_phase(pair: Pair, phase: int) -> None:
     pair.stop_at = ("the draft on", "the target on", "both on", "the draft's acceptance")[phase]
     with pytest.raises(Stopped):
-        _ = pair.measure(), pair.meter.accept(TEXT, 10, 1)
+        _ = pair.measure(), pair.meter.score(TEXT, TEXT, 1)
 
 
 @pytest.mark.parametrize("which", ["target", "draft"])
