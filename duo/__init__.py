@@ -10,12 +10,12 @@ TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds: see du
 
 if TYPE_CHECKING:
     from duo.engine.engine import Engine as Engine
-    from duo.engine.metrics import BranchStatistics as BranchStatistics
-    from duo.engine.metrics import DraftStatistics as DraftStatistics
-    from duo.engine.metrics import GenerationStatistics as GenerationStatistics
-    from duo.engine.metrics import LookupStatistics as LookupStatistics
-    from duo.engine.metrics import PromptStatistics as PromptStatistics
-    from duo.engine.metrics import Statistics as Statistics
+    from duo.engine.statistics import BranchStatistics as BranchStatistics
+    from duo.engine.statistics import DraftStatistics as DraftStatistics
+    from duo.engine.statistics import GenerationStatistics as GenerationStatistics
+    from duo.engine.statistics import LookupStatistics as LookupStatistics
+    from duo.engine.statistics import PromptStatistics as PromptStatistics
+    from duo.engine.statistics import Statistics as Statistics
     from duo.engine.stream import Completion as Completion
     from duo.engine.stream import Stream as Stream
     from duo.errors import *  # noqa: F403
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The module of each public name, imported on first access so that `duo --help` does not load llama.cpp.
 _MODULES = {
     "duo.engine.engine": "Engine",
-    "duo.engine.metrics": "BranchStatistics DraftStatistics GenerationStatistics LookupStatistics PromptStatistics "
+    "duo.engine.statistics": "BranchStatistics DraftStatistics GenerationStatistics LookupStatistics PromptStatistics "
     "Statistics",
     "duo.engine.stream": "Completion Stream",
     "duo.errors": "BusyError ClosedError DecodeError DeviceError DownloadError DuoError MemoryLimitError ModelError "

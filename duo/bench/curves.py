@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from duo.bench.contestant import Contestant
 from duo.bench.results import Results
-from duo.engine.metrics import Event, Metrics
+from duo.engine.metrics import Metrics
+from duo.engine.records import Event
 
 _LEAST_DECODES = 3  # per batch size, to show its time
 _LEAST_VERIFIED = 10  # candidates per position, to show their acceptance

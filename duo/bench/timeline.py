@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from duo.diagnose.trace import LANES
-from duo.engine.metrics import Event
+from duo.engine.records import Event
 from duo.errors import UsageError
 
 if TYPE_CHECKING:

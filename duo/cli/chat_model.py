@@ -102,10 +102,8 @@ class LocalModel:
     def _take_figures(self, stream: Stream, answer: Answer) -> None:
         statistics = stream.statistics
         text, prompt = statistics.generation, stream.request
-        sources = [source for source in (statistics.draft, statistics.lookup) if source is not None]
         seconds = text.tokens / text.tokens_per_s if text.tokens_per_s else 0.0
-        verified, accepted = sum(source.verified for source in sources), sum(source.accepted for source in sources)
-        answer.figures = (text.tokens, seconds, verified, accepted)
+        answer.figures = (text.tokens, seconds, statistics.verified, statistics.accepted)
         answer.found_only = statistics.draft is None or not statistics.draft.verified
         answer.prompt = (len(prompt.prompt), prompt.n_cached)
         answer.remark = self._remark(text.stop, text.tokens, answer.text)

@@ -62,7 +62,7 @@ class Checker:
         drafted, metrics = self._write(prompt, config, policy)
         alone, _ = self._write(prompt, config, None)
         n_same = common_prefix(alone, drafted)
-        verified, accepted = (sum(getattr(step, n) for step in metrics.steps) for n in ("n_candidates", "n_accepted"))
+        found = metrics.statistics()
         difference = None
         if not n_same == len(alone) == len(drafted):
             text = [*prompt, *alone[:n_same]]
@@ -70,8 +70,9 @@ class Checker:
             first = [text[n_same] if n_same < len(text) else -1 for text in (alone, drafted)]
             kernels /= config.sampling.temp or 1.0
             difference = Divergence(n_same, first[0], first[1], gap, kernels, flips)
-        n_prepared = sum(record.n_opened for record in metrics.branch_records)
-        return Comparison(len(alone), verified, accepted, n_prepared, difference)
+        branches = found.draft.branches if found.draft is not None else None
+        n_prepared = branches.prepared if branches is not None else 0
+        return Comparison(len(alone), found.verified, found.accepted, n_prepared, difference)
 
     def _write(
         self, prompt: Sequence[int], config: GenerationConfig, policy: Policy | None

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from duo.diagnose.records import Records
-from duo.engine.metrics import BranchRecord, Metrics, Resolution, StepRecord
+from duo.engine.metrics import Metrics, Totals
+from duo.engine.records import BranchRecord, Resolution, StepRecord
 
 BRANCHES = "branches"
 LANES = {"target": 1, "draft": 2, "remote draft": 3, BRANCHES: 4}
@@ -32,7 +32,7 @@ class TraceFile:
 
     def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
         """Create the file; its first event contains `about`, which consists of JSON types. Raises OSError."""
-        self._records = Records(metrics)
+        self._totals = Totals(metrics)
         self._file = path.open("wb")
         self.error: OSError | None = None
         self._start = time.perf_counter()
@@ -66,7 +66,7 @@ class TraceFile:
 
     def _fresh(self) -> Iterator[bytes]:
         """What was recorded since the last call."""
-        for record in self._records.fresh():
+        for record in self._totals.update():
             if isinstance(record, StepRecord):
                 yield from self._step(record)
             elif isinstance(record, BranchRecord | Resolution):

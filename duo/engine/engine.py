@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import GenerationConfig
-from duo.engine.metrics import Metrics, Statistics
+from duo.engine.metrics import Metrics
 from duo.engine.options import generation_config
 from duo.engine.slot import Drafts, Slot, TextRequest
+from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
 from duo.engine.worker import Worker

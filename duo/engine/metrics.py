@@ -1,142 +1,33 @@
-"""Metrics of one generation: events while it runs, statistics afterwards."""
+"""Metrics of one text: recorded by the threads that compute, and added up for all who read them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import takewhile
+from typing import TypeVar
 
 from duo.engine.clock import CLOCK, Clock
+from duo.engine.records import BranchRecord, Event, Interval, Record, Resolution, StepRecord, overlap, united
+from duo.engine.statistics import (
+    Activity,
+    BranchStatistics,
+    CandidateTotals,
+    DraftStatistics,
+    GenerationStatistics,
+    LookupStatistics,
+    PromptStatistics,
+    Statistics,
+    ratio,
+)
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
 SHARED, TRANSLATED = "shared", "translated"  # vocabularies of a draft
 
-Interval = tuple[float, float]
-
-
-class Event(NamedTuple):
-    """An operation that took time, in seconds of the clock."""
-
-    lane: str  # target, draft or remote draft
-    name: str
-    start: float
-    end: float
-    n: int  # tokens
-
-
-class BranchRecord(NamedTuple):
-    """A decode of the draft that added a token to each of `n_branches` branches, of which `n_opened` are new."""
-
-    start: float
-    end: float
-    n_branches: int
-    n_opened: int
-
-
-class Resolution(NamedTuple):
-    """The target contradicted the draft at candidate `position` of a batch; a hit: its token there was prepared."""
-
-    time: float
-    position: int
-    hit: bool
-
-
-class StepRecord(NamedTuple):
-    """One step of the target. From `start` to `end`, after verification, its tokens were added to the text."""
-
-    start: float
-    end: float
-    n_candidates: int
-    n_accepted: int
-    n_tokens: int
-    schedule: Schedule
-    source: Source = Source.DRAFT  # of the candidates
-
-
-@dataclass(frozen=True, slots=True)
-class PromptStatistics:
-    """Prefill."""
-
-    tokens: int
-    seconds: float
-    tokens_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationStatistics:
-    """Generation. As in llama.cpp, rates exclude the first step, which belongs to the prefill."""
-
-    tokens: int
-    seconds: float
-    tokens_per_s: float | None
-    time_to_first_token_s: float | None
-    decodes: int
-    tokens_per_decode: float | None
-    target_ms_per_decode: float | None
-    waited_s: float  # time that the target waited for the draft
-    tokens_by_schedule: dict[str, int]
-    stop: str  # why the text ended: see duo.engine.text
-
-
-@dataclass(frozen=True, slots=True)
-class BranchStatistics:
-    """Outcomes of verifications that the draft prepared while the target computed."""
-
-    prepared: int  # outcomes, each in a branch of its own
-    tokens: int  # drafted in branches
-    contradictions: int  # of the draft by the target, each one an outcome that was prepared or not
-    hits: int  # of these, the outcomes that were prepared
-    hit_rate: float | None  # hits / contradictions
-    hit_rate_by_position: list[float | None]  # by position in the batch; the one after the last candidate is the bonus
-
-
-@dataclass(frozen=True, slots=True)
-class DraftStatistics:
-    """Drafting."""
-
-    drafted: int  # tokens, with those of branches
-    verified: int
-    accepted: int
-    accept_rate: float | None  # accepted / verified
-    accept_rate_by_position: list[float]  # by position in the batch
-    decodes_by_candidates: list[int]  # target decodes that verified 0, 1, … candidates
-    ms_per_token: float | None
-    computed_s: float  # time in which it computed, since the first token
-    hidden: float | None  # share of the draft's time in which the target computed concurrently
-    unused: float | None  # share of the drafted tokens that were not accepted; None if those are tokens of another kind
-    error: str | None  # why it failed
-    vocabulary: str | None  # shared; translated: the draft has another one; None: a remote draft does not say
-    lost_to_translation: int | None  # guesses that were right, but in other tokens, or changed; None: not known
-    branches: BranchStatistics | None = None  # None: there were none
-
-
-@dataclass(frozen=True, slots=True)
-class LookupStatistics:
-    """Candidates from the text itself."""
-
-    verified: int
-    accepted: int
-    accept_rate: float  # accepted / verified
-    decodes: int  # of the target, that verified them
-    accepted_by_schedule: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """The statistics of one generation; None where there is nothing to measure."""
-
-    prompt: PromptStatistics
-    generation: GenerationStatistics
-    draft: DraftStatistics | None  # None: no draft was used
-    lookup: LookupStatistics | None = None  # None: no candidate came from the text itself
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens per second after the first step; None for fewer than two steps."""
-        return self.generation.tokens_per_s
+Recorded = TypeVar("Recorded", Event, BranchRecord)
 
 
 @dataclass(slots=True)
@@ -228,139 +119,170 @@ class Metrics:
 
     def statistics(self) -> Statistics:
         """The statistics so far."""
-        decodes = [event for event in self.events if event.name == "decode"]
-        first = self.steps[0].end if self.steps else None
-        end = self.steps[-1].end if self.steps else None
-        n_tokens = sum(step.n_tokens for step in self.steps)
-        n_timed = n_tokens - (self.steps[0].n_tokens if self.steps else 0)
-        seconds = end - first if end is not None and first is not None else 0.0
-        prompt_s = sum(event.end - event.start for event in self.events if event.name == "prompt")
+        return Totals(self).statistics()
+
+
+class Totals:
+    """Adds up what the threads of a text record, while they do. An update costs no more as the text gets longer.
+
+    One thread calls it. Totals are those of the last update().
+    """
+
+    def __init__(self, metrics: Metrics, recent_s: float = 1.0) -> None:
+        """`recent_s`: the seconds that recent_rate() and busy() are about."""
+        self._metrics = metrics
+        self._recent_s = recent_s
+        self._n_seen = [0] * 6
+        self.n_tokens = self._n_first = 0  # of the text, and of its first step
+        self._first_s = self.last_s = 0.0  # the ends of the first step and the last
+        self.recent = deque[StepRecord]()  # the steps of the last `recent_s`, at least two, and the one before
+        self.draft, self.lookup = CandidateTotals(), CandidateTotals()
+        self.time_by_activity = defaultdict[str, Activity](Activity)
+        self.n_prepared = self._n_in_branches = 0  # outcomes, and tokens
+        self._contradictions, self._hits = Counter[int](), Counter[int]()  # by position in the batch
+        self._tokens_by_schedule = Counter[str]()
+        self._decodes_by_candidates = Counter[int]()
+
+    def update(self) -> list[Record]:
+        """Add what was recorded since the last call, and return it, list by list."""
+        log = self._metrics
+        sources = (log.events, log.draft_events, log.details or (), log.steps, log.branch_records, log.resolutions)
+        fresh: list[Record] = []
+        for i, source in enumerate(sources):
+            seen, self._n_seen[i] = self._n_seen[i], len(source)  # other threads append to it
+            fresh += source[seen : self._n_seen[i]]
+        for record in fresh:
+            self._add(record)
+        return fresh
+
+    def _add(self, record: Record) -> None:
+        if isinstance(record, Event):
+            activity = self.time_by_activity[record.name]
+            activity.n += 1
+            activity.seconds += record.end - record.start
+        elif isinstance(record, StepRecord):
+            self._add_step(record)
+        elif isinstance(record, BranchRecord):
+            self.n_prepared += record.n_opened
+            self._n_in_branches += record.n_branches
+        else:
+            self._contradictions[record.position] += 1
+            self._hits[record.position] += record.hit
+
+    def _add_step(self, step: StepRecord) -> None:
+        if not self.recent:
+            self._n_first, self._first_s = step.n_tokens, step.end
+        else:  # the first step belongs to the prefill
+            self._tokens_by_schedule[step.schedule.value] += step.n_tokens
+            if step.source is Source.DRAFT:
+                self._decodes_by_candidates[step.n_candidates] += 1
+        self.n_tokens += step.n_tokens
+        self.last_s = step.end
+        (self.lookup if step.source is Source.LOOKUP else self.draft).add(step)
+        self.recent.append(step)
+        while len(self.recent) > 2 and self.recent[1].end <= self.last_s - self._recent_s:
+            self.recent.popleft()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first step."""
+        return self.last_s - self._first_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """The rate since the first step."""
+        return ratio(self.n_tokens - self._n_first, self.seconds)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the target's contradictions of the draft that were prepared."""
+        return ratio(self._hits.total(), self._contradictions.total())
+
+    def recent_rate(self, now: float = -math.inf) -> float | None:
+        """Tokens/s of late; less while the target has stalled until `now` (of the clock)."""
+        start, end = self._interval(now)
+        return ratio(sum(step.n_tokens for step in self.recent) - self.recent[0].n_tokens, end - start) if end else None
+
+    def busy(self, now: float = -math.inf) -> tuple[float, float]:
+        """The shares of the recent time in which the target and the draft computed."""
+        log, (start, end) = self._metrics, self._interval(now)
+        target = united(event for event in _since(log.events, start) if event.name != "wait")
+        draft = united([*_since(log.draft_events, start), *_since(log.branch_records, start)])
+        seconds = (end - start) or math.inf
+        return overlap(target, [(start, end)]) / seconds, overlap(draft, [(start, end)]) / seconds
+
+    def _interval(self, now: float) -> Interval:
+        """The recent time; (0, 0) before the second step."""
+        if len(self.recent) < 2:
+            return 0.0, 0.0
+        start, end = self.recent[0].end, self.last_s
+        return start, now if now - end > max(self._recent_s, end - start) else end
+
+    def statistics(self) -> Statistics:
+        """The statistics of the text so far."""
+        self.update()
+        time, stop = self.time_by_activity, self._metrics.stop
+        n_prompt, prompt_s, n_timed = self._metrics.n_prompt, time["prompt"].seconds, self.n_tokens - self._n_first
         return Statistics(
-            PromptStatistics(self.n_prompt, prompt_s, _rate(self.n_prompt, prompt_s)),
+            PromptStatistics(n_prompt, prompt_s, ratio(n_prompt, prompt_s)),
             GenerationStatistics(
-                tokens=n_tokens,
-                seconds=seconds,
-                tokens_per_s=_rate(n_timed, seconds),
-                time_to_first_token_s=first - self.started if first is not None else None,
-                decodes=len(decodes),
-                tokens_per_decode=_rate(n_timed, len(decodes)),
-                target_ms_per_decode=_mean_ms(decodes),
-                waited_s=sum(event.end - event.start for event in self.events if event.name == "wait"),
-                tokens_by_schedule=self._tokens_by_schedule(),
-                stop=self.stop,
+                tokens=self.n_tokens,
+                seconds=self.seconds,
+                tokens_per_s=self.tokens_per_s,
+                time_to_first_token_s=self._first_s - self._metrics.started if self.recent else None,
+                decodes=time["decode"].n,
+                tokens_per_decode=ratio(n_timed, time["decode"].n),
+                target_ms_per_decode=time["decode"].mean_ms,
+                waited_s=time["wait"].seconds,
+                tokens_by_schedule=dict(self._tokens_by_schedule),
+                stop=stop,
             ),
             self._draft_statistics(),
-            self._lookup_statistics(),
+            self._lookup_statistics() if self.lookup.verified else None,
         )
 
-    def _lookup_statistics(self) -> LookupStatistics | None:
-        steps = self._steps_of(Source.LOOKUP)
-        if not steps:
-            return None
-        n_verified, n_accepted = sum(step.n_candidates for step in steps), sum(step.n_accepted for step in steps)
-        by_schedule = Counter[str]()
-        for step in steps:
-            by_schedule[step.schedule.value] += step.n_accepted
-        return LookupStatistics(n_verified, n_accepted, n_accepted / n_verified, len(steps), dict(by_schedule))
-
-    def _steps_of(self, source: Source) -> list[StepRecord]:
-        """The steps that verified candidates of this source."""
-        return [step for step in self.steps if step.n_candidates and step.source is source]
+    def _lookup_statistics(self) -> LookupStatistics:
+        found = self.lookup
+        rate, by_schedule = found.accepted / found.verified, dict(found.accepted_by_schedule)
+        return LookupStatistics(found.verified, found.accepted, rate, found.decodes, by_schedule)
 
     def _draft_statistics(self) -> DraftStatistics | None:
-        if not self.draft_events and not self.branch_records and self.draft_error is None:
+        log, sizes = self._metrics, self._decodes_by_candidates
+        if not log.draft_events and not log.branch_records and log.draft_error is None:
             return None
-        branches = self._branch_statistics()
-        n_drafted = sum(event.name != "probe" for event in self.draft_events) + (branches.tokens if branches else 0)
-        steps = self._steps_of(Source.DRAFT)
-        n_verified, n_accepted = sum(step.n_candidates for step in steps), sum(step.n_accepted for step in steps)
-        busy = [(event.start, event.end) for event in self.events if event.name != "wait"]
-        drafting = united([*self.draft_events, *self.branch_records])
+        n_drafted = self.time_by_activity["draft"].n + self.time_by_activity["catch up"].n + self._n_in_branches
+        drafting = united([*log.draft_events, *log.branch_records])
+        computing = [(event.start, event.end) for event in log.events if event.name != "wait"]
         return DraftStatistics(
             drafted=n_drafted,
-            verified=n_verified,
-            accepted=n_accepted,
-            accept_rate=_rate(n_accepted, n_verified),
-            accept_rate_by_position=_by_position(steps),
-            decodes_by_candidates=self._decodes_by_candidates(),
-            ms_per_token=_mean_ms([event for event in self.draft_events if event.name == "draft"]),
-            computed_s=overlap(drafting, [(self.steps[0].end, self.steps[-1].end)]) if self.steps else 0.0,
-            hidden=_rate(overlap(drafting, busy), sum(end - start for start, end in drafting)),
-            unused=_rate(n_drafted - n_accepted, n_drafted) if self.vocabulary != TRANSLATED else None,
-            error=self.draft_error,
-            vocabulary=self.vocabulary,
-            lost_to_translation=self.lost_to_translation,
-            branches=branches,
+            verified=self.draft.verified,
+            accepted=self.draft.accepted,
+            accept_rate=ratio(self.draft.accepted, self.draft.verified),
+            accept_rate_by_position=self.draft.accept_rate_by_position,
+            decodes_by_candidates=[sizes[k] for k in range(max(sizes, default=-1) + 1)],
+            ms_per_token=self.time_by_activity["draft"].mean_ms,
+            computed_s=overlap(drafting, [(self._first_s, self.last_s)]),
+            hidden=ratio(overlap(drafting, computing), sum(end - start for start, end in drafting)),
+            unused=ratio(n_drafted - self.draft.accepted, n_drafted) if log.vocabulary != TRANSLATED else None,
+            error=log.draft_error,
+            vocabulary=log.vocabulary,
+            lost_to_translation=log.lost_to_translation,
+            branches=self._branch_statistics() if log.branch_records else None,
         )
 
-    def _branch_statistics(self) -> BranchStatistics | None:
-        records, found = self.branch_records, self.resolutions
-        if not records:
-            return None
-        n_hits = sum(resolution.hit for resolution in found)
+    def _branch_statistics(self) -> BranchStatistics:
+        found, hits = self._contradictions, self._hits
         return BranchStatistics(
-            prepared=sum(record.n_opened for record in records),
-            tokens=sum(record.n_branches for record in records),
-            contradictions=len(found),
-            hits=n_hits,
-            hit_rate=_rate(n_hits, len(found)),
-            hit_rate_by_position=_hits_by_position(found),
+            prepared=self.n_prepared,
+            tokens=self._n_in_branches,
+            contradictions=found.total(),
+            hits=hits.total(),
+            hit_rate=self.hit_rate,
+            hit_rate_by_position=[ratio(hits[i], found[i]) for i in range(max(found, default=-1) + 1)],
         )
 
-    def _decodes_by_candidates(self) -> list[int]:
-        """Number of decodes that verified 0, 1, … of the draft's candidates, without the first step."""
-        sizes = Counter(step.n_candidates for step in self.steps[1:] if step.source is Source.DRAFT)
-        return [sizes[k] for k in range(max(sizes, default=-1) + 1)]
 
-    def _tokens_by_schedule(self) -> dict[str, int]:
-        tokens: Counter[str] = Counter()
-        for step in self.steps[1:]:
-            tokens[step.schedule.value] += step.n_tokens
-        return dict(tokens)
-
-
-def _by_position(steps: Sequence[StepRecord]) -> list[float]:
-    """Acceptance rate at each position in the batch."""
-    longest = max((step.n_candidates for step in steps), default=0)
-    verified = [sum(step.n_candidates > i for step in steps) for i in range(longest)]
-    accepted = [sum(step.n_accepted > i for step in steps) for i in range(longest)]
-    return [a / v for a, v in zip(accepted, verified, strict=True)]
-
-
-def _hits_by_position(found: Sequence[Resolution]) -> list[float | None]:
-    """Share of the contradictions at each position in the batch that were prepared; None where there were none."""
-    numbers = Counter(resolution.position for resolution in found)
-    hits = Counter(resolution.position for resolution in found if resolution.hit)
-    return [_rate(hits[i], numbers[i]) for i in range(max(numbers, default=-1) + 1)]
-
-
-def united(events: Iterable[Event | BranchRecord]) -> list[Interval]:
-    """The union of the intervals of `events`, ascending and disjoint."""
-    intervals: list[Interval] = []
-    for start, end in sorted((event.start, event.end) for event in events):
-        if intervals and start <= intervals[-1][1]:
-            intervals[-1] = (intervals[-1][0], max(intervals[-1][1], end))
-        else:
-            intervals.append((start, end))
-    return intervals
-
-
-def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:
-    """Seconds covered by both lists of intervals, each of which is ascending and disjoint."""
-    a, b = list(first), list(second)
-    total, i, j = 0.0, 0, 0
-    while i < len(a) and j < len(b):
-        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total
-
-
-def _rate(n: float, of: float) -> float | None:
-    return n / of if of else None
-
-
-def _mean_ms(events: list[Event]) -> float | None:
-    return 1000 * sum(event.end - event.start for event in events) / len(events) if events else None
+def _since(records: Sequence[Recorded], start: float) -> list[Recorded]:
+    """The records that ended after `start`, the newest first. Other threads may append."""
+    newest_first = (records[i] for i in range(len(records) - 1, -1, -1))
+    return list(takewhile(lambda record: record.end > start, newest_first))

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from duo.engine.background import PAUSE_S, Items
-from duo.engine.metrics import Statistics
 from duo.engine.slot import TextRequest
+from duo.engine.statistics import Statistics
 from duo.spec.types import Step, TokenLogprobs
 
 

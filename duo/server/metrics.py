@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from duo.engine.metrics import Metrics
+from duo.engine.metrics import Metrics, Totals
 from duo.link.remote_drafts import RemoteDrafts
 
 
@@ -63,7 +63,8 @@ class ServerMetrics:
 
     def add(self, metrics: Metrics, n_cached: int) -> None:
         """Count a generation that has ended."""
-        statistics = metrics.statistics()
+        totals = Totals(metrics)
+        statistics = totals.statistics()
         prompt, generation = statistics.prompt, statistics.generation
         self._prompt.inc(max(0, prompt.tokens - n_cached))
         self._cached.inc(n_cached)
@@ -78,12 +79,12 @@ class ServerMetrics:
             self._prepared.inc(branches.prepared)
             self._contradictions.inc(branches.contradictions)
             self._hits.inc(branches.hits)
-        for step in metrics.steps:
-            self._drafts.inc(step.n_candidates > 0)
-            self._drafted.inc(step.n_candidates)
-            self._accepted.inc(step.n_accepted)
-            for position in range(step.n_accepted):
-                self._by_position.labels(position).inc()
+        for source in (totals.draft, totals.lookup):
+            self._drafts.inc(source.decodes)
+            self._drafted.inc(source.verified)
+            self._accepted.inc(source.accepted)
+            for position, n in source.accepted_at.items():
+                self._by_position.labels(position).inc(n)
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format."""

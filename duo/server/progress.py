@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 
 import msgspec
 
-from duo.diagnose.records import Records
-from duo.engine.metrics import Event, StepRecord
+from duo.engine.metrics import Totals
+from duo.engine.records import Event
 from duo.engine.slot import TextRequest
+from duo.engine.statistics import CandidateTotals
 from duo.spec.policy import Policy
-from duo.spec.types import Source
-
-_RECENT_S = 1.0  # over which the rate is measured
 
 
 class TextBegins(msgspec.Struct, tag_field="state", tag="begins"):
@@ -38,8 +35,8 @@ class TextEnds(msgspec.Struct, tag_field="state", tag="ends"):
 class CandidateCounts(msgspec.Struct):
     """Candidates of one source."""
 
-    verified: int = 0
-    accepted: int = 0
+    verified: int
+    accepted: int
 
 
 class Progress(msgspec.Struct):
@@ -84,13 +81,8 @@ class TextReader:
         self.request = request
         self._started_s = started_s
         self._since_s = since_s
-        self._records = Records(request.metrics)
+        self._totals = Totals(request.metrics)
         self._began: TextBegins | None = None
-        self._draft, self._lookup = CandidateCounts(), CandidateCounts()
-        self._by_position: list[CandidateCounts] = []
-        self._n_tokens = self._n_first = 0
-        self._first_s = self._last_s = 0.0  # the ends of the first step and the last
-        self._recent: deque[StepRecord] = deque()
 
     @property
     def has_begun(self) -> bool:
@@ -112,67 +104,39 @@ class TextReader:
 
     def ends(self) -> TextEnds:
         """The event of its end, once all is read."""
-        time_ms = self._ms(self._last_s or time.perf_counter())
-        n_timed, seconds = self._n_tokens - self._n_first, self._last_s - self._first_s
-        return TextEnds(self.number, time_ms, self.request.metrics.stop, self._n_tokens, _rate(n_timed, seconds))
+        totals, stop = self._totals, self.request.metrics.stop
+        time_ms = self._ms(totals.last_s or time.perf_counter())
+        return TextEnds(self.number, time_ms, stop, totals.n_tokens, _rounded(totals.tokens_per_s))
 
     def read(self) -> list[Span]:
         """The operations since the last call; counts what else was recorded."""
-        spans, ms = [], self._ms
-        for record in self._records.fresh():
-            if isinstance(record, Event):
-                lane, name, start, end, n = record
-                if end >= self._since_s:
-                    spans.append(Span(lane, name, ms(start), ms(end), n))
-            elif isinstance(record, StepRecord):
-                self._count(record)
-        return spans
+        return [
+            Span(record.lane, record.name, self._ms(record.start), self._ms(record.end), record.n)
+            for record in self._totals.update()
+            if isinstance(record, Event) and record.end >= self._since_s
+        ]
 
     def progress(self, policy: Policy | None) -> Progress:
         """What was counted so far. `policy`: of the draft in use, which knows the target's speed alone."""
-        alone_s = policy.alone.measured_s(1) if policy is not None else 0.0
+        totals, alone_s = self._totals, policy.alone.measured_s(1) if policy is not None else 0.0
         return Progress(
             self.number,
-            self._n_tokens,
-            round(self._last_s - self._first_s, 3),
-            self._recent_rate(time.perf_counter()),
-            _rate(1, alone_s),
-            self._draft,
-            self._lookup,
-            [round(counts.accepted / counts.verified, 3) for counts in self._by_position],
+            totals.n_tokens,
+            round(totals.seconds, 3),
+            _rounded(totals.recent_rate(time.perf_counter())),
+            _rounded(1 / alone_s if alone_s else None),
+            _counts(totals.draft),
+            _counts(totals.lookup),
+            [round(share, 3) for share in totals.draft.accept_rate_by_position],
         )
-
-    def _count(self, step: StepRecord) -> None:
-        if not self._recent:
-            self._n_first, self._first_s = step.n_tokens, step.end
-        self._n_tokens += step.n_tokens
-        self._last_s = step.end
-        self._recent.append(step)
-        counts = self._lookup if step.source is Source.LOOKUP else self._draft
-        counts.verified += step.n_candidates
-        counts.accepted += step.n_accepted
-        if counts is self._draft:
-            while len(self._by_position) < step.n_candidates:
-                self._by_position.append(CandidateCounts())
-            for i, position in enumerate(self._by_position[: step.n_candidates]):
-                position.verified += 1
-                position.accepted += i < step.n_accepted
-
-    def _recent_rate(self, now_s: float) -> float | None:
-        """Tokens/s in the last second, or in the last step if it took longer; less while the target has stalled."""
-        recent = self._recent
-        while len(recent) > 2 and recent[1].end <= self._last_s - _RECENT_S:
-            recent.popleft()
-        if len(recent) < 2:
-            return None
-        seconds = self._last_s - recent[0].end
-        if now_s - self._last_s > max(_RECENT_S, seconds):
-            seconds = now_s - recent[0].end
-        return _rate(sum(step.n_tokens for step in recent) - recent[0].n_tokens, seconds)
 
     def _ms(self, time_s: float) -> float:
         return int(1e6 * (time_s - self._started_s)) / 1000  # round() takes several times as long
 
 
-def _rate(n: int, seconds: float) -> float | None:
-    return round(n / seconds, 3) if seconds > 0 else None
+def _counts(source: CandidateTotals) -> CandidateCounts:
+    return CandidateCounts(source.verified, source.accepted)
+
+
+def _rounded(rate: float | None) -> float | None:
+    return round(rate, 3) if rate is not None else None

@@ -139,7 +139,7 @@ def _usage(text: TextRequest) -> Json:
 def _timings(request: TextRequest) -> Json:
     """llama-server's `timings`."""
     statistics = request.metrics.statistics()
-    prompt, text, draft = statistics.prompt, statistics.generation, statistics.draft
+    prompt, text = statistics.prompt, statistics.generation
     n_read = len(request.prompt) - request.n_cached
     timings: Json = {
         "cache_n": request.n_cached,
@@ -152,9 +152,8 @@ def _timings(request: TextRequest) -> Json:
         "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
         "predicted_per_second": text.tokens_per_s,
     }
-    if sources := [source for source in (draft, statistics.lookup) if source is not None]:
-        timings["draft_n"] = sum(source.verified for source in sources)
-        timings["draft_n_accepted"] = sum(source.accepted for source in sources)
+    if statistics.draft is not None or statistics.lookup is not None:
+        timings |= {"draft_n": statistics.verified, "draft_n_accepted": statistics.accepted}
     return timings
 
 

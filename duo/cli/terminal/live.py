@@ -14,10 +14,11 @@ from rich.cells import chop_cells
 from rich.console import Console, Group
 from rich.text import Text
 
-from duo.diagnose.pulse import Pulse, Reading
-from duo.engine.metrics import Metrics
+from duo.engine.metrics import Metrics, Totals
+from duo.engine.statistics import ratio
 
 REFRESH_S = 0.1
+_RECENT_S = 2.0  # that rates and shares are about
 _REDRAW_S = 0.03  # drawing takes about a millisecond
 _BAR = 20  # cells
 
@@ -37,7 +38,8 @@ class Live:
 
     def __init__(self, metrics: Metrics, *, marks: bool) -> None:
         """With `marks`, in the text's colours."""
-        self._pulse = Pulse(metrics)
+        self._metrics = metrics
+        self._totals = Totals(metrics, _RECENT_S)
         self._console = Console(
             file=sys.stdout, highlight=False, color_system="auto" if marks else None, soft_wrap=True
         )
@@ -47,7 +49,7 @@ class Live:
         self._line = Text()  # the last line of the text
         self._rows = Text()  # its last rows, at least those on the screen
         self._width = 0  # for which these were wrapped
-        self._reading: Reading | None = None
+        self._status: list[Text] = []
         self._due = 0.0
         self._drawn = 0.0
 
@@ -76,7 +78,7 @@ class Live:
 
     def flush(self) -> None:
         """Show what was written, if the last time was not just before."""
-        if self._reading is not None and time.perf_counter() >= self._drawn + _REDRAW_S:
+        if self._status and time.perf_counter() >= self._drawn + _REDRAW_S:
             self._draw()
 
     def isatty(self) -> bool:
@@ -88,9 +90,10 @@ class Live:
         if time.perf_counter() < self._due:
             return
         self._due = time.perf_counter() + REFRESH_S
-        reading = self._pulse.read(time.perf_counter())
-        if reading.n_tokens:  # before the first token, a progress bar may be shown
-            self._reading = reading
+        self._totals.update()
+        if self._totals.n_tokens:  # before the first token, a progress bar may be shown
+            now, is_ascii = time.perf_counter(), self._console.options.ascii_only
+            self._status = status(self._totals, self._metrics.n_pending, now, ascii_only=is_ascii)
             self._live.start()
             self._draw()
 
@@ -105,16 +108,15 @@ class Live:
         self._drawn = time.perf_counter()
 
     def _update(self) -> None:
-        if self._reading is not None:
+        if self._status:
             width, height = self._console.size
-            lines = status(self._reading, ascii_only=self._console.options.ascii_only)
-            n_rows = max(1, height - len(lines) - 1)
+            n_rows = max(1, height - len(self._status) - 1)
             if width != self._width:
                 self._rows, self._width = self._line.copy(), width
             rows = wrapped(self._rows, width)
             if len(rows) > 2 * n_rows:  # a long line is not wrapped again from its start
                 self._rows = Text().join(rows[-n_rows:])
-            self._live.update(Group(*rows[-n_rows:], *lines))
+            self._live.update(Group(*rows[-n_rows:], *self._status))
 
 
 def wrapped(line: Text, width: int) -> list[Text]:
@@ -127,30 +129,33 @@ def wrapped(line: Text, width: int) -> list[Text]:
     return rows
 
 
-def status(reading: Reading, *, ascii_only: bool = False) -> list[Text]:
-    """The three lines of the status."""
+def status(totals: Totals, n_pending: int, now: float, *, ascii_only: bool = False) -> list[Text]:
+    """The three lines of the status at `now` (time.perf_counter()), with `n_pending` candidates to be verified."""
     edge, between, full, empty = ("| ", " | ", "#", "-") if ascii_only else ("│ ", " · ", "█", "░")
-    accepted = [f"{reading.accepted:.0%} accepted"] if reading.accepted is not None else []
-    found = [f"{reading.found:.0%} by lookup"] if reading.found else []
+    draft, lookup = totals.draft, totals.lookup
     rates = [
-        f"{_rate(reading.rate)} tokens/s",
-        f"{_rate(reading.mean)} mean",
-        f"{reading.n_tokens} tokens",
-        *accepted,
-        *found,
+        f"{_rate(totals.recent_rate(now))} tokens/s",
+        f"{_rate(totals.tokens_per_s)} mean",
+        f"{totals.n_tokens} tokens",
+        *_share(ratio(draft.accepted + lookup.accepted, draft.verified + lookup.verified), "accepted"),
+        *_share(ratio(lookup.accepted, totals.n_tokens) or None, "by lookup"),
     ]
     busy = Text(edge)
-    for name, share, style in (("target", reading.target, "bold not dim"), ("draft", reading.draft, "green not dim")):
+    styles = (("target", "bold not dim"), ("draft", "green not dim"))
+    for (name, style), share in zip(styles, totals.busy(now), strict=True):
         n = round(share * _BAR)
         busy.append(f"{name} ").append(full * n, style).append(f"{empty * (_BAR - n)} {share:4.0%}  ")
-    schedule = [reading.schedule.value, f"{reading.n_pending} candidates ahead"]
-    if reading.n_prepared:
-        schedule.append(f"{reading.n_prepared} outcomes prepared")
-        schedule += [f"{reading.hits:.0%} hits"] if reading.hits is not None else []
+    schedule = [totals.recent[-1].schedule.value, f"{n_pending} candidates ahead"]
+    if totals.n_prepared:
+        schedule += [f"{totals.n_prepared} outcomes prepared", *_share(totals.hit_rate, "hits")]
     lines = [Text(edge + between.join(rates)), busy, Text(edge + between.join(schedule))]
     for line in lines:
         line.style, line.no_wrap, line.overflow = "dim", True, "crop"
     return lines
+
+
+def _share(share: float | None, name: str) -> list[str]:
+    return [f"{share:.0%} {name}"] if share is not None else []
 
 
 def _rate(rate: float | None) -> str:

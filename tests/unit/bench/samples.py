@@ -9,7 +9,8 @@ from duo.bench.contestant import Contestant, Job, Run
 from duo.bench.prompts import Prompt
 from duo.bench.results import Results
 from duo.bench.rounds import Sample
-from duo.engine.metrics import Event, Metrics
+from duo.engine.metrics import Metrics
+from duo.engine.records import Event
 from duo.spec.schedule import Schedule
 
 STORY = " ".join(f"word{i}" for i in range(40))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duo.bench.timeline import COLOURS, new_figure, timeline
-from duo.engine.metrics import Event
+from duo.engine.records import Event
 
 EVENTS = [
     Event("target", "decode", 0.0, 0.100, 3),

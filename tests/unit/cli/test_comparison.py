@@ -14,8 +14,8 @@ import pytest
 
 from duo.cli.terminal.comparison import render_comparison
 from duo.engine.engine import Engine
-from duo.engine.metrics import GenerationStatistics, PromptStatistics, Statistics
 from duo.engine.slot import Drafts, Slot, TextRequest
+from duo.engine.statistics import GenerationStatistics, PromptStatistics, Statistics
 from duo.engine.stream import Completion, Stream
 from duo.errors import DecodeError
 from duo.models.profiles import Profile

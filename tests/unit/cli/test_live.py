@@ -6,37 +6,42 @@ import pytest
 from rich.text import Text
 
 from duo.cli.terminal.live import status, wrapped
-from duo.diagnose.pulse import Reading
+from duo.engine.metrics import Metrics, Totals
+from duo.engine.records import StepRecord
 from duo.spec.schedule import Schedule
+from duo.spec.types import Source
 
-READING = Reading(256, 120.44, 99.96, 0.834, 0.5, 1.0, 5, Schedule.ASYNC)
+
+def lines(metrics: Metrics, *, ascii_only: bool = False) -> list[str]:
+    totals = Totals(metrics)
+    totals.update()
+    return [line.plain.rstrip() for line in status(totals, 5, 4.0, ascii_only=ascii_only)]
 
 
 def test_three_lines() -> None:
-    assert [line.plain.rstrip() for line in status(READING)] == [
-        "│ 120.4 tokens/s · 100.0 mean · 256 tokens · 83% accepted",
+    metrics = Metrics()
+    metrics.steps.append(StepRecord(1.0, 1.0, 0, 0, 1, Schedule.OFF))
+    assert lines(metrics, ascii_only=True) == [
+        "| - tokens/s | - mean | 1 tokens",
+        f"| target {'-' * 20}   0%  draft {'-' * 20}   0%",
+        "| off | 5 candidates ahead",
+    ]
+    metrics.decoded(2.0, 3.0, 4)
+    metrics.drafted(1.0, 3.0, 1)
+    metrics.steps.append(StepRecord(3.0, 3.0, 3, 2, 3, Schedule.ASYNC))
+    assert lines(metrics) == [
+        "│ 1.5 tokens/s · 1.5 mean · 4 tokens · 67% accepted",
         "│ target ██████████░░░░░░░░░░  50%  draft ████████████████████ 100%",
         "│ async · 5 candidates ahead",
     ]
-
-
-def test_outcomes_prepared() -> None:
-    for reading, line in (
-        (
-            READING._replace(n_prepared=212, hits=0.643),
-            "│ async · 5 candidates ahead · 212 outcomes prepared · 64% hits",
-        ),
-        (READING._replace(n_prepared=3), "│ async · 5 candidates ahead · 3 outcomes prepared"),
-    ):
-        assert status(reading)[2].plain == line
-
-
-def test_an_ascii_terminal_before_the_first_rates() -> None:
-    assert [line.plain.rstrip() for line in status(Reading(n_tokens=1), ascii_only=True)] == [
-        "| - tokens/s | - mean | 1 tokens",
-        f"| target {'-' * 20}   0%  draft {'-' * 20}   0%",
-        "| off | 0 candidates ahead",
-    ]
+    metrics.steps.append(StepRecord(4.0, 4.0, 3, 1, 2, Schedule.ASYNC, Source.LOOKUP))
+    metrics.prepared(1.0, 2.0, 3, 3)
+    assert lines(metrics)[2] == "│ async · 5 candidates ahead · 3 outcomes prepared"
+    for hit in (True, False, True):
+        metrics.resolved(0, hit)
+    found = lines(metrics)
+    assert found[0] == "│ 2.0 tokens/s · 1.7 mean · 6 tokens · 50% accepted · 17% by lookup"
+    assert found[2] == "│ async · 5 candidates ahead · 3 outcomes prepared · 67% hits"
 
 
 @pytest.mark.parametrize(

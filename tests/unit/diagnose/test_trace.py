@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from duo.diagnose.trace import TraceFile
-from duo.engine.metrics import Event, Metrics, Resolution, StepRecord
+from duo.engine.metrics import Metrics
+from duo.engine.records import Event, Resolution, StepRecord
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, FakeContext, next_token
 from tests.unit.engine.helpers import make_ending, make_generation, run

@@ -10,7 +10,7 @@ import pytest
 
 from duo.engine.cache import Cache
 from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import DraftStatistics
+from duo.engine.statistics import DraftStatistics
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
 from duo.spec.schedule import Schedule

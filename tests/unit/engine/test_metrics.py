@@ -1,13 +1,196 @@
+"""What the threads of a text record, and what it adds up to."""
+
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+import threading
+from dataclasses import asdict
 
 import pytest
 
-from duo.engine.metrics import BranchRecord, BranchStatistics, Event, Metrics, PromptStatistics, overlap, united
+from duo.engine.metrics import Metrics, Totals
+from duo.engine.records import BranchRecord, Event, StepRecord, overlap, united
 from duo.spec.schedule import Schedule
-from tests.fakes import ScriptedClock
+from duo.spec.types import Source
+
+OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC
+
+
+def step(
+    metrics: Metrics, end: float, candidates: int = 0, accepted: int = 0, schedule: Schedule = ASYNC,
+    source: Source = Source.DRAFT,
+) -> None:  # fmt: skip
+    metrics.steps.append(StepRecord(end, end, candidates, accepted, accepted + 1, schedule, source))
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    """A prompt (0-1 s), then three decodes: 2 of 3 candidates accepted, 0 of 1, and 1 of 2 from the text itself."""
+    made = Metrics(started=0.0, n_prompt=10, stop="token limit")
+    made.decoded(0.0, 1.0, 10)
+    step(made, 1.0, schedule=OFF)
+    made.drafted(0.5, 1.5, 10)
+    made.waited(1.0, 2.0)
+    made.decoded(2.0, 3.0, 4)
+    step(made, 3.0, 3, 2, SYNC)
+    made.drafted(2.0, 2.5, 1)
+    made.decoded(3.0, 5.0, 2)
+    step(made, 5.0, 1, 0, ASYNC)
+    made.decoded(5.0, 8.0, 3)
+    step(made, 9.0, 2, 1, ASYNC, Source.LOOKUP)
+    return made
+
+
+def test_statistics(metrics: Metrics) -> None:
+    found = metrics.statistics()
+    assert asdict(found) == {
+        "prompt": {"tokens": 10, "seconds": 1.0, "tokens_per_s": 10.0},
+        "generation": {  # rates and shares without the first step, which belongs to the prompt
+            "tokens": 7,
+            "seconds": 8.0,
+            "tokens_per_s": 0.75,
+            "time_to_first_token_s": 1.0,
+            "decodes": 3,
+            "tokens_per_decode": 2.0,
+            "target_ms_per_decode": 2000.0,
+            "waited_s": 1.0,
+            "tokens_by_schedule": {"sync": 3, "async": 3},
+            "stop": "token limit",
+        },
+        "draft": {
+            "drafted": 2,
+            "verified": 4,
+            "accepted": 2,
+            "accept_rate": 0.5,
+            "accept_rate_by_position": [0.5, 1.0, 0.0],
+            "decodes_by_candidates": [0, 1, 0, 1],
+            "ms_per_token": 500.0,
+            "computed_s": 1.0,
+            "hidden": pytest.approx(1.0 / 1.5),  # 0.5 s concurrent with the prefill, 0.5 s with a decode
+            "unused": 0.0,
+            "error": None,
+            "vocabulary": "shared",
+            "lost_to_translation": 0,
+            "branches": None,
+        },
+        "lookup": {
+            "verified": 2,
+            "accepted": 1,
+            "accept_rate": 0.5,
+            "decodes": 1,
+            "accepted_by_schedule": {"async": 1},
+        },
+    }
+    assert (found.tokens_per_s, found.verified, found.accepted) == (0.75, 6, 3)
+
+
+def test_statistics_before_anything_has_happened() -> None:
+    found = Metrics().statistics()
+    assert (found.draft, found.lookup, found.tokens_per_s, found.verified) == (None, None, None, 0)
+    assert found.generation.time_to_first_token_s is None
+    json.dumps(asdict(found), allow_nan=False)
+    failed = Metrics(draft_error="it broke").statistics().draft
+    assert failed is not None
+    assert (failed.error, failed.accept_rate, failed.hidden, failed.unused) == ("it broke", None, None, None)
+
+
+def test_probes_are_time_of_the_draft_but_no_drafted_tokens() -> None:
+    metrics = Metrics()
+    metrics.decoded(0.0, 1.0, 1)
+    metrics.drafted(0.0, 1.0, 1)
+    metrics.probed(1.0, 2.0, 48)
+    draft = metrics.statistics().draft
+    assert draft is not None
+    assert (draft.drafted, draft.ms_per_token, draft.hidden) == (1, 1000.0, 0.5)
+
+
+def test_outcomes_prepared_and_what_became_of_them(metrics: Metrics) -> None:
+    metrics = Metrics()
+    metrics.decoded(0.0, 4.0, 1)
+    step(metrics, 4.0)
+    metrics.drafted(0.0, 2.0, 1)
+    metrics.prepared(0.0, 2.0, 2, 2)
+    metrics.prepared(8.0, 10.0, 3, 1)  # the draft's own chain is as far ahead as it may be
+    metrics.decoded(4.0, 8.0, 5)
+    step(metrics, 8.0, 4, 3)
+    for position, hit in ((2, True), (0, False), (2, False)):
+        metrics.resolved(position, hit)
+    draft = metrics.statistics().draft
+    assert draft is not None
+    assert draft.branches is not None
+    assert asdict(draft.branches) == {
+        "prepared": 3, "tokens": 5, "contradictions": 3, "hits": 1, "hit_rate": 1 / 3,
+        "hit_rate_by_position": [0.0, None, 0.5],
+    }  # fmt: skip
+    assert (draft.drafted, draft.accepted) == (6, 3), "the tokens of branches are drafted, too"
+    assert (draft.unused, draft.ms_per_token) == (0.5, 2000.0)
+    assert draft.hidden == 0.5, "a decode for the chain and for branches counts once"
+
+
+def test_totals_are_the_same_however_often_they_are_read(metrics: Metrics) -> None:
+    grows, totals = Metrics(started=0.0, n_prompt=10, stop="token limit"), Totals(metrics)
+    piecewise = Totals(grows)
+    for name in ("events", "draft_events", "steps"):
+        for record in getattr(metrics, name):
+            getattr(grows, name).append(record)
+            assert piecewise.update() == [record]
+    assert piecewise.statistics() == totals.statistics() == totals.statistics()
+    assert totals.update() == []
+
+
+def test_nothing_is_lost_while_threads_append() -> None:
+    metrics = Metrics()
+    totals, found, n = Totals(metrics), [], 20_000
+
+    def append() -> None:
+        for i in range(n):
+            metrics.decoded(i, i, 1)
+            metrics.drafted(i, i, 1)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    while thread.is_alive():
+        found += totals.update()
+    found += totals.update()
+    thread.join()
+    for log in (metrics.events, metrics.draft_events):
+        assert [record for record in found if isinstance(record, Event) and record.lane == log[0].lane] == log
+    assert len(found) == 2 * n
+
+
+def test_recent_rate_and_load() -> None:
+    metrics = Metrics()
+    totals = Totals(metrics, recent_s=2.0)
+    assert (totals.recent_rate(), totals.busy()) == (None, (0.0, 0.0))
+    for i in range(11):  # one token a second
+        metrics.decoded(i, 1.0 + i, 1)
+        step(metrics, 1.0 + i)
+    totals.update()
+    assert (totals.recent_rate(), totals.busy()) == (1.0, (1.0, 0.0))
+    for i in range(40):  # then steps of two tokens; the target waits half of the time, the draft works a quarter
+        start = 11.0 + i / 10
+        metrics.waited(start, start + 0.05)
+        metrics.decoded(start + 0.05, start + 0.1, 2)
+        metrics.drafted(start, start + 0.025, 1)
+        metrics.prepared(start + 0.01, start + 0.025, 1, 1)
+        step(metrics, start + 0.1, 4, 1)
+    totals.update()
+    assert totals.recent_rate() == pytest.approx(20.0, rel=0.06)
+    assert totals.tokens_per_s == pytest.approx(90 / 14)
+    assert list(totals.busy()) == pytest.approx([0.5, 0.25], abs=0.03)
+    assert totals.recent_rate(16.5) == totals.recent_rate(), "the target is at work"
+    assert totals.recent_rate(37.0) == pytest.approx(40 / 24, rel=0.06), "the target has stalled"
+    assert max(totals.busy(37.0)) < 0.1
+
+
+def test_steps_longer_than_the_recent_time_count_whole() -> None:
+    metrics = Metrics()
+    for end in (10.0, 20.0, 30.0):
+        metrics.decoded(end - 10, end - 1, 1)
+        step(metrics, end)
+    totals = Totals(metrics)
+    totals.update()
+    assert (totals.recent_rate(), totals.tokens_per_s, totals.busy()) == (0.1, 0.1, (0.9, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -22,123 +205,11 @@ from tests.fakes import ScriptedClock
 def test_overlap_of_two_lanes(
     first: list[tuple[float, float]], second: list[tuple[float, float]], seconds: float
 ) -> None:
-    assert overlap(first, second) == seconds
-    assert overlap(second, first) == seconds
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    """A prompt (0-1 s), then two decodes: 2 of 3 candidates accepted, then 0 of 1."""
-    made = Metrics(ScriptedClock([1.0, 3.0, 5.0]), started=0.0, n_prompt=10)
-    made.decoded(0.0, 1.0, 10)
-    made.stepped(1.0, 0, 0, 1, Schedule.OFF)
-    made.drafted(0.5, 1.5, 10)
-    made.waited(1.0, 2.0)
-    made.decoded(2.0, 3.0, 4)
-    made.stepped(3.0, 3, 2, 3, Schedule.SYNC)
-    made.drafted(2.0, 2.5, 1)
-    made.decoded(3.0, 5.0, 2)
-    made.stepped(5.0, 1, 0, 1, Schedule.ASYNC)
-    made.stop = "token limit"
-    return made
-
-
-def test_statistics_of_a_run(metrics: Metrics) -> None:
-    statistics = metrics.statistics()
-    assert statistics.prompt == PromptStatistics(tokens=10, seconds=1.0, tokens_per_s=10.0)
-    assert statistics.tokens_per_s == 1.0
-    generation = statistics.generation
-    assert generation.tokens == 5
-    assert generation.seconds == 4.0
-    assert generation.tokens_per_s == 1.0, "the first token belongs to the prompt"
-    assert generation.time_to_first_token_s == 1.0
-    assert generation.decodes == 2
-    assert generation.tokens_per_decode == 2.0
-    assert generation.target_ms_per_decode == 1500.0
-    assert generation.waited_s == 1.0
-    assert generation.tokens_by_schedule == {"sync": 3, "async": 1}, "without the prompt's first token"
-    assert generation.stop == "token limit"
-    draft = statistics.draft
-    assert draft is not None
-    assert (draft.drafted, draft.verified, draft.accepted) == (2, 4, 2)
-    assert draft.accept_rate == 0.5
-    assert draft.accept_rate_by_position == [0.5, 1.0, 0.0]
-    assert draft.decodes_by_candidates == [0, 1, 0, 1], "the first step verified none"
-    assert draft.ms_per_token == 500.0, "prefill does not count"
-    assert draft.hidden == pytest.approx(1.0 / 1.5), "0.5 s concurrent with the prefill, 0.5 s with a decode"
-    assert draft.unused == 0.0
-
-
-def test_statistics_of_an_empty_run() -> None:
-    statistics = Metrics().statistics()
-    assert statistics.draft is None
-    assert statistics.tokens_per_s is None
-    assert statistics.generation.tokens_by_schedule == {}
-    json.dumps(asdict(statistics))
-
-
-def test_tokens_and_decodes_are_counted_by_schedule_and_size() -> None:
-    metrics = Metrics()
-    metrics.drafted(0.0, 1.0, 1)
-    steps = [(0, Schedule.OFF), (0, Schedule.OFF), (2, Schedule.SYNC), (5, Schedule.ASYNC), (2, Schedule.SYNC)]
-    for n_candidates, schedule in steps:
-        metrics.stepped(0.0, n_candidates, n_candidates, n_candidates + 1, schedule)
-    statistics = metrics.statistics()
-    assert statistics.generation.tokens_by_schedule == {"off": 1, "sync": 6, "async": 6}
-    assert statistics.draft is not None
-    assert statistics.draft.decodes_by_candidates == [1, 0, 2, 0, 0, 1]
-    json.dumps(asdict(statistics))
-
-
-def test_probes_are_not_counted_as_drafted_tokens(metrics: Metrics) -> None:
-    before = metrics.statistics().draft
-    metrics.probed(5.0, 5.5, 48)
-    after = metrics.statistics().draft
-    assert before is not None
-    assert after is not None
-    assert replace(after, hidden=0) == replace(before, hidden=0)
-    assert before.hidden is not None
-    assert after.hidden is not None
-    assert after.hidden < before.hidden, "they take time"
-    assert ("draft", "probe", 5.0, 5.5, 48) in metrics.draft_events
+    assert overlap(first, second) == overlap(second, first) == seconds
 
 
 def test_overlapping_events_are_united() -> None:
     events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
-    assert united(events) == [(0, 4), (5, 9)]
-    assert united(reversed(events)) == [(0, 4), (5, 9)]
+    assert united(events) == united(reversed(events)) == [(0, 4), (5, 9)]
     assert united([*events, BranchRecord(4.5, 6, 2, 1)]) == [(0, 4), (4.5, 9)]
     assert united([]) == []
-
-
-def test_outcomes_prepared_and_what_became_of_them() -> None:
-    metrics = Metrics()
-    metrics.decoded(0.0, 4.0, 1)
-    metrics.stepped(4.0, 0, 0, 1, Schedule.ASYNC)
-    metrics.drafted(0.0, 2.0, 1)
-    metrics.prepared(0.0, 2.0, 2, 2)
-    metrics.prepared(8.0, 10.0, 3, 1)  # the draft's own chain is as far ahead as it may be
-    metrics.decoded(4.0, 8.0, 5)
-    metrics.stepped(8.0, 4, 3, 4, Schedule.ASYNC)
-    for position, hit in ((2, True), (0, False), (2, False)):
-        metrics.resolved(position, hit)
-    draft = metrics.statistics().draft
-    assert draft is not None
-    assert draft.branches == BranchStatistics(
-        prepared=3, tokens=5, contradictions=3, hits=1, hit_rate=1 / 3, hit_rate_by_position=[0.0, None, 0.5]
-    )
-    assert (draft.drafted, draft.accepted) == (6, 3), "the tokens of branches are drafted, too"
-    assert draft.unused == 0.5
-    assert draft.hidden == 0.5, "a decode for the chain and for branches counts once"
-    assert draft.ms_per_token == 2000.0
-    json.dumps(asdict(metrics.statistics()))
-
-
-def test_without_branches_there_are_no_figures_about_them(metrics: Metrics) -> None:
-    draft = metrics.statistics().draft
-    assert draft is not None
-    assert draft.branches is None
-    metrics.prepared(5.0, 6.0, 1, 1)
-    draft = metrics.statistics().draft
-    assert draft is not None
-    assert draft.branches == BranchStatistics(1, 1, 0, 0, None, []), "no contradiction yet"

@@ -1,0 +1,146 @@
+"""The statistics of one text: what a program gets, and what --json writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from duo.engine.records import StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStatistics:
+    """Prefill."""
+
+    tokens: int
+    seconds: float
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStatistics:
+    """Generation. As in llama.cpp, rates exclude the first step, which belongs to the prefill."""
+
+    tokens: int
+    seconds: float
+    tokens_per_s: float | None
+    time_to_first_token_s: float | None
+    decodes: int
+    tokens_per_decode: float | None
+    target_ms_per_decode: float | None
+    waited_s: float  # time that the target waited for the draft
+    tokens_by_schedule: dict[str, int]
+    stop: str  # why the text ended: see duo.engine.text
+
+
+@dataclass(frozen=True, slots=True)
+class BranchStatistics:
+    """Outcomes of verifications that the draft prepared while the target computed."""
+
+    prepared: int  # outcomes, each in a branch of its own
+    tokens: int  # drafted in branches
+    contradictions: int  # of the draft by the target, each one an outcome that was prepared or not
+    hits: int  # of these, the outcomes that were prepared
+    hit_rate: float | None  # hits / contradictions
+    hit_rate_by_position: list[float | None]  # by position in the batch; the one after the last candidate is the bonus
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStatistics:
+    """Drafting."""
+
+    drafted: int  # tokens, with those of branches
+    verified: int
+    accepted: int
+    accept_rate: float | None  # accepted / verified
+    accept_rate_by_position: list[float]  # by position in the batch
+    decodes_by_candidates: list[int]  # target decodes that verified 0, 1, … candidates
+    ms_per_token: float | None
+    computed_s: float  # time in which it computed, since the first token
+    hidden: float | None  # share of the draft's time in which the target computed concurrently
+    unused: float | None  # share of the drafted tokens that were not accepted; None if those are tokens of another kind
+    error: str | None  # why it failed
+    vocabulary: str | None  # shared; translated: the draft has another one; None: a remote draft does not say
+    lost_to_translation: int | None  # guesses that were right, but in other tokens, or changed; None: not known
+    branches: BranchStatistics | None = None  # None: there were none
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStatistics:
+    """Candidates from the text itself."""
+
+    verified: int
+    accepted: int
+    accept_rate: float  # accepted / verified
+    decodes: int  # of the target, that verified them
+    accepted_by_schedule: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The statistics of one generation; None where there is nothing to measure."""
+
+    prompt: PromptStatistics
+    generation: GenerationStatistics
+    draft: DraftStatistics | None  # None: no draft was used
+    lookup: LookupStatistics | None = None  # None: no candidate came from the text itself
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second after the first step; None for fewer than two steps."""
+        return self.generation.tokens_per_s
+
+    @property
+    def verified(self) -> int:
+        """Candidates of all sources."""
+        return sum(source.verified for source in (self.draft, self.lookup) if source is not None)
+
+    @property
+    def accepted(self) -> int:
+        """Candidates of all sources."""
+        return sum(source.accepted for source in (self.draft, self.lookup) if source is not None)
+
+
+@dataclass(slots=True)
+class CandidateTotals:
+    """Candidates of one source, while they are counted."""
+
+    verified: int = 0
+    accepted: int = 0
+    decodes: int = 0  # of the target, that verified some
+    verified_at: Counter[int] = field(default_factory=Counter)  # by position in the batch
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    accepted_by_schedule: Counter[str] = field(default_factory=Counter)
+
+    def add(self, step: StepRecord) -> None:
+        """Add the candidates of a step."""
+        if step.n_candidates:
+            self.verified += step.n_candidates
+            self.accepted += step.n_accepted
+            self.decodes += 1
+            self.verified_at.update(range(step.n_candidates))
+            self.accepted_at.update(range(step.n_accepted))
+            self.accepted_by_schedule[step.schedule.value] += step.n_accepted
+
+    @property
+    def accept_rate_by_position(self) -> list[float]:
+        """Share of the candidates at each position in the batch that were accepted."""
+        return [self.accepted_at[i] / self.verified_at[i] for i in range(len(self.verified_at))]
+
+
+@dataclass(slots=True)
+class Activity:
+    """The operations of one name."""
+
+    n: int = 0
+    seconds: float = 0.0
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Milliseconds of each."""
+        return 1000 * self.seconds / self.n if self.n else None
+
+
+def ratio(n: float, of: float) -> float | None:
+    """n / of; None if there is nothing to divide by."""
+    return n / of if of else None
