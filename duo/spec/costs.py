@@ -288,9 +288,9 @@ class CostModel:
             known = with_inferred(known, {i: time.doubted(doubt) * ratio for i, time in other._target.items()})
         return interpolated(lowered(known), n, self._config, doubt) if known else [0.0] * n
 
-    def target_ms(self) -> dict[str, float]:
+    def target_ms(self) -> dict[int, float]:
         """T(n) in ms for each n that was measured in this run and condition."""
-        return {str(n): 1000 * time.value for n, time in sorted(self._target.items()) if not time.is_kept}
+        return {n: 1000 * time.value for n, time in sorted(self._target.items()) if not time.is_kept}
 
     def state(self) -> dict[str, Any]:
         """What was measured, as JSON types: for each size or number of threads [seconds, relative spread]."""

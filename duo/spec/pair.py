@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from duo.config import MAX_BRANCHES, MAX_THREADS
+from duo.config import MAX_THREADS
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel, Mean, Time, between, duration
@@ -183,32 +183,6 @@ class PairModel:
         n, models = self.n_max + 1, (self.alone, self.beside)
         known = [(costs.curve(n), costs.draft_s) for costs in models if costs.target_s(1)]
         return max((forecast.limit(curve, s or math.inf, 1.0) for curve, s in known), default=math.inf)
-
-    def statistics(self) -> dict[str, Any]:
-        """What was learned, as JSON types; times in ms."""
-        conditions = (("alone", self.alone), ("beside", self.beside))
-        curves = {name: costs.curve(self.n_max + 1) for name, costs in conditions}
-        return {
-            "acceptance": self.calibration.mean,
-            "scored": self.calibration.n_scored,  # candidates that it is known from, earlier runs included
-            "ranks": list(self.calibration.ranks),
-            "most_gain": self.most_gain(),
-            "alone_ms": {
-                "this_run": 1000 * self.alone.alone_here_s() or None if self.is_steady else None,
-                "earlier_runs": 1000 * self.alone.kept_s(1) or None,
-            },
-            "target_ms": {name: costs.target_ms() for name, costs in conditions},
-            "draft_ms": {name: 1000 * costs.draft_s or None for name, costs in conditions},
-            # Concurrently, of one token in each of 1 to MAX_BRANCHES + 1 sequences; empty while nothing is known.
-            "draft_ms_by_sequences": [1000 * seconds for seconds in self.beside.draft_curve(MAX_BRANCHES + 1)],
-            "latency_ms": 1000 * self.latency_s or None,
-            # T(1) to T(n_max + 1), assumed where they were not measured; None while nothing is known.
-            "curve_ms": {name: [1000 * s for s in curve] if curve[0] else None for name, curve in curves.items()},
-            "measured": {
-                name: [n for n in range(1, self.n_max + 2) if costs.n_measured(n)] for name, costs in conditions
-            },
-            "pair_ms": 1000 * self.alone.pair_time() if self.alone.knows_pair else None,
-        }
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
         """The draft decoded one token with `n_threads` while it was loaded."""

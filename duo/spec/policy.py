@@ -21,6 +21,7 @@ from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.forecast import Forecast
 from duo.spec.lookup import Lookup
 from duo.spec.pair import PairModel
+from duo.spec.policy_statistics import PolicyStatistics, policy_statistics
 from duo.spec.schedule import ALL, Chooser, Schedule
 from duo.spec.types import Source
 
@@ -459,21 +460,19 @@ class Policy(PairModel):
         self._worth_asking, self._wanted = False, []
         self._update_forecast()
 
-    def statistics(self) -> dict[str, Any]:
-        """What was learned and decided, as JSON types; times in ms."""
-        most_rate = self.most_rate()
-        return {
-            "schedule": self.schedule.value,
-            "schedules": [schedule.value for schedule in self._schedules],  # that were possible
-            "changes": [
-                {"tokens": change.n_tokens, "schedule": change.schedule.value, "reason": change.reason}
-                for change in self.chooser.changes
-            ],
-            "rate": self.rate,
-            "forecast_tokens_per_s": {s.value: min(rate, most_rate) for s, rate in self.rates().items()},
-            "n_branches": self.lookahead().n_branches,
-            **super().statistics(),
-        }
+    def statistics(self) -> PolicyStatistics:
+        """What was learned and decided."""
+        most_rate, found = self.most_rate(), self.forecasts() if self.scores else {}
+        return policy_statistics(
+            self,
+            self.schedule,
+            self._schedules,
+            self.chooser.changes,
+            self.rate,
+            {schedule: min(rate, most_rate) for schedule, rate in self.rates().items()},
+            max((found[schedule].rate for schedule in self.chooser.allowed if schedule in found), default=None),
+            self.lookahead().n_branches,
+        )
 
     def _entry_s(self) -> float:
         """Seconds of the target's time that the draft needs before its first candidate."""

@@ -9,6 +9,7 @@ import copy
 import json
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -144,7 +145,7 @@ def test_a_policy_and_threads_from_a_damaged_profile(learned: dict[str, Any], ba
         assert all(0 < rate < 1e12 for rate in policy.rates().values())
         replayed = replay(policy, machine, constant(0.7), 40)
         assert 0 < replayed.rate < 1e12
-        json.dumps(policy.statistics(), allow_nan=False)
+        json.dumps(asdict(policy.statistics()), allow_nan=False)
         profile.save({"policy": json.loads(json.dumps(policy.state(), allow_nan=False))} | kept_threads(kept))
         again = Policy(4, 8)
         again.restore_kept(profile.load()["policy"])

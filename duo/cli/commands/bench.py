@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from duo.bench import formats, peers
 from duo.bench.contestant import ALONE, LOOKUP, PLAIN, Interrupted, Job
@@ -30,7 +32,6 @@ from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.cli.terminal.report import plain_options
 from duo.engine.background import Background
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
@@ -79,7 +80,7 @@ def bench(options: BenchOptions) -> int:
         contestants += other_programs(plan.peers, n_max, job, engine, stack, may_fail=plan.peers_were_found)
         results = Results(contestants)
         facts = circumstances() | {"load_before": load_before, "complete": False}
-        facts |= {"peers": versions, "options": plain_options(asdict(options)) | {"draft": options.limits}}
+        facts |= {"peers": versions, "options": msgspec.to_builtins(options, enc_hook=str) | {"draft": options.limits}}
         if plan.emulation is not None:
             facts["emulated"] = plan.emulation.facts()
             say(f"duo: {formats.emulated(facts['emulated'])}")

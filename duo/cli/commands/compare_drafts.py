@@ -6,7 +6,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from duo.bench.texts import loops
 from duo.cli.load import loaded
 from duo.cli.options.prompt import read_argument
 from duo.cli.options.tune import TuneOptions
-from duo.cli.terminal import report
 from duo.cli.terminal.console import progress_bar, say, with_options
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.run_statistics import Facts, write_json
 from duo.diagnose.draft_comparison import (
     DraftComparison,
     DraftFigures,
@@ -89,7 +89,7 @@ def compare_drafts(options: TuneOptions) -> int:
             _measure(engine, options, prompts, found, show, stop)
         if stop.is_set():
             say("duo: interrupted" + ("" if found.target is None else ": the table has what was measured"))
-        facts = report.facts(engine.slot, plain(options)) if options.json else {}
+        facts = Facts.of(engine.slot, options) if options.json else None
         target = engine.slot.target
         family = family_of((target.path.name, options.hf_repo or "", target.metadata("general.name") or ""))
     if found.target is not None:
@@ -102,7 +102,7 @@ def compare_drafts(options: TuneOptions) -> int:
         print("\n".join(said))  # noqa: T201 - the output
         if options.json:
             with blame("--json", options.json):
-                report.write_json(options.json, facts | _figures(found, rows))
+                write_json(options.json, facts, _figures(found, rows))
     return interrupt.status
 
 
@@ -261,11 +261,6 @@ def _loaded_draft(path: Path, options: TuneOptions, show: Show, stop: threading.
 def _target_option(options: TuneOptions) -> str:
     """The option that names the target."""
     return f"-hf {options.hf_repo}" if options.hf_repo else f"-m {shlex.quote(str(options.model))}"
-
-
-def plain(options: TuneOptions) -> dict[str, Any]:
-    """The options, with texts for paths in lists."""
-    return asdict(options) | {"names": [str(path) for path in options.names or ()]}
 
 
 def _figures(found: Found, rows: Sequence[Row]) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from duo import __version__
 from duo.cli import hints
@@ -19,6 +18,7 @@ from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.live import Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
+from duo.cli.terminal.run_statistics import Facts, RunStatistics
 from duo.cli.terminal.watch import Watch
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
@@ -28,10 +28,7 @@ from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
 from duo.engine.slot import Drafts, Slot, TextRequest
 from duo.engine.stream import Completion, Stream
-from duo.engine.threads import follows_cores
 from duo.errors import DuoError, UsageError
-from duo.llama.memory import peak_bytes
-from duo.spec.policy import Policy
 
 
 def run(options: RunOptions) -> int:
@@ -63,28 +60,21 @@ def run(options: RunOptions) -> int:
         watch = Watch(metrics, _live(options, metrics), trace)
         stream, tokens, status = _write(options, engine, text, config, watch)
         policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
-        statistics = _statistics(stream, config, policy)
-        cores = engine.slot.cores
-        statistics["cores"] = {"all": cores.n_cores, "now": cores.limit or cores.n_cores, "fewest": cores.fewest}
-        facts = report.facts(engine.slot, asdict(options)) if options.json else {}
+        statistics = RunStatistics.of(engine.slot, stream.statistics, config, policy, options.schedule)
+        facts = Facts.of(engine.slot, options) if options.json else None
         alone = None
-        has_rate = statistics["generation"]["tokens_per_s"] is not None
+        has_rate = statistics.text.tokens_per_s is not None
         if _is_compared(options) and policy is not None and has_rate and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
-        apart = engine.slot.threads.apart or engine.slot.remote is not None
-        n_others = engine.slot.keeper.n_others
-        n_threads = None if follows_cores(options.engine_config()) else engine.slot.threads.target
     finish_notices()  # so that the statistics come last
     if alone is not None:
         say(render_comparison(statistics, tokens, alone, exact=options.exact))
     else:
         render = report.render_verbose if options.verbose else report.render
-        say(render(statistics, options.schedule, apart=apart, n_others=n_others, n_threads=n_threads))
-    if options.json:
-        if policy is not None:
-            statistics["policy"]["predicted_tokens_per_s"] = _forecast(policy)
+        say(render(statistics))
+    if options.json and facts is not None:
         with blame("--json", options.json):
-            report.write_json(options.json, statistics | facts)
+            statistics.write_json(options.json, facts)
     if options.trace and trace is not None and trace.error is not None:
         with blame("--trace", options.trace):
             raise trace.error
@@ -182,20 +172,6 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
 def _hint(text: str) -> None:
     if text:
         say(f"duo: {text}")
-
-
-def _statistics(stream: Stream, config: GenerationConfig, policy: Policy | None) -> dict[str, Any]:
-    """All statistics of a text, as JSON types."""
-    statistics = asdict(stream.statistics) | {"memory": {"peak_bytes": peak_bytes()}}
-    sampling = config.sampling
-    statistics["sampling"] = {"temperature": sampling.temp, "seed": sampling.seed, "mode": config.mode}
-    return statistics | ({"policy": policy.statistics()} if policy is not None else {})
-
-
-def _forecast(policy: Policy) -> float | None:
-    """The best rate in tokens/s by what was learned, not corrected by what was measured; None if that is too little."""
-    found = policy.forecasts() if policy.scores else {}
-    return max((found[schedule].rate for schedule in policy.chooser.allowed if schedule in found), default=None)
 
 
 def _live(options: RunOptions, metrics: Metrics) -> Live | None:

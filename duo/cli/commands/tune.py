@@ -7,16 +7,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from duo.cli.commands.compare_drafts import compare_drafts, plain, prompts_of
+from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
 from duo.cli.commands.plan import Prospects, foretell, render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import check_usage, loaded
 from duo.cli.options.tune import TuneOptions
-from duo.cli.terminal import report
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
+from duo.cli.terminal.run_statistics import Facts, write_json
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import Measurements, Meter, learn_scores
 from duo.diagnose.target_meter import SIZES, Stopped
@@ -81,7 +81,7 @@ def _tune_pair(options: TuneOptions) -> int:
             raise UsageError("no directory to save the profile in: set DUO_CONFIG")
         measured = _measure(engine, prompts, options.predict)
         profile = slot.profile
-        facts = report.facts(slot, plain(options)) if options.json else {}
+        facts = Facts.of(slot, options) if options.json else None
     if isinstance(measured, int):
         say("duo: interrupted: nothing was saved")
         return measured
@@ -101,7 +101,7 @@ def _tune_pair(options: TuneOptions) -> int:
     if options.json:
         forecast = {schedule.value: rate for schedule, rate in prospects.rates.items()}
         with blame("--json", options.json):
-            report.write_json(options.json, facts | result | {"forecast_tokens_per_s": forecast})
+            write_json(options.json, facts, result, {"forecast_tokens_per_s": forecast})
     return 0
 
 

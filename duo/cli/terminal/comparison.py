@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from rich.live import Live as Display
 
 from duo.cli.terminal.console import stderr
 from duo.cli.terminal.report import forecast, last_line, why_not_used
+from duo.cli.terminal.run_statistics import RunStatistics
 from duo.cli.terminal.verdict import CLOSE
+from duo.engine.statistics import Statistics
 from duo.engine.stream import Completion
 from duo.spec.policy import REJECTION
+from duo.spec.policy_statistics import PolicyStatistics
 from duo.spec.schedule import Schedule
 from duo.spec.types import common_prefix
 
@@ -30,29 +32,29 @@ def notice(text: str) -> AbstractContextManager[object]:
     return Display(text, console=stderr(), auto_refresh=False, transient=True)
 
 
-def render_comparison(statistics: dict[str, Any], tokens: Sequence[int], alone: Completion, *, exact: bool) -> str:
+def render_comparison(run: RunStatistics, tokens: Sequence[int], alone: Completion, *, exact: bool) -> str:
     """Five lines about the text `tokens` and the one that the target generated `alone`, with the same settings.
 
-    Both must have a rate, so at least two tokens. `exact`: with --exact.
+    Both must have a rate, so at least two tokens, and the run a policy. `exact`: with --exact.
     """
-    generation, policy, sampling = statistics["generation"], statistics["policy"], statistics["sampling"]
-    rate, alone_rate = generation["tokens_per_s"], alone.statistics.tokens_per_s
+    text, policy, sampling = run.text, run.policy, run.sampling
+    rate, alone_rate = text.tokens_per_s, alone.statistics.tokens_per_s
+    assert rate is not None
     assert alone_rate is not None
-    by_schedule, lookup = generation["tokens_by_schedule"], statistics["lookup"]
-    seed = f"; seed {sampling['seed']}" if sampling["temperature"] else ""
-    text = _text(tokens, alone.tokens, sampling["mode"], exact=exact)
-    draft = statistics["draft"]
-    has_drafted = draft is not None and draft["drafted"]
+    assert policy is not None
+    seed = f"; seed {sampling.seed}" if sampling.temperature else ""
+    has_drafted = text.draft is not None and text.draft.drafted
     # The target's own decodes in the first text are another measurement of the target alone.
-    measured_ms = policy["alone_ms"]["this_run"] if has_drafted or lookup else 1000 / rate
+    measured_ms = policy.alone_ms.this_run if has_drafted or text.lookup else 1000 / rate
     verdict = _verdict(rate / alone_rate, rate * (measured_ms or 1000 / alone_rate) / 1000)
+    same = _text(tokens, alone.tokens, sampling.mode, exact=exact)
     lines = (
         f"duo           {len(tokens)} tokens, {rate:.1f} tokens/s: {verdict}{seed}",
-        f"target alone  {len(alone.tokens)} tokens, {alone_rate:.1f} tokens/s; {text}",
-        f"duo chose     {_chosen(by_schedule, lookup)}",
-        f"because       {_reason(policy, draft, by_schedule, lookup)}",
+        f"target alone  {len(alone.tokens)} tokens, {alone_rate:.1f} tokens/s; {same}",
+        f"duo chose     {_chosen(text)}",
+        f"because       {_reason(policy, text)}",
     )
-    return "\n".join([*lines, last_line(generation)])
+    return "\n".join([*lines, last_line(text.generation)])
 
 
 def _verdict(times: float, again: float) -> str:
@@ -74,8 +76,9 @@ def _text(tokens: Sequence[int], alone: Sequence[int], mode: str, *, exact: bool
     return differs if exact else f"{differs}: rounding; --exact avoids it"
 
 
-def _chosen(by_schedule: dict[str, int], lookup: dict[str, Any] | None) -> str:
-    found = lookup["accepted_by_schedule"] if lookup else {}
+def _chosen(text: Statistics) -> str:
+    found = text.lookup.accepted_by_schedule if text.lookup else {}
+    by_schedule = text.generation.tokens_by_schedule
     tokens = {schedule: n - found.get(schedule, 0) for schedule, n in by_schedule.items()} | {
         _LOOKUP: sum(found.values())
     }
@@ -85,19 +88,17 @@ def _chosen(by_schedule: dict[str, int], lookup: dict[str, Any] | None) -> str:
     return ", ".join([f"{_NAMES[first]} for {n} tokens", *(f"{_NAMES[name]} for {m}" for name, m in others)])
 
 
-def _reason(
-    policy: dict[str, Any], draft: dict[str, Any] | None, by_schedule: dict[str, int], lookup: dict[str, Any] | None
-) -> str:
+def _reason(policy: PolicyStatistics, text: Statistics) -> str:
     """Why, from the latest forecasts."""
-    rates = dict(policy["forecast_tokens_per_s"])
-    if draft and draft["error"]:
-        return f"the draft failed: {draft['error']}"
-    if lookup and lookup["accepted"] > (draft["accepted"] if draft else 0):
-        right, n = lookup["accepted"], lookup["verified"]
-        return f"the text repeats itself or the prompt: {right} of {n} such tokens were right"
+    draft, lookup, by_schedule = text.draft, text.lookup, text.generation.tokens_by_schedule
+    rates = dict(policy.forecast_tokens_per_s)
+    if draft and draft.error:
+        return f"the draft failed: {draft.error}"
+    if lookup and lookup.accepted > (draft.accepted if draft else 0):
+        return f"the text repeats itself or the prompt: {lookup.accepted} of {lookup.verified} such tokens were right"
     if not draft or not rates:
         return why_not_used(policy, has_scores=draft is not None)
-    alone, drafted = rates.pop(Schedule.OFF.value), max(rates.values())
+    alone, drafted = rates.pop(Schedule.OFF), max(rates.values())
     is_alone = max(by_schedule, key=by_schedule.__getitem__) == Schedule.OFF.value
     gain = (drafted / alone if is_alone else alone / drafted) - 1  # of what was used less
     late = "known too late: " if gain >= CLOSE else "little to gain: " if gain > 0 else ""

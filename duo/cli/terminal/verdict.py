@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from duo.cli.terminal.run_statistics import RunStatistics
+from duo.engine.statistics import Statistics
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT, assumed
+from duo.spec.policy_statistics import PolicyStatistics
 from duo.spec.schedule import Schedule
 
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
@@ -16,79 +18,67 @@ _SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
 _OFF = Schedule.OFF.value
 
 
-def has_draft(policy: dict[str, Any]) -> bool:
-    """Whether there was a draft to choose."""
-    return bool(policy["schedules"] != [_OFF])
-
-
-def verdict(
-    statistics: dict[str, Any], *, apart: bool = False, n_others: float = 0.0, n_threads: int | None = None
-) -> str:
-    """The speed compared with that of the target alone in this run, and why.
-
-    `apart`: the draft has hardware of its own. `n_others`: cores that other programs used, if that disturbed the run.
-    `n_threads`: those of the target; None: they follow the free cores.
-    """
-    generation, policy = statistics["generation"], statistics["policy"]
-    rate, by_schedule, ms = generation["tokens_per_s"], generation["tokens_by_schedule"], policy["alone_ms"]["this_run"]
-    n_looked_up = statistics["lookup"]["verified"] if statistics["lookup"] else 0
-    is_alone = set(by_schedule) == {_OFF} and n_looked_up <= CLOSE * generation["tokens"]
-    if rate and is_alone and not n_others:
-        return _why_no_gain(statistics, apart=apart)
+def verdict(run: RunStatistics) -> str:
+    """The speed compared with that of the target alone in this run, and why; there must be a policy."""
+    generation, lookup = run.text.generation, run.text.lookup
+    assert run.policy is not None
+    rate, by_schedule, ms = generation.tokens_per_s, generation.tokens_by_schedule, run.policy.alone_ms.this_run
+    is_alone = set(by_schedule) == {_OFF} and (lookup.verified if lookup else 0) <= CLOSE * generation.tokens
+    if rate and is_alone and not run.n_others:
+        return _why_no_gain(run.text, run.policy, apart=run.apart)
     shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
-    used = f"; tokens: {shares}" if has_draft(policy) and shares else ""
-    if n_others:
-        return f"unknown: {_disturbed(n_others, n_threads, statistics.get('cores'))}{used}"
+    used = f"; tokens: {shares}" if run.has_draft and shares else ""
+    if run.n_others:
+        return f"unknown: {_disturbed(run)}{used}"
     if not rate or not ms:
         return f"unknown: the target alone was not measured in this run{used}"
     times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s"
     if times >= 1 + CLOSE:
-        return f"{_who(statistics)} made this {times:.2f} times as fast (alone: {alone} by its decodes){used}"
+        return f"{_who(run.text)} made this {times:.2f} times as fast (alone: {alone} by its decodes){used}"
     compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
-    return f"{_why_no_gain(statistics, apart=apart)}; {compared} the target alone ({alone} by its decodes){used}"
+    why = _why_no_gain(run.text, run.policy, apart=run.apart)
+    return f"{why}; {compared} the target alone ({alone} by its decodes){used}"
 
 
-def _disturbed(n_others: float, n_threads: int | None, cores: dict[str, int] | None) -> str:
-    """What other programs did, and what to do; `cores` are as in the statistics."""
-    said, n_all, n_left = f"other programs used {n_others:.1f} cores", 0, 0
-    if cores is not None:
-        n_all, n_left = cores["all"], cores["fewest"]
-    if n_threads is not None and 0 < n_left < n_threads:
-        return f"{said}; fewer threads may be faster: -t {n_left}"
-    if n_threads is None and n_left < n_all:
-        said += f", so duo used {n_left} of {n_all} at times"
+def _disturbed(run: RunStatistics) -> str:
+    """What other programs did, and what to do."""
+    said, cores = f"other programs used {run.n_others:.1f} cores", run.cores
+    if run.n_threads is not None and 0 < cores.fewest < run.n_threads:
+        return f"{said}; fewer threads may be faster: -t {cores.fewest}"
+    if run.n_threads is None and cores.fewest < cores.all:
+        said += f", so duo used {cores.fewest} of {cores.all} at times"
     return f"{said}; try again when the machine is idle"
 
 
-def _who(statistics: dict[str, Any]) -> str:
+def _who(text: Statistics) -> str:
     """What made a text faster."""
-    sources = (("the draft", statistics["draft"]), ("lookup", statistics["lookup"]))
-    return " and ".join(name for name, found in sources if found and found["accepted"]) or "duo"
+    sources = (("the draft", text.draft), ("lookup", text.lookup))
+    return " and ".join(name for name, found in sources if found and found.accepted) or "duo"
 
 
-def _why_no_gain(statistics: dict[str, Any], *, apart: bool) -> str:
+def _why_no_gain(text: Statistics, policy: PolicyStatistics, *, apart: bool) -> str:
     """Why draft and lookup brought nothing, and what to try."""
-    policy, draft = statistics["policy"], statistics["draft"]
-    if not has_draft(policy):
+    if not policy.has_draft:
         return "lookup did not pay here"
-    if draft and draft["error"]:
+    if text.draft and text.draft.error:
         return "the draft failed"
-    rates = dict(policy["forecast_tokens_per_s"])
-    alone, best = rates.pop(_OFF, 0.0), max(rates.values(), default=0.0)
+    rates = dict(policy.forecast_tokens_per_s)
+    alone, best = rates.pop(Schedule.OFF, 0.0), max(rates.values(), default=0.0)
     if not alone:
         return "unknown: too little is known about the draft"
     if best >= (1 + CLOSE) * alone:
         return "the draft came too late to pay; a longer text, or the next, may be faster"
-    return ": ".join(filter(None, ("the draft did not pay here", _remedy(policy, was_scored=bool(draft), apart=apart))))
+    remedy = _remedy(policy, was_scored=text.draft is not None, apart=apart)
+    return f"the draft did not pay here{remedy and f': {remedy}'}"
 
 
-def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
+def _remedy(policy: PolicyStatistics, *, was_scored: bool, apart: bool) -> str:
     """What the draft lacks, and what would help by the forecasts; empty while too little is known for certain."""
-    curve, draft_ms = policy["curve_ms"]["alone"], policy["draft_ms"]["alone"] or policy["draft_ms"]["beside"]
+    curve, draft_ms = policy.curve_ms.alone, policy.draft_ms.alone or policy.draft_ms.beside
     if not curve or not draft_ms or curve[-1] > _DEAREST * len(curve) * curve[0]:
         return ""
-    acceptance, excellent = policy["acceptance"], DEFAULT.excellent
-    pair = (policy["pair_ms"] or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0)
+    acceptance, excellent = policy.acceptance, DEFAULT.excellent
+    pair = (policy.pair_ms or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0)
     needs = f"it needs {_share_of(draft_ms / curve[0])} the target's time per token"
     smaller, better = _gain(curve, draft_ms / _SMALLER, pair, acceptance), _gain(curve, draft_ms, pair, excellent)
     if max(smaller, better) >= _WORTH:
@@ -100,7 +90,7 @@ def _remedy(policy: dict[str, Any], *, was_scored: bool, apart: bool) -> str:
     if _gain(curve, 0.0, pair, acceptance) >= _WORTH:
         remedy = "try a much smaller one" if apart else "it may pay on another device (-devd) or machine (duo back)"
         return f"{needs}; {remedy}"
-    n = max(policy["measured"]["alone"], default=1)
+    n = max(policy.measured.alone, default=1)
     return f"the target needs {curve[n - 1] / curve[0]:.1f} times as long for {n} tokens as for one; omit the draft"
 
 

@@ -409,11 +409,11 @@ def test_target_ms_reports_what_was_measured_in_this_run_and_condition() -> None
     alone, beside = conditions()
     learn_target(alone, {4: 0.016, 1: 0.010})
     beside.add_target(1, 0.02)
-    assert alone.target_ms() == {"1": pytest.approx(10), "4": pytest.approx(16)}
-    assert beside.target_ms() == {"1": pytest.approx(20)}
+    assert alone.target_ms() == {1: pytest.approx(10), 4: pytest.approx(16)}
+    assert beside.target_ms() == {1: pytest.approx(20)}
     restored = another_run(alone)
     restored.add_target(4, 0.016)
-    assert restored.target_ms() == {"4": pytest.approx(16)}
+    assert restored.target_ms() == {4: pytest.approx(16)}
     assert [restored.is_fresh(n) for n in (1, 2, 4)] == [False, False, True]
 
 

@@ -126,15 +126,15 @@ def test_statistics_and_another_run() -> None:
     made = known(CHEAP)
     made.learn_ranks([0, 2, -1])
     found = made.statistics()
-    assert found["n_branches"] == made.lookahead().n_branches
-    assert found["ranks"] == list(made.lookahead().ranks)
-    assert found["draft_ms_by_sequences"] == pytest.approx([1000 * s for s in CHEAP.branch_s])
+    assert found.n_branches == made.lookahead().n_branches
+    assert found.ranks == tuple(made.lookahead().ranks)
+    assert found.draft_ms_by_sequences == pytest.approx([1000 * s for s in CHEAP.branch_s])
     another = Policy(N_MAX, N_AHEAD, (ASYNC,), apart=True, branches=None)
     another.restore(json.loads(json.dumps(made.state())))
     another.begin(0, mode="greedy")
     assert another.lookahead().n_branches > 0
     assert another.lookahead().ranks == pytest.approx(made.lookahead().ranks)
-    assert Policy(N_MAX, N_AHEAD).statistics()["draft_ms_by_sequences"] == []
+    assert Policy(N_MAX, N_AHEAD).statistics().draft_ms_by_sequences == []
 
 
 # In replays

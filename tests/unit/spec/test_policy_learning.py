@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -156,7 +157,7 @@ def test_there_is_no_forecast_before_both_models_were_measured() -> None:
 
 def test_statistics_are_json(learned: dict[str, Policy]) -> None:
     made = learned["two cores"]
-    found = json.loads(json.dumps(made.statistics()))
+    found = json.loads(json.dumps(asdict(made.statistics())))
     assert found["schedule"] == made.schedule.value == "sync"
     assert found["target_ms"]["alone"]["1"] == pytest.approx(54)
     assert found["draft_ms"] == pytest.approx({"alone": 17.3, "beside": 26})
@@ -194,7 +195,7 @@ def known(policy: Policy) -> tuple[object, ...]:
 def test_a_live_policy_forgets_nothing_between_texts() -> None:
     """Unlike what is kept in a file, which counts little when it is restored."""
     made = replayed(TWO_CORES, 0.9)
-    assert made.statistics()["changes"]
+    assert made.statistics().changes
     made.begin(10)
     before = known(made)
     for _ in range(100):
@@ -351,8 +352,7 @@ def test_after_a_change_of_the_number_of_cores_no_time_is_that_of_the_text() -> 
     def this_run_after(seconds: float) -> float | None:
         for _ in range(10):
             made.learn_step(1, StepCost(0, seconds, seconds))
-        found: float | None = made.statistics()["alone_ms"]["this_run"]
-        return found
+        return made.statistics().alone_ms.this_run
 
     made.begin(10)
     assert this_run_after(0.010) == pytest.approx(10)
@@ -519,6 +519,6 @@ def test_no_reported_forecast_exceeds_the_limit() -> None:
     """What was faster than expected may have been luck."""
     made = policy(FLAT, 0.009, 0.9, schedules=ALL)
     made.restore(made.state() | {"bias": {"off": 2.0, "sync": 2.0, "async": 2.0}})
-    shown = made.statistics()["forecast_tokens_per_s"]
+    shown = made.statistics().forecast_tokens_per_s
     assert max(made.rates().values()) > made.most_rate() >= max(shown.values()) > 0
     assert Policy(8, N_AHEAD).most_rate() == math.inf

@@ -1,0 +1,214 @@
+"""Runs, and what is expected to be said about them: `python -m tests.golden` writes reports.txt anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from duo.cli.terminal.comparison import render_comparison
+from duo.cli.terminal.report import render, render_verbose
+from duo.cli.terminal.run_statistics import Cores, RunStatistics, Sampling
+from duo.cli.terminal.verdict import verdict
+from duo.engine.statistics import (
+    BranchStatistics,
+    DraftStatistics,
+    GenerationStatistics,
+    LookupStatistics,
+    PromptStatistics,
+    Statistics,
+)
+from duo.engine.stream import Completion
+from duo.spec.policy import Policy
+from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics, ScheduleChange
+from duo.spec.schedule import ALL, Schedule
+
+REPORTS = Path(__file__).with_name("reports.txt")
+OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC
+
+_GENERATION = GenerationStatistics(16, 1.5, 15.0, 0.61, 8, 1.875, 100.0, 0.0, {"sync": 5, "async": 10}, "token limit")
+_DRAFT = DraftStatistics(20, 12, 7, 7 / 12, [0.75, 0.25], [2, 0, 6], 20.0, 0.45, 0.8, 0.65, None, "shared", 0)
+_POLICY = PolicyStatistics(
+    ASYNC, ALL, [], 14.0, {OFF: 10.0, ASYNC: 16.0}, 15.0, 0, 0.6, 100, (0.5, 0.2, 0.1), 1.8, AloneTimes(100.0, 80.0),
+    ByCondition({1: 100.0}, {1: 110.0, 3: 120.0}), ByCondition(20.0, 25.0), [], None,
+    ByCondition([100.0, 105.0, 110.0, 115.0, 120.0], None), ByCondition([1, 5], [1, 3]), 26.0,
+)  # fmt: skip
+_NOTHING: dict[str, Any] = {
+    "tokens": 0, "tokens_per_s": None, "time_to_first_token_s": None, "target_ms_per_decode": None,
+    "tokens_per_decode": None,
+}  # fmt: skip
+LOOKUP = LookupStatistics(14, 9, 9 / 14, 3, {"off": 9})
+COOL, HOT = Sampling(0.0, 7, "greedy"), Sampling(0.8, 7, "coupled")
+
+
+def made(
+    *,
+    generation: dict[str, Any] | None = None,
+    draft: dict[str, Any] | None = {},  # noqa: B006
+    policy: dict[str, Any] | None = {},  # noqa: B006
+    lookup: LookupStatistics | None = None,
+    **more: Any,
+) -> RunStatistics:
+    """A run with a draft that paid, with these changes; None: without a draft, or a policy."""
+    text = Statistics(
+        PromptStatistics(5, 0.5, 10.0),
+        replace(_GENERATION, **generation or {}),
+        replace(_DRAFT, **draft) if draft is not None else None,
+        lookup,
+    )
+    learned = replace(_POLICY, **policy) if policy is not None else None
+    return replace(RunStatistics(text, COOL, 1_234_500_000, Cores(2, 2, 2), learned), **more)
+
+
+ALONE: dict[str, Any] = {"tokens_per_s": 10.0, "tokens_by_schedule": {"off": 15}}
+SLOW: dict[str, Any] = {"forecast_tokens_per_s": {OFF: 10.0, SYNC: 9.0, ASYNC: 8.0}}
+PLAIN = made(generation=ALONE | {"decodes": 15, "tokens_per_decode": 1.0}, draft=None, policy=None)
+_NO_DRAFT = {"schedules": (OFF,)}
+_CHEAP, _DEAR = [100.0, 102.0, 104.0, 106.0, 108.0], [100.0, 200.0, 300.0, 400.0, 500.0]  # T(n) in ms
+_CHANGES = [ScheduleChange(10 * n, OFF, f"reason {n}") for n in range(1, 9)]
+_BRANCHES = BranchStatistics(12, 15, 4, 3, 0.75, [1.0, None, 0.5])
+
+RUNS = {
+    "a plain run": PLAIN,
+    "other programs have left fewer cores": replace(PLAIN, cores=Cores(2, 2, 1)),
+    "nothing generated": replace(made(generation=_NOTHING, draft=None, policy=None), peak_bytes=None),
+    "with a draft, sampled": made(sampling=HOT),
+    "in turns only, with no time beside the draft": made(
+        generation={"tokens_by_schedule": {"sync": 15}},
+        policy={"target_ms": ByCondition({1: 100.0}, {}), "measured": ByCondition([1], [2])},
+    ),
+    "a draft that failed, with outcomes prepared": made(draft={"error": "out of memory", "branches": _BRANCHES}),
+    "no contradiction yet": made(draft={"branches": BranchStatistics(12, 15, 0, 0, None, [])}),
+    "a draft with another vocabulary": made(draft={"vocabulary": "translated", "lost_to_translation": 3}),
+    "a remote draft that does not say what is lost": made(
+        draft={"vocabulary": "translated", "lost_to_translation": None, "unused": None}
+    ),
+    "many changes of schedule": made(policy={"changes": _CHANGES}),
+    "five changes of schedule": made(policy={"changes": _CHANGES[:5]}),
+    "lookup alone": made(draft=None, lookup=LOOKUP, policy=_NO_DRAFT),
+    "lookup with a draft": made(lookup=LOOKUP),
+    "a policy that has learned nothing": replace(
+        made(generation={"tokens_by_schedule": {}}), policy=Policy(4, 8).statistics()
+    ),
+    "a draft that was only probed": made(draft={"drafted": 0}, policy=SLOW | {"most_gain": 1.01}),
+    "a draft that was only probed, and failed": made(draft={"drafted": 0, "error": "out of memory"}, policy=SLOW),
+    "the schedule was given": made(draft=None, schedule="off"),
+}
+
+_UNSURE: dict[str, Any] = {"forecast_tokens_per_s": {}, "most_gain": None, "schedule": OFF}
+NOT_USED = {
+    "nearly nothing to gain": SLOW | {"most_gain": 1.011},
+    "nothing to gain": SLOW | {"most_gain": 1.0},
+    "slower by the forecast": SLOW | {"most_gain": 1.2},
+    "slower by the forecast, without earlier runs": SLOW | {"most_gain": None, "scored": 0},
+    "hardly faster": {"forecast_tokens_per_s": {OFF: 10.0, SYNC: 9.0, ASYNC: 10.1}},
+    "faster, but dear to try": {"forecast_tokens_per_s": {OFF: 10.0, SYNC: 9.0, ASYNC: 10.3}, "schedule": OFF},
+    "nothing is known": _UNSURE,
+    "it was to draft": {"forecast_tokens_per_s": {}},
+    "it was to draft for a while": _UNSURE | {"changes": [ScheduleChange(4, SYNC, "")]},
+}
+
+
+def _costs(curve: list[float], draft_ms: float, acceptance: float) -> dict[str, Any]:
+    times = {"curve_ms": ByCondition(curve, None), "draft_ms": ByCondition(draft_ms, None), "pair_ms": None}
+    return SLOW | times | {"acceptance": acceptance}
+
+
+_DISTURBED: dict[str, Any] = {"n_others": 1.9}
+_NEARLY = {"tokens": 100, "tokens_by_schedule": {"off": 99}, "tokens_per_s": 3.0}
+_UNMEASURED = {"alone_ms": AloneTimes(None, 80.0)}
+GAINS = {
+    "draft and lookup": made(lookup=LOOKUP),
+    "lookup": made(draft=None, lookup=LOOKUP),
+    "not measured in this run": made(policy=_UNMEASURED),
+    "no rate": made(generation={"tokens_per_s": None}),
+    **{
+        f"{rate} instead of 10": made(generation={"tokens_per_s": rate}, policy=SLOW) for rate in (10.5, 10.4, 9.6, 9.0)
+    },
+    "lookup did not pay": made(generation={"tokens_per_s": 9.0}, draft=None, lookup=LOOKUP, policy=_NO_DRAFT),
+    "too little known": made(generation=ALONE, draft=None, policy={"forecast_tokens_per_s": {}}),
+    "the draft failed": made(generation=ALONE, draft={"error": "out of memory"}),
+    "too late": made(generation=ALONE, draft=None),
+    "nearly all by the target": made(
+        generation=_NEARLY, draft=None, lookup=replace(LOOKUP, verified=2, accepted=0), policy=SLOW
+    ),
+    "much looked up": made(generation=_NEARLY, lookup=replace(LOOKUP, verified=20, accepted=0), policy=SLOW),
+    "other programs, fewer threads": made(**_DISTURBED, n_threads=2, cores=Cores(2, 2, 1)),
+    "other programs, as many threads": made(**_DISTURBED, n_threads=1, cores=Cores(2, 2, 1)),
+    "other programs, threads that follow": made(**_DISTURBED, cores=Cores(2, 2, 1)),
+    "other programs, all cores left": made(**_DISTURBED),
+    "other programs, the target alone": made(generation=ALONE, draft=None, policy=SLOW, **_DISTURBED),
+    "smaller": made(generation=ALONE, policy=_costs(_CHEAP, 50.0, 0.6)),
+    "smaller, slower than the target": made(generation=ALONE, policy=_costs(_CHEAP, 120.0, 0.6)),
+    "better": made(generation=ALONE, policy=_costs(_CHEAP, 10.0, 0.1)),
+    "smaller and better": made(generation=ALONE, policy=_costs(_CHEAP, 90.0, 0.1)),
+    "elsewhere": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6)),
+    "much smaller, on its own device": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), apart=True),
+    "none": made(generation=ALONE, policy=_costs(_DEAR, 25.0, 0.6)),
+    "times that cannot be true": made(generation=ALONE, policy=_costs([10.0, 200.0, 300.0, 400.0, 500.0], 20.0, 0.6)),
+    "unknown times": made(generation=ALONE, policy=SLOW | {"curve_ms": ByCondition(None, None)}),
+}
+
+TOKENS = list(range(16))
+_OTHER = [*TOKENS[:6], 99, *TOKENS[7:]]
+
+
+def alone(tokens: list[int] = TOKENS, rate: float = 10.0) -> Completion:
+    """The text of the target alone."""
+    generation = replace(_GENERATION, tokens=len(tokens), tokens_per_s=rate, tokens_by_schedule={"off": 15})
+    return Completion("", tuple(tokens), "token limit", Statistics(PromptStatistics(5, 0.5, 10.0), generation, None))
+
+
+def _forecast(sync: float) -> dict[str, Any]:
+    return {"forecast_tokens_per_s": {OFF: 10.0, SYNC: sync, ASYNC: 5.0}}
+
+
+def _chose(tokens: dict[str, int], policy: dict[str, Any], draft: dict[str, Any] | None = {}) -> RunStatistics:  # noqa: B006
+    return made(generation={"tokens_by_schedule": tokens}, policy=policy, draft=draft)
+
+
+def _measured(ms: float | None) -> RunStatistics:
+    return made(policy={"alone_ms": AloneTimes(ms, 50.0)})
+
+
+_FEW = {"sync": 3, "off": 12}
+COMPARED = {
+    "a draft that paid": (made(), alone()),
+    "a small gain": (made(), alone(rate=14.4)),
+    "a small loss": (made(draft=None), alone(rate=15.6)),
+    **{f"a loss, and {ms} ms in the first text": (_measured(ms), alone(rate=16.0)) for ms in (None, 61, 64, 60, 65)},
+    "nothing was drafted": (made(draft={"drafted": 0}, policy={"alone_ms": AloneTimes(61.0, 50.0)}), alone(rate=16.0)),
+    "another text": (made(), alone(_OTHER)),
+    "another text, with rejection": (made(sampling=Sampling(0.5, 7, "rejection")), alone(_OTHER)),
+    "the end of another": (made(), alone(TOKENS[:4])),
+    "slower by the forecast": (_chose({"off": 15}, _forecast(9.0)), alone()),
+    "little to gain": (_chose(_FEW, _forecast(10.2)), alone()),
+    "known too late": (_chose(_FEW, _forecast(16.0)), alone()),
+    "given up too late": (_chose({"sync": 12, "off": 3}, _forecast(9.0)), alone()),
+    "not used": (_chose({"off": 15}, _forecast(9.0) | {"most_gain": 1.01}, None), alone()),
+    "not tried": (_chose({"off": 15}, {"forecast_tokens_per_s": {}, "schedule": OFF}), alone()),
+    "a draft that failed": (_chose({"off": 15}, _forecast(9.0), {"error": "out of memory"}), alone()),
+    "lookup": (made(generation=ALONE | {"tokens_per_s": 15.0}, draft=None, lookup=LOOKUP), alone()),
+    "as many by lookup": (made(lookup=replace(LOOKUP, accepted=7)), alone()),
+}
+
+
+def reports() -> str:
+    """All reports."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    for name, run in RUNS.items():
+        yield from (f"# {name}", render(run), "# -v", render_verbose(run), "")
+    yield "# Why a draft was not used"
+    for name, learned in NOT_USED.items():
+        yield f"{name}: {render(made(draft=None, policy=learned)).splitlines()[1]}"
+    yield from ("", "# Gains")
+    for name, run in GAINS.items():
+        yield f"{name}: {verdict(run)}"
+    yield from ("", "# Compared with the target alone")
+    for name, (run, again) in COMPARED.items():
+        yield from (f"# {name}", render_comparison(run, TOKENS, again, exact=False))
+    yield from ("# --exact", render_comparison(made(), TOKENS, alone(_OTHER), exact=True))
