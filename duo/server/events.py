@@ -17,9 +17,8 @@ from duo.errors import BusyError, ClosedError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.access import MAX_REQUESTS
 from duo.server.api_error import STOPPING, ApiError
+from duo.server.event_data import LeadState, QueueState, ScheduleState, Spans, TextReader, lead_state, schedule_state
 from duo.server.generation_service import EventStream, GenerationService
-from duo.server.progress import Spans, TextReader
-from duo.server.state import LeadState, QueueState, ScheduleState, back_states, draft_state, model_state, schedule_state
 from duo.spec.policy import Policy
 
 MAX_SUBSCRIBERS = min(16, MAX_REQUESTS // 4)  # they are requests in progress, which others need as well
@@ -188,17 +187,11 @@ class LiveEvents:
                 self._schedule = schedule_state(policy)
 
     def _read_state(self) -> LeadState:
-        engine = self._service.loaded
+        engine, n_texts = self._service.loaded, self._service.n_texts
+        queue = QueueState(min(1, n_texts), max(0, n_texts - 1), self._service.n_queue)
         slot = engine.slot if engine is not None else None
-        n_texts = self._service.n_texts
-        return LeadState(
-            model=model_state(slot, self._name()) if slot is not None else None,
-            draft=draft_state(slot) if slot is not None else None,
-            lookup=slot is not None and slot.looks_up,
-            backs=back_states(self._drafts.connected),
-            queue=QueueState(min(1, n_texts), max(0, n_texts - 1), self._service.n_queue),
-            schedule=self._schedule,
-        )
+        name = self._name() if engine is not None else ""
+        return lead_state(slot, name, self._drafts.connected, queue, self._schedule)
 
     def _send(self, data: bytes, *, may_drop: bool = False) -> None:
         for subscriber in self._subscribers.copy():

@@ -19,7 +19,7 @@ from duo.errors import BusyError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.generation_request import GenerationRequest
-from duo.server.metrics import ServerMetrics
+from duo.server.prometheus import ServerMetrics
 from duo.server.response_formatter import ResponseFormatter
 from duo.spec.types import Step
 

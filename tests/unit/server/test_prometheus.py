@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from duo.engine.metrics import Metrics
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.lead import Lead
-from duo.server.metrics import ServerMetrics
+from duo.server.prometheus import ServerMetrics
 from tests.scripted import N_STEP, TEXT
 
 

@@ -1,16 +1,105 @@
-"""Progress: the events about one text, from what its generation records."""
+"""The data of events: what the lead is and does now, and how far its texts are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from duo.engine.metrics import Totals
+from duo.engine.metrics import SHARED, TRANSLATED, Totals
 from duo.engine.records import Event
-from duo.engine.slot import TextRequest
+from duo.engine.slot import Slot, TextRequest
 from duo.engine.statistics import CandidateTotals
+from duo.link.remote_draft import RemoteDraft
 from duo.spec.policy import Policy
+
+
+class ModelState(msgspec.Struct):
+    """The target; size in bytes."""
+
+    name: str
+    description: str
+    n_ctx: int
+    size: int
+
+
+class DraftState(msgspec.Struct):
+    """The local draft; vocabulary: shared or translated."""
+
+    name: str
+    vocabulary: str
+
+
+class BackState(msgspec.Struct):
+    """A remote draft that is connected; its candidates since it connected. null: not measured yet."""
+
+    id: int
+    name: str
+    model: str
+    in_use: bool
+    round_trip_ms: float | None
+    verified: int
+    accepted: int
+
+
+class QueueState(msgspec.Struct):
+    """Texts."""
+
+    running: int
+    waiting: int
+    limit: int
+
+
+class ScheduleState(msgspec.Struct):
+    """The schedule, and the reason for its last change; an empty reason: it has not changed in this text."""
+
+    now: str
+    at_token: int
+    reason: str
+
+
+class LeadState(msgspec.Struct):
+    """What the lead is and does. model: null while it is loading; schedule: null before the first text."""
+
+    model: ModelState | None
+    draft: DraftState | None
+    lookup: bool
+    backs: list[BackState]
+    queue: QueueState
+    schedule: ScheduleState | None
+
+
+def lead_state(
+    slot: Slot | None,
+    name: str,
+    backs: Sequence[RemoteDraft],
+    queue: QueueState,
+    schedule: ScheduleState | None,
+) -> LeadState:
+    """The state of a lead. `slot`: None while the model is loading. `name`: the model's for clients."""
+    model = draft = None
+    if slot is not None:
+        model = ModelState(name, slot.target.description, slot.n_ctx, slot.target.n_bytes)
+        if slot.draft_model is not None:
+            draft = DraftState(slot.draft_model.path.stem, SHARED if slot.translation is None else TRANSLATED)
+    found = [
+        BackState(
+            back.number, back.name, back.model, back.is_working, round(1000 * back.policy.latency_s, 3) or None,
+            back.n_verified, back.n_accepted,
+        )
+        for back in backs
+    ]  # fmt: skip
+    return LeadState(model, draft, slot is not None and slot.looks_up, found, queue, schedule)
+
+
+def schedule_state(policy: Policy) -> ScheduleState:
+    """What a policy decided last. Any thread may call this: the list of changes only grows, or is replaced."""
+    changes = policy.chooser.changes
+    if not changes:
+        return ScheduleState(policy.schedule.value, 0, "")
+    last = changes[-1]
+    return ScheduleState(policy.schedule.value, last.n_tokens, last.reason)
 
 
 class TextBegins(msgspec.Struct, tag_field="state", tag="begins"):

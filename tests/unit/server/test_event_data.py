@@ -1,19 +1,22 @@
-"""What the events say about a text: counts, rates and spans, read piece by piece."""
+"""What the events say about a lead and its texts."""
 
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from duo.config import GenerationConfig
 from duo.engine.records import StepRecord
-from duo.engine.slot import TextRequest
-from duo.server.progress import TextReader
+from duo.engine.slot import Slot, TextRequest
+from duo.server.event_data import QueueState, TextReader, lead_state, schedule_state
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Change, Schedule
 from duo.spec.types import Source
+from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
 
 START = 1000.0  # of the lead
 
@@ -78,3 +81,41 @@ def test_spans_are_read_once_and_none_from_before_the_subscriber_but_all_steps_c
     assert spans == [("target", "prompt", 2000.0, 3125.0, 4), ("remote draft", "draft", 3000.0, 3250.0, 1)]
     assert reader.read() == []
     assert reader.progress(None).tokens == 3
+
+
+def test_the_state_of_a_lead() -> None:
+    slot: Any = ScriptedSlot()
+    queue, backs = QueueState(1, 2, 64), []
+    for number, latency_s, counts in ((1, 0.0125, (9, 7)), (2, 0.0, (0, 0))):
+        policy = Policy(4, 4, remote=True)
+        if latency_s:
+            policy.learn_latency(latency_s)
+        counted = dict(zip(("n_verified", "n_accepted"), counts, strict=True))
+        backs.append(SimpleNamespace(
+            number=number, name=f"b{number} at c", model="b", is_working=number == 1, policy=policy, **counted
+        ))  # fmt: skip
+    policy = Policy(4, 4)
+    policy.begin(10)
+    assert msgspec.to_builtins(schedule_state(policy)) == {"now": "off", "at_token": 0, "reason": ""}
+    policy.chooser.changes += [Change(5, Schedule.SYNC, "earlier"), Change(20, Schedule.ASYNC, "better")]
+    policy.chooser.now = Schedule.ASYNC
+    found = lead_state(cast(Slot, slot), "mine", cast(Any, backs), queue, schedule_state(policy))
+    assert msgspec.to_builtins(found) == {
+        "model": {"name": "mine", "description": "scripted 12K F16", "n_ctx": N_CTX, "size": 67890},
+        "draft": None,
+        "lookup": slot.looks_up,
+        "backs": [
+            {"id": 1, "name": "b1 at c", "model": "b", "in_use": True, "round_trip_ms": 12.5, "verified": 9,
+             "accepted": 7},
+            {"id": 2, "name": "b2 at c", "model": "b", "in_use": False, "round_trip_ms": None, "verified": 0,
+             "accepted": 0},
+        ],
+        "queue": {"running": 1, "waiting": 2, "limit": 64},
+        "schedule": {"now": "async", "at_token": 20, "reason": "better"},
+    }  # fmt: skip
+    slot.draft_model = ScriptedModel()
+    for slot.translation, vocabulary in ((None, "shared"), (object(), "translated")):
+        found = lead_state(cast(Slot, slot), "mine", (), queue, None)
+        assert msgspec.to_builtins(found.draft) == {"name": "scripted", "vocabulary": vocabulary}
+    found = lead_state(None, "", (), queue, None)
+    assert (found.model, found.draft, found.lookup) == (None, None, False)
