@@ -16,7 +16,7 @@ T = TypeVar("T")
 PAUSE_S = 0.05
 
 
-class Items(Generic[T]):
+class InterruptibleQueue(Generic[T]):
     """A queue from a working thread to an iterating one, whose waits can be interrupted by signals."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Background(Generic[T]):
     """
 
     def __init__(self, work: Callable[[Callable[[T], None], threading.Event], None], name: str) -> None:
-        self.items: Items[T] = Items()
+        self.items: InterruptibleQueue[T] = InterruptibleQueue()
         self._work = work
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)

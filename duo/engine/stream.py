@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from duo.engine.background import PAUSE_S, Items
+from duo.engine.background import PAUSE_S, InterruptibleQueue
 from duo.engine.slot import TextRequest
 from duo.engine.statistics import Statistics
 from duo.spec.types import Step, TokenLogprobs
@@ -33,7 +33,7 @@ class Stream:
     request: TextRequest
 
     def __init__(self, cancel: Callable[[TextRequest], None]) -> None:
-        self.items: Items[Step] = Items()
+        self.items: InterruptibleQueue[Step] = InterruptibleQueue()
         self._cancel = cancel
         self._steps = iter(self.items)
 

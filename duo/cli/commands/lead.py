@@ -13,7 +13,7 @@ from duo.cli.terminal.console import say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.writer import TextWriter, marks_tokens
-from duo.engine.background import Items
+from duo.engine.background import InterruptibleQueue
 from duo.engine.engine import Engine
 from duo.engine.slot import TextRequest
 from duo.errors import UsageError
@@ -37,7 +37,7 @@ def lead(options: LeadOptions) -> int:
         )
     marks = marks_tokens(options.color)
     shows = options.print != "none"
-    shown: Items[Step | TextRequest] = Items()
+    shown: InterruptibleQueue[Step | TextRequest] = InterruptibleQueue()
 
     def show(event: Step | TextRequest) -> None:
         # A terminal may be stopped: then steps are dropped.
@@ -100,7 +100,7 @@ def _addresses(url: str, machine: str) -> tuple[str, str]:
     return url, ""
 
 
-def _show(shown: Items[Step | TextRequest], writer: TextWriter) -> None:
+def _show(shown: InterruptibleQueue[Step | TextRequest], writer: TextWriter) -> None:
     """Print texts until the first signal."""
     for event in shown:
         with suppress(OSError):  # stdout was closed; clients are served all the same

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from duo.engine.background import Background, Items
+from duo.engine.background import Background, InterruptibleQueue
 
 Put = Callable[[int], None]
 
@@ -54,7 +54,7 @@ def test_the_end_of_the_block_stops_and_joins_the_work() -> None:
 
 def test_the_end_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duo.engine.background.PAUSE_S", 90)
-    items: Items[int] = Items()
+    items: InterruptibleQueue[int] = InterruptibleQueue()
     items.put(1)
     found, taken = [], threading.Event()
 
@@ -72,7 +72,7 @@ def test_the_end_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_first_error_of_several_ends_is_raised() -> None:
-    items: Items[int] = Items()
+    items: InterruptibleQueue[int] = InterruptibleQueue()
     items.put(1)
     items.end(KeyError("first"))
     items.end(ValueError("second"))
