@@ -181,20 +181,6 @@ def test_a_draft_with_another_vocabulary_is_scored_on_the_targets_tokens(pair: P
     assert ratio == pytest.approx((16 + 11) / (16 + 7)), "letters for each token that the draft was told, and a prior"
 
 
-def test_after_a_wrong_prediction_what_was_drafted_after_it_does_not_count(pair: Pair) -> None:
-    class Longer(Digits):
-        target, draft = Words(*"abcdefgh"), Words("abcd", "efgh", *"hgfedcba")
-
-    pair.draft.choose = lambda prefix: Longer.draft.of("efgh" if prefix[-1] == Longer.draft.of("abcd")[0] else "abcd")[
-        0
-    ]
-    pair.draft.n_vocab = Longer.draft.n_vocab
-    for text, expected in (("abcde", [True] * 5), ("abhd", [True, True, False, False])):
-        tokens = Longer.target.fragment(text.encode())
-        scores, _ = pair.meter.score(Longer.target.of("h"), tokens, 1, cast("Translation", Longer()))
-        assert [right for _, right in scores] == expected
-
-
 # Ends
 
 

@@ -122,15 +122,6 @@ def test_a_tolerant_one_uses_disturbed_times_when_the_rest_of_the_time_is_needed
     assert 15 < int(most) <= math.ceil(limit_s - 2 * expected_s)
 
 
-def test_a_tolerant_one_does_not_use_disturbed_times_if_there_are_others(machine: Machine) -> None:
-    machine.begin(tolerant=True)
-    machine.announce()
-    begin = machine.clock.now + 1
-    machine.busy = lambda now: begin < now < begin + 8
-    assert machine.times() == pytest.approx(EXPECTED)
-    assert machine.meter.doubts == ""
-
-
 def test_times_that_vary_too_much_are_no_result(machine: Machine) -> None:
     machine.announce()
     speeds = iter(range(10**6))

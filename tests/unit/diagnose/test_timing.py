@@ -79,12 +79,3 @@ def test_a_contradiction_that_remains_is_refused() -> None:
             each.times = 3 * [seconds]
     with pytest.raises(MeasurementError, match="contradict each other"):
         doubt([found])
-
-
-def test_a_larger_batch_may_be_faster_than_a_smaller_one_of_several() -> None:
-    """Kernels for four tokens exist; it is measured twice, though."""
-    found = group(ALONE, {1: 1.0, 3: 10.0, 4: 8.0})
-    assert doubt([found])
-    for each, seconds in zip(found.series, (1.0, 10.0, 8.0), strict=True):
-        each.times = 3 * [seconds]
-    assert not doubt([found])

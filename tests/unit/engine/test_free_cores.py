@@ -94,41 +94,6 @@ def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytes
     assert is_busy(0.3, 20)
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int | None]:
-    """What is found if so many threads run at each look, one of them this one."""
-
-    def look(*running: int | str, n_cpus: int = 2, quota: float | None = None) -> int | None:
-        contents = iter(running)
-        path = tmp_path / "loadavg"
-
-        def show(_: float = 0.0) -> None:
-            path.write_text(f"0.50 0.40 0.30 {next(contents, 9)}/123 4567\n")
-
-        show()
-        monkeypatch.setattr(free_cores, "_LOADAVG", path)
-        monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(n_cpus)))
-        monkeypatch.setattr(free_cores, "cpu_quota", lambda: quota)
-        monkeypatch.setattr(free_cores, "os", SimpleNamespace(cpu_count=lambda: 2))
-        monkeypatch.setattr(free_cores, "time", SimpleNamespace(sleep=show))
-        return waiting_threads()
-
-    return look
-
-
-def test_threads_that_want_to_compute_right_now(looks: Callable[..., int | None]) -> None:
-    assert looks(1) == 0
-    assert looks(3, 3, 3, 3) == 2
-    assert looks(3, 4, 2, 3) == 1, "one computes for a moment"
-    assert looks(5, 1) == 0
-
-
-def test_what_runs_on_other_processors_is_not_known(looks: Callable[..., int | None]) -> None:
-    assert looks(3, 3, 3, 3, n_cpus=1) is None
-    assert looks(3, 3, 3, 3, quota=1.5) is None
-    assert looks("x") is None
-
-
 # When it is read, and whether the threads follow
 
 
@@ -186,24 +151,6 @@ def test_the_load_is_read_while_decoding_but_not_at_every_decode(system: System)
     system.n_others = 0.0
     assert system.decode(cores, 16) == 0
     assert cores.fewest == 1
-
-
-def test_a_text_that_follows_at_once_continues_with_what_is_known(system: System) -> None:
-    cores = system.cores()
-    system.n_waiting = 1
-    system.pass_time(0.5)
-    cores.begin()
-    assert (cores.limit, system.n_looks) == (0, 1)
-    system.pass_time(60)
-    cores.begin()
-    assert (cores.limit, system.n_looks) == (1, 2)
-
-
-def test_without_figures_of_the_system_the_times_tell(system: System) -> None:
-    system.n_others = system.n_waiting = None
-    cores = system.cores()
-    assert system.decode(cores, 20) == 0
-    assert system.decode(cores, 4, seconds=0.5) == 1
 
 
 def test_numbers_that_the_user_has_chosen_stay(system: System) -> None:
@@ -283,16 +230,6 @@ def test_beside_little_load_the_times_decide() -> None:
         assert cores.n == n
 
 
-def test_fewer_cores_that_were_slower_are_tried_again_beside_more_load() -> None:
-    cores = make()
-    for _ in range(20):
-        read(cores, 0.4, READ_S)
-        decode(cores, 4, lambda n: 0.05 / n)
-    assert cores.n == 2
-    assert read(cores, 0.6, 2.0) == 2, "about the same"
-    assert read(cores, 1.0, 0.4) == 1
-
-
 # It does not
 
 
@@ -316,3 +253,32 @@ def test_without_other_programs_nothing_is_tried() -> None:
     for i in range(400):  # a decode takes twice as long now and then, and more and more tokens precede
         cores.decoded(1 + i % 3, (0.1 + i / 2000) * (2 if i % 10 == 0 else 1))
         assert cores.n == 2
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int | None]:
+    """What is found if so many threads run at each look, one of them this one."""
+
+    def look(*running: int | str, n_cpus: int = 2, quota: float | None = None) -> int | None:
+        contents = iter(running)
+        path = tmp_path / "loadavg"
+
+        def show(_: float = 0.0) -> None:
+            path.write_text(f"0.50 0.40 0.30 {next(contents, 9)}/123 4567\n")
+
+        show()
+        monkeypatch.setattr(free_cores, "_LOADAVG", path)
+        monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(n_cpus)))
+        monkeypatch.setattr(free_cores, "cpu_quota", lambda: quota)
+        monkeypatch.setattr(free_cores, "os", SimpleNamespace(cpu_count=lambda: 2))
+        monkeypatch.setattr(free_cores, "time", SimpleNamespace(sleep=show))
+        return waiting_threads()
+
+    return look
+
+
+def test_threads_that_want_to_compute_right_now(looks: Callable[..., int | None]) -> None:
+    assert looks(1) == 0
+    assert looks(3, 3, 3, 3) == 2
+    assert looks(3, 4, 2, 3) == 1, "one computes for a moment"
+    assert looks(5, 1) == 0

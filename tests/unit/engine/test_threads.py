@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duo.config import EngineConfig, ThreadConfig
-from duo.engine.threads import check_threads, follows_cores, kept_threads, require_threads, tuned_threads, within
+from duo.engine.threads import check_threads, kept_threads, require_threads, tuned_threads, within
 from duo.errors import UsageError
 from tests.fakes import THREADS
 
@@ -87,12 +87,3 @@ def config(target: int, beside: tuple[int, int], draft: tuple[int, ...] = (1,)) 
 def test_threads_within_the_free_cores(threads: ThreadConfig, n_cores: int, expected: ThreadConfig) -> None:
     assert within(threads, n_cores) == expected
     assert within(threads, 0) == threads
-
-
-def test_only_numbers_that_nobody_has_chosen_follow_the_free_cores() -> None:
-    assert follows_cores(EngineConfig())
-    for given in (
-        {"n_threads": 2}, {"n_threads_batch": 2}, {"draft_n_threads": 1}, {"cpu_range": "0-1"},
-        {"draft_cpu_range": "0-0"},
-    ):  # fmt: skip
-        assert not follows_cores(EngineConfig(**given))

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from duo.cli import remedies
 from duo.llama import devices
 from duo.llama.build import GPU_BACKENDS, built_gpu_backends, hiding_variables
 from tests.command import ROOT
@@ -49,9 +48,3 @@ def test_each_back_end_has_its_own_variables(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_document_has_every_variable() -> None:
     document = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
     assert [name for name in sorted(ALL_VARIABLES) if f"`{name}`" not in document] == []
-
-
-def test_each_back_end_is_kept_by_the_next_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remedies, "_checkout", lambda: None)
-    for name in GPU_BACKENDS:
-        assert remedies.build_with("RPC", backends=[name]).count("-DGGML_") == 2, name

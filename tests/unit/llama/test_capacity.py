@@ -82,13 +82,6 @@ def test_a_driver_that_does_not_report_what_is_used() -> None:
         check(on_devices((8 * MIB, 8 * MIB)), 1024)  # of which the weights take 5
 
 
-def test_the_layers_on_the_host_count_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "available_bytes", lambda: MIB)
-    with pytest.raises(MemoryLimitError, match="use a smaller n_ctx"):
-        check(on_devices((100 * MIB, 200 * MIB), n_offloaded=2), 1024)
-    check(on_devices((100 * MIB, 200 * MIB)), 1024)
-
-
 def test_a_cache_larger_than_a_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_can_hold", lambda _device, _kind, _width, n_rows: n_rows <= 1300)
     check(on_devices((1 << 40, 1 << 41)), 1280)

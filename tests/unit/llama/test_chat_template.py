@@ -52,12 +52,6 @@ def test_what_templates_expect(source: str, expected: str) -> None:
     assert prompt(source) == expected
 
 
-def test_options_are_variables_but_replace_nothing() -> None:
-    assert prompt("{{ deep.x[0] }}{{ messages | length }}", deep={"x": [5]}) == "51"
-    template = ChatTemplate("{{ bos_token }}{{ messages | length }}", bos="<s>")
-    assert template.render([USER], options={"bos_token": "!", "messages": []}) == "<s>1"
-
-
 @pytest.mark.parametrize(
     ("source", "said"),
     [

@@ -71,14 +71,6 @@ def test_close_waits_for_all_users(handle: Handle, freed: list[object], pool: Th
     assert freed == ["pointer"]
 
 
-def test_close_inside_use_frees_at_its_end(handle: Handle, freed: list[object]) -> None:
-    with handle.use():
-        with handle.use():
-            handle.close()
-        assert (freed, handle.closed) == ([], False)
-    assert (freed, handle.closed) == (["pointer"], True)
-
-
 def test_a_parent_waits_for_the_users_of_its_children(
     handle: Handle, freed: list[object], pool: ThreadPoolExecutor
 ) -> None:

@@ -11,9 +11,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from duo.config import SamplingConfig
 from duo.spec import filters
-from duo.spec.sampling import Chain
 from duo.spec.types import Logits, TokenIds
 
 TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -76,19 +74,3 @@ def test_penalties_agree_with_llama_cpp() -> None:
     _, left = filters.penalties(np.arange(n), logits, text[-5:], repeat=1.3, frequency=0.2, presence=0.4)
     assert np.allclose(left, expected, rtol=1e-6)
     assert (logits == random_logits(1, n)).all(), "the logits are not modified"
-
-
-def test_the_default_chain_agrees_with_llama_cpp() -> None:
-    for seed in range(10):
-        logits = random_logits(seed, 20_000)
-        samplers = [
-            llama_cpp.llama_sampler_init_top_k(40),
-            llama_cpp.llama_sampler_init_top_p(0.95, 0),
-            llama_cpp.llama_sampler_init_min_p(0.05, 0),
-            llama_cpp.llama_sampler_init_temp(0.8),
-        ]
-        expected, expected_left = apply(samplers, logits)
-        found = Chain(SamplingConfig(temp=0.8)).distribution(logits, ())
-        assert found.ids.tolist() == expected.tolist()
-        weights = np.exp(expected_left.astype(np.float64))
-        assert found.probabilities == pytest.approx(weights / weights.sum(), rel=1e-4)

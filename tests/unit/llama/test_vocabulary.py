@@ -43,15 +43,6 @@ def test_a_long_text_is_tokenised_on_a_stack_of_its_own(bpe: Model, monkeypatch:
     assert threading.stack_size() == 0
 
 
-def test_tags_are_part_of_the_text_and_other_special_tokens_are_not(tmp_path: Path) -> None:
-    tags = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-    path = tiny_llama(tmp_path / "tags.gguf", words=("▁",), control=("<|im_start|>", *tags))
-    with closing(Model(ModelConfig(path), vocabulary_only=True)) as model:
-        special = range(260, 265)
-        assert model.spelling(special) == b"<|im_start|>" + "".join(tags).encode()
-        assert [model.piece(token) for token in special] == [b"", *(tag.encode() for tag in tags)]
-
-
 def test_a_text_that_is_not_unicode_is_refused(words: Model) -> None:
     with pytest.raises(PromptError, match=r"^the prompt is not text: .*surrogates"):
         words.tokenize(LONG + "\udfff")
@@ -112,3 +103,12 @@ def test_a_token_that_is_not_in_the_vocabulary(words: Model, token: int) -> None
     for act in (words.piece, lambda one: words.spelling([one]), lambda one: words.prompt_text([one])):
         with pytest.raises(PromptError, match=f"no token {token} in a vocabulary of"):
             act(token)
+
+
+def test_tags_are_part_of_the_text_and_other_special_tokens_are_not(tmp_path: Path) -> None:
+    tags = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    path = tiny_llama(tmp_path / "tags.gguf", words=("▁",), control=("<|im_start|>", *tags))
+    with closing(Model(ModelConfig(path), vocabulary_only=True)) as model:
+        special = range(260, 265)
+        assert model.spelling(special) == b"<|im_start|>" + "".join(tags).encode()
+        assert [model.piece(token) for token in special] == [b"", *(tag.encode() for tag in tags)]

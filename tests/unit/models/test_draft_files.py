@@ -57,16 +57,6 @@ def test_what_is_given_comes_first_and_in_folders_the_smallest(tmp_path: Path, p
     assert found(tmp_path) == ["hub/models--a--b/snapshots/1/x.gguf", "cache/demo/demo.gguf"]
 
 
-def test_in_a_folder_what_is_more_than_half_the_target_does_not_count(tmp_path: Path, put: Callable[..., Path]) -> None:
-    put("some/half.gguf", TARGET_BYTES // 2)
-    for i in (1, 2, 3):
-        put(f"some/split-{i:05d}-of-00003.gguf", 200)
-    put("some/more.gguf", TARGET_BYTES // 2 + 1)
-    put("large/more.gguf", TARGET_BYTES)
-    assert found(tmp_path, "some") == ["some/half.gguf"]
-    assert found(tmp_path, "large") == ["large"], "so that it is said"
-
-
 def test_a_file_with_several_links_counts_once_and_the_target_never(tmp_path: Path, put: Callable[..., Path]) -> None:
     put("blobs/1")
     for name in ("hub/a.gguf", "hub/b.gguf"):

@@ -185,7 +185,7 @@ NO_MATCH = "ERROR: No matching distribution found for x==1"
         ([], "pip exited with status 3"),
     ],
 )
-def testpip_failure(output: list[str], reason: str) -> None:
+def test_what_pip_says(output: list[str], reason: str) -> None:
     assert pip_failure(output, 3) == reason
 
 

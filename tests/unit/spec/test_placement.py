@@ -104,13 +104,6 @@ def test_splits_over_two_devices(
     assert layers(found) == (sum(target_split), sum(draft_split))
 
 
-def test_devices_of_one_model_only_and_of_both() -> None:
-    assert layers(place(TARGET, DRAFT, rooms(5000, names="R"), rooms(950))) == (5, 5)
-    shared = place(TARGET, DRAFT, rooms(11_550, 0, names="RA"), rooms(11_550, names="R"))
-    assert (shared.target.tensor_split, shared.draft.tensor_split) == ((11, 0), (5,))
-    assert place(TARGET, DRAFT, rooms(11_549, 0, names="RA"), rooms(11_549, names="R")) != shared
-
-
 def test_fill_counts_layers_from_the_last_and_spreads_what_does_not_fit() -> None:
     model = Footprint((500 * M, 10 * M, 20 * M, 30 * M), 40 * M, (1 * M, 2 * M, 3 * M, 4 * M), 5 * M)
     assert fill(model, rooms(78)).n_gpu_layers == 1
@@ -188,14 +181,6 @@ def test_no_device_exceeds_its_room(
         for room, n_bytes in zip(own, taken(model, layout.tensor_split), strict=True):
             used[room.name] += n_bytes
     assert all(n_bytes <= size[name] - MARGIN for name, n_bytes in used.items())
-
-
-@given(models(), models(), st.integers(0, 100))
-def test_models_that_fit_completely_are_placed_completely(target: Footprint, draft: Footprint, spare: int) -> None:
-    every = [len(target.layers) + 1], [len(draft.layers) + 1]
-    room = [Room("A", MARGIN + taken(target, every[0])[0] + taken(draft, every[1])[0] + spare)]
-    placement = place(target, draft, room, room)
-    assert layers(placement) == (*every[0], *every[1])
 
 
 @given(models(), devices(), st.one_of(st.none(), st.integers(0, 8)))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.translation import SURE
 from tests.tokenizers import Words
 from tests.translating import Translating
 
@@ -91,12 +90,6 @@ def test_the_confidence_is_the_lowest_of_the_drafted_tokens_that_begin_within() 
     assert bench.pending == [(0, 2.0), (1, 7.0), (2, 5.0)]
 
 
-def test_a_target_token_in_which_no_drafted_token_begins_is_sure() -> None:
-    bench = Bench(Words(" inter", "national"))
-    bench.write(" international", confidence=3.0, tentative=True)
-    assert bench.pending == [(0, 3.0), (1, SURE)]
-
-
 @pytest.mark.parametrize("token", [DRAFT.end, DRAFT.special])
 def test_the_end_of_the_draft_is_that_of_the_target(token: int) -> None:
     bench = Bench()
@@ -116,18 +109,6 @@ def test_a_character_is_offered_when_it_is_complete() -> None:
 
 
 # Towards the draft
-
-
-def test_drafted_tokens_are_kept_while_the_text_agrees() -> None:
-    bench = Bench()
-    bench.write(" ca", "t", " s", "at")
-    bench.say(" c")
-    assert bench.told == []
-    bench.say("at")
-    assert bench.told == [b" ca", b"t"]
-    bench.say(" sat")
-    assert bench.told == [b" ca", b"t", b" s", b"at"]
-    assert bench.translator.n_retold == 0
 
 
 def test_after_a_contradiction_the_last_word_is_tokenised_again() -> None:
@@ -151,14 +132,6 @@ def test_text_far_back_is_not_tokenised_again() -> None:
         bench.say("x")
     assert max(map(len, asked)) <= 66
     assert bench.tokens == bench.draft.of(*"x" * 200)
-
-
-def test_an_incomplete_character_is_held_back() -> None:
-    bench = Bench()
-    bench.say(" the", b"\xe6", b"\x97")
-    assert bench.told == [b" the"]
-    bench.say(b"\xa5")
-    assert b"".join(bench.told) == " the日".encode()
 
 
 def test_characters_that_the_draft_lacks_are_left_out() -> None:
