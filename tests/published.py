@@ -34,9 +34,7 @@ class Shape:
 
 
 LLAMA_70B = Shape("llama", 80, 8192, 28672, 64, 8, 128256)
-LLAMA_1B = Shape("llama", 16, 2048, 8192, 32, 8, 128256, n_embd_head=64, tied=True)  # Llama 3.2
 QWEN_32B = Shape("qwen2", 64, 5120, 27648, 40, 8, 152064, biases=True)  # Qwen2.5 and R1-Distill-Qwen
-QWEN_500M = Shape("qwen2", 24, 896, 4864, 14, 2, 151936, n_embd_head=64, biases=True, tied=True)
 COMMAND_R = Shape("command-r", 40, 8192, 22528, 64, 64, 256000, ffn_norm=False, tied=True)
 
 

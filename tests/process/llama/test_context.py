@@ -134,27 +134,6 @@ def test_the_first_decode_of_a_size_on_a_device_is_marked(
 # Branches
 
 
-def test_a_branch_has_the_logits_of_the_same_text_in_another_context(
-    model: Model, make: Callable[..., Context]
-) -> None:
-    """But for the order of the cells, in which attention adds them up."""
-    context, other, text = make(n_branches=3), make(n_branches=3), tokens(model, 20)
-    for each in (context, other):
-        each.decode(text)
-    context.branch(1, 20)
-    context.branch(2, 15)
-    rows = context.decode_each([(1, 50), (0, 60), (2, 70)]).copy()
-    for row, beginning, token in zip(rows, (20, 20, 15), (50, 60, 70), strict=True):
-        other.rollback(0)
-        other.decode(text)
-        other.rollback(beginning)
-        for sequence in (1, 2):
-            other.branch(sequence, beginning)
-        alike = other.decode_each([(0, token), (1, token), (2, token)])
-        assert np.abs(alike - row).max() < np.abs(rows[0] - rows[1]).max() / 4
-    assert context.n_past == 21
-
-
 def test_a_branch_becomes_the_text(model: Model, make: Callable[..., Context]) -> None:
     context, other, text = make(n_branches=2), make(), tokens(model, 20)
     context.decode(text)

@@ -68,14 +68,6 @@ def test_what_a_grammar_allows(model: Model) -> None:
     assert allowed(grammar, model) == {b""}, "the end"
 
 
-def test_a_token_by_its_name(model: Model) -> None:
-    """Which needs the model's vocabulary."""
-    grammar = Grammar(model, 'root ::= </s> "a"')
-    assert grammar.allows(model.eos) is False, "an end of the text that a grammar cannot go on after"
-    with pytest.raises(UsageError, match="invalid token '<nonsense>'"):
-        Grammar(model, "root ::= <nonsense>")
-
-
 INVALID = {
     " ": "it is empty",
     'root ::= "a\0"': "a NUL",

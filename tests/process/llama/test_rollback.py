@@ -94,11 +94,6 @@ def test_more_than_is_kept_is_refused(hybrid: Make, batches: list[int], n_back: 
     assert (context.decode(TEXT[n_past : n_past + 3]) == expected_row).all(), "it is as if nothing had been asked"
 
 
-@pytest.mark.parametrize(("n_outputs_max", "exact", "kept"), [(1, 0, 0), (1, 1, 1), (2, 1, 1), (5, 0, 4), (300, 0, 6)])
-def test_the_state_is_kept_only_as_often_as_needed(hybrid: Make, n_outputs_max: int, exact: int, kept: int) -> None:
-    assert hybrid(n_outputs_max, exact=bool(exact)).n_rollback == kept
-
-
 @pytest.mark.parametrize("n_outputs_max", [2, 9, 300])
 @pytest.mark.parametrize("n_ctx", [2, 8, 512])
 def test_the_probe_rolls_back_all_that_is_granted(hybrid: Make, n_outputs_max: int, n_ctx: int) -> None:

