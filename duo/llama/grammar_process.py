@@ -19,7 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,7 +68,19 @@ class GrammarProcess(Handle):
         with model.use():
             try:
                 self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - what it writes to standard error
-                process = _start(command, self._log)
+                try:
+                    process = subprocess.Popen(
+                        command,
+                        bufsize=0,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=self._log,
+                        env=os.environ | _ENVIRONMENT,
+                        start_new_session=True,  # Ctrl-C is for this process
+                    )
+                except OSError:
+                    self._log.close()
+                    raise
             except OSError as error:
                 raise BusyError(f"the process that applies the grammar cannot be started: {error.strerror}") from None
             # Idle, it must not keep the model alive, but close before it.
@@ -151,22 +163,6 @@ class GrammarProcess(Handle):
         self._log.seek(0)
         self._log.truncate()
         return text.splitlines()
-
-
-def _start(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    with ExitStack() as stack:
-        stack.callback(log.close)
-        process = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=os.environ | _ENVIRONMENT,
-            start_new_session=True,  # Ctrl-C is for this process
-        )
-        stack.pop_all()
-    return process
 
 
 def _end(log: IO[bytes], process: subprocess.Popen[bytes]) -> None:

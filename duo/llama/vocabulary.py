@@ -7,7 +7,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -285,21 +285,14 @@ class Vocabulary(Handle):
 
 def on_large_stack(n_bytes: int, work: Callable[[], T]) -> T:
     """The result of `work`, run on a thread with a stack of `n_bytes`. Raises what it raises, or MemoryError."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # raised by result()
-            future.set_exception(error)
-
-    with _stack_size:
-        before = threading.stack_size()
-        try:
-            threading.stack_size(-(-n_bytes // _PAGE) * _PAGE)
-            threading.Thread(target=run, name="duo-stack").start()
-        except (RuntimeError, ValueError, OverflowError) as error:
-            raise MemoryError(f"no memory for a stack of {n_bytes} bytes") from error
-        finally:
-            threading.stack_size(before)
-    return future.result()
+    with ThreadPoolExecutor(1, "duo-stack") as pool:
+        with _stack_size:
+            before = threading.stack_size()
+            try:
+                threading.stack_size(-(-n_bytes // _PAGE) * _PAGE)
+                future = pool.submit(work)
+            except (RuntimeError, ValueError, OverflowError) as error:
+                raise MemoryError(f"no memory for a stack of {n_bytes} bytes") from error
+            finally:
+                threading.stack_size(before)
+        return future.result()

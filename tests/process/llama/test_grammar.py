@@ -15,7 +15,6 @@ import pytest
 import duo
 from duo.config import ModelConfig
 from duo.errors import BusyError, ClosedError, ModelError, UsageError
-from duo.llama import grammar_process
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from tests.gguf_files import tiny_llama
@@ -36,13 +35,13 @@ def model(tiny: Path) -> Iterator[Model]:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that are started."""
     found = []
-    start = grammar_process._start
+    start = subprocess.Popen
 
-    def record(*arguments: Any) -> subprocess.Popen[bytes]:
-        found.append(start(*arguments))
+    def record(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        found.append(start(*arguments, **options))
         return found[-1]
 
-    monkeypatch.setattr(grammar_process, "_start", record)
+    monkeypatch.setattr(subprocess, "Popen", record)
     return found
 
 
