@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from duo.config import ALL_LAYERS, DEMO, EngineConfig, ModelConfig, check_port
 from duo.engine.background import Background
+from duo.engine.cores import kept_threads
 from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.profile import find_profile
 from duo.engine.slot import Slot
-from duo.engine.threads import kept_threads
 from duo.engine.translated import Translation
 from duo.errors import ModelError, UsageError
 from duo.link.remote_drafts import RemoteDrafts

@@ -16,7 +16,8 @@ from duo.bench.server_peer import ServerPeer, server_command
 from duo.config import DraftConfig
 from duo.engine.engine import Engine
 from duo.engine.slot import Drafts
-from duo.llama.devices import CPU, gpus
+from duo.llama.build import CPU
+from duo.llama.devices import gpus
 from duo.llama.model import Model
 
 DEFAULT_N_MAX = 3  # llama.cpp's default, for limits that are auto

@@ -13,9 +13,9 @@ from duo.cli.remedies import CUDA, RPC, best_backend, build_with
 from duo.cli.terminal.console import warn
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
-from duo.llama.build import built_gpu_backends, hiding_variables
+from duo.llama.build import CPU, built_gpu_backends, hiding_variables
 from duo.llama.connections import resolved
-from duo.llama.devices import CPU, add_server, gpus, list_devices
+from duo.llama.devices import add_server, gpus, list_devices
 from duo.llama.library import supports_rpc
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from duo import __version__
 from duo.cli.remedies import LLAMA, tested_range, version_of
-from duo.diagnose.bandwidth import Bandwidth, measure_bandwidth
-from duo.diagnose.host import Host, read_host
+from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
 from duo.errors import UsageError
 from duo.llama import child

@@ -13,8 +13,8 @@ from duo.cli.options.engine import EngineOptions, GenerationOptions
 from duo.cli.options.secrets import back_token
 from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
+from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
-from duo.engine.threads import plan_threads
 from duo.errors import UsageError
 from duo.llama.model import Model
 from duo.loading import load

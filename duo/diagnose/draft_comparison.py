@@ -15,7 +15,7 @@ from duo.config import EngineConfig
 from duo.diagnose.measure import Meter, learn_scores
 from duo.diagnose.target_meter import SIZES, Progress, TargetMeter
 from duo.engine.contexts import draft_context, target_context
-from duo.engine.threads import ON_CPU, plan_threads
+from duo.engine.cores import ON_CPU, plan_threads
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import warm_up
 from duo.errors import ModelError, PromptError

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
 from duo.errors import PromptError
+from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.devices import CPU
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX

@@ -1,14 +1,25 @@
-"""The cores that this process may use, and how the models share them."""
+"""The cores that this process may use, and the number of threads of each model in each schedule."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from duo.config import MAX_THREADS
+from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
+from duo.llama.build import CPU
+from duo.spec.costs import whole
 
+log = logging.getLogger("duo.engine")
+
+Places = frozenset[str]
+ON_CPU: Places = frozenset((CPU,))
 _MAX_DIGITS = 40  # of a range; Python refuses to convert thousands
 _CPUS = Path("/sys/devices/system/cpu")
 
@@ -76,3 +87,124 @@ def cpu_quota() -> float | None:
         return int(quota) / int(period)
     except (OSError, ValueError):  # "max": no limit
         return None
+
+
+# Threads
+
+
+def plan_threads(
+    config: EngineConfig, *, drafting: bool, target_on: Places = ON_CPU, draft_on: Places = ON_CPU
+) -> ThreadConfig:
+    """Threads of both models in each schedule; each model is on its `Model.places`. Raises UsageError."""
+    own = parse_range(config.cpu_range) if config.cpu_range else None
+    draft_cores = parse_range(config.draft_cpu_range, "draft_cpu_range") if config.draft_cpu_range else None
+    cores = usable_cores()
+    target = config.n_threads or (min(cores, len(own)) if own else cores)
+    # A model on other devices needs one core to submit work to them.
+    asked = config.draft_n_threads or (None if CPU in draft_on else 1)
+    # A target that uses all cores when alone gives some to a concurrent draft.
+    beside = None if target >= cores and not config.draft_n_threads else target
+    if CPU not in target_on and not config.n_threads:
+        beside = 1
+    return ThreadConfig(
+        target,
+        config.n_threads_batch or target,
+        draft=(asked,) if asked else (1, cores) if cores > 1 else (1,),
+        beside=split_cores(beside if config.n_threads or own or CPU not in target_on else None, asked, cores)
+        if drafting
+        else (target, 1),
+        cores=own,
+        draft_cores=draft_cores or (own and allowed_cores()),
+        apart=not target_on & draft_on,
+    )
+
+
+def kept_threads(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of threads in a profile, as {"threads": …}; empty if there are none or they are damaged."""
+    try:
+        tuned = kept["threads"]
+        target, draft, beside = (tuned[name] for name in ("target", "draft", "beside"))
+        numbers = [whole(n) for n in (target, draft, *beside)]
+        if len(numbers) != 4 or min(numbers) < 1:
+            return {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return {"threads": {"target": target, "draft": draft, "beside": beside}}
+
+
+def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str, Any]) -> ThreadConfig:
+    """`threads` with the numbers stored in a profile, unless the user specified any or they are damaged."""
+    tuned = kept_threads(kept).get("threads")
+    if tuned is None or config.n_threads or config.draft_n_threads:
+        return threads
+    if max(tuned["target"], tuned["draft"], *tuned["beside"]) > usable_cores():
+        return threads
+    first, second = tuned["beside"]
+    return replace(threads, target=tuned["target"], draft=(tuned["draft"],), beside=(first, second))
+
+
+def follows_cores(config: EngineConfig) -> bool:
+    """Whether the numbers of threads may follow the free cores: the user has specified neither them nor cores."""
+    given = (config.n_threads, config.n_threads_batch, config.draft_n_threads, config.cpu_range, config.draft_cpu_range)
+    return not any(given)
+
+
+def within(threads: ThreadConfig, n_cores: int) -> ThreadConfig:
+    """`threads`, limited so that at most `n_cores` compute at once; concurrently, at least one for each model.
+
+    0: no limit.
+    """
+    if not n_cores:
+        return threads
+    target, draft = threads.beside
+    if target + draft > n_cores:
+        draft = max(1, draft * n_cores // (target + draft))
+        target = max(1, n_cores - draft)
+    return replace(
+        threads,
+        target=min(threads.target, n_cores),
+        target_batch=min(threads.target_batch, n_cores),
+        draft=tuple(sorted({min(n, n_cores) for n in threads.draft})),
+        beside=(target, draft),
+    )
+
+
+def check_threads(threads: ThreadConfig, *, beside: bool) -> None:
+    """Warn if more threads than cores would compute concurrently; `beside`: a draft may be one of them.
+
+    Raises UsageError if the system does not let the process start so many: OpenMP would end the process.
+    """
+    require_threads(max(threads.target, threads.target_batch) + (threads.beside[1] if beside else 0))
+    cores = usable_cores()
+    asked = max(threads.target, sum(threads.beside) if beside else 0)
+    # A single core is always shared.
+    if asked > max(cores, 1 + beside):
+        log.warning("%d threads on %d cores will slow each other down", asked, cores)
+
+
+def require_threads(n: int) -> None:
+    """Raise UsageError if the system does not let this process start `n` threads: OpenMP would end the process."""
+    if (n_started := _try_threads(n)) < n:
+        raise UsageError(
+            f"n_threads: {n} threads are needed, and the system lets this process start {n_started} "
+            "(the limit of processes of the user or of the container): use a smaller number",
+            "n_threads",
+        )
+
+
+def _try_threads(n: int) -> int:
+    """How many of `n` threads can be started together. They wait for each other and end."""
+    release = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(n):
+            thread = threading.Thread(target=release.wait, name="duo-trial", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:  # can't start new thread
+        pass
+    finally:
+        release.set()
+        for thread in started:
+            thread.join()
+    return len(started)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from duo.config import DraftConfig, ThreadConfig
+from duo.engine.cores import within
 from duo.engine.decoder import Decoder
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.free_cores import CoresInUse
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
-from duo.engine.threads import within
 from duo.errors import DecodeAborted, GrammarError
 from duo.llama.context import Context
 from duo.llama.model import Model

@@ -10,13 +10,13 @@ from functools import partial
 from duo.config import ThreadConfig
 from duo.engine.branching_drafter import BranchingDrafter
 from duo.engine.cache import Cache
+from duo.engine.cores import within
 from duo.engine.decoder import Decoder
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter, Offer
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import SHARED, TRANSLATED
-from duo.engine.threads import within
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy

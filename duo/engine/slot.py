@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.contexts import can_verify, context_size, draft_context, target_context
-from duo.engine.cores import pin
+from duo.engine.cores import ON_CPU, check_threads, follows_cores, pin, plan_threads, tuned_threads, within
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import Generation, RemoteSource
@@ -20,12 +20,11 @@ from duo.engine.keeper import Keeper
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.text import INTERRUPTED, Ending, TextStream
-from duo.engine.threads import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_branches, time_draft, warm_up
 from duo.errors import UsageError
+from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.devices import CPU
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from duo.models.profiles import Profile

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from duo.engine.decoder import Decoder
 from duo.errors import DecodeError
-from duo.llama.devices import CPU
+from duo.llama.build import CPU
 from duo.llama.model import Model
 from duo.spec.policy import Policy
 

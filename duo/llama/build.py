@@ -12,6 +12,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+CPU = "CPU"  # the name of the device that is no device: the host
+
 
 @dataclass(frozen=True, slots=True)
 class GpuBackend:

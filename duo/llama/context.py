@@ -16,8 +16,8 @@ from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.batch import Batch
+from duo.llama.build import CPU
 from duo.llama.capacity import check_memory
-from duo.llama.devices import CPU
 from duo.llama.handle import Handle
 from duo.llama.lifeline import blaming
 from duo.llama.model import Model

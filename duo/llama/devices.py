@@ -20,12 +20,12 @@ import llama_cpp
 from duo.config import SPLIT_MODES, ModelConfig
 from duo.errors import DeviceError, UsageError
 from duo.llama import library
+from duo.llama.build import CPU
 from duo.llama.connections import split_endpoint
 from duo.llama.lifeline import lifeline
 
 # ggml-backend.h, enum ggml_backend_dev_type
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")
-CPU = "CPU"
 RPC = "RPC"  # the kind of all devices of RPC servers
 # ggml-rpc.cpp: a command, the size of what follows, 24 bytes of capabilities; the answer begins with the version.
 _HELLO = struct.pack("<BQ24x", 14, 24)

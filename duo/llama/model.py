@@ -13,8 +13,7 @@ from duo.config import ModelConfig
 from duo.errors import ModelError
 from duo.llama import library
 from duo.llama.devices import Offload
-from duo.llama.gguf_check import check_head
-from duo.llama.gguf_head import Head
+from duo.llama.gguf_head import Head, check_head
 from duo.llama.lifeline import blaming, lifeline
 from duo.llama.model_size import read_size
 from duo.llama.vocabulary import Vocabulary

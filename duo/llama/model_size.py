@@ -11,8 +11,7 @@ import llama_cpp
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import UsageError
-from duo.llama.gguf_check import MAX_LAYERS
-from duo.llama.gguf_head import Head
+from duo.llama.gguf_head import MAX_LAYERS, Head
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.

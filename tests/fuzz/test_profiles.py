@@ -22,7 +22,7 @@ from duo.cli.commands.plan import plan
 from duo.cli.commands.saved_profiles import describe, table
 from duo.cli.options.plan import PlanOptions
 from duo.config import EngineConfig
-from duo.engine.threads import kept_threads, plan_threads, tuned_threads
+from duo.engine.cores import kept_threads, plan_threads, tuned_threads
 from duo.models import hub
 from duo.models.hub import HubSpec
 from duo.models.profiles import Profile, saved_profiles

@@ -18,8 +18,8 @@ from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import ALL_LAYERS, AUTO_DRAFT, DEMO, HUB, ModelConfig
 from duo.engine.background import Background
+from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
-from duo.engine.threads import check_threads, follows_cores, plan_threads
 from duo.engine.translated import MORE_TOKENS
 from duo.errors import UsageError
 from duo.link.client import DraftClient, hello

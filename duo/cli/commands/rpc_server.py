@@ -13,8 +13,7 @@ from duo.cli.terminal.console import say
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.engine.cores import usable_cores
-from duo.engine.threads import require_threads
+from duo.engine.cores import require_threads, usable_cores
 from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin

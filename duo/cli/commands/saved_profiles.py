@@ -12,7 +12,7 @@ from duo.cli.terminal.console import say
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.table import columns, size_of
 from duo.config import AUTO_DRAFT
-from duo.engine.threads import kept_threads
+from duo.engine.cores import kept_threads
 from duo.errors import UsageError
 from duo.models.profiles import KeyModel, ProfileKey, SavedProfile, profiles_dir, saved_profiles
 from duo.spec.policy import Policy

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from duo.config import GenerationConfig, ThreadConfig
+from duo.engine.cores import follows_cores
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
-from duo.engine.threads import follows_cores
 from duo.llama import library
 from duo.llama.build import versions
 from duo.llama.devices import list_devices

@@ -16,8 +16,7 @@ from duo.cli import remedies
 from duo.cli.commands.doctor import is_wrong, render, to_json
 from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Installation
 from duo.cli.problems import find_problems
-from duo.diagnose.bandwidth import Bandwidth
-from duo.diagnose.host import Gpu, Host, read_host
+from duo.diagnose.host import Bandwidth, Gpu, Host, read_host
 from duo.llama.build import GPU_BACKENDS
 from tests.command import ROOT
 

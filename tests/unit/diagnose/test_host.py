@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duo.diagnose.host import Gpu, read_host
+from duo.diagnose import host as host_module
+from duo.diagnose.host import Gpu, measure_bandwidth, read_host
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +62,19 @@ def test_gpus_of_other_vendors(tmp_path: Path) -> None:
     other = tmp_path / "mac"
     assert [gpu.vendor for gpu in read_host(other, "Darwin", "arm64").gpus] == ["Apple"]
     assert read_host(other, "Darwin", "x86_64").gpus == ()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_the_rate_of_one_thread_and_of_all(monkeypatch: pytest.MonkeyPatch, n_threads: int) -> None:
+    monkeypatch.setattr(host_module, "_WINDOW_S", 0.02)
+    found = measure_bandwidth(n_threads, 64 << 20)
+    assert found is not None
+    assert found.n_threads == n_threads
+    assert found.all_threads >= found.one_thread > 1e7
+    assert n_threads > 1 or found.all_threads == found.one_thread
+
+
+def test_with_too_little_memory_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most a quarter of what is available is used."""
+    monkeypatch.setattr(host_module, "available_bytes", lambda: 100 << 20)
+    assert measure_bandwidth(1) is None

@@ -12,7 +12,7 @@ import llama_cpp
 import pytest
 
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
-from duo.engine import free_cores, threads
+from duo.engine import cores, free_cores
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot, TextRequest
 from duo.engine.text import INTERRUPTED, LIMIT
@@ -224,7 +224,7 @@ def test_an_engine_that_is_closed_does_not_wait_for_a_warm_up(
 def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_the_warm_up_on(
     make: Make, monkeypatch: pytest.MonkeyPatch, n_threads: int | None, teams: set[int]
 ) -> None:
-    for module in (threads, free_cores):
+    for module in (cores, free_cores):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     monkeypatch.setattr("duo.engine.slot.CoresInUse", partial(free_cores.CoresInUse, n_waiting=lambda: 1))
     monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)

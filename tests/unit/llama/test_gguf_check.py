@@ -9,8 +9,8 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, PromptError
-from duo.llama.gguf_check import check_head
 from duo.llama.gguf_head import Head as Header
+from duo.llama.gguf_head import check_head
 from duo.llama.model import Model
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
 from tests.gguf_head import Head
