@@ -9,7 +9,7 @@ from typing import Any
 
 from duo.cli.terminal.comparison import render_comparison
 from duo.cli.terminal.report import render, render_verbose
-from duo.cli.terminal.run_statistics import Cores, RunStatistics, Sampling
+from duo.cli.terminal.run_statistics import CoreCounts, RunStatistics, Sampling
 from duo.cli.terminal.verdict import verdict
 from duo.engine.statistics import (
     BranchStatistics,
@@ -58,7 +58,7 @@ def made(
         lookup,
     )
     learned = replace(_POLICY, **policy) if policy is not None else None
-    return replace(RunStatistics(text, COOL, 1_234_500_000, Cores(2, 2, 2), learned), **more)
+    return replace(RunStatistics(text, COOL, 1_234_500_000, CoreCounts(2, 2, 2), learned), **more)
 
 
 ALONE: dict[str, Any] = {"tokens_per_s": 10.0, "tokens_by_schedule": {"off": 15}}
@@ -71,7 +71,7 @@ _BRANCHES = BranchStatistics(12, 15, 4, 3, 0.75, [1.0, None, 0.5])
 
 RUNS = {
     "a plain run": PLAIN,
-    "other programs have left fewer cores": replace(PLAIN, cores=Cores(2, 2, 1)),
+    "other programs have left fewer cores": replace(PLAIN, cores=CoreCounts(2, 2, 1)),
     "nothing generated": replace(made(generation=_NOTHING, draft=None, policy=None), peak_bytes=None),
     "with a draft, sampled": made(sampling=HOT),
     "in turns only, with no time beside the draft": made(
@@ -134,9 +134,9 @@ GAINS = {
         generation=_NEARLY, draft=None, lookup=replace(LOOKUP, verified=2, accepted=0), policy=SLOW
     ),
     "much looked up": made(generation=_NEARLY, lookup=replace(LOOKUP, verified=20, accepted=0), policy=SLOW),
-    "other programs, fewer threads": made(**_DISTURBED, n_threads=2, cores=Cores(2, 2, 1)),
-    "other programs, as many threads": made(**_DISTURBED, n_threads=1, cores=Cores(2, 2, 1)),
-    "other programs, threads that follow": made(**_DISTURBED, cores=Cores(2, 2, 1)),
+    "other programs, fewer threads": made(**_DISTURBED, n_threads=2, cores=CoreCounts(2, 2, 1)),
+    "other programs, as many threads": made(**_DISTURBED, n_threads=1, cores=CoreCounts(2, 2, 1)),
+    "other programs, threads that follow": made(**_DISTURBED, cores=CoreCounts(2, 2, 1)),
     "other programs, all cores left": made(**_DISTURBED),
     "other programs, the target alone": made(generation=ALONE, draft=None, policy=SLOW, **_DISTURBED),
     "smaller": made(generation=ALONE, policy=_costs(_CHEAP, 50.0, 0.6)),

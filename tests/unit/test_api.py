@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 import duo
-import duo.llama.model
+import duo.llama.vocabulary
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.options import generation_config
 from duo.llama.chat_template import ChatTemplate
@@ -323,7 +323,7 @@ def test_a_chat_template_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
             compiled.append(source)
             super().__init__(source, **more)
 
-    monkeypatch.setattr(duo.llama.model, "ChatTemplate", Counted)
+    monkeypatch.setattr(duo.llama.vocabulary, "ChatTemplate", Counted)
     model = tiny_llama(tmp_path / "model.gguf", chat_template=TEMPLATE)
     with duo.load(model, n_threads=1, profile=False) as engine, ThreadPoolExecutor(4) as pool:
         prompts = set(pool.map(lambda _: engine.apply_chat_template(MESSAGES), range(8)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from duo.cli.terminal.run_statistics import Cores, RunStatistics
+from duo.cli.terminal.run_statistics import CoreCounts, RunStatistics
 from duo.cli.terminal.verdict import verdict
 from duo.engine.metrics import TRANSLATED
 from duo.engine.statistics import (
@@ -151,7 +151,7 @@ def _memory(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f} MB at most"
 
 
-def _cores(cores: Cores) -> str:
+def _cores(cores: CoreCounts) -> str:
     return f"other programs left {cores.fewest} of {cores.all} at times; now {cores.now} are used"
 
 

@@ -32,7 +32,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Cores:
+class CoreCounts:
     """Cores for the threads of the models: all, now, and the fewest that other programs have left."""
 
     all: int
@@ -47,7 +47,7 @@ class RunStatistics:
     text: Statistics
     sampling: Sampling
     peak_bytes: int | None
-    cores: Cores
+    cores: CoreCounts
     policy: PolicyStatistics | None  # None: nothing was to be decided
     schedule: str = "auto"  # --schedule
     apart: bool = False  # the draft has hardware of its own
@@ -64,7 +64,7 @@ class RunStatistics:
             text,
             Sampling(config.sampling.temp, config.sampling.seed, config.mode),
             peak_bytes(),
-            Cores(cores.n_cores, cores.limit or cores.n_cores, cores.fewest),
+            CoreCounts(cores.n_cores, cores.limit or cores.n_cores, cores.fewest),
             policy.statistics() if policy is not None else None,
             schedule,
             apart=slot.threads.apart or slot.remote is not None,
