@@ -124,6 +124,7 @@ class DraftComparison:
         meter = TargetMeter(self._context, show, stop, len(SIZES) + len(self._prompts), self._note)
         self._announce(meter, n_threads, 1)
         times = _increasing(meter.target_times(n_threads))
+        self._note_doubts(meter)
         texts = [
             (prompt, meter.write(prompt, self._n_text, n_threads, self._target.is_end)) for prompt in self._prompts
         ]
@@ -149,6 +150,7 @@ class DraftComparison:
             draft_s, n_threads = min((meter.draft_time(n), n) for n in threads.draft)
             pair_s = meter.draft_time(n_threads, 2)
             found, beside_draft_s = meter.both(threads.beside, _BESIDE)
+            self._note_doubts(meter)
             scores: list[tuple[float, bool]] = []
             ratios = []
             for prompt, text in target.texts:
@@ -167,6 +169,10 @@ class DraftComparison:
             pair_s=ratio * max(draft_s, pair_s),
         )
         return DraftFigures(differs, machine, scores, forecast_rates(machine, scores, self.n_max))
+
+    def _note_doubts(self, meter: TargetMeter) -> None:
+        if meter.doubts:
+            self._note(f"tentative: {meter.doubts}")
 
     def _announce(self, meter: TargetMeter, n_threads: int, n_groups: float) -> None:
         """Set the limit of the time to measure; a line says it once, since all take about as long."""

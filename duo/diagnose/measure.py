@@ -61,11 +61,9 @@ class Meter(TargetMeter):
         stop: threading.Event,
         n_jobs: int = 1,
         note: Callable[[str], None] = lambda _: None,
-        *,
-        tolerant: bool = False,
     ) -> None:
         """See TargetMeter."""
-        super().__init__(target, progress, stop, n_jobs, note, tolerant=tolerant)
+        super().__init__(target, progress, stop, n_jobs, note)
         self._draft = draft
 
     def measure(
@@ -77,7 +75,7 @@ class Meter(TargetMeter):
     ) -> Measurements:
         """Measure all times for these numbers of threads. `n_more`: what will be measured later.
 
-        A tolerant meter may leave out sizes. Raises MeasurementError if it has too little.
+        It may leave out sizes. Raises MeasurementError if it has too little.
         """
         alone = [target_group(n_threads, self._sizes) for n_threads in target_threads]
         drafts = [draft_group(n_threads) for n_threads in draft_threads]
@@ -107,9 +105,7 @@ class Meter(TargetMeter):
 
     def draft_time(self, n_threads: int, n_tokens: int = 1) -> float:
         """The draft's time for a decode of so many tokens."""
-        group = draft_group(n_threads, n_tokens)
-        self._settle([group])
-        return _draft_s(group)
+        return _draft_s(self._settled(draft_group(n_threads, n_tokens)))
 
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
@@ -146,9 +142,8 @@ class Meter(TargetMeter):
 
         `split`: threads of target and draft.
         """
-        group = group_of_both(split, sizes)
-        self._settle([group])
-        return {n: series.seconds for n, series in group.target.items()}, _draft_s(group)
+        group = self._settled(group_of_both(split, sizes))
+        return group.times, _draft_s(group)
 
     def _run(self, group: Group, *, again: bool) -> None:
         """See TargetMeter."""

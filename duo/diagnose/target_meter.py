@@ -23,7 +23,7 @@ _N_FIRST = 3  # decodes from which the duration is estimated
 _SLOWER = 1.3  # of which most are concurrent
 _TEXT_SLOWER = 1.5  # a text takes the target, and the draft
 _PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected,
-_RESERVED = 2.0  # of which as many are left, by a tolerant meter, to measure beside other programs
+_RESERVED = 2.0  # of which as many are left to measure beside other programs
 _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
 
 Progress = Callable[[str, float], None]  # called with what is measured, and the share that is done
@@ -36,9 +36,9 @@ class Stopped(Exception):
 class TargetMeter:
     """Measures one target, on the calling thread. Raises Stopped soon after `stop` is set.
 
-    Times that other programs have disturbed are not used: it waits for them, and measures again. It raises
-    MeasurementError if there are no reliable times before the limit that announce() has set. A tolerant one does so
-    only if there are no times at all: see `doubts`.
+    Times that other programs have disturbed are not used: it waits for them, and measures again. If there are no
+    reliable times before the limit that announce() has set, it uses the others, and `doubts` says why. It raises
+    MeasurementError if there are none at all.
     """
 
     def __init__(
@@ -48,8 +48,6 @@ class TargetMeter:
         stop: threading.Event,
         n_jobs: int = 1,
         note: Callable[[str], None] = lambda _: None,
-        *,
-        tolerant: bool = False,
     ) -> None:
         """The context must have room for 64 tokens and 32 rows of logits. `n_jobs`: how many times will be measured.
 
@@ -64,7 +62,6 @@ class TargetMeter:
         self._note = note
         self._sizes: Sequence[int] = SIZES
         self._end = self._wait_end = math.inf
-        self._tolerant = tolerant
         self._n_threads = 1  # the most that compute
         self._n_others = 0.0  # processors that other programs used
         self._since = cpu_times()
@@ -91,22 +88,25 @@ class TargetMeter:
         expected_s = _SLOWER * n_groups * sum(times) + _TEXT_SLOWER * n_tokens * one_s / n_threads
         limit_s = _PATIENCE_S + _PATIENCE * expected_s
         self._end = time.perf_counter() + limit_s
-        self._wait_end = self._end - (_RESERVED * expected_s if self._tolerant else 0.0)
+        self._wait_end = self._end - _RESERVED * expected_s
         return expected_s, limit_s
 
     def target_times(self, n_threads: int) -> list[float]:
         """The time of a batch of each of SIZES."""
-        group = target_group(n_threads, self._sizes)
+        return self._settled(target_group(n_threads, self._sizes)).curve(SIZES)
+
+    def _settled(self, group: Group) -> Group:
+        """The group, measured. Raises MeasurementError if any of its times is unknown."""
         self._settle([group])
-        return group.curve(SIZES)
+        if not all(series.is_known for series in group.series):
+            raise MeasurementError(f"the machine cannot be measured now: {self._reason}; try again when it is idle")
+        return group
 
     def _settle(self, groups: Sequence[Group]) -> None:
         """Measure all groups in rounds, until the times are reliable."""
         try:
             self._measure_all(groups)
         except MeasurementError:
-            if not self._tolerant:
-                raise
             self.doubts = self._reason
             for series in (series for group in groups for series in group.series):
                 series.judge(disturbed=True)
@@ -123,7 +123,7 @@ class TargetMeter:
             self._stop.wait(max(0.0, _SHORT_S - (cpu_times().now - self._since.now)))
             self._judge(0.0)
             n_rounds += 1
-            if n_rounds >= ROUNDS and self._tolerant and self._is_disturbed and time.perf_counter() >= self._wait_end:
+            if n_rounds >= ROUNDS and self._is_disturbed and time.perf_counter() >= self._wait_end:
                 raise MeasurementError(self._reason)
             if n_rounds >= ROUNDS and all(group.is_settled for group in groups):
                 doubt(groups)
@@ -183,7 +183,7 @@ class TargetMeter:
         if (wait_s := self._wait_end - time.perf_counter()) > 0:
             self._note(f"{self._reason}: waiting for up to {wait_s:.0f} s, and measuring again")
             self._note = lambda _: None  # once is enough
-        while self._is_disturbed and (not self._tolerant or time.perf_counter() < self._wait_end):
+        while self._is_disturbed and time.perf_counter() < self._wait_end:
             self._check()
             since = cpu_times()
             self._stop.wait(_WINDOW_S)

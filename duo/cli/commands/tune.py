@@ -223,7 +223,7 @@ def _measure(engine: Engine, prompts: Sequence[Sequence[int]], n_text: int) -> M
             branches = [n for n in N_SEQUENCES if n <= 1 + context.n_branches]
             n_groups = len(counts) + len(splits) + len(branches) / len(SIZES)
             n_jobs = len(prompts) + math.ceil(n_groups * len(SIZES))
-            meter = Meter(slot.target_cache.context, context, show, stop, n_jobs, _note, tolerant=True)
+            meter = Meter(slot.target_cache.context, context, show, stop, n_jobs, _note)
             times = meter.announce(cores, n_groups, len(prompts) * n_text, on_cpu=on_cpu)
             expected_s, limit_s = map(math.ceil, times)
             _note(f"measuring takes about {expected_s} s, at most {limit_s} s")
