@@ -87,29 +87,18 @@ def checked(grammar: str) -> bytes:
     return data
 
 
-def schema_grammar(schema: str, name: str) -> str:
+def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
     """The grammar of all JSON documents that match a JSON schema; `name` is the schema's in messages.
 
-    Raises UsageError for a schema that is invalid or unsupported, or that is too large, also as a grammar. Blocks for
-    some hundredths of a second, at most for some seconds.
+    `several`: it is an array of schemas; their roots are called `s0-root`, `s1-root` and so on, and the limits are for
+    all of them together. Raises UsageError for a schema that is invalid or unsupported, or that is too large, also as a
+    grammar. Blocks for some hundredths of a second, at most for some seconds.
     """
-    return _grammar(schema, name)
-
-
-def schemas_grammar(schemas: str, name: str) -> str:
-    """The grammars of a JSON array of schemas, with their roots called `s0-root`, `s1-root` and so on.
-
-    Raises and blocks like schema_grammar(); the limits are for all of them together.
-    """
-    return _grammar(schemas, name, "several")
-
-
-def _grammar(schema: str, name: str, *options: str) -> str:
     data = schema.encode("utf-8", "replace")
     if len(data) > MAX_SCHEMA:
         raise UsageError(f"{name} has more than {MAX_SCHEMA} bytes", name)
     try:
-        return _converted(data, *options)
+        return _converted(data, *(["several"] if several else []))
     except ValueError as error:
         raise UsageError(f"{name} {error}", name) from None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
-from duo.llama.grammar import schemas_grammar
+from duo.llama.grammar import schema_grammar
 from duo.llama.model import Model
 from duo.server.api import ChatBody, Function, NamedTool, Tool, ToolChoice
 from duo.server.api_error import ApiError
@@ -89,7 +89,7 @@ class Calls:
         Raises UsageError for parameters that are not a supported schema, and BusyError. Blocks: see schema_grammar().
         """
         schemas = [function.schema for function in self.functions]
-        arguments = schemas_grammar(msgspec.json.encode(schemas).decode(), "the parameters of the tools")
+        arguments = schema_grammar(msgspec.json.encode(schemas).decode(), "the parameters of the tools", several=True)
         names = " | ".join(
             f'"\\"{function.name}\\", \\"arguments\\": " s{i}-root' for i, function in enumerate(self.functions)
         )
