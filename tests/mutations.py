@@ -460,9 +460,9 @@ MUTATIONS = [
         "duo/llama/handle.py",
         "        for child in list(self._children):\n"
         "            child.close()\n"
-        "        with self.call():\n"
+        "        with self.call:\n"
         "            self._finalizer()\n",
-        "        with self.call():\n"
+        "        with self.call:\n"
         "            self._finalizer()\n"
         "        for child in list(self._children):\n"
         "            child.close()\n",

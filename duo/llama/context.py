@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import llama_cpp
@@ -63,9 +62,8 @@ class Context(Handle):
         self._abort_flag = ctypes.create_string_buffer(2)
         params.abort_callback = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
         params.abort_callback_data = ctypes.cast(self._abort_flag, ctypes.c_void_p)
-        self._call = model.call()
         with model.use() as weights:
-            with library.collect_errors() as errors, self._call, blaming(model.path):
+            with library.collect_errors() as errors, model.call, blaming(model.path):
                 pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
                 reason = errors[0] if errors else "no reason given"
@@ -124,7 +122,7 @@ class Context(Handle):
         with self.use() as pointer:  # the batch, which is closed too, is written to
             batch = fill()
             began = time.perf_counter()
-            with self._call:
+            with self.call:
                 status = llama_cpp.llama_decode(pointer, batch)
                 if self._is_remote:
                     llama_cpp.llama_synchronize(pointer)
@@ -235,15 +233,11 @@ class Context(Handle):
         except RollbackError:
             return False
         finally:
-            with self._call:
+            with self.call:
                 llama_cpp.llama_memory_clear(self._memory(), True)
             self.n_past = 0
             self.set_threads(*self._threads)
         return True
-
-    def call(self) -> AbstractContextManager[None]:
-        """See Handle."""
-        return self._call
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the numbers of threads for single tokens and for batches, from the next decode on."""

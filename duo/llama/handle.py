@@ -21,7 +21,15 @@ class Handle:
     may be running is inside use(), which close() waits for.
     """
 
-    def __init__(self, pointer: Any, free: Callable[[Any], object], parent: Handle | None = None) -> None:
+    def __init__(
+        self,
+        pointer: Any,
+        free: Callable[[Any], object],
+        parent: Handle | None = None,
+        call: AbstractContextManager[None] | None = None,
+    ) -> None:
+        """`call`: surrounds each call that may use an RPC server; by default the parent's."""
+        self.call: AbstractContextManager[None] = call or (parent.call if parent is not None else nullcontext())
         self._pointer = pointer
         self._parent = parent
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -51,10 +59,6 @@ class Handle:
         """Gives the C pointer, which is not freed inside the block. Raises ClosedError after close()."""
         return _Use(self)
 
-    def call(self) -> AbstractContextManager[None]:
-        """Surrounds a call that may use an RPC server."""
-        return nullcontext()
-
     def close(self) -> None:
         """Wait for other threads to leave use(), then free the pointer, children first. A second call does nothing.
 
@@ -70,7 +74,7 @@ class Handle:
             return
         for child in list(self._children):
             child.close()
-        with self.call():
+        with self.call:
             self._finalizer()
 
 

@@ -36,8 +36,9 @@ class Model(Vocabulary):
         library.start()
         self.config = config
         self._offload = Offload(config)
-        pointer = self._load(progress, vocabulary_only)
-        super().__init__(pointer, config.path)
+        call = lifeline if self._offload.is_remote else nullcontext()
+        pointer = self._load(progress, vocabulary_only, call)
+        super().__init__(pointer, config.path, call)
         self._check_vocabulary()
         self.description = _description(pointer)
         self.quantisation = _quantisation(pointer)
@@ -54,7 +55,7 @@ class Model(Vocabulary):
         self.devices = self._offload.devices
         self.n_offloaded = self._offload.n_layers(self.n_layer)  # layers on these devices
 
-    def _load(self, progress: Progress | None, vocabulary_only: bool) -> Any:
+    def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         with closing(Head(self.config.path)) as head:
             check_head(head, vocabulary_only=vocabulary_only)
             if not vocabulary_only:
@@ -70,7 +71,7 @@ class Model(Vocabulary):
 
         params.progress_callback = llama_cpp.llama_progress_callback(on_progress)
         lifeline.is_loading = True
-        with library.collect_errors() as errors, self.call(), blaming(self.config.path):
+        with library.collect_errors() as errors, call, blaming(self.config.path):
             pointer = llama_cpp.llama_model_load_from_file(bytes(self.config.path), params)
         lifeline.is_loading = False
         if not pointer:
@@ -86,10 +87,6 @@ class Model(Vocabulary):
         if reason:
             self.close()
             raise ModelError(f"{self.path}: {reason}")
-
-    def call(self) -> AbstractContextManager[None]:
-        """See Handle."""
-        return lifeline if self._offload.is_remote else nullcontext()
 
 
 def _description(pointer: Any) -> str:

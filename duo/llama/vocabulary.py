@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,9 +37,9 @@ _stack_size = threading.Lock()  # a setting of the process
 class Vocabulary(Handle):
     """The vocabulary of a model that llama.cpp has loaded, with its weights or without."""
 
-    def __init__(self, pointer: Any, path: Path) -> None:
-        """`pointer`: llama_model, which this frees; `path`: its file."""
-        super().__init__(pointer, llama_cpp.llama_model_free)
+    def __init__(self, pointer: Any, path: Path, call: AbstractContextManager[None]) -> None:
+        """`pointer`: llama_model, which this frees; `path`: its file; `call`: see Handle."""
+        super().__init__(pointer, llama_cpp.llama_model_free, call=call)
         self.path = path
         self._vocabulary = vocabulary = self.vocabulary
         self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from duo.config import GenerationConfig
-from duo.diagnose.check import Checker, Comparison
+from duo.diagnose.divergence import Checker, Comparison
 from duo.engine.engine import Engine
 from duo.engine.options import generation_config
 from duo.engine.slot import Drafts, Slot, choosing

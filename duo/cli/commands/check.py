@@ -14,7 +14,7 @@ from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
-from duo.diagnose.check import Checker, Comparison
+from duo.diagnose.divergence import Checker, Comparison
 from duo.engine.engine import Engine
 from duo.engine.slot import schedules_of
 from duo.errors import PromptError, UsageError

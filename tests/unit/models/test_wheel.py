@@ -125,7 +125,8 @@ def test_a_folder_as_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     page.mkdir(parents=True)
     (page / "index.html").write_text(f'<a href="{WHEEL}">')
     (page / WHEEL).write_bytes(DATA)
-    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "my index").as_uri())
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "an empty one").as_uri())
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", (tmp_path / "my index").as_uri())
     assert fetch(tmp_path)[0].read_bytes() == DATA
 
 
@@ -142,6 +143,15 @@ def test_the_password_is_for_the_index_only(full: Shop, tmp_path: Path, monkeypa
         full.moved[PAGE] = other.url + "/duo-fake-pair/"
         fetch(tmp_path)
         assert other.seen[PAGE] is None
+
+
+def test_a_proxy(full: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://index.invalid/simple")
+    monkeypatch.setenv("PIP_PROXY", full.url.removesuffix("/simple"))
+    far = f"http://index.invalid/files/{WHEEL}"
+    full.pages |= {f"http://index.invalid{PAGE}": LINK, far: DATA}
+    assert fetch(tmp_path)[0].read_bytes() == DATA
+    assert far in full.seen
 
 
 def test_which_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
