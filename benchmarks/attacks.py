@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks import servers
 from benchmarks.contestants import Setup
-from benchmarks.measure import Outcome, Scenario, Verdict, note
-from duo.bench.contestant import ParseError
-from duo.bench.process import Child, last_line
-from duo.bench.statistics import Range
+from benchmarks.process import Child
+from benchmarks.runner import Outcome, Scenario, note, verdict
+from duo.bench.programs import last_line
+from duo.bench.rounds import ParseError
 
 _ATTACK_S, _PATIENCE_S = 5.0, 30.0
 _MOST_S = 1.0
@@ -86,10 +86,9 @@ def _outcome(found: Mapping[str, Sequence[Result]], complete: bool) -> Outcome:
         failed.append(sum(result.failed for result in results))
         cpu = max((result.cpu_s for result in results if result.cpu_s is not None), default=None)
         lines.append(f"| {name} | {longest[-1]:.3f} | {failed[-1]} | {'' if cpu is None else f'{cpu:.1f}'} |")
-    figures = (Range(max(longest), None, None), Range(sum(failed), None, None)) if found else (None, None)
     verdicts = [
-        Verdict("longest /health, s", figures[0], most=_MOST_S), Verdict("failed /health", figures[1], most=0)
-    ]  # fmt: skip
+        verdict("longest /health, s", max(longest), most=_MOST_S), verdict("failed /health", sum(failed), most=0)
+    ] if found else []  # fmt: skip
     document = {name: [asdict(result) for result in results] for name, results in found.items()}
     return Outcome(lines, {"attacks": document, "complete": complete}, verdicts)
 

@@ -1,8 +1,9 @@
-"""Contestants that run a command per text. This imports no third-party packages."""
+"""Contestants that run a command per text."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import threading
@@ -13,17 +14,20 @@ from itertools import product
 from pathlib import Path
 from shlex import split
 
-from duo.bench.contestant import Contestant, Job, Run
-from duo.bench.peers import SPECULATIVE, Drafting, Program, run_program, text_options
-from duo.bench.process import Cost
+from benchmarks.process import Cost, run_process
+from duo.bench.programs import SPECULATIVE, Program, checked, drafting, text_options
+from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.cores import usable_cores
 
 N_CTX = 2048
-N_MAX, P_MIN = (2, 3, 4, 8), (0.0, 0.5)  # of llama-speculative-simple
 ALONE = "--lookup off"  # without -md, the target alone
-NGRAM_MAPS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # --spec-type of programs without a draft model
-NGRAM_MOD = "ngram-mod"
-NGRAM_SIZES = ((3, 8), (3, 16), (4, 8), (4, 16))  # tokens matched and tokens drafted; the defaults are 12 and 48
+N_MAX, P_MIN = (2, 3, 4, 8), (0.0, 0.5)  # of llama-speculative-simple
+# Of programs without a draft model; tokens matched and drafted, whose defaults are 12 and 48.
+NGRAMS = {
+    "ngram-simple n=3, m=8": "size-n=3 size-m=8",
+    "ngram-map-k n=3, m=8": "size-n=3 size-m=8",
+    "ngram-mod n=3, m=8": "n-match=3 n-min=1 n-max=8",  # drafts fewer than its minimum are dropped
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class Setup:
     only: Sequence[str]  # prefixes of the names of contestants; empty: all
     folder: Path  # for temporary files
     stack: ExitStack  # stops processes at the end
+    machine: str = ""  # FILE[:PAIR], of two-devices
+    end: float = math.inf  # by time.monotonic(), of the rounds
 
     @property
     def job(self) -> Job:
@@ -51,15 +57,16 @@ class Setup:
         """The environment variable for a separate configuration folder, and so a separate profile."""
         return {"DUO_CONFIG": str(self.folder / name)}
 
+    def program(self, name: str) -> Path:
+        """The path of one of llama.cpp's programs. Raises ParseError if there is none."""
+        if not (self.peers / name).exists():
+            raise ParseError(f"{self.peers} has no {name}: build it with benchmarks/peers.sh")
+        return self.peers / name
 
-@dataclass(frozen=True, slots=True)
-class DuoRun(Run):
-    """A run of the command, with what its policy has learned; None without a draft or while it knows too little."""
-
-    first_accept_rate: float | None = None  # of the first candidates of batches
-    forecast_tokens_per_s: float | None = None  # of the best schedule, the target alone included
-    forecast_gain: float | None = None  # that, over the target alone
-    stated_gain: float | None = None  # by what it prints at its end
+    def write(self, contestant: Contestant, file: Path) -> Run:
+        """A text outside of the rounds. Raises DuoError."""
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
+        return contestant.writer.write(with_prompt(self.job, text, self.folder / file.name), threading.Event())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,34 +77,43 @@ class Duo:
     options: Sequence[str]  # {draft} is replaced by the draft
     program: Sequence[str]
     variables: Mapping[str, str]  # of the environment
+    may_end: bool = False  # whether a text may end by itself
 
     def command(self, job: Job) -> list[str]:
         """The command line."""
-        options = [option.format(draft=job.draft) for option in self.options]
-        return [*self.program, *text_options(job), *options, "--json", str(_report(job))]
+        shared = [word for word in text_options(job) if not (self.may_end and word == "--ignore-eos")]
+        return [*self.program, *shared, *(option.format(draft=job.draft) for option in self.options),
+                "--json", str(_report(job))]  # fmt: skip
 
     def write(self, job: Job, stop: threading.Event) -> Run:
-        return run_program(self.name, self.command(job), job, _parse_duo, stop, self.variables)
+        """See Writer. A text that ends by itself has at least two tokens."""
+        asked = replace(job, n_tokens=2) if self.may_end else job
+        command = self.command(job)
+        return checked(self.name, asked, lambda: run_process(command, self.variables, stop), lambda _, ended: read_run(
+            job, ended))  # fmt: skip
 
 
 def _report(job: Job) -> Path:
     return job.prompt_file.with_name("report.json")
 
 
-def _parse_duo(job: Job, cost: Cost) -> Run:
-    """Parse the --json report; stdout has only the text."""
+def read_run(job: Job, cost: Cost) -> Run:
+    """Parse the --json report, with what the policy has learned; stdout has only the text."""
     statistics = json.loads(_report(job).read_text(encoding="utf-8"))
     _report(job).unlink()
-    startup_s = cost.wall_s - statistics["generation"]["seconds"]
     rates = (statistics.get("policy") or {}).get("forecast_tokens_per_s") or {}
     first, *_ = (statistics["draft"] or {}).get("accept_rate_by_position") or [None]
     best = max(rates.values(), default=None)
-    gain = best / rates["off"] if best and rates.get("off") else None
-    found = DuoRun.of(cost.stdout, statistics)
-    return replace(
-        found, startup_s=startup_s, first_accept_rate=first, forecast_tokens_per_s=best, forecast_gain=gain,
+    rate = statistics["generation"]["tokens_per_s"]
+    return Run.of(
+        cost.stdout,
+        statistics,
+        startup_s=cost.wall_s - statistics["generation"]["seconds"],  # wall time without the generation
+        peak_mb=cost.peak_bytes / 1e6,
+        first_accept_rate=first,  # of the first candidates of batches
+        over_forecast=rate / best if best and rate else None,
         stated_gain=_stated_gain(cost.stderr),
-    )  # fmt: skip
+    )
 
 
 def _stated_gain(said: str) -> float | None:
@@ -109,12 +125,17 @@ def _stated_gain(said: str) -> float | None:
     return 1.0 if "as fast as the target alone" in said else None
 
 
-def duo(setup: Setup, name: str, options: str, program: Sequence[str] = ()) -> Contestant:
+def duo(setup: Setup, name: str, options: str, program: Sequence[str] = (), *, may_end: bool = False) -> Contestant:
     """duo with these options, which may name the draft. `program` replaces the command.
 
     Without `ALONE`, it also looks up candidates in the text itself.
     """
-    return Contestant(name, Duo(name, split(options), program or setup.duo, setup.config(name)))
+    return Contestant(name, Duo(name, split(options), program or setup.duo, setup.config(name), may_end))
+
+
+def commands(setup: Setup, options: Mapping[str, str], *, may_end: bool = False) -> list[Contestant]:
+    """duo with the options of each name."""
+    return [duo(setup, name, each, may_end=may_end) for name, each in options.items()]
 
 
 def patched(code: str) -> list[str]:
@@ -124,7 +145,7 @@ def patched(code: str) -> list[str]:
 
 def plain_program(setup: Setup, name: str, threads: int) -> Contestant:
     """llama-completion or llama-cli."""
-    return Contestant(f"{name} -t {threads}", Program(name, setup.peers / name, threads))
+    return Contestant(f"{name} -t {threads}", Program(name, setup.program(name), threads))
 
 
 def speculative(
@@ -134,29 +155,19 @@ def speculative(
     found = []
     for setting, n_max, p_min in product(threads, N_MAX, p_mins):
         target, _, draft = setting.partition("+")
-        program = Program(
-            SPECULATIVE, setup.peers / SPECULATIVE, int(target), Drafting(int(draft or target), n_max, p_min)
-        )
+        more = drafting(int(draft or target), n_max, p_min)
+        program = Program(SPECULATIVE, setup.program(SPECULATIVE), int(target), more)
         name = f"{SPECULATIVE} -t {setting}" + (f" p={p_min:g}" if p_min else "")
         found.append(Contestant(name, program, n_max=str(n_max)))
     return found
 
 
 def ngrams(setup: Setup) -> list[Contestant]:
-    """llama-speculative-simple with candidates from the text itself, by every method, with default and small sizes."""
+    """llama-speculative-simple with candidates from the text itself."""
     found = []
-    for kind in (*NGRAM_MAPS, NGRAM_MOD):
-        for size in (None, *NGRAM_SIZES):
-            more = ["--spec-type", kind, *(_ngram_options(kind, *size) if size is not None else ())]
-            name = f"{SPECULATIVE} {kind}" + (f" n={size[0]}, m={size[1]}" if size is not None else "")
-            program = Program(SPECULATIVE, setup.peers / SPECULATIVE, usable_cores(), more=more)
-            found.append(Contestant(name, program))
+    for name, sizes in NGRAMS.items():
+        kind = name.split()[0]
+        more = [word for size in sizes.split() for word in f"--spec-{kind}-{size}".split("=")]
+        program = Program(SPECULATIVE, setup.program(SPECULATIVE), usable_cores(), ["--spec-type", kind, *more])
+        found.append(Contestant(f"{SPECULATIVE} {name}", program))
     return found
-
-
-def _ngram_options(kind: str, n_match: int, n_draft: int) -> list[str]:
-    if kind == NGRAM_MOD:  # drafts fewer than its minimum are dropped
-        sizes = {"n-match": n_match, "n-min": 1, "n-max": n_draft}
-    else:
-        sizes = {"size-n": n_match, "size-m": n_draft}
-    return [word for name, size in sizes.items() for word in (f"--spec-{kind}-{name}", str(size))]

@@ -14,8 +14,7 @@ import numpy as np
 
 import duo
 from benchmarks.contestants import Setup
-from benchmarks.measure import Outcome, Scenario, Verdict, note
-from duo.bench.statistics import Range
+from benchmarks.runner import Outcome, Scenario, note, verdict
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.draft import DraftRequest
@@ -52,11 +51,11 @@ class EngineCost(Scenario):
         times = {s.value: median(_step_us(s, setup.n_tokens) for _ in range(_REPETITIONS)) for s in Schedule}
         in_vain = median(_step_us(Schedule.OFF, setup.n_tokens, looks_up=True) for _ in range(_REPETITIONS))
         times["off, with a lookup that finds nothing"] = in_vain
-        more = Range(in_vain - times[Schedule.OFF.value], None, None)
         lines = [f"- {n} loads: {size:.1f} MB resident" for n, size in memory.items()]
         lines += [f"- {schedule}: {us:.1f} µs of processor time per step" for schedule, us in times.items()]
-        verdict = Verdict("a lookup that finds nothing, µs per step", more, most=_MOST_US)
-        return Outcome(lines, {"memory_mb": memory, "step_us": times}, [verdict])
+        more = in_vain - times[Schedule.OFF.value]
+        bar = verdict("a lookup that finds nothing, µs per step", more, most=_MOST_US)
+        return Outcome(lines, {"memory_mb": memory, "step_us": times}, [bar])
 
 
 class _Instant:

@@ -8,35 +8,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from shlex import split
 
-from benchmarks.contestants import ALONE, Duo, DuoRun, Setup, ngrams, plain_program, speculative
-from benchmarks.measure import Bar, Comparison, Outcome, Verdict, note
-from duo.bench.contestant import Contestant, Job
+from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, plain_program, speculative
+from benchmarks.runner import Bar, Comparison, Outcome, Verdict, note, verdict
 from duo.bench.results import Results
-from duo.bench.statistics import Range
+from duo.bench.rounds import Contestant
 from duo.errors import DuoError
 
 FIRST, FOURTH, FORCED, PAIR, TARGET = "duo, first run", "duo, fourth run", "forced ", "duo", "duo without a draft"
 _SCHEDULES = ("off", "sync", "async")
-_PEER = "llama-"
-_METHODS = ("ngram-mod n=3, m=8", "ngram-map-k n=3, m=8", "ngram-simple n=3, m=8")  # of those without a draft model
 _LOOP = "while True: pass"
 _TRUE = 0.15  # relative error of a stated gain
 _N_EARLIER = 3  # texts before the fourth run
 _DISTINCT = 0.6  # least share of distinct sequences of four words
+_MD = "-md {draft}"
 
-
-@dataclass(frozen=True, slots=True)
-class _Ending(Duo):
-    """duo on a text that may end by itself."""
-
-    def command(self, job: Job) -> list[str]:
-        """See Duo."""
-        return [word for word in Duo.command(self, job) if word != "--ignore-eos"]
+# Over the best schedule, which is chosen on the same rounds; over the best single setting of all of llama.cpp's
+# programs; and over the best fixed setting under the same load.
+BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
+PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
+BUSY_BARS = (Bar(TARGET, f"{FORCED}-t", 0.85), Bar(PAIR, FORCED, 0.85))
 
 
 def distinct(text: str) -> float:
@@ -48,53 +40,37 @@ def distinct(text: str) -> float:
 
 def contestants(setup: Setup) -> list[Contestant]:
     """duo without a profile, with one from three other texts, and with each schedule."""
-    forced = [_duo(setup, FORCED + name, f"{ALONE} --no-profile --schedule {name}") for name in _SCHEDULES]
-    return [*_runs(setup, ALONE), *forced]
+    forced = {FORCED + name: f"{_MD} {ALONE} --no-profile --schedule {name}" for name in _SCHEDULES}
+    return [*_runs(setup, ALONE), *commands(setup, forced, may_end=True)]
 
 
 def over_peers(setup: Setup) -> list[Contestant]:
     """duo, which also looks up candidates, and llama.cpp's programs with each of many settings."""
-    methods = [each for each in ngrams(setup) if each.name.endswith(_METHODS)]
     plain = [plain_program(setup, "llama-completion", threads) for threads in (1, 2)]
-    return [*_runs(setup, ""), *plain, *speculative(setup, threads=("2",)), *methods]
+    return [*_runs(setup, ""), *plain, *speculative(setup, threads=("2",)), *ngrams(setup)]
 
 
 def beside_loops(setup: Setup) -> list[Contestant]:
     """duo without options, with and without the draft, and with fixed numbers of threads."""
-    alone = [Contestant(name, Duo(name, split(f"{ALONE} --no-profile {options}"), setup.duo, setup.config(name)))
-             for name, options in ((TARGET, ""), (f"{FORCED}-t 1", "-t 1"), (f"{FORCED}-t 2", "-t 2"))]  # fmt: skip
-    pair = {PAIR: "", f"{FORCED}async": "--schedule async"}
-    return [*alone, *(_duo(setup, name, f"{ALONE} --no-profile {options}") for name, options in pair.items())]
+    alone = {TARGET: "", f"{FORCED}-t 1": "-t 1", f"{FORCED}-t 2": "-t 2"}
+    pair = {PAIR: _MD, f"{FORCED}async": f"{_MD} --schedule async"}
+    texts = {name: f"{ALONE} --no-profile {options}" for name, options in alone.items()}
+    found = {name: f"{ALONE} --no-profile {options}" for name, options in pair.items()}
+    return [*commands(setup, texts), *commands(setup, found, may_end=True)]
 
 
 def stating(setup: Setup) -> list[Contestant]:
     """duo with one profile for all texts, and the target alone."""
-    return [_duo(setup, PAIR, f"{ALONE} -v"), _duo(setup, FORCED + "off", f"{ALONE} --no-profile --schedule off")]
+    options = {PAIR: f"{_MD} {ALONE} -v", FORCED + "off": f"{_MD} {ALONE} --no-profile --schedule off"}
+    return commands(setup, options, may_end=True)
 
 
 def _runs(setup: Setup, options: str) -> list[Contestant]:
     """A first and a fourth run."""
-    fourth = _duo(setup, FOURTH, options)
+    fourth = duo(setup, FOURTH, f"{_MD} {options}", may_end=True)
     for file in setup.prompt_files[-_N_EARLIER:]:
-        job = replace(setup.job, prompt=file.read_text(encoding="utf-8"), prompt_file=setup.folder / file.name)
-        job.prompt_file.write_text(job.prompt, encoding="utf-8")
-        fourth.writer.write(job, threading.Event())
-    return [_duo(setup, FIRST, f"{options} --no-profile"), fourth]
-
-
-def bars(_: Setup) -> Sequence[Bar]:
-    """Over the best schedule, which is chosen on the same rounds."""
-    return [Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97)]
-
-
-def peer_bars(_: Setup) -> Sequence[Bar]:
-    """Over the best single setting of all of llama.cpp's programs."""
-    return [Bar(FIRST, _PEER, 1.0), Bar(FOURTH, _PEER, 1.08)]
-
-
-def busy_bars(_: Setup) -> Sequence[Bar]:
-    """Over the best fixed setting under the same load."""
-    return [Bar(TARGET, f"{FORCED}-t", 0.85), Bar(PAIR, FORCED, 0.85)]
+        setup.write(fourth, file)
+    return [duo(setup, FIRST, f"{_MD} {options} --no-profile", may_end=True), fourth]
 
 
 class Fastest(Comparison):
@@ -102,12 +78,10 @@ class Fastest(Comparison):
 
     def run(self, setup: Setup) -> Outcome:
         """See Scenario."""
-        alone, files = _duo(setup, "", f"{ALONE} --schedule off --no-profile"), []
+        alone, files = duo(setup, "", f"{ALONE} --schedule off --no-profile", may_end=True), []
         for file in setup.prompt_files:
-            job = replace(setup.job, prompt=file.read_text(encoding="utf-8"), prompt_file=setup.folder / file.name)
-            job.prompt_file.write_text(job.prompt, encoding="utf-8")
             try:
-                run = alone.writer.write(job, threading.Event())
+                run = setup.write(alone, file)
             except DuoError as error:  # the text is too short
                 note(f"{file.stem}: {error}")
                 continue
@@ -115,6 +89,8 @@ class Fastest(Comparison):
             note(f"{file.stem}: {100 * share:.0f} % distinct, {run.tokens} tokens")
             if share >= _DISTINCT and (run.tokens or 0) >= setup.n_tokens / 2:
                 files.append(file)
+        if not files:
+            raise DuoError("each text repeats itself or is too short")
         return Comparison.run(self, replace(setup, prompt_files=files[: 8 + _N_EARLIER]))
 
 
@@ -134,33 +110,16 @@ class Busy(Comparison):
 class Verdicts(Comparison):
     """The gains that duo states at the end of a run, over the ratio of the rates of that run and the target alone."""
 
-    def measure(self, setup: Setup) -> tuple[Results, bool]:
-        """See Comparison. Prints a line for each run."""
-        results, complete = Comparison.measure(self, setup)
-        for stated, real in self.gains(results):
-            note(f"stated {stated or 'nothing'}, in truth {real:.2f}")
-        return results, complete
-
-    @staticmethod
-    def gains(results: Results) -> list[tuple[float | None, float]]:
-        """Of each run, the gain that it states and the real one."""
-        duo, alone = ([sample.run for sample in results.counting(each)] for each in results.contestants)
-        return [
-            (each.stated_gain if isinstance(each, DuoRun) else None, each.tokens_per_s / other.tokens_per_s)
-            for each, other in zip(duo, alone, strict=True)
-        ]
-
-    def verdicts(self, _: Setup, results: Results) -> Sequence[Verdict]:
+    def verdicts(self, results: Results) -> list[Verdict]:
         """How many gains are stated, and how many of these are true."""
-        found = self.gains(results)
-        stated = [(gain, real) for gain, real in found if gain is not None]
+        duo, alone = ({s.i_round: s.run for s in results.counting(each)} for each in results.contestants)
+        pairs = [(run.figure("stated_gain"), run.tokens_per_s / alone[i].tokens_per_s)
+                 for i, run in duo.items() if i in alone]  # fmt: skip
+        for gain, real in pairs:
+            note(f"stated {gain or 'nothing'}, in truth {real:.2f}")
+        stated = [(gain, real) for gain, real in pairs if gain is not None]
         right = sum(abs(gain / real - 1) <= _TRUE for gain, real in stated)
         return [
-            Verdict("share of the runs that state a gain", Range(len(stated) / len(found), None, None), 0.8),
-            Verdict("share of the stated gains within 15 %", Range(right / max(1, len(stated)), None, None), 1.0),
+            verdict("share of the runs that state a gain", len(stated) / max(1, len(pairs)), least=0.8),
+            verdict("share of the stated gains within 15 %", right / max(1, len(stated)), least=1.0),
         ]
-
-
-def _duo(setup: Setup, name: str, options: str) -> Contestant:
-    words = split(f"-md {{draft}} {options}")
-    return Contestant(name, _Ending(name, words, setup.duo, setup.config(name)))

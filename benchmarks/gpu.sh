@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds duo for the local GPU, creates the models, compares placements of target and draft, and prints a report.
 #
-#   benchmarks/gpu.sh [--dry-run] [--quick] [options of python -m benchmarks.gpu]
+#   benchmarks/gpu.sh [--dry-run] [options of python -m benchmarks gpu]
 #
 #   --dry-run   print the commands without running them
-#   --quick     test run of a few minutes: the demo pair, two prompts once; also for small GPUs
-#   --minutes M time for the measurement, without building (default: 15)
+#   --pairs smollm2-f16 -r 2 -n 32   test run of a few minutes, with the demo pair; also for small GPUs
+#   --minutes M time for the rounds, without building (default: 15)
 #   --models TARGET DRAFT   other models: the target larger than the GPU memory, the draft at most a tenth of it
 #
 # BACKEND cuda (default), vulkan (AMD, Intel) or metal (the default on a Mac)
@@ -52,7 +52,7 @@ fail() {
 backend=${BACKEND:-$([[ $(uname) == Darwin ]] && echo metal || echo cuda)}
 case $backend in
 cuda)
-    command -v nvidia-smi >/dev/null || fail "no nvidia-smi: install the NVIDIA driver (other GPUs: BACKEND=vulkan; without a GPU: python -m benchmarks.gpu --cpu)"
+    command -v nvidia-smi >/dev/null || fail "no nvidia-smi: install the NVIDIA driver (other GPUs: BACKEND=vulkan; without a GPU: python -m benchmarks gpu)"
     if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
         export PATH=/usr/local/cuda/bin:$PATH
     fi
@@ -92,9 +92,4 @@ if [[ ! -f build/gpu/BUILT || $(<build/gpu/BUILT) != "$flags" ]]; then
     $dry_run || echo "$flags" >build/gpu/BUILT
 fi
 
-run "$python" -m benchmarks.gpu --prepare ${options[@]+"${options[@]}"}
-run "$python" -m benchmarks.gpu --json "$result" ${options[@]+"${options[@]}"}
-if $dry_run; then
-    echo "# runs these commands, most of them in rounds, with the numbers of layers that fit:"
-    "${PYTHON:-python3}" -m benchmarks.gpu --dry-run --duo "$environment/bin/duo" ${options[@]+"${options[@]}"}
-fi
+run "$python" -m benchmarks gpu --minutes 15 --json "$result" ${options[@]+"${options[@]}"}

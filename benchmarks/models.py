@@ -48,6 +48,8 @@ def stories() -> Path:
     return _made("stories15m-q8_0.gguf", _convert_stories)
 
 
+ON_A_CARD = "tinyllama-f32-on-a-card"  # any GPU holds it: see benchmarks/gpu.py
+
 Pair = tuple[Callable[[], Path], Callable[[], Path], Sequence[Path]]
 
 # Target, draft, and folders of prompts after which the target does not loop.
@@ -64,6 +66,7 @@ PAIRS: dict[str, Pair] = {
     "tinyllama-f16-mixed": (
         lambda: tinyllama(F16), lambda: tinyllama(Q4_0), [REPEAT_TINYLLAMA, PROMPTS / "tinyllama"]
     ),
+    ON_A_CARD: (lambda: tinyllama(F32), lambda: tinyllama(Q2_K), [PROMPTS / "tinyllama", REPEAT_TINYLLAMA]),
     # Another vocabulary: a good draft, and a useless one.
     "tinyllama-f16-smollm2": (lambda: tinyllama(F16), lambda: smollm2(Q4_0), [PROMPTS / "tinyllama"]),
     "tinyllama-f32-smollm2": (lambda: tinyllama(F32), lambda: smollm2(Q4_0), [PROMPTS / "tinyllama"]),

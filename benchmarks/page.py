@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import servers
 from benchmarks.contestants import Setup
-from benchmarks.measure import Bar, note
+from benchmarks.runner import Bar, note
 from benchmarks.servers import Client, Server
-from duo.bench.contestant import Contestant, Job, Run
+from duo.bench.rounds import Contestant, Job, Run
 from duo.errors import DuoError
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks import samples
-from benchmarks.measure import Verdict
 from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
+from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches, with_first
-from duo.bench.statistics import Range
+from duo.bench.results import Range
 from duo.cli.commands.plan import predict
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.policy import Policy

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.oracle import N_MAX, Case, Text
-from duo.bench.machines import Pair, read_machine
+from duo.diagnose.machine_file import Pair, read_machine
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration
 from duo.spec.simulate import Machine

@@ -14,10 +14,9 @@ from contextlib import ExitStack, closing
 import numpy as np
 
 from benchmarks.contestants import ALONE, Setup, duo, patched
-from benchmarks.measure import Comparison, Outcome, Scenario, Verdict, document, models
-from duo.bench.contestant import Contestant
-from duo.bench.formats import markdown_table
-from duo.bench.statistics import Range
+from benchmarks.runner import Comparison, Outcome, Scenario, Verdict, verdict
+from duo.bench.rounds import Contestant
+from duo.cli.terminal.bench_table import markdown_table
 from duo.config import ContextConfig, ModelConfig, SamplingConfig
 from duo.engine.decoder import decode_all
 from duo.llama.context import Context
@@ -27,6 +26,7 @@ from duo.spec.types import Distribution
 
 _TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 _WAYS = ("coupled", "rejection", "greedy draft")
+_BARS = (("greedy draft", 0.7, 1.08), ("greedy draft", 1.0, 1.15), ("rejection", 0.7, 0.95), ("rejection", 1.0, 0.95))
 _VOCABULARY, _ROWS, _DECODE_S = 128_256, 5, 0.020
 
 # The draft proposes its most likely token and the target samples: common without coupling.
@@ -49,24 +49,19 @@ class Sampling(Scenario):
         lines = [["temperature", *(f"{way} %" for way in accepted[0.0])]]
         lines += [[f"{t:g}", *(f"{100 * share:.1f}" for share in found.values())] for t, found in accepted.items()]
         verdicts = [
-            Verdict(f"coupled over {other} at {t:g}", _over(accepted[t]["coupled"], accepted[t][other]), least)
-            for other, t, least in (
-                ("greedy draft", 0.7, 1.08), ("greedy draft", 1.0, 1.15), ("rejection", 0.7, 0.95),
-                ("rejection", 1.0, 0.95),
+            verdict(
+                f"coupled over {other} at {t:g}", accepted[t]["coupled"] / max(1e-9, accepted[t][other]), least=least
             )
-        ]  # fmt: skip
+            for other, t, least in _BARS
+        ]
         by_name = {contestant.name: contestant for contestant in results.contestants}
         slow, fast = (by_name.get(f"temperature {t}, coupled") for t in ("0.7", "0"))
         if slow is not None and fast is not None:
             verdicts.append(Verdict("tokens/s at 0.7 over those at 0", results.speed_up(slow, fast), 0.9))
-        verdicts.append(Verdict("sampling of five rows, share of 20 ms", _over(cost_s, _DECODE_S), most=0.05))
-        found = document(results, {"models": models(setup), "complete": complete})
-        found |= {"acceptance": {f"{t:g}": shares for t, shares in accepted.items()}, "cost_s": cost_s}
+        verdicts.append(verdict("sampling of five rows, share of 20 ms", cost_s / _DECODE_S, most=0.05))
+        found = results.document() | {"complete": complete, "cost_s": cost_s}
+        found |= {"acceptance": {f"{t:g}": shares for t, shares in accepted.items()}}
         return Outcome([*markdown_table(lines), "", *rates.table(results)], found, verdicts)
-
-
-def _over(value: float, other: float) -> Range:
-    return Range(value / other, None, None)
 
 
 def _contestants(setup: Setup) -> list[Contestant]:

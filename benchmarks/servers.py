@@ -1,43 +1,29 @@
-"""Leads, remote drafts and RPC servers as processes, and contestants that are clients of a lead."""
+"""Leads, remote drafts, RPC servers and llama-server as processes, and contestants that are their clients."""
 
 from __future__ import annotations
 
+import json
 import re
-import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from benchmarks.contestants import Setup, patched
-from duo.bench.contestant import Job, ParseError, Run
-from duo.bench.process import Child, last_line
-from duo.bench.server_peer import free_port, streamed, wait_until_healthy
+from benchmarks.contestants import N_CTX, Setup
+from benchmarks.process import Child
+from duo.bench.programs import last_line
+from duo.bench.rounds import Contestant, Job, ParseError, Run
 
 _LOOK_S = 0.02
 _PATIENCE_S = 120.0
-
-# Loads the draft, and connects once the gate file exists.
-_GATE = """
-import time
-from pathlib import Path
-from duo.link.client import DraftClient
-run = DraftClient.run
-def wait(self):
-    Path({ready!r}).touch()
-    while not Path({gate!r}).exists():
-        time.sleep(0.002)
-    run(self)
-DraftClient.run = wait
-"""
 
 
 class Server(Child):
@@ -68,7 +54,7 @@ class Server(Child):
 def lead(setup: Setup, *options: str | Path) -> Server:
     """Start a lead that runs until the scenario ends."""
     found = setup.stack.enter_context(Server(setup, "lead", "-m", setup.target, *options))
-    wait_until_healthy(found.url, found, threading.Event(), "duo lead")
+    wait_until_healthy(found.url, found)
     return found
 
 
@@ -85,27 +71,6 @@ def back(setup: Setup, port: int, command: Sequence[str] = ()) -> Child:
     return Child([*(command or setup.duo), *options])
 
 
-@contextmanager
-def connecting_back(setup: Setup, server: Server) -> Iterator[Callable[[], object]]:
-    """A loaded remote draft; the yielded function makes it connect."""
-    ready, gate = setup.folder / "ready", setup.folder / "gate"
-    for file in (ready, gate):
-        file.unlink(missing_ok=True)
-    with back(setup, server.port, patched(_GATE.format(ready=str(ready), gate=str(gate)))) as process:
-        wait_until(ready.exists, process)
-        yield gate.touch
-    server.wait_for_drafts(0)
-
-
-@contextmanager
-def dying_back(setup: Setup, server: Server) -> Iterator[Callable[[], object]]:
-    """A connected remote draft; the yielded function kills it."""
-    with back(setup, server.port) as process:
-        server.wait_for_drafts(1)
-        yield partial(process.send, signal.SIGKILL)
-    server.wait_for_drafts(0)
-
-
 def wait_until(is_so: Callable[[], bool], process: Child) -> None:
     """Poll a condition. Raises ParseError if the process exits or the wait times out."""
     end = time.monotonic() + _PATIENCE_S
@@ -116,59 +81,91 @@ def wait_until(is_so: Callable[[], bool], process: Child) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamedRun(Run):
-    """A streamed text, timed by the client: tokens/s of its halves and the longest pause between pieces."""
-
-    first_half: float = 0.0
-    second_half: float = 0.0
-    longest_gap_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Client:
-    """Requests a streamed text from a lead; `midway` yields a function to call at half of the text."""
+    """Requests a streamed text from a lead."""
 
     server: Server
-    midway: Callable[[], AbstractContextManager[Callable[[], object]]] = lambda: nullcontext(lambda: None)
 
     def write(self, job: Job, stop: threading.Event) -> Run:  # noqa: ARG002 - a Writer
-        with self.midway() as act:
-            return stream(self.server, job.prompt, job.n_tokens, act)
+        return stream(self.server, job.prompt, job.n_tokens)
 
 
-def stream(
-    server: Server, prompt: str, n_tokens: int, act: Callable[[], object] = lambda: None, **fields: object
-) -> StreamedRun:
-    """Request a text and call `act` at half of it. Raises ParseError."""
+def stream(server: Server, prompt: str, n_tokens: int, **fields: object) -> Run:
+    """Request a text, and time it by the client's clock. Raises ParseError."""
     request = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, "duo": True, **fields}
-    began, times, pieces = time.monotonic(), list[float](), list[str]()
-    counts, half, n_tokens_seen = list[int](), None, 0
+    began, times, pieces, counts, n_seen = time.monotonic(), list[float](), list[str](), list[int](), 0
     for event in streamed(f"{server.url}/v1/completions", request):
         if "error" in event:
             raise ParseError(f"duo lead: {event['error']}")
         if event.get("choices"):
-            n_tokens_seen += event.get("duo", {"tokens": 0})["tokens"]
+            n_seen += event.get("duo", {"tokens": 0})["tokens"]
             if text := str(event["choices"][0]["text"]):
                 times.append(time.monotonic())
                 pieces.append(text)
-                counts.append(n_tokens_seen - sum(counts))
-            if half is None and times and n_tokens_seen >= n_tokens // 2:
-                half = len(times)
-                act()
-    if half is None:
-        raise ParseError(f"duo lead: no text after {n_tokens_seen} tokens")
-    return StreamedRun(
-        n_tokens_seen,
-        _rate(counts, times, 0, len(times)),
-        "".join(pieces).strip("\n"),
-        first_token_s=times[0] - began,
-        first_half=_rate(counts, times, 0, half),
-        second_half=_rate(counts, times, half - 1, len(times)),
-        longest_gap_s=max((b - a for a, b in pairwise(times)), default=0.0),
-    )
+                counts.append(n_seen)
+    if not times:
+        raise ParseError(f"duo lead: no text after {n_seen} tokens")
+    rate = (counts[-1] - counts[0]) / (times[-1] - times[0]) if times[-1] > times[0] else 0.0
+    gaps_s = [after - before for before, after in pairwise(times)]
+    figures = {"first_token_s": times[0] - began, "longest_gap_s": max(gaps_s, default=0.0)}
+    return Run("".join(pieces).strip("\n"), n_seen, rate, figures)
 
 
-def _rate(counts: Sequence[int], times: Sequence[float], first: int, end: int) -> float:
-    """Tokens/s of the pieces after `first`."""
-    seconds = times[end - 1] - times[first]
-    return sum(counts[first + 1 : end]) / seconds if seconds else 0.0
+def wait_until_healthy(url: str, process: Child) -> None:
+    """Wait until the server has loaded its model. Raises ParseError if it exits or is too slow."""
+
+    def is_healthy() -> bool:
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{url}/health", timeout=1.0).status_code == httpx.codes.OK
+        return False
+
+    wait_until(is_healthy, process)
+
+
+def streamed(url: str, request: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """The events of a streamed response. Raises httpx.HTTPError, or ValueError for invalid JSON."""
+    with httpx.stream("POST", url, json=request, timeout=None) as answer:  # prefill may take long
+        if answer.status_code != httpx.codes.OK:
+            raise httpx.HTTPError(f"status {answer.status_code}: {answer.read().decode()[:200]}")
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line[6:])
+
+
+def free_port() -> int:
+    """An unused port."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def llama_server(setup: Setup, threads: int, *more: str) -> Contestant:
+    """A client of llama-server, without its prompt cache and checkpoints: each prompt is processed as a whole."""
+    port = free_port()
+    options = ["-c", str(N_CTX), "-np", "1", "-t", str(threads), "-cram", "0", "-ctxcp", "0", "-dev", "none"]
+    where = ["--host", "127.0.0.1", "--port", str(port)]
+    command = [str(setup.program("llama-server")), "-m", str(setup.target), *options, *where]
+    command += [str(setup.draft) if word == "{draft}" else word for word in more]
+    process = setup.stack.enter_context(Child(command))
+    url = f"http://127.0.0.1:{port}"
+    wait_until_healthy(url, process)
+    return Contestant(f"llama-server -t {threads}" + (" and the draft" if more else ""), LlamaServer(url))
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaServer:
+    """Texts of a llama-server."""
+
+    url: str
+
+    def write(self, job: Job, stop: threading.Event) -> Run:  # noqa: ARG002 - a Writer
+        request = {"prompt": job.prompt, "n_predict": job.n_tokens, "temperature": 0.0, "ignore_eos": True,
+                   "cache_prompt": False, "stream": True}  # fmt: skip
+        events = list(streamed(f"{self.url}/completion", request))
+        timings = events[-1].get("timings") if events else None
+        if timings is None:
+            raise ParseError(f"llama-server: no timings in {str(events[-1:])[:200]}")
+        figures = {"prompt_tokens_per_s": timings["prompt_per_second"], "verified": timings.get("draft_n"),
+                   "accepted": timings.get("draft_n_accepted")}  # fmt: skip
+        text = "".join(event.get("content", "") for event in events).strip("\n")
+        return Run(text, int(timings["predicted_n"]), timings["predicted_per_second"], figures)

@@ -20,11 +20,9 @@ import httpx
 from benchmarks import page, servers
 from benchmarks.contestants import Setup, patched
 from benchmarks.engine import resident_bytes
-from benchmarks.measure import Outcome, Scenario, Verdict, note
-from benchmarks.servers import Server
-from duo.bench.relay import Relay
-from duo.bench.server_peer import streamed
-from duo.bench.statistics import Range
+from benchmarks.relay import Relay
+from benchmarks.runner import Outcome, Scenario, note, verdict
+from benchmarks.servers import Server, streamed
 
 _N_CLIENTS, _N_BACKS, _N_PROMPTS = 4, 3, 2
 _N_TOKENS = (1, 24, 96)
@@ -190,18 +188,14 @@ def _outcome(found: dict[str, Any]) -> Outcome:
     problems = [*found["unanswered"], *found["wrong"]]
     lines += ["", *(f"- {problem}" for problem in problems[:10])] if problems else []
     verdicts = [
-        _verdict("requests not answered", len(found["unanswered"]), most=0),
-        _verdict("wrong answers", len(found["wrong"]), most=0),
-        _verdict("exit status of the lead", found["status"], most=0),
-        _verdict("share of candidates accepted", accepted / verified if verified else 0.0, least=_LEAST_ACCEPTED),
-        _verdict("growth of the lead's memory, MB", growth, most=_MOST_GROWTH_MB),
-        _verdict("longest gap over the longest decode, ms", 1000 * (gap_s - decode_s), most=_MOST_OVER_DECODE_MS),
+        verdict("requests not answered", len(found["unanswered"]), most=0),
+        verdict("wrong answers", len(found["wrong"]), most=0),
+        verdict("exit status of the lead", found["status"], most=0),
+        verdict("share of candidates accepted", accepted / verified if verified else 0.0, least=_LEAST_ACCEPTED),
+        verdict("growth of the lead's memory, MB", growth, most=_MOST_GROWTH_MB),
+        verdict("longest gap over the longest decode, ms", 1000 * (gap_s - decode_s), most=_MOST_OVER_DECODE_MS),
     ]
     return Outcome(lines, found, verdicts)
-
-
-def _verdict(name: str, value: float, **limits: float) -> Verdict:
-    return Verdict(name, Range(value, None, None), **limits)
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -239,7 +233,7 @@ def _client(seed: int, lead: Server, texts: dict[Text, str], done: threading.Eve
             if kind == "stream":
                 text = replace(text, is_chat=False)
                 run = servers.stream(lead, text.prompt, text.n_tokens, **_SAMPLED[text.is_sampled])
-                gap_s = run.longest_gap_s
+                gap_s = run.figures["longest_gap_s"] or 0.0
                 problem = _difference(texts[text].strip("\n"), run.text)
             elif kind == "disconnect":
                 request = replace(text, is_chat=False, n_tokens=4 * text.n_tokens).fields

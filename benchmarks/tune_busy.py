@@ -6,25 +6,24 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from benchmarks.contestants import Setup
-from benchmarks.measure import Outcome, Scenario, Verdict, note
-from duo.bench.process import Child, last_line, run_process
-from duo.bench.statistics import Range
+from benchmarks.process import Child, run_process
+from benchmarks.runner import Outcome, Scenario, note, verdict
+from duo.bench.programs import last_line
+from duo.cli.terminal.bench_table import markdown_table
 from duo.engine.cores import usable_cores
 
+_FIRST = ("T(1) alone", "t_d alone")
 _LOOPS = 4  # for each core
 _MOST_OFF = 0.25  # of a time, relative to that of an idle machine
 _MOST_IDLE_S, _MOST_BUSY_S = 30.0, 120.0
 _PAUSE_S = 2.0  # after which the loops compute, or no longer do
 _RATE = re.compile(r"^(plain|sequential|concurrent|limit) +([\d.]+) tokens/s", re.MULTILINE)
-
-Times = dict[str, float]  # in seconds, by what was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +34,9 @@ class Try:
     is_busy: bool
     status: int
     seconds: float
-    times: Times  # empty: none were kept
+    times: dict[str, float]  # in seconds, by what was measured; empty: none were kept
     over: int  # forecasts that exceed the limit
     said: str
-
-    def off(self, reference: Times) -> float:
-        """The largest relative deviation of a time that both have."""
-        return max((abs(s / reference[name] - 1) for name, s in self.times.items() if name in reference), default=0.0)
-
-
-@dataclass(slots=True)
-class Tries:
-    """All of a pair."""
-
-    all: list[Try] = field(default_factory=list)
-
-    def of(self, command: str, *, is_busy: bool) -> list[Try]:
-        """Those of one kind."""
-        return [each for each in self.all if (each.command, each.is_busy) == (command, is_busy)]
-
-    @property
-    def reference(self) -> Times:
-        """The medians of what `duo tune` has kept on the idle machine."""
-        kept = [each.times for each in self.of("tune", is_busy=False)]
-        return {name: median(t[name] for t in kept if name in t) for name in sorted(set().union(*kept))}
 
 
 class TuneBusy(Scenario):
@@ -66,7 +44,7 @@ class TuneBusy(Scenario):
 
     def run(self, setup: Setup) -> Outcome:
         """See Scenario."""
-        tries, complete = Tries(), True
+        tries, complete = list[Try](), True
         try:
             for i in range(setup.n_rounds):
                 for is_busy in (False, True):
@@ -75,11 +53,11 @@ class TuneBusy(Scenario):
                             stack.enter_context(Child([sys.executable, "-c", "while True: pass"]))
                         time.sleep(_PAUSE_S)
                         for command in ("tune", "run"):
-                            tries.all.append(_try(setup, command, i, is_busy=is_busy))
-                            note(_line(setup, tries.all[-1]))
+                            tries.append(_try(setup, command, i, is_busy=is_busy))
+                            note(f"{setup.pair}: {tries[-1]}")
         except KeyboardInterrupt:
             complete = False
-        return Outcome(_table(tries), _document(tries) | {"complete": complete}, _verdicts(tries))
+        return _outcome(tries, complete)
 
 
 def _try(setup: Setup, command: str, number: int, *, is_busy: bool) -> Try:
@@ -92,10 +70,10 @@ def _try(setup: Setup, command: str, number: int, *, is_busy: bool) -> Try:
     profile = json.loads(profiles[0].read_text(encoding="utf-8")) if profiles else {}
     rates = {name: float(rate) for name, rate in _RATE.findall(cost.stdout)}
     over = sum(rate > rates["limit"] for rate in rates.values())
-    return Try(command, is_busy, cost.status, cost.wall_s, _times(profile), over, last_line(cost.stderr))
+    return Try(command, is_busy, cost.returncode, cost.wall_s, _times(profile), over, last_line(cost.stderr))
 
 
-def _times(profile: dict[str, Any]) -> Times:
+def _times(profile: dict[str, Any]) -> dict[str, float]:
     """What a profile has, with the numbers of threads on which the times depend, where it has those."""
     policy, threads = profile.get("policy", {}), profile.get("threads")
     on = {"alone": f" on {threads['target']}", "beside": f" on {threads['beside']}"} if threads else {}
@@ -103,74 +81,44 @@ def _times(profile: dict[str, Any]) -> Times:
     for condition, costs in zip(("alone", "beside"), policy["costs"]["0"], strict=True) if policy else ():
         for n, (seconds, _) in costs["target_s"].items():
             found[f"T({n}) {condition}{on.get(condition, '')}"] = seconds
-        drafts = [seconds for seconds, _ in costs["draft_s"].values()]
-        if drafts:
+        if drafts := [seconds for seconds, _ in costs["draft_s"].values()]:
             found[f"t_d {condition}"] = min(drafts)
     return found
 
 
-def _line(setup: Setup, each: Try) -> str:
-    where = "beside busy loops" if each.is_busy else "alone"
-    kept = f"{len(each.times)} times kept" if each.times else "none kept"
-    return f"{setup.pair}: duo {each.command} {where}: {each.seconds:.0f} s, status {each.status}, {kept}: {each.said}"
+def _outcome(tries: list[Try], complete: bool) -> Outcome:
+    def kept(command: str, *, is_busy: bool) -> list[Try]:
+        return [each for each in tries if (each.command, each.is_busy) == (command, is_busy) and each.times]
 
+    idle = [each.times for each in kept("tune", is_busy=False)]
+    names = sorted(set().union(*idle))
+    reference = {name: median(times[name] for times in idle if name in times) for name in names}
 
-def _table(tries: Tries) -> list[str]:
-    lines = ["| command | machine | tries | refused | s, longest | profiles with times | largest deviation |"]
-    lines.append("|---|---|---:|---:|---:|---:|---:|")
+    def off(each: Try) -> float:
+        """The largest deviation from the idle machine; of a run, which does not tell its threads, of T(1) and t_d."""
+        known = reference
+        if each.command == "run":
+            alone = {what: [s for name, s in reference.items() if name.startswith(what)] for what in _FIRST}
+            known = {what: min(seconds) for what, seconds in alone.items() if seconds}
+        return max((abs(s / known[name] - 1) for name, s in each.times.items() if name in known), default=0.0)
+
+    lines, verdicts = [["command", "tries", "refused", "s, longest", "with times", "largest deviation"]], []
     for command in ("tune", "run"):
         for is_busy in (False, True):
-            found = tries.of(command, is_busy=is_busy)
-            kept = [each for each in found if each.times]
-            off = f"{100 * max(_off(kept, tries)):.0f} %" if kept else ""
-            cells = (
-                command, "busy" if is_busy else "idle", len(found), sum(each.status != 0 for each in found),
-                f"{max((each.seconds for each in found), default=0.0):.0f}", len(kept), off,
-            )  # fmt: skip
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    return lines
-
-
-def _off(found: Sequence[Try], tries: Tries) -> list[float]:
-    """The deviations from the idle machine. Of a run, whose threads its profile does not tell, of T(1) and t_d only."""
-    reference = tries.reference
-    alone = {
-        what: [s for name, s in reference.items() if name.startswith(what)] for what in ("T(1) alone", "t_d alone")
-    }
-    first = {what: min(seconds) for what, seconds in alone.items() if seconds}
-    return [each.off(reference if each.command == "tune" else first) for each in found]
-
-
-def _verdicts(tries: Tries) -> list[Verdict]:
-    def zero(name: str, n: float, most: float = 0) -> Verdict:
-        return Verdict(name, Range(n, None, None), most=most)
-
-    def seconds(*, is_busy: bool) -> float:
-        return max((each.seconds for each in tries.of("tune", is_busy=is_busy)), default=0.0)
-
-    found = []
-    for command in ("tune", "run"):
-        busy = [each for each in tries.of(command, is_busy=True) if each.times]
-        wrong = sum(off > _MOST_OFF for off in _off(busy, tries))
-        found.append(zero(f"profiles of a busy machine that are off by more than 25 %, {command}", wrong))
-    refused = sum(not each.times for each in tries.of("tune", is_busy=False))
-    return [
-        *found,
-        zero("forecasts over the limit", sum(each.over for each in tries.all)),
-        zero("refused or tentative on an idle machine", refused),
-        zero("longest tune on an idle machine, s", seconds(is_busy=False), _MOST_IDLE_S),
-        zero("longest tune on a busy machine, s", seconds(is_busy=True), _MOST_BUSY_S),
-    ]
-
-
-def _document(tries: Tries) -> dict[str, Any]:
-    return {
-        "reference_ms": {name: 1000 * seconds for name, seconds in tries.reference.items()},
-        "tries": [
-            {
-                "command": each.command, "busy": each.is_busy, "status": each.status, "seconds": each.seconds,
-                "times_ms": {name: 1000 * seconds for name, seconds in each.times.items()}, "said": each.said,
-            }
-            for each in tries.all
-        ],
-    }  # fmt: skip
+            found = [each for each in tries if (each.command, each.is_busy) == (command, is_busy)]
+            deviations = [off(each) for each in found if each.times]
+            refused, longest_s = sum(each.status != 0 for each in found), max((e.seconds for e in found), default=0.0)
+            cells = (f"{command}, {'busy' if is_busy else 'idle'}", len(found), refused, f"{longest_s:.0f}",
+                     len(deviations), f"{100 * max(deviations, default=0.0):.0f} %")  # fmt: skip
+            lines.append(list(map(str, cells)))
+            if is_busy:
+                wrong = sum(deviation > _MOST_OFF for deviation in deviations)
+                verdicts.append(verdict(f"profiles off by more than 25 %, {command}", wrong, most=0))
+            if command == "tune":
+                most = _MOST_BUSY_S if is_busy else _MOST_IDLE_S
+                verdicts.append(verdict(f"longest tune, busy: {is_busy}, s", longest_s, most=most))
+    refused = sum(not e.times for e in tries if (e.command, e.is_busy) == ("tune", False))
+    verdicts.append(verdict("forecasts over the limit", sum(each.over for each in tries), most=0))
+    verdicts.append(verdict("refused or tentative on an idle machine", refused, most=0))
+    document = {"reference_s": reference, "tries": [asdict(each) for each in tries], "complete": complete}
+    return Outcome(markdown_table(lines), document, verdicts)

@@ -40,11 +40,9 @@ def parse_prompts(text: str) -> list[Prompt]:
     return found
 
 
-def chosen(prompts: Sequence[Prompt], categories: Sequence[str] | None) -> list[Prompt]:
-    """The prompts of `categories`, in that order; all for None. Raises UsageError for an unknown category."""
+def chosen(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
+    """The prompts of `categories`, in that order. Raises UsageError for an unknown category."""
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
-    if categories is None:
-        return list(prompts)
     if unknown := [name for name in categories if name not in known]:
         raise UsageError(f"categories: unknown category {unknown[0]!r} (available: {', '.join(known)})", "categories")
     return [prompt for name in categories for prompt in prompts if prompt.category == name]

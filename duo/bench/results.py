@@ -1,26 +1,54 @@
-"""The samples of a benchmark and the rows computed from them."""
+"""The samples of a benchmark, and the rows computed from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from duo.bench.contestant import PLAIN, Contestant, Run
-from duo.bench.rounds import Sample
-from duo.bench.statistics import Range, middle_and_quartiles, speed_up
-from duo.bench.texts import first_difference
+import numpy as np
 
-ALL = "all"
+from duo.bench.rounds import RATE, Contestant, Sample
+from duo.bench.texts import distinct_share, first_difference
 
-# The figures of one contestant for one category of prompts or all, as in the JSON; None: not measured.
-Row = dict[str, Any]
-Figure = Callable[[Run], float | None]
+_LEAST_PAIRS = 3  # for an interval
+# Two-sided 95 % quantiles of Student's t distribution with 2 to 10 degrees of freedom; beyond, 1.96 + 2.46 / (n - 0.7)
+_STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+Row = dict[str, Any]  # the figures of one contestant, as in the JSON; None: not measured
 
 
-def decode_rate(run: Run) -> float:
-    """Tokens/s of generation."""
-    return run.tokens_per_s
+class Range(NamedTuple):
+    """A figure and its range; None where there are too few runs for one."""
+
+    middle: float
+    low: float | None = None
+    high: float | None = None
+
+
+def middle_and_quartiles(values: Sequence[float]) -> Range | None:
+    """The median, with quartiles for more than one value; None without values."""
+    if not values:
+        return None
+    low, middle, high = (float(quartile) for quartile in np.percentile(values, (25, 50, 75)))
+    return Range(middle, low, high) if len(values) > 1 else Range(middle)
+
+
+def speed_up(ratios: Sequence[float]) -> Range | None:
+    """The geometric mean of ratios of runs of the same round, with its 95 % interval; None without ratios.
+
+    The interval is Student's t interval of the mean of the logarithms, which is valid for few pairs too.
+    """
+    if not ratios:
+        return None
+    logs, freedom = np.log(ratios), len(ratios) - 1
+    middle = math.exp(logs.mean())
+    if len(ratios) < _LEAST_PAIRS:
+        return Range(middle)
+    quantile = _STUDENT[freedom - 2] if freedom <= 10 else 1.96 + 2.46 / (freedom - 0.7)
+    reach = quantile * logs.std(ddof=1) / math.sqrt(len(logs))
+    return Range(middle, middle * math.exp(-reach), middle * math.exp(reach))
 
 
 class Results:
@@ -30,117 +58,73 @@ class Results:
         """Speed-ups and texts are relative to `baseline`, by default plain decoding."""
         self.contestants = list(contestants)
         self.samples: list[Sample] = []
-        self.baseline = baseline or next((c for c in contestants if c.mode == PLAIN), None)
-
-    def add(self, sample: Sample) -> None:
-        """Add one sample."""
-        self.samples.append(sample)
-
-    @property
-    def categories(self) -> list[str]:
-        """The measured categories."""
-        return list(dict.fromkeys(sample.prompt.category for sample in self.samples))
-
-    @property
-    def n_rounds(self) -> int:
-        """The number of rounds with samples."""
-        return len({sample.i_round for sample in self.samples})
+        self.baseline = baseline or next((c for c in contestants if c.mode in ("plain", "off")), None)
 
     def looping(self) -> set[int]:
         """The rounds in which the text of the baseline (or else of the first contestant) loops."""
         reference = self.baseline or self.contestants[0]
         return {sample.i_round for sample in self.samples if sample.contestant is reference and sample.loops}
 
-    def of(self, contestant: Contestant, category: str = ALL) -> list[Sample]:
+    def of(self, contestant: Contestant) -> list[Sample]:
         """All samples of a contestant."""
-        return [
-            sample
-            for sample in self.samples
-            if sample.contestant is contestant and category in (ALL, sample.prompt.category)
-        ]
+        return [sample for sample in self.samples if sample.contestant is contestant]
 
-    def counting(self, contestant: Contestant, category: str = ALL) -> list[Sample]:
+    def counting(self, contestant: Contestant) -> list[Sample]:
         """Its samples whose text does not loop, in rounds that do not loop."""
         looping = self.looping()
-        return [s for s in self.of(contestant, category) if s.i_round not in looping and not s.loops]
+        return [sample for sample in self.of(contestant) if sample.i_round not in looping and not sample.loops]
 
-    def ratio(self, sample: Sample) -> float | None:
-        """Its rate relative to the baseline's in the same round."""
-        other = None if sample.contestant is self.baseline else self._baseline_run(sample.i_round)
-        return None if other is None else sample.run.tokens_per_s / other.tokens_per_s
+    def speed_up(self, contestant: Contestant, over: Contestant, figure: str = RATE) -> Range | None:
+        """The ratio of its `figure` to that of `over`, over the rounds in which both count."""
+        others = {sample.i_round: sample.run.figure(figure) for sample in self.counting(over)}
+        pairs = ((sample.run.figure(figure), others.get(sample.i_round)) for sample in self.counting(contestant))
+        return speed_up([first / second for first, second in pairs if first and second])
 
-    def speed_up(
-        self, contestant: Contestant, over: Contestant, category: str = ALL, figure: Figure = decode_rate
-    ) -> Range | None:
-        """The ratio of its `figure` to that of `over`, across the rounds in which both samples count."""
-        others = {sample.i_round: figure(sample.run) for sample in self.counting(over, category)}
-        return speed_up(
-            [
-                value / other
-                for sample in self.counting(contestant, category)
-                if (value := figure(sample.run)) and (other := others.get(sample.i_round))
-            ]
-        )
-
-    def rows(self) -> list[Row]:
-        """One row per contestant, over all prompts."""
-        return [self.row(contestant) for contestant in self.contestants]
-
-    def rows_by_category(self) -> list[Row]:
-        """One row per contestant and category."""
-        return [self.row(contestant, category) for contestant in self.contestants for category in self.categories]
-
-    def row(self, contestant: Contestant, category: str = ALL) -> Row:
+    def row(self, contestant: Contestant) -> Row:
         """Its figures. Looping samples and rounds are excluded, except from the comparison of texts."""
-        samples = self.of(contestant, category)
-        runs = [sample.run for sample in self.counting(contestant, category)]
+        samples = self.of(contestant)
+        runs = [sample.run for sample in self.counting(contestant)]
         rate, gain = middle_and_quartiles([run.tokens_per_s for run in runs]), None
         if self.baseline is not None and contestant is not self.baseline:
-            gain = self.speed_up(contestant, self.baseline, category)
-        n_verified = sum(run.n_verified or 0 for run in runs)
+            gain = self.speed_up(contestant, self.baseline)
+        verified, accepted = (sum(run.figures.get(name) or 0 for run in runs) for name in ("verified", "accepted"))
         differences = self._differences(samples)
         where, place = differences[0] if differences else (None, None)
-        return {
-            "mode": contestant.mode,
-            "devices": contestant.devices,
-            "threads": contestant.threads,
-            "k": contestant.n_max,
-            "category": category,
-            "runs": len(runs),
-            "looping_runs": len(samples) - len(runs),
-            "prompt_tokens_per_s": _median(run.prompt_tokens_per_s for run in runs),
-            **_range(rate, "tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile"),
-            "ms_per_token": None if rate is None else 1000 / rate.middle,
-            **_range(gain, "speed_up", "speed_up_low", "speed_up_high"),
-            "accept_rate": sum(run.n_accepted or 0 for run in runs) / n_verified if n_verified else None,
-            "tokens_per_decode": _median(run.tokens_per_decode for run in runs),
-            "target_ms_per_decode": _median(run.target_ms for run in runs),
-            "draft_ms_per_token": _median(run.draft_ms for run in runs),
-            "hidden": _median(run.hidden for run in runs),
-            "waste": _median(run.waste for run in runs),
-            "first_token_s": _median(run.first_token_s for run in runs),
-            "engine_us_per_step": _median(run.own_us for run in runs),
-            "draft_us_per_decode": _median(run.draft_own_us for run in runs),
-            "same_text": None if differences is None else not differences,
-            "differs_in": where,
-            "differs_at": place,
-        }
+        row: Row = {"mode": contestant.mode, "devices": contestant.devices, "threads": contestant.threads}
+        row |= {"k": contestant.n_max, "runs": len(runs), "looping_runs": len(samples) - len(runs)}
+        row |= _range(rate, "tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile")
+        row |= {"ms_per_token": None if rate is None else 1000 / rate.middle}
+        row |= _range(gain, "speed_up", "speed_up_low", "speed_up_high")
+        row |= {"accept_rate": accepted / verified if verified else None}
+        names = dict.fromkeys(name for run in runs for name in run.figures)
+        row |= {name: _median(run.figures.get(name) for run in runs) for name in names}
+        same = None if differences is None else not differences
+        return row | {"same_text": same, "differs_in": where, "differs_at": place}
 
-    def _baseline_run(self, i_round: int) -> Run | None:
-        found = (s.run for s in self.samples if s.contestant is self.baseline and s.i_round == i_round)
+    def baseline_sample(self, sample: Sample) -> Sample | None:
+        """The baseline's in the same round; None for itself, or if there is none."""
+        if sample.contestant is self.baseline:
+            return None
+        found = (s for s in self.samples if s.contestant is self.baseline and s.i_round == sample.i_round)
         return next(found, None)
 
     def _differences(self, samples: Sequence[Sample]) -> list[tuple[str, int]] | None:
         """Category and index of the first difference from the baseline, per text; None if no texts were compared."""
-        found, compared = [], False
-        for sample in samples:
-            other = self._baseline_run(sample.i_round)
-            if other is None or not other.text or sample.contestant is self.baseline:
-                continue
-            compared = True
-            if (place := first_difference(sample.run.text, other.text)) is not None:
-                found.append((sample.prompt.category, place))
-        return found if compared else None
+        pairs = [(sample, other) for sample in samples if (other := self.baseline_sample(sample)) and other.run.text]
+        places = [(s.prompt.category, first_difference(s.run.text, other.run.text)) for s, other in pairs]
+        return [(category, place) for category, place in places if place is not None] if pairs else None
+
+    def document(self) -> dict[str, Any]:
+        """All rows and all runs, as JSON types."""
+        return {"rows": [self.row(each) for each in self.contestants], "runs": [_as_json(s) for s in self.samples]}
+
+
+def _as_json(sample: Sample) -> dict[str, Any]:
+    run, contestant = sample.run, sample.contestant
+    about = {"round": sample.i_round + 1, "category": sample.prompt.category, "mode": contestant.mode}
+    known = {"k": contestant.n_max, "tokens": run.tokens, "tokens_per_s": run.tokens_per_s, **run.figures}
+    share = round(distinct_share(run.text, sample.prompt.text), 3)
+    return about | known | {"distinct_4grams": share, "loops": sample.loops, "text": run.text}
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -148,5 +132,5 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(found) if found else None
 
 
-def _range(found: Range | None, *names: str) -> dict[str, float | None]:
+def _range(found: Range | None, *names: str) -> Row:
     return dict(zip(names, found or (None, None, None), strict=True))

@@ -1,19 +1,101 @@
-"""Takes the samples round by round, so that temporary slowdowns of the machine affect all contestants."""
+"""Contestants, and the rounds in which they run: temporary slowdowns of the machine affect all of them."""
 
 from __future__ import annotations
 
 import random
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
-from duo.bench.contestant import Contestant, Interrupted, Job, ParseError, Run
 from duo.bench.prompts import Prompt
 from duo.bench.texts import loops
+from duo.errors import DuoError
 
 _WARM_UP_TOKENS = 16
+RATE = "tokens_per_s"
+
+
+class Interrupted(Exception):
+    """The benchmark was interrupted."""
+
+
+class ParseError(DuoError):
+    """A program failed, or its output cannot be parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One generated text, without its prompt."""
+
+    text: str
+    tokens: int | None  # None: the program does not say
+    tokens_per_s: float  # of generation, without loading and prefill
+    figures: Mapping[str, float | None] = field(default_factory=dict)  # what else is known, by name
+
+    @classmethod
+    def of(cls, text: str, statistics: Mapping[str, Any], **more: float | None) -> Run:
+        """A run of duo with at least two tokens; `statistics` has the form of the --json report.
+
+        Candidates are those of the draft and of the text itself.
+        """
+        generation, draft = statistics["generation"], statistics["draft"] or {}
+        sources = [source for source in (draft, statistics.get("lookup")) if source]
+        figures = {
+            "prompt_tokens_per_s": statistics["prompt"]["tokens_per_s"],
+            "first_token_s": generation["time_to_first_token_s"],
+            "verified": sum(source["verified"] for source in sources) if sources else None,
+            "accepted": sum(source["accepted"] for source in sources) if sources else None,
+            "tokens_per_decode": generation["tokens_per_decode"],
+            "target_ms_per_decode": generation["target_ms_per_decode"],
+            "draft_ms_per_token": draft.get("ms_per_token"),
+            "hidden": draft.get("hidden"),  # share of the draft's compute time that is concurrent with the target's
+            "waste": draft.get("unused"),  # share of drafted tokens that are not in the text
+        }
+        return cls(text.strip("\n"), int(generation["tokens"]), float(generation["tokens_per_s"]), figures | more)
+
+    def figure(self, name: str) -> float | None:
+        """RATE, or one of the figures; None if it is not known."""
+        return self.tokens_per_s if name == RATE else self.figures.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The request to every contestant: `n_tokens` greedy tokens after a raw prompt, end-of-text tokens ignored."""
+
+    target: Path
+    draft: Path | None
+    prompt: str
+    prompt_file: Path  # the prompt and one newline, which the programs strip
+    n_tokens: int
+    n_ctx: int
+
+
+class Writer(Protocol):
+    """Generates texts."""
+
+    def write(self, job: Job, stop: threading.Event) -> Run:
+        """Generate one text. Once `stop` is set, return any run or raise Interrupted. Raises DuoError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contestant:
+    """A row of the table."""
+
+    mode: str  # of duo, or the name of a program
+    writer: Writer
+    threads: str = ""  # of target and draft
+    devices: str = ""
+    n_max: str | None = None  # maximum candidates per batch, or auto; None without a draft
+    may_fail: bool = False  # skip it if it fails: it was found on the PATH, not requested
+
+    @property
+    def name(self) -> str:
+        """A unique name for output."""
+        return self.mode if self.n_max is None else f"{self.mode} k={self.n_max}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +151,10 @@ def measure(
         try:
             for contestant in contestants if warm_up else ():
                 note(contestant.name)
-                asked = replace(_with_prompt(job, prompts[-1], file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
+                asked = replace(with_prompt(job, prompts[-1].text, file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
                 write(contestant, asked)
             for i_round, prompt in enumerate(prompts):
-                asked = _with_prompt(job, prompt, file)
+                asked = with_prompt(job, prompt.text, file)
                 order = _another_order(order, draws)
                 for contestant in order:
                     if (run := write(contestant, asked)) is not None:
@@ -81,13 +163,14 @@ def measure(
             pass
 
 
+def with_prompt(job: Job, text: str, file: Path) -> Job:
+    """The job with a prompt, which is written to `file`."""
+    file.write_text(text + "\n", encoding="utf-8")
+    return replace(job, prompt=text, prompt_file=file)
+
+
 def _another_order(before: list[Contestant], draws: random.Random) -> list[Contestant]:
     order = before
     while order == before and len(before) > 1:
         order = draws.sample(before, len(before))
     return order
-
-
-def _with_prompt(job: Job, prompt: Prompt, file: Path) -> Job:
-    file.write_text(prompt.text + "\n", encoding="utf-8")
-    return replace(job, prompt=prompt.text, prompt_file=file)

@@ -8,8 +8,6 @@ from collections import Counter
 LEAST_DISTINCT = 0.30  # share of a text's 4-grams; looping text is easy to draft and inflates every speed-up
 LEAST_NEW = 0.05  # share of a text's 4-grams: with fewer that are not in the prompt, the text repeats only the prompt
 
-Gram = tuple[str, str, str, str]
-
 
 def distinct_share(text: str, prompt: str = "") -> float:
     """The share of distinct 4-grams of words and punctuation marks, among those that the prompt does not contain.
@@ -22,18 +20,12 @@ def distinct_share(text: str, prompt: str = "") -> float:
     return len(new) / new.total() if new.total() >= max(1, LEAST_NEW * grams.total()) else 1.0
 
 
-def copied_share(text: str, prompt: str) -> float:
-    """The share of a text's 4-grams that its prompt contains, each as often as there."""
-    grams = _grams(text)
-    return 1 - (grams - _grams(prompt)).total() / grams.total() if grams else 0.0
-
-
 def loops(text: str, prompt: str = "") -> bool:
     """Whether a text repeats itself, not its prompt, so much that it is excluded from the figures."""
     return distinct_share(text, prompt) < LEAST_DISTINCT
 
 
-def _grams(text: str) -> Counter[Gram]:
+def _grams(text: str) -> Counter[tuple[str, ...]]:
     words = re.findall(r"\w+|[^\w\s]", text)
     return Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +20,9 @@ from typing import Any
 import msgspec
 
 from duo.config import ContextConfig, ModelConfig
-from duo.engine.decoder import Decoder
-from duo.engine.emulated import Account, DeviceTimes, Emulated
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import warm_up
-from duo.errors import DecodeError, DuoError, UsageError
+from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
 from duo.link.client import DraftClient, hello
 from duo.link.listener import Listener
@@ -46,7 +44,6 @@ _PATIENCE_S = 10.0  # before the text begins without the draft
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.25, 15.0  # before a restart
 _STEADY_S = 30.0  # run time after which the pauses begin anew
 _EXIT_S = 2.0  # for the process to exit by itself
-_N_JUDGED = 50  # decodes of an emulated draft that are judged together
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +55,6 @@ class DraftPlan:
     context: ContextConfig  # n_ctx: tokens beyond those of the lead's texts
     warmup: bool  # whether to warm up contexts
     vocabulary: Path | None = None  # file with the target's vocabulary, if it is another one
-    emulated: DeviceTimes | None = None  # of the draft, for benchmarks; None: it is not emulated
-    slow_down: float = 1.0  # of the emulated device
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
@@ -100,18 +95,11 @@ class DraftProcess:
         *,
         warmup: bool = True,
         vocabulary: Path | None = None,
-        emulated: DeviceTimes | None = None,
-        slow_down: float = 1.0,
-        through: Callable[[int], int] = lambda port: port,
     ) -> None:
-        """Listen; `name` names the draft in log messages. `vocabulary`, `emulated`, `slow_down`: see DraftPlan.
-
-        `through`: from the port of this process to the one that the draft connects to. Raises UsageError.
-        """
+        """Listen; `name` names the draft in log messages. `vocabulary`: see DraftPlan. Raises UsageError."""
         token = secrets.token_urlsafe()
         self._listener = Listener(draft_app(drafts, Admission(token, is_own=True), _LOOPBACK), _LOOPBACK, 0)
-        url = f"ws://{_LOOPBACK}:{through(self._listener.port)}"
-        plan = DraftPlan(url, model, context, warmup, vocabulary, emulated, slow_down)
+        plan = DraftPlan(f"ws://{_LOOPBACK}:{self._listener.port}", model, context, warmup, vocabulary)
         self._name = name
         self._command = child.call("duo.link.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}
@@ -259,27 +247,13 @@ def run_draft(plan: DraftPlan, token: str) -> None:
         if not model.can_roll_back:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
 
-        def context(n_ctx: int) -> Decoder:
+        def context(n_ctx: int) -> Context:
             n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            made = draft_context(model, plan.context, n_draft, warmup=plan.warmup)
-            return made if plan.emulated is None else Emulated(made, plan.emulated, _Strict(plan.slow_down))
+            return draft_context(model, plan.context, n_draft, warmup=plan.warmup)
 
         client = DraftClient(plan.url, hello(token, model, vocabulary), context, translation)
         client.on_connected = lambda: _write(Connected())
         client.run()
-
-
-class _Strict(Account):
-    """Ends the process if decodes take longer than on the emulated device."""
-
-    def add(self, real_s: float, emulated_s: float) -> None:
-        super().add(real_s, emulated_s)
-        if len(self.times) >= _N_JUDGED:
-            try:
-                self.close()
-            except DecodeError as error:
-                _write(Failed(str(error)))
-                os._exit(error.exit_status)
 
 
 @contextmanager

@@ -12,9 +12,7 @@ from tests.command import ROOT
 PACKAGE = ROOT / "duo"
 # They run other programs, or tell what to type.
 WITH_OPTIONS = {
-    "bench/peers.py",
-    "bench/process.py",
-    "bench/server_peer.py",
+    "bench/programs.py",
     "diagnose/host.py",
     "link/admission.py",
     "llama/child.py",

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duo.bench.machines import read_pair
 from duo.cli.options.plan import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
+from duo.diagnose.machine_file import read_pair
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
 from duo.spec import forecast

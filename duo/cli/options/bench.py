@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Literal
 
 from duo.cli.options import declare
@@ -19,11 +18,10 @@ from duo.cli.options.threads import ThreadOptions
 
 BENCH = "What is measured"
 _MAX_ROUNDS = 1000
-_LEAST_SLOW_DOWN = 0.001
 option = partial(declare.option, panel=BENCH)
 
 
-Format = Literal["md", "csv", "json", "jsonl"]
+Format = Literal["md", "json"]
 
 
 # fmt: off
@@ -33,10 +31,8 @@ class MeasuredOptions:
 
     modes: Annotated[str | None, option(
         "--modes", metavar="LIST", show_default="plain,sync,async,auto",
-        help="Modes to measure. plain: the target alone; lookup: with candidates from the text itself; sync: "
-        "sequential drafting; async: concurrent drafting without branches; prepared: concurrent drafting with "
-        "branches for likely outcomes, where they pay; auto: the schedule that duo chooses, and lookup; remote: "
-        "async, with the draft in a separate duo back process.")] = None
+        help="Modes to measure. plain or off: the target alone; lookup: with candidates from the text itself; sync: "
+        "sequential drafting; async: concurrent drafting; auto: the schedule that duo chooses, and lookup.")] = None
     limits: Annotated[str, option(
         "--draft", "--draft-max", "--spec-draft-n-max", metavar="LIST",
         help="Maximum number of candidates per batch: numbers and auto, such as 2,4,8,auto. Each is measured.",
@@ -55,23 +51,7 @@ class MeasuredOptions:
     raw: Annotated[bool, option("--raw", help="Use the prompts without the model's chat template.")] = False
     peers: Annotated[str | None, option(
         "--peers", metavar="NAME=PATH,…", show_default="those on the PATH",
-        help="Programs to compare with: llama-completion, llama-cli, llama-speculative-simple, llama-server; or "
-        "none.")] = None
-
-
-@dataclass(frozen=True)
-class EmulationOptions:
-    """Devices that are emulated."""
-
-    machine: Annotated[str | None, option(
-        "--machine", metavar="FILE[:PAIR]",
-        help="Emulate the devices of a machine file: each decode computes for real and returns when the emulated "
-        "device would have. Prefill is not emulated. By default with one thread per model and the modes plain, sync, "
-        "async and, without a link, prepared.")] = None
-    slow_down: Annotated[float, option(
-        "--slow-down", metavar="S", min=_LEAST_SLOW_DOWN,
-        help="Multiply all times of the emulated devices by S, so that no decode takes longer than they do. Rates "
-        "are converted back.")] = 1.0
+        help="Programs to compare with: llama-completion, llama-cli, llama-speculative-simple; or none.")] = None
 
 
 @dataclass(frozen=True)
@@ -79,18 +59,15 @@ class ResultOptions:
     """Output of the results."""
 
     output: Annotated[Format, option(
-        "-o", "--output", panel=OUTPUT, help="Output format. md, csv: tables; json, jsonl: also every run.")] = "md"
-    plot: Annotated[Path | None, option(
-        "--plot", panel=OUTPUT, metavar="FILE",
-        help="Write plots of the results as .svg or .png (needs the extra bench).")] = None
+        "-o", "--output", panel=OUTPUT, help="Output format. md: a table; json: also every run.")] = "md"
 
 
 @dataclass(frozen=True)
-class BenchOptions(MeasuredOptions, EmulationOptions, EngineOptions, ResultOptions):
+class BenchOptions(MeasuredOptions, EngineOptions, ResultOptions):
     """The options of `duo bench`: what is measured, and the options of a run that affect the cost of a decode."""
 
     offers = (
-        ModelOptions, MeasuredOptions, EmulationOptions, HubOptions, ExactOption, DeviceOptions, ThreadOptions,
+        ModelOptions, MeasuredOptions, HubOptions, ExactOption, DeviceOptions, ThreadOptions,
         ContextOption, CacheOptions, WarmupOption, ResultOptions, LogOptions,
     )
     profile: bool = False

@@ -1,11 +1,8 @@
-"""`duo bench` with processes: the demo pair and its remote draft, other programs, Ctrl-C."""
+"""`duo bench` with processes: other programs, Ctrl-C."""
 
 from __future__ import annotations
 
-import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,25 +46,13 @@ def replay(tmp_path: Path) -> Path:
     return program
 
 
-def test_the_demo_pair_and_its_remote_draft(demo_pair: tuple[Path, Path]) -> None:
-    more = ("--modes", "remote,plain", "--draft", "2,auto", "--exact", "--peers", "none", "-o", "csv")
-    run = duo("bench", *models(*demo_pair), *SHORT, *more)
-    assert run.status == 0, run.stderr
-    rows = list(csv.DictReader(run.text.splitlines()))[:3]
-    assert [(row["mode"], row["k"]) for row in rows] == [("remote", "2"), ("remote", "auto"), ("plain", "")]
-    assert [(row["threads"], row["same_text"]) for row in rows] == [("1+1", "yes"), ("1+1", "yes"), ("1", "")]
-    facts = json.loads(run.stderr.splitlines()[-1])
-    assert facts["models"]["target"]["sha256"][demo_pair[0].name].startswith("a269e318")
-    assert facts["models"]["draft"]["quantisation"] == "Q4_0"
-
-
 def test_a_program_is_compared(tiny: Path, replay: Path) -> None:
     run = runner.duo("bench", "-m", tiny, *PLAIN, "--peers", f"llama-completion={replay}", "-n", "24")
     assert run.status == 0, run.stderr
     document = json.loads(run.text)
     peer = document["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["threads"]) == ("llama-completion", 78.54, "1")
-    assert peer["first_token_s"] is peer["accept_rate"] is None, "it does not report them"
+    assert (peer["accept_rate"], "first_token_s" in peer) == (None, False), "it does not report them"
     assert peer["same_text"] is False
     assert document["peers"] == {"llama-completion": {"path": str(replay), "version": None}}
     version, warm_up, asked = (replay.parent / "asked").read_text().splitlines()
@@ -103,7 +88,7 @@ def test_a_program_on_the_path_is_skipped_if_it_fails(tiny: Path, tmp_path: Path
 
 @pytest.mark.skipif(not PROGRAMS.is_dir(), reason="benchmarks/peers.sh has not built llama.cpp's programs")
 def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
-    names = ("llama-completion", "llama-cli", "llama-speculative-simple", "llama-server")
+    names = ("llama-completion", "llama-cli", "llama-speculative-simple")
     built = [name for name in names if (PROGRAMS / name).exists()]
     programs = ",".join(f"{name}={PROGRAMS / name}" for name in built)
     more = ("--exact", "-r", "2", "--categories", "chat,summary", "--peers", programs)
@@ -139,8 +124,3 @@ def test_ctrl_c_does_not_wait_for_a_long_prompt(demo_pair: tuple[Path, Path], tm
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
     assert terminal.shown.count(b"<512>") < 7, "that many are in 4000 tokens"
-
-
-def test_the_command_does_not_wait_for_matplotlib() -> None:
-    code = "import duo.cli.commands.bench, sys; sys.exit('matplotlib' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

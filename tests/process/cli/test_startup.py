@@ -29,7 +29,7 @@ sys.argv = ["duo"]
 try:
     main()
 except SystemExit:
-    print(sorted({"llama_cpp", "huggingface_hub", "matplotlib", "uvicorn"} & set(sys.modules)), file=sys.stderr)
+    print(sorted({"llama_cpp", "huggingface_hub", "uvicorn"} & set(sys.modules)), file=sys.stderr)
 """
 
 # What bash does when Tab is pressed in the last of these words.

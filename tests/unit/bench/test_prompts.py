@@ -27,7 +27,6 @@ def test_a_file_has_a_prompt_in_each_line() -> None:
 def test_only_some_categories() -> None:
     found = chosen(built_in(), ["list", "chat"])
     assert [prompt.category for prompt in found] == ["list", "list", "chat", "chat"]
-    assert chosen(built_in(), None) == built_in()
     with pytest.raises(UsageError, match=r"categories: unknown category 'poem' \(available: chat, code"):
         chosen(built_in(), ["chat", "poem"])
 

@@ -2,50 +2,104 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from duo.bench.contestant import Run
-from duo.bench.formats import run_line
 from duo.bench.prompts import Prompt
-from duo.bench.results import Row
-from duo.bench.rounds import Sample
-from tests.unit.bench.samples import ASYNC, LOOP, PEER, PLAIN, collect, results, sample
+from duo.bench.results import Range, Results, Row, middle_and_quartiles, speed_up
+from duo.bench.rounds import Contestant, Job, Run, Sample
+from duo.cli.terminal.bench_table import excluded, progress, table
+
+STORY = " ".join(f"word{i}" for i in range(40))
+OTHER = STORY[:10] + "!" + STORY[11:]
+LOOP = "on and on " * 20
+OWN: dict[str, Any] = {
+    "prompt_tokens_per_s": 400.0,
+    "first_token_s": 0.1,
+    "tokens_per_decode": 1.0,
+    "target_ms_per_decode": 9.5,
+}
+DRAFTED = OWN | {"tokens_per_decode": 1.5, "target_ms_per_decode": 12.0, "verified": 40, "accepted": 30,
+                 "draft_ms_per_token": 4.0, "hidden": 0.9, "waste": 0.4}  # fmt: skip
+
+
+class Silent:
+    """Writes nothing: the samples are made up."""
+
+    def write(self, job: Job, stop: threading.Event) -> Run:
+        raise NotImplementedError
+
+
+PLAIN = Contestant("plain", Silent(), "2", "CPU")
+ASYNC = Contestant("async", Silent(), "1+1", "CPU+CPU", "auto")
+PEER = Contestant("llama-completion", Silent(), "2", "CPU")
+
+
+def sample(contestant: Contestant, i: int, category: str, rate: float, text: str = STORY, **figures: Any) -> Sample:
+    return Sample(contestant, i, Prompt(category, "?"), Run(text, 64, rate, figures))
+
+
+def collect(contestants: list[Contestant], *samples: Sample, baseline: Contestant | None = None) -> Results:
+    found = Results(contestants, baseline)
+    found.samples += samples
+    return found
+
+
+def results(baseline: Contestant | None = None) -> Results:
+    """Three rounds: chat, code, and a story that loops. Async is 1.2 and 1.25 times as fast as plain."""
+    found = Results([PLAIN, ASYNC, PEER], baseline)
+    for i, (category, text, plain, drafting, peer) in enumerate(
+        (("chat", STORY, 100, 120, 90), ("code", OTHER, 80, 100, 88))
+    ):
+        found.samples.append(sample(PLAIN, i, category, plain, **OWN))
+        found.samples.append(sample(ASYNC, i, category, drafting, text, **DRAFTED))
+        found.samples.append(sample(PEER, i, category, peer, prompt_tokens_per_s=500.0))
+    found.samples += [sample(contestant, 2, "story", 300, LOOP) for contestant in (PLAIN, ASYNC, PEER)]
+    return found
 
 
 def counted(row: Row) -> tuple[object, ...]:
     return row["runs"], row["looping_runs"], row["tokens_per_s"], row["speed_up"]
 
 
-def test_a_row_over_all_prompts() -> None:
+def test_a_row() -> None:
     row = results().row(ASYNC)
     assert (row["tokens_per_s_lower_quartile"], row["tokens_per_s_upper_quartile"]) == (105, 115), "of 100 and 120"
     assert counted(row) == (2, 1, 110, pytest.approx((1.2 * 1.25) ** 0.5))
-    figures = {"ms_per_token": pytest.approx(1000 / 110), "accept_rate": 0.75, "tokens_per_decode": 1.5, "hidden": 0.9,
-               "target_ms_per_decode": 12.0, "draft_ms_per_token": 4.0, "waste": 0.4, "first_token_s": 0.1}  # fmt: skip
+    figures = {"ms_per_token": pytest.approx(1000 / 110), "accept_rate": 0.75, **OWN, **DRAFTED}
     assert {name: row[name] for name in figures} == figures
+    assert (row["same_text"], row["differs_in"], row["differs_at"]) == (False, "code", 10)
+    assert [results().row(each)["same_text"] for each in (PEER, PLAIN)] == [True, None]
 
 
-def test_what_was_not_reported_is_left_blank() -> None:
-    row = results().row(PEER)
-    assert row["prompt_tokens_per_s"] == 500
-    names = ("first_token_s", "accept_rate", "target_ms_per_decode", "draft_ms_per_token", "hidden", "waste")
-    assert {row[name] for name in names} == {None}
+def test_the_table_the_progress_and_the_json() -> None:
+    found = results()
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table(map(found.row, found.contestants))]
+    assert lines[0][:9] == ["mode", "devices", "threads", "k", "runs", "prompt t/s", "decode t/s", "ms/token",
+                            "speed-up"]  # fmt: skip
+    assert lines[3][4:] == ["2", "400", "110.0 (105.0–115.0)", "9.09", "1.22", "75", "1.50", "12.00", "4.00", "90",
+                            "40", "0.100", "code, from character 10"]  # fmt: skip
+    assert lines[4][4:] == ["2", "500", "89.0 (88.5–89.5)", "11.24", "0.99", *[""] * 7, "yes"], "what is not reported"
+    assert progress(found.samples[1], found, 3) == "1/3 chat         async k=auto        120.0 t/s    1.20 of plain"
+    assert excluded(found) == ["", "Excluded because the text loops: story (round 3)."]
+    document = found.document()
+    assert [row["mode"] for row in document["rows"]] == ["plain", "async", "llama-completion"]
+    run = {"round": 1, "category": "chat", "mode": "async", "k": "auto", "tokens": 64, "tokens_per_s": 120, **DRAFTED}
+    assert document["runs"][1] == run | {"distinct_4grams": 1.0, "loops": False, "text": STORY}
 
 
 def test_acceptance_is_that_of_all_candidates_together() -> None:
     counts = (("chat", 1, 0), ("code", 99, 90), ("list", 0, 0))
-    samples = [sample(ASYNC, i, kind, 100, n_verified=n, n_accepted=m) for i, (kind, n, m) in enumerate(counts)]
-    found = collect([ASYNC], *samples)
-    assert found.row(ASYNC)["accept_rate"] == 0.9
-    assert found.row(ASYNC, "list")["accept_rate"] is None
+    samples = [sample(ASYNC, i, kind, 100, verified=n, accepted=m) for i, (kind, n, m) in enumerate(counts)]
+    assert collect([ASYNC], *samples).row(ASYNC)["accept_rate"] == 0.9
 
 
 def test_texts_that_loop_are_left_out() -> None:
-    found = results()
-    assert found.looping() == {2}, "the whole round, if the baseline's text loops"
-    assert counted(found.row(PLAIN, "story")) == (0, 1, None, None)
+    assert results().looping() == {2}, "the whole round, if the baseline's text loops"
     alone = sample(ASYNC, 0, "chat", 300, LOOP), sample(ASYNC, 1, "chat", 200)
     found = collect([ASYNC, PLAIN], *alone, *(sample(PLAIN, i, "chat", 100) for i in range(2)))
     assert found.looping() == set()
@@ -55,28 +109,51 @@ def test_texts_that_loop_are_left_out() -> None:
 
 
 def test_a_text_that_only_repeats_its_prompt_counts() -> None:
-    looping = Sample(PLAIN, 0, Prompt("edit", "?"), Run(64, 100, LOOP))
+    looping = sample(PLAIN, 0, "edit", 100, LOOP)
     asked = replace(looping, prompt=Prompt("edit", LOOP))
     assert (looping.loops, asked.loops) == (True, False)
-    assert counted(collect([PLAIN], looping).row(PLAIN))[:2] == (0, 1)
     assert counted(collect([PLAIN], asked).row(PLAIN))[:2] == (1, 0)
-    assert (run_line(asked)["loops"], run_line(asked)["copied_4grams"]) == (False, 1.0)
-
-
-def test_texts_are_compared_with_plain_decoding() -> None:
-    found = results()
-    row = found.row(ASYNC)
-    assert (row["same_text"], row["differs_in"], row["differs_at"]) == (False, "code", 10)
-    same = [found.row(*which)["same_text"] for which in ((ASYNC, "chat"), (PEER, "all"), (PLAIN, "all"))]
-    assert same == [True, True, None]
 
 
 def test_the_baseline_may_be_another_contestant_or_missing() -> None:
     found = results(baseline=PEER)
     assert found.row(PLAIN)["speed_up"] == pytest.approx((100 / 90 * 80 / 88) ** 0.5)
     assert found.row(PEER)["speed_up"] is None
-    ratio = found.speed_up(ASYNC, PLAIN, figure=lambda run: run.tokens_per_decode)
+    ratio = found.speed_up(ASYNC, PLAIN, "tokens_per_decode")
     assert ratio is not None
     assert ratio.middle == pytest.approx(1.5)
     row = collect([ASYNC], sample(ASYNC, 0, "chat", 100)).row(ASYNC)
     assert (row["tokens_per_s"], row["speed_up"], row["same_text"]) == (100, None, None)
+
+
+def test_the_median_and_the_quartiles() -> None:
+    assert middle_and_quartiles([5, 1, 2, 4, 3]) == Range(3, 2, 4)
+    assert middle_and_quartiles([7]) == Range(7)
+    assert middle_and_quartiles([]) is None
+
+
+def test_a_speed_up_is_a_geometric_mean() -> None:
+    assert speed_up([]) is None
+    assert speed_up([2.0, 0.5]) == Range(1.0), "two do not show how far others vary"
+    assert speed_up([1.25] * 5) == pytest.approx((1.25, 1.25, 1.25))
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+def test_the_interval_holds_the_truth_as_often_as_it_says(n: int) -> None:
+    numbers = random.Random(7)
+    found = [speed_up([1.3 * 2.0 ** numbers.gauss(0, 0.2) for _ in range(n)]) for _ in range(1000)]
+    assert 930 <= sum((each.low or 2) <= 1.3 <= (each.high or 0) for each in found if each is not None) <= 970
+
+
+def test_the_facts_of_a_run_are_those_of_the_report() -> None:
+    """With the lookup's candidates as well as the draft's."""
+    generation = {"tokens": 8, "tokens_per_s": 4.0, "time_to_first_token_s": 0.5, "tokens_per_decode": 2.0,
+                  "target_ms_per_decode": 30.0}  # fmt: skip
+    draft = {"verified": 6, "accepted": 3, "ms_per_token": 2.0, "hidden": 0.5, "unused": 0.25}
+    report = {"prompt": {"tokens_per_s": 9.0}, "generation": generation, "draft": draft,
+              "lookup": {"verified": 2, "accepted": 1}}  # fmt: skip
+    run = Run.of("a text\n", report, startup_s=1.0)
+    assert (run.text, run.tokens, run.figure("tokens_per_s"), run.figure("startup_s")) == ("a text", 8, 4.0, 1.0)
+    assert (run.figure("verified"), run.figure("accepted"), run.figure("waste")) == (8, 4, 0.25)
+    alone = Run.of("", report | {"draft": None, "lookup": None})
+    assert alone.figure("verified") is alone.figure("hidden") is None

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.contestant import Contestant, Interrupted, Job, ParseError, Run
 from duo.bench.prompts import Prompt
-from duo.bench.rounds import Sample, measure
+from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run, Sample, measure
 
 PROMPTS = [Prompt("chat", "one"), Prompt("code", "two\n"), Prompt("list", "three")]
 
@@ -44,7 +43,7 @@ class Scribe:
             raise Interrupted
         if self.name == "d":
             raise ParseError("d exited with 3")
-        return Run(job.n_tokens, 1.0, job.prompt)
+        return Run(job.prompt, job.n_tokens, 1.0)
 
 
 def test_all_write_once_per_round_in_another_order() -> None:

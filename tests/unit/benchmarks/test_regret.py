@@ -10,10 +10,10 @@ from statistics import mean
 
 import pytest
 
-from benchmarks.measure import Verdict
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, N_PROMPT, OFF, Best, Case, best, fixed, in_turns, late
 from benchmarks.regret import FOLDER, LETTERS, N_SHORT, WRONG, Judged, Run, compared, each_of, judge, tables, verdicts
+from benchmarks.runner import Verdict
 from benchmarks.samples import (
     ACCEPTANCES,
     DRAFTS,
@@ -30,7 +30,7 @@ from benchmarks.samples import (
     with_draft,
     with_pair,
 )
-from duo.bench.machines import read_machine
+from duo.diagnose.machine_file import read_machine
 from duo.spec.policy import Decision
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine, Replay, recorded, replay

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
-from duo.bench.contestant import Job
-from duo.bench.process import Cost
+from duo.bench.rounds import Job
 
 PROMPT = "The old mill\nstood still."
 TEXT = " The old mill was a place where the past lived. It was a place where people could come and work, and where"
@@ -17,6 +17,6 @@ def recorded(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
-def cost(stdout: str = "", stderr: str = "") -> Cost:
-    """A process that wrote this and exited with 0."""
-    return Cost(stdout, stderr, 0, 1.0, 1)
+def ended(stdout: str = "", stderr: str = "", status: int = 0) -> subprocess.CompletedProcess[str]:
+    """A process that wrote this."""
+    return subprocess.CompletedProcess([], status, stdout, stderr)

@@ -192,7 +192,7 @@ class Emulated:
         self._is_target = times.read_s is None
         self._account = account
         self._devices = devices or Devices()
-        self._dice = random.Random(seed) if seed else None  # noqa: S311 - no secret
+        self._dice = random.Random(seed) if seed else None
         self._aborted = self._interrupted = False
         self._is_far = False  # whether the round trip to it is still to come in this turn
         self.n_ctx, self.n_vocab, self.n_rollback = context.n_ctx, context.n_vocab, context.n_rollback

@@ -65,7 +65,7 @@ class Pair:
     aborts: bool  # whether the draft's device can abort a decode
     draft_alone_s: tuple[float, ...]  # of one token in each of 1, 2, … MAX_BRANCHES + 1 sequences, the target idle
     draft_beside_s: tuple[float, ...]  # the same while the target decodes
-    slow_down: float | None  # for the scenario two-devices of the benchmarks; None: not part of it
+    slow_down: float | None  # for the benchmarks, which emulate it; None: they do not
     traces: str  # name of the recorded texts
     source: str  # who measured this
     assumed: tuple[str, ...]  # fields that nobody has measured

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.regret import FOLDER
-from duo.bench.machines import read_machine, read_pair
+from duo.diagnose.machine_file import read_machine, read_pair
 from duo.errors import UsageError
 
 CARD: dict[str, Any] = {
@@ -102,10 +101,3 @@ def test_a_file_that_cannot_be_read(path: Path) -> None:
         read_pair(f"{path}:card")
     with pytest.raises(UsageError, match=r"Is a directory$"):
         read_pair(str(path.parent))
-
-
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
-def test_the_files_of_the_benchmarks(file: Path) -> None:
-    for pair in read_machine(file).values():
-        assert len(pair.machine.target_s) == 17
-        assert pair.source

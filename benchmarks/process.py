@@ -11,11 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from typing import IO, TYPE_CHECKING
 
-from duo.bench.contestant import Interrupted
+from duo.bench.rounds import Interrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,15 +27,10 @@ _NEVER = threading.Event()
 _GUARD = 'read -r _; kill -s KILL -- "-$0"'
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(subprocess.CompletedProcess[str]):
     """The output and resource usage of one process."""
 
-    stdout: str
-    stderr: str
-    status: int
-    wall_s: float
-    peak_bytes: int
+    wall_s, peak_bytes = 0.0, 0
 
 
 class Child:
@@ -47,23 +41,21 @@ class Child:
     ) -> None:
         """Start it with `variables` added to the environment and LLAMA_* variables removed. Raises OSError."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
-        self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        self._began = time.perf_counter()
-        try:
+        self._ended, self._wall_s, self._peak_bytes = threading.Event(), 0.0, 0
+        with ExitStack() as stack:
+            self._files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+            self._began = time.perf_counter()
             self._process = subprocess.Popen(
                 command, stdin=stdin, stdout=self._files[0], stderr=self._files[1], env=kept | dict(variables or {}),
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops the child
             )  # fmt: skip
-        except OSError:
-            self._close_files()
-            raise
-        self.pid = self._process.pid
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, str(self.pid)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        self._ended = threading.Event()
-        self._wall_s, self._peak_bytes = 0.0, 0
+            self.pid = self._process.pid
+            guard = ["/bin/sh", "-c", _GUARD, str(self.pid)]
+            nowhere = subprocess.DEVNULL
+            self._guard = subprocess.Popen(
+                guard, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+            )
+            self._stack = stack.pop_all()
         threading.Thread(target=self._reap, name="duo-child").start()
 
     def __enter__(self) -> Self:
@@ -78,7 +70,7 @@ class Child:
             self._process.stdin.close()
         with self._guard:
             self._guard.kill()
-        self._close_files()
+        self._stack.close()
 
     @property
     def status(self) -> int | None:
@@ -109,12 +101,14 @@ class Child:
                 raise Interrupted
             if time.perf_counter() > end:
                 raise TimeoutError
-        return Cost(self.stdout, self.stderr, self._process.returncode, self._wall_s, self._peak_bytes)
+        cost = Cost(self._process.args, self._process.returncode, self.stdout, self.stderr)
+        cost.wall_s, cost.peak_bytes = self._wall_s, self._peak_bytes
+        return cost
 
     def stop(self) -> int:
         """Send SIGTERM and wait. Returns the exit status. Raises TimeoutError."""
         self.send(signal.SIGTERM)
-        return self.wait(_GRACE_S).status
+        return self.wait(_GRACE_S).returncode
 
     def _reap(self) -> None:
         _, status, usage = os.wait4(self.pid, 0)
@@ -123,25 +117,13 @@ class Child:
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._ended.set()
 
-    def _close_files(self) -> None:
-        for file in self._files:
-            file.close()
-
 
 def run_process(
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    timeout_s: float = math.inf,
-    stop: threading.Event = _NEVER,
+    command: Sequence[str], variables: Mapping[str, str] | None = None, stop: threading.Event = _NEVER
 ) -> Cost:
     """Run a command until it exits, or kill it. Raises OSError if it cannot start, and as Child.wait()."""
     with Child(command, variables) as child:
-        return child.wait(timeout_s, stop)
-
-
-def last_line(text: str) -> str:
-    """The last non-empty line."""
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "no message")
+        return child.wait(stop=stop)
 
 
 def _text(file: IO[bytes]) -> str:

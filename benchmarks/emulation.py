@@ -1,0 +1,171 @@
+"""Emulation: engines whose models take as long as a pair of a machine file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from benchmarks import servers
+from benchmarks.contestants import Setup, patched
+from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
+from benchmarks.process import Child
+from benchmarks.relay import Relay
+from duo.bench.modes import InProcess
+from duo.bench.rounds import Job, Run
+from duo.config import DraftConfig
+from duo.diagnose.machine_file import Pair
+from duo.engine.cache import Cache
+from duo.engine.engine import Engine
+from duo.engine.slot import Drafts, Slot, schedules_of
+from duo.engine.warmup import time_branches, time_draft
+from duo.errors import DecodeError
+from duo.link.client import DraftClient
+from duo.spec.policy import Policy
+
+_TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
+_N_JUDGED = 50  # decodes of a draft in another process that are judged together
+_FAR_DRAFT = "from benchmarks.emulation import emulate_drafts\nemulate_drafts({times!r}, {slow_down!r})"
+
+
+@dataclass(slots=True)
+class Emulation:
+    """Devices that are emulated, `slow_down` times slower than they are, so that real decodes are in time."""
+
+    pair: Pair
+    slow_down: float
+    account: Account = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.account = Account(self.slow_down)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether there is a link between target and draft."""
+        return self.pair.delay_s > 0
+
+    def facts(self) -> dict[str, Any]:
+        """For the results, as JSON types; times in ms, as they are on the devices."""
+        pair, machine = self.pair, self.pair.machine
+        return {
+            "machine": pair.machine_name, "pair": pair.name, "slow_down": self.slow_down,
+            "target_ms": _in_ms(machine.target_s), "draft_ms": _in_ms(pair.draft_alone_s),  # by sequences
+            "noise": machine.noise, "delay_ms": round(1000 * pair.delay_s, 3), "source": pair.source,
+            "assumed": list(pair.assumed),
+        }  # fmt: skip
+
+    def draft_times(self, round_trip_s: float = 0.0) -> DeviceTimes:
+        """Of the draft, in this process or in another one, which knows nothing of this target."""
+        pair, machine = self.pair, self.pair.machine
+        return DeviceTimes(
+            pair.draft_alone_s, pair.draft_beside_s, machine.read_s, machine.noise, pair.aborts, round_trip_s
+        )
+
+    def install(self, slot: Slot) -> None:
+        """Replace the contexts of `slot`, which must have been made, and its threads. On the engine's thread."""
+        pair, machine = self.pair, self.pair.machine
+        slot.threads = replace(slot.threads, apart=pair.apart)
+        devices = Devices()
+        assert slot.target_cache is not None
+        assert slot.draft_cache is not None
+        times = DeviceTimes(tuple(machine.target_s), tuple(machine.beside_target_s), noise=machine.noise)
+        slot.target_cache = Cache(Emulated(slot.target_cache.context, times, self.account, devices, _TARGET_SEED))
+        draft = Emulated(
+            slot.draft_cache.context, self.draft_times(2 * pair.delay_s), self.account, devices, _DRAFT_SEED
+        )
+        slot.draft_cache = Cache(draft)
+        self.account.on_step = draft.begin_turn
+
+    def new_policy(self, slot: Slot, drafting: DraftConfig, kind: type[Policy] = Policy) -> Policy:
+        """A policy that knows what a warm-up measures. On the engine's thread, after install()."""
+        assert slot.draft_cache is not None
+        assert slot.draft_model is not None
+        context, threads = slot.draft_cache.context, slot.threads
+        policy = kind(
+            drafting.n_max,
+            drafting.n_ahead,
+            schedules_of(drafting),
+            threads.draft,
+            apart=self.pair.apart,
+            branches=drafting.branches if context.n_branches else 0,
+            aborts=self.pair.aborts,
+        )
+        time_draft(context, slot.draft_model, threads.draft, policy)
+        time_branches(context, slot.draft_model, policy)
+        self.account.reset()
+        return policy
+
+    def writer(self, engine: Engine, drafts: Drafts) -> Writer:
+        """A writer on these devices."""
+        return Writer(InProcess(engine, drafts), self)
+
+    def far_writer(self, engine: Engine, setup: Setup, port: int, stack: ExitStack) -> Writer:
+        """A writer whose draft is in another process, behind a link with the delay; it connects to `port`."""
+        remote = engine.slot.remote
+        assert remote is not None
+        remote.limit(replace(engine.slot.drafting, schedule="async"), 1)
+        to = stack.enter_context(Relay(port, self.slow_down * self.pair.delay_s)).port
+        times = json.dumps(asdict(self.draft_times()))
+        code = _FAR_DRAFT.format(times=times, slow_down=self.slow_down)
+        process = stack.enter_context(servers.back(setup, to, patched(code)))
+        servers.wait_until(lambda: bool(getattr(remote, "n_connected", 0)), process)
+        return Writer(InProcess(engine, Drafts(remote=remote)), self, process)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Texts on emulated devices."""
+
+    inside: InProcess
+    emulation: Emulation
+    process: Child | None = None  # of the draft
+
+    def write(self, job: Job, stop: threading.Event) -> Run:
+        """See bench.rounds.Writer. Figures are those of the devices. Raises DecodeError if they are too fast."""
+        run = self.inside.write(job, stop)
+        if self.process is not None and self.process.status is not None:
+            raise DecodeError(f"the remote draft failed: {self.process.stderr.strip()}")
+        account, factor = self.emulation.account, self.emulation.slow_down
+        draft_us = account.draft_us
+        figures = dict(run.figures) | {"engine_us_per_step": account.close(), "draft_us_per_decode": draft_us}
+        for name in ("target_ms_per_decode", "draft_ms_per_token"):
+            if (value := figures[name]) is not None:
+                figures[name] = value / factor
+        for name in ("prompt_tokens_per_s", "first_token_s"):  # prefill is not emulated
+            del figures[name]
+        return replace(run, tokens_per_s=run.tokens_per_s * factor, figures=figures)
+
+
+def emulate_drafts(times: str, slow_down: float) -> None:
+    """In the process of a draft: its contexts take these times from now on."""
+    fields = json.loads(times)
+    device = DeviceTimes(**fields | {name: tuple(fields[name]) for name in ("alone_s", "beside_s")})
+    begin = DraftClient.__init__
+
+    def emulating(self: DraftClient, url: Any, hello: Any, context: Any, *more: Any) -> None:
+        begin(self, url, hello, lambda n: Emulated(context(n), device, _Strict(slow_down)), *more)
+
+    DraftClient.__init__ = emulating  # type: ignore[assignment, method-assign]
+
+
+class _Strict(Account):
+    """Ends the process if decodes take longer than on the emulated device."""
+
+    def add(self, real_s: float, emulated_s: float) -> None:
+        super().add(real_s, emulated_s)
+        if len(self.times) >= _N_JUDGED:
+            try:
+                self.close()
+            except DecodeError as error:
+                print(error, file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _in_ms(seconds: Sequence[float]) -> list[float]:
+    return [round(1000 * each, 3) for each in seconds]

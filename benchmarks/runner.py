@@ -1,0 +1,261 @@
+"""The one runner: contestants in rounds, the bars that they must meet, and the facts that results record."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from benchmarks.contestants import Setup
+from duo.bench import facts
+from duo.bench.prompts import Prompt, rounds
+from duo.bench.results import Range, Results, speed_up
+from duo.bench.rounds import RATE, Contestant, Sample
+from duo.bench.rounds import measure as take_samples
+from duo.cli.terminal.bench_table import COLUMNS, markdown_table, number, progress, spread, table
+from duo.config import ModelConfig
+from duo.engine.cores import allowed_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A figure (None: not measured) and its required range."""
+
+    name: str
+    figure: Range | None
+    least: float = -math.inf
+    most: float = math.inf
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the figure is within the range; None if not measured."""
+        return None if self.figure is None else self.least <= self.figure.middle <= self.most
+
+    def __str__(self) -> str:
+        limits = [f"{word} {limit:g}" for word, limit in (("at least", self.least), ("at most", self.most))
+                  if math.isfinite(limit)]  # fmt: skip
+        verdict = {True: "pass", False: "MISSED", None: "not measured"}[self.passed]
+        return f"{self.name}: {spread(self.figure, 3)}; {', '.join(limits)}: {verdict}"
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON types; null for no limit."""
+        limits = {name: value if math.isfinite(value) else None
+                  for name, value in (("least", self.least), ("most", self.most))}  # fmt: skip
+        return {"name": self.name, "figure": self.figure, **limits, "passed": self.passed}
+
+
+def verdict(name: str, value: float, **limits: float) -> Verdict:
+    """About a single value."""
+    return Verdict(name, Range(value), **limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The required range of a contestant's figure, or of its ratio to another contestant's, as a geometric mean.
+
+    Contestants are given by a prefix of their names; of several matches, the fastest is used.
+    """
+
+    contestant: str
+    over: str | None = None
+    least: float = -math.inf
+    most: float = math.inf
+    figure: str = RATE
+
+    def verdict(self, results: Results) -> Verdict:
+        """Compare the results with the range."""
+        names = [name for name in (self.contestant, self.over) if name is not None]
+        found = [fastest(results, name) for name in names]
+        label = " over ".join(c.name if c is not None else name for c, name in zip(found, names, strict=True))
+        label += f", {self.figure}" if self.figure != RATE else ""
+        known = [contestant for contestant in found if contestant is not None]
+        if len(known) < len(names):
+            return Verdict(label, None, self.least, self.most)
+        values = [value for sample in results.counting(known[0]) if (value := sample.run.figure(self.figure))]
+        figure = results.speed_up(known[0], known[1], self.figure) if len(known) > 1 else speed_up(values)
+        return Verdict(label, figure, self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The results for one pair of models."""
+
+    lines: Sequence[str]  # Markdown
+    document: dict[str, Any]
+    verdicts: Sequence[Verdict] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A measurement and its pairs of models."""
+
+    about: str
+    pairs: Sequence[str] = ("smollm2-f16",)
+    n_rounds: int = 5
+    n_tokens: int = 256
+
+    def run(self, setup: Setup) -> Outcome:
+        """Measure one pair. Raises DuoError."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Scenario):
+    """Contestants that run the same prompts, round by round."""
+
+    contestants: Callable[[Setup], list[Contestant]] = lambda _: []
+    baseline: str = ""  # a prefix, as in Bar
+    bars: Sequence[Bar] = ()
+    columns: Sequence[str] = ("decode t/s", "speed-up", "accept %", "text as plain")  # of `duo bench`, or figures
+
+    def run(self, setup: Setup) -> Outcome:
+        """See Scenario. After Ctrl-C, returns the results so far."""
+        results, complete = self.measure(setup)
+        about: dict[str, Any] = {"models": models(setup), "complete": complete}
+        about["baseline"] = results.baseline and results.baseline.name
+        commands = ((c.name, getattr(c.writer, "command", None)) for c in results.contestants)
+        about["commands"] = {name: command(setup.job)[1:] for name, command in commands if command is not None}
+        return Outcome(self.table(results), results.document() | about, self.verdicts(results))
+
+    def verdicts(self, results: Results) -> list[Verdict]:
+        """Whether the results meet the bars."""
+        return [bar.verdict(results) for bar in self.bars]
+
+    def measure(self, setup: Setup) -> tuple[Results, bool]:
+        """The results, and whether they are complete."""
+        found = [c for c in self.contestants(setup) if c.name.startswith(tuple(setup.only) or "")]
+        results = Results(found)
+        complete = take(results, rounds(prompts_of(setup), setup.n_rounds), setup)
+        results.baseline = fastest(results, self.baseline) or results.contestants[0]
+        return results, complete
+
+    def table(self, results: Results) -> list[str]:
+        """A table of the contestants, and one of their rates by prompt."""
+        names = {"speed-up": f"over {results.baseline.name}", "text as plain": "same text"} if results.baseline else {}
+        columns = {"": lambda row: row["name"]}
+        columns |= {names.get(name, name): COLUMNS.get(name) or number(name, 2) for name in self.columns}
+        rows = [results.row(contestant) | {"name": contestant.name} for contestant in results.contestants]
+        return [*table(rows, columns), "", *markdown_table(by_prompt(results))]
+
+
+def by_prompt(results: Results) -> list[list[str]]:
+    """The rate of each contestant by prompt, and over the baseline's."""
+    categories = list(dict.fromkeys(sample.prompt.category for sample in results.samples))
+    lines = [["decode t/s", *categories]]
+    for contestant in results.contestants:
+        cells = []
+        for category in categories:
+            samples = [sample for sample in results.counting(contestant) if sample.prompt.category == category]
+            rates = [sample.run.tokens_per_s for sample in samples]
+            pairs = [(sample, other) for sample in samples if (other := results.baseline_sample(sample)) is not None]
+            gain = speed_up([one.run.tokens_per_s / other.run.tokens_per_s for one, other in pairs])
+            over = f" (×{gain.middle:.2f})" if gain is not None else ""
+            cells.append(f"{geometric_mean(rates):.1f}{over}" if rates else "")
+        lines.append([contestant.name, *cells])
+    return lines
+
+
+def prompts_of(setup: Setup) -> list[Prompt]:
+    """The prompts, each of a category of its own."""
+    return [Prompt(file.stem, file.read_text(encoding="utf-8").removesuffix("\n")) for file in setup.prompt_files]
+
+
+class InTime(list[Prompt]):
+    """Prompts of rounds: an iteration ends where another round as long as the longest would end after `end`."""
+
+    end = math.inf  # by time.monotonic()
+
+    def __iter__(self) -> Iterator[Prompt]:
+        """See InTime. The first round is never left out."""
+        last, longest = time.monotonic(), 0.0
+        for i in range(len(self)):
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            if i and now + longest > self.end:
+                return
+            yield self[i]
+
+
+def take(results: Results, prompts: Sequence[Prompt], setup: Setup, *, warm_up: bool = False) -> bool:
+    """Add samples of all contestants. False after Ctrl-C."""
+    first = len({sample.i_round for sample in results.samples})
+    timed = InTime(prompts)
+    timed.end = setup.end
+
+    def put(sample: Sample) -> None:
+        results.samples.append(replace(sample, i_round=first + sample.i_round))
+        note(progress(results.samples[-1], results, first + len(prompts)))
+
+    with suppress(KeyboardInterrupt):
+        take_samples(results.contestants, timed, setup.job, put, note, threading.Event(), warm_up=warm_up)
+        return True
+    note("interrupted")
+    return False
+
+
+def fastest(results: Results, name: str) -> Contestant | None:
+    """The fastest contestant whose name starts with `name`, or None."""
+    found = [contestant for contestant in results.contestants if contestant.name.startswith(name)]
+    return max(found, key=lambda contestant: mean_rate(results, contestant), default=None)
+
+
+def mean_rate(results: Results, contestant: Contestant) -> float:
+    """The geometric mean of its tokens/s in the counted rounds."""
+    rates = [sample.run.tokens_per_s for sample in results.counting(contestant)]
+    return geometric_mean(rates) if rates else 0.0
+
+
+def note(text: str) -> None:
+    """Print a line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# Facts
+
+
+def circumstances() -> dict[str, Any]:
+    """Those of `duo bench`, the load before the measurement, and the caches that all usable cores share."""
+    found = facts.circumstances() | {"load_before": round(os.getloadavg()[0], 2)}
+    found["hardware"] |= {"shared_caches": _shared_caches()}
+    return found
+
+
+def _shared_caches() -> list[str]:
+    """Such as L3; empty if the system does not list caches."""
+    cores, found = allowed_cores(), []
+    with suppress(OSError, ValueError):
+        for folder in sorted(Path(f"/sys/devices/system/cpu/cpu{min(cores)}/cache").glob("index*")):
+            ranges = [
+                part.partition("-") for part in (folder / "shared_cpu_list").read_text(encoding="ascii").split(",")
+            ]
+            if cores <= {cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)}:
+                found.append(f"L{(folder / 'level').read_text(encoding='ascii').strip()}")
+    return found
+
+
+def models(setup: Setup) -> dict[str, Any]:
+    """Name, size and checksums of the files, which this loads into the page cache."""
+    return {
+        role: {"name": path.name, "bytes": path.stat().st_size, "sha256": _checksums(path)}
+        for role, path in (("target", setup.target), ("draft", setup.draft))
+    }
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    found = {}
+    for part in ModelConfig(path).shards:
+        digest = hashlib.sha256()
+        with part.open("rb") as file:
+            while chunk := file.read(1 << 22):
+                digest.update(chunk)
+        found[part.name] = digest.hexdigest()
+    return found

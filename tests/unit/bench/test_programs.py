@@ -1,0 +1,62 @@
+"""llama.cpp's programs: how they are called, and what is read from recorded output."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from duo.bench.programs import SPECULATIVE, Program, checked, drafting
+from duo.bench.rounds import Job, ParseError, Run
+from tests.unit.bench.recorded import JOB, N_TOKENS, PROMPT, TEXT, ended, recorded
+
+COMPLETION, CLI = "llama-completion", "llama-cli"
+
+
+def parse(name: str, found: subprocess.CompletedProcess[str], job: Job = JOB) -> Run:
+    return checked(name, job, lambda: found, Program(name, Path(name), 1).parse)
+
+
+def test_recorded_output_is_parsed() -> None:
+    run = parse(COMPLETION, ended(recorded("completion.out"), recorded("completion.err")))
+    assert run == Run(TEXT, N_TOKENS, 78.54, {"prompt_tokens_per_s": 256.51, "target_ms_per_decode": 12.73})
+    assert parse(CLI, ended(recorded("cli.out"))) == Run(TEXT, None, 72.9, {"prompt_tokens_per_s": 235.1}), "no count"
+    more = TEXT + " they could make a"  # it may write a few tokens more
+    run = parse(SPECULATIVE, ended(recorded("speculative.out"), recorded("speculative.err")))
+    assert run == Run(more, 28, 42.466, {"prompt_tokens_per_s": 179.879, "verified": 32, "accepted": 17})
+    run = parse(SPECULATIVE, ended(recorded("speculative.out"), recorded("speculative-none.err")))
+    assert (run.figures["verified"], run.figures["accepted"]) == (0, 0)
+
+
+def test_llama_cli_truncates_the_echo_of_a_long_prompt() -> None:
+    for prompt in ("word " * 130, "x" * 499 + "é and more"):
+        shown = prompt.encode()[:500].decode("utf-8", "replace") + " ... (truncated)"
+        output = ended(recorded("cli.out").replace(PROMPT, shown))
+        assert parse(CLI, output, replace(JOB, prompt=prompt)).text == TEXT
+
+
+@pytest.mark.parametrize("name", [COMPLETION, CLI, SPECULATIVE])
+def test_a_failure_an_unknown_format_and_a_short_text_are_errors(name: str) -> None:
+    with pytest.raises(ParseError, match=f"{name} exited with 3: no such file"):
+        parse(name, ended("", "no such file\n\n", 3))
+    with pytest.raises(ParseError, match=f"{name} exited with 1: no message"):
+        parse(name, ended("text", status=1))
+    with pytest.raises(ParseError, match=f"{name}: cannot read its output: no .* in: …'help'"):
+        parse(name, ended("help", "help"))
+    with pytest.raises(ParseError, match=f"{name} stopped after 24 of 25 tokens"):
+        checked(name, replace(JOB, n_tokens=25), ended, lambda *_: Run("", 24, 1.0))
+
+
+@pytest.mark.parametrize("name", [COMPLETION, CLI, SPECULATIVE])
+def test_command_lines(name: str) -> None:
+    more = ["-fa", "on", *(drafting(1, 3) if name == SPECULATIVE else ())]
+    command = Program(name, Path("a"), 2, more).command(JOB)
+    assert command[:10] == ["a", "-m", "target.gguf", "-f", "prompt.txt", "-n", "24", "-c", "256", "--ignore-eos"]
+    assert {"--no-escape", "-fa"} < set(command)
+    assert ("-no-cnv" in command) == (name == COMPLETION)
+    wanted = {"--temp": "0", "-t": "2"}
+    if name == SPECULATIVE:
+        wanted |= {"-td": "1", "-md": "draft.gguf", "--spec-draft-n-max": "3", "--spec-draft-p-min": "0"}
+    assert {option: command[command.index(option) + 1] for option in wanted} == wanted
