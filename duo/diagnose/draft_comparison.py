@@ -28,7 +28,13 @@ from duo.spec.simulate import Machine, inform
 from duo.spec.types import Source, common_prefix
 
 N_MAX = SIZES[-1] - 1  # candidates in the largest batch
-_BESIDE = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft; between them, it slows down alike
+_BOTH = (
+    1,
+    2,
+    4,
+    8,
+    SIZES[-1],
+)  # sizes that are timed with a concurrent draft; between them, it slows down alike
 _LEAST_CTX = 256  # enough for what is timed
 
 
@@ -144,12 +150,12 @@ class DraftComparison:
         context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
-            n_jobs = len(threads.draft) + 1 + len(_BESIDE) + len(target.texts)
+            n_jobs = len(threads.draft) + 1 + len(_BOTH) + len(target.texts)
             meter = Meter(self._context, context, show, stop, n_jobs, self._note)
-            self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BESIDE) / len(SIZES))
+            self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BOTH) / len(SIZES))
             draft_s, n_threads = min((meter.draft_time(n), n) for n in threads.draft)
             pair_s = meter.draft_time(n_threads, 2)
-            found, beside_draft_s = meter.both(threads.beside, _BESIDE)
+            found, concurrent_draft_s = meter.both(threads.beside, _BOTH)
             self._note_doubts(meter)
             scores: list[tuple[float, bool]] = []
             ratios = []
@@ -159,13 +165,13 @@ class DraftComparison:
                 ratios.append(ratio)
         ratio = sum(ratios) / len(ratios)
         # A concurrent decode cannot be faster: where it seems so, the measurement is noisy.
-        slower = np.interp(SIZES, _BESIDE, [max(1.0, found[n] / target.target_s[n - 1]) for n in _BESIDE])
-        beside_s = _increasing([float(seconds) for seconds in slower * target.target_s])
+        slower = np.interp(SIZES, _BOTH, [max(1.0, found[n] / target.target_s[n - 1]) for n in _BOTH])
+        concurrent_s = _increasing([float(seconds) for seconds in slower * target.target_s])
         machine = Machine(
             target.target_s,
             ratio * draft_s,
-            beside_s,
-            ratio * max(draft_s, beside_draft_s),
+            concurrent_s,
+            ratio * max(draft_s, concurrent_draft_s),
             pair_s=ratio * max(draft_s, pair_s),
         )
         return DraftFigures(differs, machine, scores, forecast_rates(machine, scores, self.n_max))

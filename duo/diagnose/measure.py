@@ -39,7 +39,7 @@ class Measurements:
     draft: dict[int, float] = field(default_factory=dict)  # by threads
     pair: dict[int, float] = field(default_factory=dict)  # the draft's for two tokens in one decode, by threads
     # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
-    beside: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
+    concurrent: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
     branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
     scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
     doubts: str = ""  # why the times are not reliable; empty: they are
@@ -47,7 +47,7 @@ class Measurements:
     def scale_draft(self, factor: float) -> None:
         """Multiply the draft's times by its tokens for one of the target's."""
         self.draft, self.pair = ({n: factor * s for n, s in times.items()} for times in (self.draft, self.pair))
-        self.beside = {split: (times, factor * seconds) for split, (times, seconds) in self.beside.items()}
+        self.concurrent = {split: (times, factor * seconds) for split, (times, seconds) in self.concurrent.items()}
 
 
 class Meter(TargetMeter):
@@ -89,8 +89,8 @@ class Meter(TargetMeter):
             found.target |= {(group.threads[0], n): seconds for n, seconds in group.times.items()}
         for groups, times in ((drafts, found.draft), (pairs, found.pair)):
             times |= {group.threads[1]: _draft_s(group) for group in groups if group.is_known}
-        found.beside = {group.threads: (group.times, _draft_s(group)) for group in both if group.is_known}
-        if not found.target or not found.draft or not found.beside:
+        found.concurrent = {group.threads: (group.times, _draft_s(group)) for group in both if group.is_known}
+        if not found.target or not found.draft or not found.concurrent:
             raise MeasurementError(f"the machine cannot be measured now: {self.doubts}; try again when it is idle")
         return found
 

@@ -120,7 +120,7 @@ def concurrent_threads(measured: Measurements) -> tuple[int, int]:
     def rate(split: tuple[int, int]) -> float:
         return learned(measured, n_target, n_draft, split).forecasts()[Schedule.ASYNC].rate
 
-    return max(measured.beside, key=rate)
+    return max(measured.concurrent, key=rate)
 
 
 def learned(measured: Measurements, n_target: int, n_draft: int, split: tuple[int, int]) -> Policy:
@@ -128,20 +128,20 @@ def learned(measured: Measurements, n_target: int, n_draft: int, split: tuple[in
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT, draft_threads=(n_draft,), branches=None)
     policy.begin(0, mode="greedy")
     alone = _times(measured, n_target)
-    beside, beside_draft_s = measured.beside[split]
+    concurrent, concurrent_draft_s = measured.concurrent[split]
     # A concurrent decode cannot be faster: where it seems so, the measurement is noisy.
     draft_s = measured.draft[n_draft]
-    beside_draft_s = max(draft_s, beside_draft_s)
+    concurrent_draft_s = max(draft_s, concurrent_draft_s)
     for n, seconds in alone.items():
         policy.alone.add_target(n, seconds)
-    for n, seconds in beside.items():
+    for n, seconds in concurrent.items():
         policy.beside.add_target(n, max(seconds, alone.get(n, 0.0)))
     policy.alone.add_draft(draft_s, n_draft)
     if n_draft in measured.pair:
         policy.alone.add_pair(max(draft_s, measured.pair[n_draft]))
-    policy.beside.add_draft(beside_draft_s)
+    policy.beside.add_draft(concurrent_draft_s)
     for n, seconds in measured.branches.items():
-        policy.beside.add_draft(max(beside_draft_s, seconds), n_sequences=n)
+        policy.beside.add_draft(max(concurrent_draft_s, seconds), n_sequences=n)
     learn_scores(policy, measured.scores)
     return policy
 
@@ -178,12 +178,12 @@ def describe(measured: Measurements) -> list[str]:
     lines = [f"{'measured, ms per decode of n tokens':<36}{''.join(f'{n:>8}' for n in _SHOWN)}"]
     for n_threads in sorted({n for n, _ in measured.target}):
         lines.append(row(f"target on {_threads(n_threads)}", _times(measured, n_threads)))
-    for (target, draft), (times, _) in measured.beside.items():
+    for (target, draft), (times, _) in measured.concurrent.items():
         lines.append(row(f"target on {target}, concurrent draft on {draft}", times))
     for n_threads, seconds in sorted(measured.draft.items()):
         pair = {2: measured.pair[n_threads]} if n_threads in measured.pair else {}
         lines.append(row(f"draft on {_threads(n_threads)}", {1: seconds} | pair))
-    for (target, draft), (_, seconds) in measured.beside.items():
+    for (target, draft), (_, seconds) in measured.concurrent.items():
         lines.append(row(f"draft on {draft}, concurrent target on {target}", {1: seconds}))
     if measured.branches:
         sizes_text = ", ".join(map(str, measured.branches))

@@ -28,7 +28,7 @@ def measured(
     found.pair = {1: 3 * draft_s, 2: 1.5 * draft_s}
     for split in ((1, 1), (2, 1)):
         times = dict.fromkeys(SIZES, contention * 2 * target_s / split[0])
-        found.beside[split] = (times, contention * draft_s)
+        found.concurrent[split] = (times, contention * draft_s)
     found.scores = [(3.0, i < round(100 * share)) for i in range(100)]
     random.Random(0).shuffle(found.scores)
     return found
@@ -49,7 +49,7 @@ def test_the_fastest_numbers_of_threads_are_chosen() -> None:
     assert threads(choose(measured())) == (2, 2, (2, 1))
     slow = measured()
     slow.draft = {1: 0.005, 2: 0.02}
-    slow.beside[2, 1] = (dict.fromkeys(SIZES, 9.0), 0.005)
+    slow.concurrent[2, 1] = (dict.fromkeys(SIZES, 9.0), 0.005)
     for n in SIZES:
         slow.target[2, n] = 9.0
     tuned = choose(slow)
@@ -103,7 +103,7 @@ def test_a_later_run_begins_with_everything_that_was_measured() -> None:
 def test_only_sizes_that_were_measured_are_kept() -> None:
     found = measured()
     found.target = {key: seconds for key, seconds in found.target.items() if key[1] in (1, 4)}
-    found.beside = {split: ({1: 0.11}, 0.006) for split in found.beside}
+    found.concurrent = {split: ({1: 0.11}, 0.006) for split in found.concurrent}
     state = choose(found).policy.state()["costs"]["0"]
     assert [list(costs["target_s"]) for costs in state] == [["1", "4"], ["1"]]
 

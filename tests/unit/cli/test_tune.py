@@ -34,7 +34,7 @@ class InstantMeter(Meter):
         found = Measurements({(t, n): 0.1 for t in target_threads for n in SIZES})
         found.draft = dict.fromkeys(draft_threads, self.draft_s)
         found.pair = dict.fromkeys(draft_threads, 1.3 * self.draft_s)
-        found.beside = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * self.draft_s) for split in splits}
+        found.concurrent = {split: (dict.fromkeys(SIZES, 0.11), 1.2 * self.draft_s) for split in splits}
         return found
 
     def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:

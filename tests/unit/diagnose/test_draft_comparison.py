@@ -14,7 +14,7 @@ import pytest
 from duo.config import EngineConfig, ModelConfig
 from duo.diagnose import target_meter
 from duo.diagnose.draft_comparison import (
-    _BESIDE,
+    _BOTH,
     DraftComparison,
     DraftFigures,
     TargetFigures,
@@ -172,7 +172,7 @@ def test_a_copy_of_the_target_is_always_right(tmp_path: Path) -> None:
 def test_a_disturbance_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = [0.1, 0.1, 5.0, *[0.2] * (len(SIZES) - 3)]
     monkeypatch.setattr(TargetMeter, "target_times", lambda *_: times)
-    monkeypatch.setattr(Meter, "both", lambda *_: ({n: 9.0 if n == 2 else 0.3 for n in _BESIDE}, 0.01))
+    monkeypatch.setattr(Meter, "both", lambda *_: ({n: 9.0 if n == 2 else 0.3 for n in _BOTH}, 0.01))
     path = tiny_llama(tmp_path / "tiny.gguf")
     target, draft = measure(path, path)
     assert target.target_s == [0.1, 0.1, *[0.2] * (len(SIZES) - 2)]

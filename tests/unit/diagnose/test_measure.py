@@ -97,8 +97,8 @@ def test_each_model_is_timed_alone_on_each_number_of_threads(pair: Pair) -> None
 
 def test_both_models_are_timed_concurrently(pair: Pair) -> None:
     found = pair.measure()
-    assert list(found.beside) == [(1, 1), (2, 1)]
-    for (n_threads, _), (times, draft_s) in found.beside.items():
+    assert list(found.concurrent) == [(1, 1), (2, 1)]
+    for (n_threads, _), (times, draft_s) in found.concurrent.items():
         assert times == {n: pytest.approx((10 + n) / n_threads) for n in SIZES}
         assert draft_s == pytest.approx(2.0)
     assert pair.target.threads == {threading.get_ident()}
