@@ -113,6 +113,8 @@ def _find_cached(hub: Any, wanted: HubSpec) -> Path | None:
     """Find the model in the Hub's cache, without the network."""
     try:
         snapshot = Path(hub.snapshot_download(wanted.repo, local_files_only=True))
+        if snapshot.parent.name != "snapshots" or ".." in snapshot.parts:
+            return None  # a damaged reference must not lead elsewhere
         names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
         return snapshot / select_files(names, wanted)[0]
     except (DownloadError, OSError, ValueError):  # its errors for what is not there, or is damaged
