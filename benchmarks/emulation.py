@@ -23,7 +23,8 @@ from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair
 from duo.engine.cache import Cache
 from duo.engine.engine import Engine
-from duo.engine.slot import Drafts, Slot, schedules_of
+from duo.engine.request import Drafts
+from duo.engine.slot import Slot, schedules_of
 from duo.engine.warmup import time_branches, time_draft
 from duo.errors import DecodeError
 from duo.link.client import DraftClient

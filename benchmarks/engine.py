@@ -17,10 +17,11 @@ from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, note, verdict
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.draft import DraftRequest
-from duo.engine.generation import Generation
+from duo.engine.draft import Draft
+from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
+from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import Ending, TextStream
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
@@ -108,15 +109,15 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
     greedy, metrics, threads = Greedy(), Metrics(), ThreadConfig(1, 1, (1,), (1, 1))
     ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b"a"), lambda _: False)
     prompt = [_token(position) for position in range(3)]
-    lookup, alone = (Lookup(), Policy(_N_MAX, _N_AHEAD, (Schedule.OFF,))) if looks_up else (None, None)
-    if lookup is not None:
-        lookup.begin(prompt)
+    alone = Policy(_N_MAX, _N_AHEAD, (Schedule.OFF,)) if looks_up else None
     session = Session(prompt, _N_VOCAB)
-    request = DraftRequest(session, ending, metrics, _N_VOCAB, greedy, SamplingConfig(), lookup=lookup)
+    request = DraftRequest(session, ending, metrics, _N_VOCAB, greedy, SamplingConfig())
     draft = None
     if schedule is not Schedule.OFF:
         draft = LocalDraft(Cache(_Instant(is_draft=True)), Policy(_N_MAX, _N_AHEAD, (schedule,)), threads)
-    generation = Generation(_Instant(), request, Matching(greedy), threads, draft, alone=alone)
+    others = (TextSource(Lookup(), _N_MAX),) if looks_up else ()
+    sources = Sources(Draft(1, alone), draft, others=others)
+    generation = Generation(_Instant(), request, Matching(greedy), threads, sources)
     began = time.process_time()
     generation.run(lambda _: None, threading.Event())
     return 1e6 * (time.process_time() - began) / len(metrics.steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks import engine, fastest, gpu, models, page, sampling, servers, soak, two_devices
+from benchmarks import attacks, engine, fastest, gpu, models, page, sampling, servers, soak, tune_busy, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.relay import Relay
 from benchmarks.runner import Bar, Comparison, Scenario
@@ -24,7 +24,7 @@ COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "w
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import slot
+from duo.engine import writer
 from duo.spec.types import Guess
 class Random:
     n_recent = 0
@@ -32,8 +32,8 @@ class Random:
     def guess(self, logits, position, recent=()):
         return Guess(self.dice.randrange(len(logits)), self.dice.uniform(0, 8))
     judge = guess
-choosing = slot.choosing
-slot.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
+choosing = writer.choosing
+writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 """
 
 
@@ -195,6 +195,12 @@ SCENARIOS: dict[str, Scenario] = {
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
         n_rounds=200,
+    ),
+    "attacks": attacks.Attacks("The longest /health of a lead while one client does its worst", n_rounds=1,
+                               n_tokens=2000),
+    "tune-busy": tune_busy.TuneBusy(
+        "`duo tune` and runs of `duo`, alternately on an idle machine and beside four busy loops for each core",
+        ("smollm2-f16", "smollm2-f32", "tinyllama-f16"), n_rounds=20, n_tokens=16,
     ),
     "two-devices": two_devices.TwoDevices(
         "Target and draft on emulated hardware of their own, in every schedule", ("smollm2-f32",),

@@ -23,11 +23,11 @@ from duo.cli.terminal.bench_table import markdown_table, spread
 from duo.config import AUTO_DRAFT, DraftConfig
 from duo.diagnose.machine_file import Pair, read_machine, read_pair
 from duo.engine.engine import Engine
-from duo.engine.slot import Drafts
+from duo.engine.request import Drafts
 from duo.loading import load
-from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule
+from duo.spec.types import Proposal
 
 PLAIN, TURNS, BOTH, PREPARED = "plain", "sync", "async", "prepared"
 FIXED = "fixed k"  # taking turns with the same number of candidates in each
@@ -46,14 +46,12 @@ _BARS = {  # by milliseconds of the target and of the draft; (0, 0) for two mach
 class FixedLength(Policy):
     """Verifies as many candidates as allowed in every step, as programs do that take turns without a policy."""
 
-    def decide(
-        self, confidences: Sequence[float], n_room: int, next_s: float, _: Lookup | None = None, __: int | None = None
-    ) -> Decision:
+    def decide(self, n_room: int, drafted: Proposal, *_: Proposal) -> Decision:
         """See Policy."""
         n = max(0, min(self.n_max, n_room - 1))
-        if len(confidences) < n and next_s < math.inf:
-            return Decision(0, next_s)
-        return Decision(min(len(confidences), n))
+        if len(drafted.guesses) < n and drafted.next_s < math.inf:
+            return Decision(0, drafted.next_s)
+        return Decision(min(len(drafted.guesses), n))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from duo.engine.clock import Clock
 from duo.errors import DecodeAborted, RollbackError
 from duo.spec.costs import Calibration
 from duo.spec.forecast import Forecast
-from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.types import Logits
+from duo.spec.types import Logits, Proposal
 
 N_VOCAB = 17
 
@@ -41,6 +40,15 @@ def text_after(prompt: Sequence[int], n: int) -> list[int]:
     for _ in range(n):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+class ManualClock(Clock):
+    """Shows `time`, which the test sets. Its waits are real."""
+
+    time = 100.0
+
+    def now(self) -> float:
+        return self.time
 
 
 class ScriptedClock(Clock):
@@ -67,18 +75,11 @@ class Eager(Policy):
     ) -> None:
         super().__init__(n_max, n_ahead, (schedule,), draft_threads)
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: Lookup | None = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         n = 0 if self.schedule is Schedule.OFF else max(0, min(self.n_max, n_room - 1))
-        if self.schedule is Schedule.SYNC and len(confidences) < n and next_s < math.inf:
+        if self.schedule is Schedule.SYNC and len(drafted.guesses) < n and drafted.next_s < math.inf:
             return Decision(0, 0.0)
-        return Decision(min(len(confidences), n))
+        return Decision(min(len(drafted.guesses), n))
 
     def forecasts(self, *_: Any, **__: Any) -> dict[Schedule, Forecast]:
         return {}

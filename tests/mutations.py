@@ -172,15 +172,15 @@ MUTATIONS = [
     Mutation(
         "queue: closing it wakes nobody",
         "duo/engine/queue.py",
-        "self._open = False\n            self._changed.notify_all()\n",
-        "self._open = False\n",
+        "self._is_open = False\n            self._changed.notify_all()\n",
+        "self._is_open = False\n",
         ("tests/unit/engine/test_draft.py",),
     ),
     Mutation(
         "queue: a remote draft may send stale candidates without limit",
-        "duo/engine/queue.py",
-        "if len(self._offers) >= self._most:",
-        "if len(self._pending) >= self._most:",
+        "duo/link/remote_queue.py",
+        "len(self._drafted) >= self._n_most",
+        "n_pending >= self._n_most",
         ("tests/unit/engine/test_queue.py",),
     ),
     # Generation
@@ -308,15 +308,15 @@ MUTATIONS = [
     Mutation(
         "branches: a branch takes one cell more than it has",
         "duo/engine/branches.py",
-        "len(b.guesses) < longest",
-        "len(b.guesses) <= longest",
+        "len(b.tokens) <= longest",
+        "len(b.tokens) <= longest + 1",
         ("tests/unit/engine/test_branches.py",),
     ),
     Mutation(
         "branches: a decode is aborted if it continues the outcome that came true, and goes on if not",
         "duo/engine/queue.py",
-        "self._came_true not in self._outcomes",
-        "self._came_true in self._outcomes",
+        "session.came_true not in decode.outcomes",
+        "session.came_true in decode.outcomes",
         ("tests/unit/engine/test_queue.py",),
     ),
     # Link
@@ -478,9 +478,9 @@ MUTATIONS = [
     # Options
     Mutation(
         "options: nan passes every check of a range",
-        "duo/config/option.py",
-        "not value >= said.least:",
-        "value < said.least:",
+        "duo/config.py",
+        "if not value >= least:",
+        "if value < least:",
         ("tests/unit/test_config.py",),
     ),
     Mutation(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import cast
 
 from duo.engine.engine import Engine
-from duo.engine.slot import Slot, TextRequest
+from duo.engine.request import TextRequest
+from duo.engine.slot import Slot
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending, TextStream
+from duo.engine.writer import Writer
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate, Messages, Tools
 from duo.spec.policy import Policy
@@ -75,7 +77,7 @@ class ScriptedSlot:
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None
         self.looks_up = False
-        self.policy_in_use: Policy | None = None
+        self.policy: Policy | None = None  # of the running text
         self.remote: RemoteDrafts | None = None
         self.text = TEXT
         self.n_step = N_STEP
@@ -179,4 +181,4 @@ def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]
 def scripted_engine() -> tuple[Engine, ScriptedSlot]:
     """An engine and what is behind it."""
     slot = ScriptedSlot()
-    return Engine(cast(Slot, slot)), slot
+    return Engine(cast(Slot, slot), writer=cast(Writer, slot)), slot

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from duo.bench.rounds import Contestant, Interrupted, Job, Run
 from duo.config import DraftConfig, GenerationConfig, StopConfig
 from duo.engine.engine import Engine
-from duo.engine.slot import Drafts
+from duo.engine.request import Drafts
 from duo.errors import DecodeError
 from duo.llama.model import Model
 

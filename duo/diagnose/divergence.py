@@ -11,7 +11,9 @@ import numpy as np
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
-from duo.engine.slot import Drafts, Slot, choosing
+from duo.engine.request import Drafts
+from duo.engine.slot import Slot
+from duo.engine.writer import choosing
 from duo.errors import DecodeError
 from duo.spec.policy import Policy
 from duo.spec.types import common_prefix

@@ -25,7 +25,7 @@ from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule, fastest
 from duo.spec.simulate import Machine, inform
-from duo.spec.types import Source, common_prefix
+from duo.spec.types import Proposal, Source, common_prefix
 
 N_MAX = SIZES[-1] - 1  # candidates in the largest batch
 _BOTH = (
@@ -219,8 +219,9 @@ def replay_lookup(target: TargetFigures, n_max: int) -> LookupFigures:
         lookup, done = Lookup(), 1  # the first token belongs to the prefill
         lookup.begin([*prompt, *text[:1]])
         while done < len(text):
-            decision = policy.decide((), len(text) - done, math.inf, lookup)
-            candidates = lookup.candidates(decision.n_verify).tokens
+            found = lookup.propose(n_max)
+            decision = policy.decide(len(text) - done, Proposal(), found)
+            candidates = found.candidates(decision.n_verify).tokens
             n_right = common_prefix(candidates, text[done:])
             seconds = target.target_s[len(candidates)]
             policy.learn_step(n_right + 1, StepCost(len(candidates), seconds, seconds, Source.LOOKUP))

@@ -19,7 +19,7 @@ from duo.diagnose.timing import (
     target_group,
 )
 from duo.engine.decoder import Decoder
-from duo.engine.drafter import Accepted, Drafter
+from duo.engine.drafter import Drafter, DraftUpdate
 from duo.engine.metrics import Metrics
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError
@@ -232,10 +232,10 @@ class _Reader:
         self._fresh.append(right)
         return guess.confidence if guess is not None else 0.0, is_right
 
-    def begin(self) -> Accepted:
+    def begin(self) -> DraftUpdate:
         """See TargetSide."""
         fresh, self._fresh = self._fresh, []
-        return Accepted(0, fresh)
+        return DraftUpdate(0, fresh)
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:  # noqa: ARG002
         """See TargetSide."""

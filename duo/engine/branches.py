@@ -8,13 +8,13 @@ outcomes are sequences of the draft's KV cache, decoded in one batch with its ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from duo.engine.decoder import Decoder
 from duo.spec.outcomes import MOST_DEEP, likely
 from duo.spec.policy import Lookahead
-from duo.spec.types import Guess, Outcome
+from duo.spec.types import Guess, Outcome, common_prefix
 
 
 class Preparation(NamedTuple):
@@ -23,104 +23,90 @@ class Preparation(NamedTuple):
     lookahead: Lookahead = Lookahead()
     n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
     may_draft: bool = True  # whether it may continue its chain
+    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
 
 
 @dataclass(slots=True)
 class Branch:
-    """An outcome, and the tokens that continue it. All but the last are decoded."""
+    """A sequence of the draft's cache that continues an outcome. All tokens but the last are decoded."""
 
     sequence: int
     outcome: Outcome
-    survival: float = 1.0  # probability that all its tokens are accepted if the outcome comes true
-    guesses: list[Guess] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> list[int]:
-        """The outcome's token and those after it."""
-        return [self.outcome.token, *(guess.token for guess in self.guesses)]
+    tokens: list[int]  # the outcome's and those after it
+    survival: float = 1.0  # probability that all of them are accepted if the outcome comes true
 
     @property
     def position(self) -> int:
         """Of the next token."""
-        return self.outcome.position + 1 + len(self.guesses)
+        return self.outcome.position + len(self.tokens)
 
 
 class Branches:
     """The branches of one text in a draft's context. Positions are those in the text.
 
-    `chain`: the draft's own tokens that have not been accepted, by position.
+    What the session keeps of an outcome are its candidates; this is what the cache holds.
     """
 
     def __init__(self, draft: Decoder) -> None:
         self._draft = draft
         self._open: list[Branch] = []
-        self.chain: dict[int, Guess] = {}
 
     def prune(self, n_accepted: int) -> None:
         """Drop what the target has decided: it has accepted `n_accepted` tokens."""
-        self.chain = {position: guess for position, guess in self.chain.items() if position >= n_accepted}
         self._drop([branch for branch in self._open if branch.outcome.position < n_accepted])
 
     def clear(self) -> None:
-        """Drop everything."""
-        self.chain.clear()
-        self.drop_open()
-
-    def drop_open(self) -> None:
         """Drop all branches."""
         self._drop(list(self._open))
 
     def take(self, outcome: Outcome) -> Branch | None:
-        """Drop everything but the branch of this outcome, which has come true; its tokens are now the chain."""
+        """Drop everything but the branch of this outcome, which has come true: sequence 0 continues it now."""
         found = next((branch for branch in self._open if branch.outcome == outcome), None)
         if found is not None:
             self._draft.adopt(found.sequence)
             self._open.remove(found)
         self.clear()
-        if found is not None:
-            self.chain = dict(enumerate(found.guesses, outcome.position + 1))
         return found
 
-    def plan(self, n_accepted: int, first: int, preparation: Preparation) -> tuple[list[Branch], int]:
+    def plan(
+        self, text: Sequence[int], n_accepted: int, first: int, preparation: Preparation
+    ) -> tuple[list[Branch], int]:
         """The branches to continue in the next decode, and how many of them are new.
 
-        The text has `n_accepted` accepted tokens, and token `first` is the first in the context.
+        The first `n_accepted` tokens of the `text` are accepted, and token `first` is the first in the context.
         """
-        lookahead, n_verified, _ = preparation
-        if not n_verified:
+        lookahead = preparation.lookahead
+        if not preparation.n_verified:
             return [], 0
         n_new = 0
-        for outcome in self._likely(n_accepted, n_verified, lookahead):
+        for outcome in self._likely(text, n_accepted, preparation):
             if not 0 <= outcome.position - first <= self._draft.n_past:  # the context begins later
                 continue
             if not (free := self._free(lookahead.n_branches)):
                 break
             self._draft.branch(free, outcome.position - first)
-            self._open.append(Branch(free, outcome))
+            self._open.append(Branch(free, outcome, [outcome.token]))
             n_new += 1
         return self.due(lookahead), n_new
 
     def due(self, lookahead: Lookahead) -> list[Branch]:
         """The open branches that are worth another token."""
         longest = min(lookahead.n_ahead, MOST_DEEP)
-        return [b for b in self._open if b.survival >= lookahead.least and len(b.guesses) < longest]
+        return [b for b in self._open if b.survival >= lookahead.least and len(b.tokens) <= longest]
 
     def extend(self, branch: Branch, guess: Guess, lookahead: Lookahead) -> None:
         """A decode has found this token."""
         branch.survival *= lookahead.probability(guess.confidence)
-        branch.guesses.append(guess)
+        branch.tokens.append(guess.token)
 
-    def _likely(self, n_accepted: int, n_verified: int, lookahead: Lookahead) -> Iterator[Outcome]:
+    def _likely(self, text: Sequence[int], n_accepted: int, preparation: Preparation) -> Iterator[Outcome]:
         """The outcomes of this verification that are not open, the most likely first."""
-        guesses = list[Guess]()
-        for position in range(n_accepted, n_verified + 1):
-            if (guess := self.chain.get(position)) is None:
-                break
-            guesses.append(guess)
+        lookahead, n_verified, _, chain = preparation
+        n = min(n_verified + 1 - n_accepted, common_prefix([guess.token for guess in chain], text[n_accepted:]))
         taken = {branch.outcome for branch in self._open}
-        chances = [lookahead.probability(guess.confidence) for guess in guesses]
+        chances = [lookahead.probability(guess.confidence) for guess in chain[:n]]
         for _, i, rank in likely(chances, lookahead.ranks, lookahead.n_branches):
-            alternatives = guesses[i].alternatives
+            alternatives = chain[i].alternatives
             if rank < len(alternatives) and (found := Outcome(n_accepted + i, alternatives[rank])) not in taken:
                 yield found
 

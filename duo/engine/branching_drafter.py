@@ -7,7 +7,7 @@ from typing import Protocol
 
 from duo.engine.branches import Branch, Branches
 from duo.engine.decoder import Decoder
-from duo.engine.drafter import Drafter, Offer, TargetSide
+from duo.engine.drafter import Drafter, TargetSide
 from duo.engine.metrics import Metrics
 from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Outcome
@@ -19,8 +19,18 @@ class BranchingSide(TargetSide, Protocol):
     def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
         """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
 
-    def publish_all(self, epoch: int, offers: Iterable[Offer], *, may_prepare: bool) -> bool:
-        """publish() for several sequences. `may_prepare`: whether there is more to do besides the chain."""
+    def publish_all(
+        self,
+        own: tuple[int, Guess] | None,
+        branches: Iterable[tuple[Outcome, int, Guess]],
+        seconds: float,
+        *,
+        more: bool,
+    ) -> bool:
+        """Offer the tokens of one decode: see CandidateQueue."""
+
+    def rest(self) -> None:
+        """There is nothing to do."""
 
 
 class BranchingDrafter(Drafter):
@@ -54,19 +64,19 @@ class BranchingDrafter(Drafter):
             return self._draft_token(start)
         is_ready = n_text - self._first - self._draft.n_past == 1 and n_text - self._first <= self._draft.n_ctx
         if preparation.may_draft and not (is_ready and self._tokens[-1] < self._draft.n_vocab):
-            self._branches.drop_open()  # the context may have to be cleared
+            self._branches.clear()  # the context may have to be cleared
             return self._draft_token(start)
-        branches, n_new = self._branches.plan(self._n_seen, self._first, preparation)
+        branches, n_new = self._branches.plan(self._tokens, self._n_seen, self._first, preparation)
         if branches:
             self._decode_all(start, branches, n_new)
         elif preparation.may_draft:
             return self._draft_token(start)
         else:
-            self._side.publish_all(self._epoch, (), may_prepare=False)
+            self._side.rest()
         return True
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
-        lookahead, _, may_draft = self._preparation
+        lookahead, _, may_draft, _ = self._preparation
         self._side.continues((branch.outcome for branch in branches), on_chain=may_draft)
         entries = [(branch.sequence, branch.tokens[-1]) for branch in branches]
         if may_draft:
@@ -74,37 +84,26 @@ class BranchingDrafter(Drafter):
         rows = self._draft.decode_each(entries)[:, : self._n_vocab]
         offers = []
         for branch, logits in zip(branches, rows, strict=False):
-            before = self._recent_of(branch)
-            guess = self._guesser.guess(logits, branch.position, before)
-            offers.append(Offer(self._epoch, branch.position, guess, 0, 0.0, outcome=branch.outcome))
+            guess = self._guesser.guess(logits, branch.position, self._recent_of(branch))
+            offers.append((branch.outcome, branch.position, guess))
             self._branches.extend(branch, guess, lookahead)
-        own: Guess | None = None
+        own: tuple[int, Guess] | None = None
         if may_draft:
             position = len(self._tokens)
-            own = self._guesser.guess(rows[-1], position, self._recent(position))
-            offers.append(Offer(self._epoch, position, own, 0, 0.0))
+            own = position, self._guesser.guess(rows[-1], position, self._recent(position))
         end = self._now()
-        if not self._draft.was_first:
-            offers[-1] = offers[-1]._replace(n_tokens=1, seconds=end - start, n_sequences=len(entries))
-        useful = self._side.publish_all(self._epoch, offers, may_prepare=bool(self._branches.due(lookahead)))
+        seconds = 0.0 if self._draft.was_first else end - start
+        useful = self._side.publish_all(own, offers, seconds, more=bool(self._branches.due(lookahead)))
         if own is not None:
             if useful:
-                self._append(own)
+                self._tokens.append(own[1].token)
             self._metrics.drafted(start, end, 1)
         self._metrics.prepared(start, end, len(branches), n_new)
         self._metrics.detail("draft", "publish", end, int(useful))
 
     def _recent_of(self, branch: Branch) -> Sequence[int]:
-        n = self._guesser.n_recent
-        return (
-            [*self._tokens[max(0, branch.outcome.position - n) : branch.outcome.position], *branch.tokens][-n:]
-            if n
-            else ()
-        )
-
-    def _append(self, guess: Guess) -> None:
-        self._branches.chain[len(self._tokens)] = guess
-        super()._append(guess)
+        n, at = self._guesser.n_recent, branch.outcome.position
+        return [*self._tokens[max(0, at - n) : at], *branch.tokens][-n:] if n else ()
 
     def _reconcile(self) -> None:
         super()._reconcile()

@@ -14,7 +14,7 @@ from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Logits, Outcome, common_prefix
 
 
-class Accepted(NamedTuple):
+class DraftUpdate(NamedTuple):
     """What a draft must know before a token."""
 
     epoch: int
@@ -26,31 +26,17 @@ class Accepted(NamedTuple):
     preparation: Preparation = Preparation()
 
 
-class Offer(NamedTuple):
-    """A drafted token for one position, on its way to the target."""
-
-    epoch: int
-    position: int
-    guess: Guess
-    n_tokens: int  # decoded to make it; 0: the time is not representative
-    seconds: float  # that this took
-    n_known: int | None = None  # accepted tokens known when it was made; None: all of its epoch
-    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
-    outcome: Outcome | None = None  # that it continues; None: it continues the chain
-    n_sequences: int = 1  # decoded at once to make it and others
-
-
 class TargetSide(Protocol):
     """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget.
 
     Between either and a draft with another vocabulary there is a TranslatedTarget.
     """
 
-    def begin(self) -> Accepted:
+    def begin(self) -> DraftUpdate:
         """The draft begins a token."""
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be stale.
+        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be of no use.
 
         `n_tokens` is 0 if the time is not representative.
         """
@@ -97,7 +83,7 @@ class Drafter:
         self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
         self._n_seen = 0  # accepted tokens at the start of _tokens
         self._epoch = 0
-        self._longer: Callable[[Logits, int], Guess | None] | None = None  # see Accepted
+        self._longer: Callable[[Logits, int], Guess | None] | None = None  # see DraftUpdate
         self._preparation = Preparation()
 
     def end(self) -> list[int]:
@@ -138,14 +124,10 @@ class Drafter:
         n_timed = 0 if self._draft.was_first else len(fresh)
         useful = self._queue.publish(self._epoch, position, guess, n_timed, end - start)
         if useful:
-            self._append(guess)
+            self._tokens.append(guess.token)
         self._metrics.drafted(start, end, len(fresh))
         self._metrics.detail("draft", "publish", end, int(useful))
         return True
-
-    def _append(self, guess: Guess) -> None:
-        """Add a drafted token to the text."""
-        self._tokens.append(guess.token)
 
     def _replace_last(self, logits: Logits) -> Guess | None:
         """The replacement of the last token, which is removed, if there is one: from the logits before it."""

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, TypeVar
 from duo.config import GenerationConfig
 from duo.engine.metrics import Metrics
 from duo.engine.options import generation_config
-from duo.engine.slot import Drafts, Slot, TextRequest
+from duo.engine.request import Drafts, TextRequest
+from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
 from duo.engine.worker import Worker
+from duo.engine.writer import Writer
 from duo.errors import BusyError, ClosedError, DuoError, PromptError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
 from duo.llama.memory import trim
+from duo.spec.policy import Policy
 from duo.spec.types import Step
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from duo.config.settings import TextOptions
+    from duo.engine.options import TextOptions
 
 log = logging.getLogger("duo.engine")
 
@@ -53,9 +56,10 @@ class Engine:
     prints nothing; it logs to the logger `duo`.
     """
 
-    def __init__(self, slot: Slot, resources: ExitStack | None = None) -> None:
-        """Takes ownership of `slot` and `resources`: close() closes them."""
+    def __init__(self, slot: Slot, resources: ExitStack | None = None, writer: Writer | None = None) -> None:
+        """Takes ownership of `slot` and `resources`: close() closes them. `writer`: by default one with the slot."""
         self._slot = slot
+        self._writer = writer or Writer(slot)
         self._resources = resources or ExitStack()
         self._worker = Worker("duo-target")
         self._lock = threading.Lock()  # protects the fields below
@@ -82,7 +86,7 @@ class Engine:
             texts = list(self._texts)
         for request in texts:
             self.cancel(request)
-        self._slot.interrupt()  # a warm-up without a request
+        self._writer.interrupt()  # a warm-up without a request
         self._worker.join()
         if not lifeline.is_lost():
             self._slot.close()
@@ -117,7 +121,7 @@ class Engine:
 
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
-        self._slot.interrupt()
+        self._writer.interrupt()
 
     @property
     def statistics(self) -> Statistics | None:
@@ -185,16 +189,26 @@ class Engine:
                 raise BusyError(CLOSING)
             self._texts[request] = _Text(job, end)
             self._last = request
-        self._worker.submit(job)
+        try:
+            self._worker.submit(job)
+        except BaseException:  # Ctrl-C, or there is no thread to be had
+            with self._lock:
+                del self._texts[request]
+            raise
 
     def cancel(self, request: TextRequest) -> None:
         """End a request: at once if it is in the queue, otherwise after the current decode. From any thread."""
-        self._slot.cancel(request)
+        self._writer.cancel(request)
         with self._lock:
             text = self._texts.get(request)
         if text is not None and self._worker.drop(text.job):
             request.metrics.stop = INTERRUPTED
             self._end(request, None)
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy of the running text; None: there is none, or it has no policy. From any thread."""
+        return self._writer.policy
 
     @property
     def n_texts(self) -> int:
@@ -248,7 +262,7 @@ class Engine:
         error: BaseException | None = None
         try:
             with lifeline.notifying(self.fail):
-                self._slot.write(request, drafts)
+                self._writer.write(request, drafts)
             self.fault = None
         except DuoError as raised:
             error = raised

@@ -4,44 +4,58 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from duo.config import DraftConfig, ThreadConfig
+from duo.config import ThreadConfig
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder
-from duo.engine.draft import Draft, DraftRequest
+from duo.engine.draft import Draft
 from duo.engine.free_cores import CoresInUse
+from duo.engine.source import DraftRequest, Source
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
-from duo.llama.context import Context
-from duo.llama.model import Model
 from duo.spec.logprobs import logprobs
-from duo.spec.policy import Policy, StepCost
+from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Acceptance, Candidates, Logits, Source, Step
+from duo.spec.types import Acceptance, Candidates, Guess, Logits, Origin, Step
 from duo.spec.verify import Verifier
 
 
-class RemoteSource(Protocol):
-    """Remote drafts, which connect and disconnect. Called on the target's thread: see duo.link.remote_drafts."""
-
-    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
-        """Set the limits of drafting, and the target's threads while a remote draft is used."""
-
-    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
-        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
+class DraftChooser(Protocol):
+    """Drafts that come and go. Called on the target's thread."""
 
     def begin(self) -> None:
         """A generation begins."""
 
     def choose(self, *, has_other: bool) -> Draft | None:
-        """The draft to use now, if any. `has_other`: there is a local draft."""
+        """The draft to use now, if any. `has_other`: there is one that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What may propose candidates for a text. One draft is in use at a time, and all others."""
+
+    alone: Draft  # the target without a draft
+    draft: Draft | None = None
+    preferred: DraftChooser | None = None
+    others: Sequence[Source] = ()
+
+    def begin(self) -> None:
+        """A generation begins."""
+        if self.preferred is not None:
+            self.preferred.begin()
+
+    def choose(self) -> Draft:
+        """The draft to use now."""
+        found = self.preferred.choose(has_other=self.draft is not None) if self.preferred is not None else None
+        return found or self.draft or self.alone
 
 
 class Generation:
-    """Generates one text and owns its session. Without a draft it is plain autoregressive decoding.
+    """Generates one text and owns its session. Without candidates it is plain autoregressive decoding.
 
-    A remote draft is preferred to the local one. Between two steps the target's cache holds all accepted tokens but the
+    Between two steps the target's cache holds all accepted tokens but the
     last, which is decoded with the next candidates. This includes the prompt: the first step decodes what is not in the
     cache yet.
     """
@@ -52,16 +66,14 @@ class Generation:
         request: DraftRequest,
         verifier: Verifier,
         threads: ThreadConfig,
-        draft: Draft | None = None,
-        remote: RemoteSource | None = None,
+        sources: Sources,
         on_prompt: Callable[[int], None] = lambda _: None,
-        alone: Policy | None = None,
         n_logprobs: int | None = None,
         cores: CoresInUse | None = None,
     ) -> None:
         """The first `target.n_past` tokens of the session must be in the cache, and `threads` set.
 
-        `alone` decides while there is no draft; None: nothing is verified then. `on_prompt` is called with the number
+        `on_prompt` is called with the number
         of tokens in the cache after each batch of the prefill. `n_logprobs`: see GenerationConfig. `cores` limit the
         threads.
         """
@@ -73,18 +85,16 @@ class Generation:
         self._ending = request.ending
         self._metrics = request.metrics
         self._now = request.metrics.clock.now
-        self._lookup = request.lookup
-        self._alone = Draft(threads.target, alone)
-        self._local = draft
-        self._remote = remote
+        self._sources = sources
         self._on_prompt = on_prompt
         self._n_logprobs = n_logprobs
         self._cores = cores
         self._n_threads = 0  # the target's threads; 0: still those for prefill
-        self._use_cores(self._alone)
-        self._alone.begin(request)
-        self.draft: Draft = self._alone  # the one in use
-        self.policy = alone  # of the last draft that was used
+        self.draft = sources.alone  # the one in use
+        self.policy = self.draft.policy  # of the last draft that was used
+        for source in (self.draft, *sources.others):
+            source.begin(request)
+        self._use_cores(self.draft)
 
     def run(self, put: Callable[[Step], None], stop: threading.Event) -> None:
         """Generate until the ending, or until `stop` is set; calls `put` with every step.
@@ -95,9 +105,8 @@ class Generation:
         ending = self._ending
         self._metrics.n_prompt = self.session.n_prompt
         try:
-            if self._remote is not None:
-                self._remote.begin()
-            self._use(self._best_draft())
+            self._sources.begin()
+            self._use(self._sources.choose())
             self._prefill(stop)
             while ending.reason is None and not stop.is_set():
                 if (step := self._step()) is not None:
@@ -107,7 +116,8 @@ class Generation:
         except GrammarError:
             ending.reason = GRAMMAR_END
         finally:
-            self.draft.end()
+            for source in (self.draft, *self._sources.others):
+                source.end()
         self._metrics.stop = ending.reason or INTERRUPTED
         if rest := ending.finish():
             put(Step((), 0, (rest,)))
@@ -137,11 +147,11 @@ class Generation:
         cost = StepCost(len(candidates), decode_s, self._now() - began, source) if is_usual else None
         self.draft.commit(written, cost)
         self._follow_cores(len(tokens) + len(candidates), decode_s)
-        if self._lookup is not None:
-            self._lookup.extend(written)
+        for other in self._sources.others:
+            other.commit(written, cost)
         n_accepted = min(len(acceptance.accepted), len(written))
-        if source is Source.ANY:  # nobody has proposed these
-            candidates, n_accepted, source = Candidates(), 0, Source.DRAFT
+        if source is Origin.ANY:  # nobody has proposed these
+            candidates, n_accepted, source = Candidates(), 0, Origin.DRAFT
         self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule, source)
         # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
         found = logprobs(logits, written, self._n_logprobs) if self._n_logprobs is not None else ()
@@ -159,9 +169,9 @@ class Generation:
 
     def _candidates(self, n_room: int) -> tuple[Candidates, Schedule]:
         """The candidates to verify now, and their schedule."""
-        self._use(self._best_draft())
+        self._use(self._sources.choose())
         start = self._now()
-        candidates, schedule = self.draft.candidates(n_room), self.draft.schedule
+        candidates, schedule = self._compare(n_room), self.draft.schedule
         n = self.draft.n_target_threads
         n = min(n, self._limit) if self._limit else n
         if n != self._n_threads:
@@ -170,6 +180,24 @@ class Generation:
         if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
             self._metrics.waited(start, self._now())
         return candidates, schedule
+
+    def _compare(self, n_room: int) -> Candidates:
+        """Compare what the sources propose, after waiting for more candidates if the policy says so."""
+        draft, policy = self.draft, self.draft.policy
+        if policy is None:
+            return Candidates()
+        found = [(source, source.propose()) for source in self._sources.others]
+        while True:
+            drafted = draft.propose()
+            decision = policy.decide(n_room, drafted, *(proposal for _, proposal in found))
+            if decision.wait_s is None:
+                break
+            draft.more(decision.wait_s)
+        for source, proposal in ((draft, drafted), *found):
+            if proposal.origin is decision.origin:
+                source.verifies(decision.n_verify)
+                return proposal.candidates(decision.n_verify)
+        return Candidates(decision.n_verify * (Guess(self.session.accepted[-1], 0.0),), Origin.ANY)
 
     def _decode(self, tokens: Sequence[int], candidates: Candidates) -> tuple[Logits, float]:
         """Logits `[k+1, n_vocab]` after the last token and each of k candidates, and the seconds this took."""
@@ -217,7 +245,7 @@ class Generation:
         self._cores.decoded(n_tokens, seconds)
         if self._limit == before:
             return
-        for draft in {self._alone, self.draft}:
+        for draft in {self._sources.alone, self.draft}:
             self._use_cores(draft)
         if not self._n_threads:
             threads = within(self._threads, self._limit)
@@ -227,10 +255,6 @@ class Generation:
         """The times in the policy of `draft` depend on the number of threads."""
         if self._cores is not None and draft.policy is not None:
             draft.policy.use_cores(self._limit)
-
-    def _best_draft(self) -> Draft:
-        remote = self._remote.choose(has_other=self._local is not None) if self._remote is not None else None
-        return remote or self._local or self._alone
 
     def _use(self, draft: Draft) -> None:
         """Use this draft from here on, with all tokens accepted so far."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from duo.config import ThreadConfig
@@ -12,16 +11,18 @@ from duo.engine.branching_drafter import BranchingDrafter
 from duo.engine.cache import Cache
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder
-from duo.engine.draft import DraftRequest, QueuedDraft
+from duo.engine.draft import QueuedDraft
 from duo.engine.draft_thread import DraftThread
-from duo.engine.drafter import Drafter, Offer
+from duo.engine.drafter import Drafter
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import SHARED, TRANSLATED
+from duo.engine.queue import Drafted, State
+from duo.engine.source import DraftRequest
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates
+from duo.spec.types import Proposal
 
 log = logging.getLogger("duo.engine")
 
@@ -56,9 +57,7 @@ class LocalDraft(QueuedDraft):
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
         self._interrupted = False  # in this text: no new thread may be started
-        # In schedule sync, when the draft was last called: the number of accepted tokens, and the pending ones.
-        self._asked: tuple[int, tuple[int, ...]] = (0, ())
-        self._n_asked = 0  # how often it was called since then
+        self._n_in_vain = 0  # how often the draft was asked in this step since it last changed a candidate
 
     @property
     def _threads(self) -> ThreadConfig:
@@ -75,10 +74,9 @@ class LocalDraft(QueuedDraft):
         return self._threads.target if self._thread is None else self._beside[0]
 
     def begin(self, request: DraftRequest) -> None:
-        """See Draft. A draft that shares no device with the target starts during the target's prefill."""
+        """See Source. A draft that shares no device with the target starts during the target's prefill."""
         super().begin(request)
         self._interrupted = False
-        self._asked, self._n_asked = (0, ()), 0
         self._context.resume()  # interrupt() may have been called just after the end of the last text
         text = self._session.accepted
         self._metrics.vocabulary = SHARED if self._translation is None else TRANSLATED
@@ -122,51 +120,46 @@ class LocalDraft(QueuedDraft):
         self._queue.close()
         self._context.abort()
 
-    def candidates(self, n_room: int) -> Candidates:
-        """See Draft."""
+    def propose(self) -> Proposal:
+        """See Source. Follows the schedule first."""
         if self._thread is not None and self._thread.has_ended:
             self._fail(self._thread.error)
-        schedule = self.policy.schedule
-        if schedule is not Schedule.ASYNC:
+        if self.policy.schedule is not Schedule.ASYNC:
             self._stop_thread()
             if n := self.policy.probe_size():
-                self._ask(partial(self._probe, n))
-                schedule = self.policy.schedule  # what the probe has shown may have changed it
-        if schedule is Schedule.ASYNC:
+                self._ask(partial(self._probe, n))  # what it shows may change the schedule
+        if self.policy.schedule is Schedule.ASYNC:
             if self._beside != self._threads.beside:
                 self._stop_thread()  # only the thread that decodes may change its number of threads
             self._start_thread()
-            return self._take(n_room)
-        return self._take_in_turn(n_room) if schedule is Schedule.SYNC else super().candidates(n_room)
+        return super().propose()
 
-    def _tell(self, tokens: Sequence[int]) -> bool:
-        if useless := super()._tell(tokens):
-            self._context.cancel()
-        return useless
+    def more(self, seconds: float) -> None:
+        """See Draft."""
+        if self.policy.schedule is Schedule.ASYNC:
+            super().more(seconds)
+            return
+        before = self._session.propose().tokens
+        self._ask(self._draft_one)
+        # If that changed no candidate, another one would not either; but a character may take several tokens of a draft
+        # with another vocabulary.
+        self._n_in_vain = self._n_in_vain + 1 if self._session.propose().tokens == before else 0
+        self._in_vain = self._n_in_vain >= (1 if self._translation is None else _MOST_PER_CHARACTER)
 
-    def _learn_offer(self, offer: Offer) -> bool:
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        self._n_in_vain = 0
+
+    def _next_s(self, state: State) -> float:
+        return self.policy.costs.draft_s if self.policy.schedule is Schedule.SYNC else super()._next_s(state)
+
+    def _cancel(self) -> None:
+        self._context.cancel()
+
+    def _learn_drafted(self, drafted: Drafted) -> None:
         # The time of a token drafted during a change of schedule is not representative.
         if (self._thread is not None) == (self.policy.schedule is Schedule.ASYNC):
-            return super()._learn_offer(offer)
-        return self._pass_on(offer)
-
-    def _take_in_turn(self, n_room: int) -> Candidates:
-        self._collect()
-        while True:
-            pending = self._session.candidates(self._session.n_pending)
-            state = len(self._session.accepted), pending.tokens
-            # If the last call in this state changed no candidate, another one would not either; but a character may
-            # take several tokens of a draft with another vocabulary.
-            self._n_asked = self._n_asked + 1 if state == self._asked else 0
-            most = 1 if self._translation is None else _MOST_PER_CHARACTER
-            can_ask = self.policy.schedule is Schedule.SYNC and self._n_asked < most
-            self._asked = state
-            next_s = self.policy.costs.draft_s if can_ask else math.inf
-            decision = self._decide(n_room, next_s)
-            if decision.wait_s is None:
-                return self._chosen(decision)
-            self._ask(self._draft_one)
-            self._collect()
+            super()._learn_drafted(drafted)
 
     def _draft_one(self, drafter: Drafter) -> None:
         if self._translated is not None:
@@ -215,5 +208,5 @@ class LocalDraft(QueuedDraft):
     def _stop_thread(self) -> None:
         if self._thread is not None:
             self._thread.__exit__(None, None, None)
-            self._learn_offers()
+            self._look()
             self._thread = None

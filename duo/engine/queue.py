@@ -1,4 +1,4 @@
-"""CandidateQueue: carries drafted tokens to the target's thread, and accepted tokens to the draft's."""
+"""CandidateQueue: a session that the target's thread shares with a draft's, or with a connection to a remote draft."""
 
 from __future__ import annotations
 
@@ -8,220 +8,213 @@ from typing import NamedTuple
 
 from duo.engine.branches import Preparation
 from duo.engine.clock import CLOCK, Clock
-from duo.engine.drafter import Accepted, Offer
+from duo.engine.drafter import DraftUpdate
 from duo.spec.policy import Lookahead
+from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome
-
-
-class Order(NamedTuple):
-    """What a remote draft must know: the tokens accepted since the last order, and whether it may continue."""
-
-    epoch: int
-    tokens: list[int]
-    may_draft: bool
 
 
 class Decode(NamedTuple):
     """A decode of the draft in progress."""
 
-    since: float  # at its start
-    is_stale: bool  # whether it brings no candidate
-    n_sequences: int
+    since: float  # its start
+    epoch: int
+    n_accepted: int  # tokens in the text at its start
+    on_chain: bool = True  # whether it continues the draft's chain,
+    outcomes: frozenset[Outcome] = frozenset()  # and these
+
+    @property
+    def n_sequences(self) -> int:
+        """That it continues."""
+        return self.on_chain + len(self.outcomes)
+
+
+class Drafted(NamedTuple):
+    """What it took to draft a token, for the policy to learn from."""
+
+    n_tokens: int  # decoded to make it; 0: the time is not representative
+    seconds: float
+    n_sequences: int = 1  # decoded at once
+    latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
+    is_useful: bool = True  # whether the session has taken it
+
+
+class State(NamedTuple):
+    """What the target's thread finds in the queue."""
+
+    drafted: list[Drafted]  # since it last looked
+    guesses: Sequence[Guess]  # the pending candidates
+    may_draft: bool  # whether the draft may continue
+    decode: Decode | None  # None: it is idle
+    is_stale: bool  # whether that decode brings no candidate
 
 
 class CandidateQueue:
-    """Connects the target's thread with a draft's thread, or with the connection to a remote draft.
+    """Connects the target's thread with the one that drafts. It owns what is pending and what was prepared.
 
-    The lock protects all fields; the condition is notified when one has changed. No computation takes place under the
-    lock: the target's thread collects offers and learns from them.
+    The lock protects the session's candidates and all fields; the condition is notified when one has changed. Nothing
+    is decided or learned under the lock.
     """
 
-    def __init__(self, n_ahead: int, watch: Callable[[int], None] = lambda _: None, clock: Clock = CLOCK) -> None:
-        """Holds at most `n_ahead` offers of the chain, and as many of the previous epoch.
-
-        `watch` is called, under the lock, with the number of pending candidates.
-        """
+    def __init__(self, session: Session, watch: Callable[[int], None] = lambda _: None, clock: Clock = CLOCK) -> None:
+        """`watch` is called, under the lock, with the number of pending candidates."""
+        self._session = session
+        self._watch = watch
         self._now = clock.now
         self._changed = clock.condition()
-        self._most = 2 * n_ahead + 2
-        self._watch = watch
-        self._offers: deque[Offer] = deque()
-        self._tokens: list[int] = []  # accepted, not yet taken by the draft
-        self._epoch = 0
-        self._pending: list[float] = []  # confidences of all candidates awaiting verification
+        self._drafted: deque[Drafted] = deque()  # not learned from yet
         self._lookahead = Lookahead()
-        self._open = False
-        self._began: tuple[float, int] | None = None  # start time and epoch of the draft's current token
-        self._ordered: float | None = None  # when a remote draft was told of this epoch, until its first token arrives
-        self._came_true: Outcome | None = None  # the outcome that began this epoch
-        self._outcomes: frozenset[Outcome] = frozenset()  # that the draft's current decode continues
+        self._decode: Decode | None = None
+        self._n_told = 0  # accepted tokens that the draft has taken
         self._n_verified = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
         self._may_prepare = False  # whether the draft may find something to do besides its chain
-        self._on_chain = True  # whether the draft's current decode continues its chain,
-        self._is_told = False  # and whether tokens were accepted since it began
+        self._is_open = False
 
     # The target's side
 
     def open(self) -> None:
-        """Accept offers."""
+        """Let the draft begin."""
         with self._changed:
-            self._open = True
-            self._began = None
-            self._may_prepare = False
+            self._is_open, self._decode, self._may_prepare = True, None, False
 
     def close(self) -> None:
-        """Accept no more offers, and wake both sides. A second call does nothing."""
+        """Let the draft begin nothing more, and wake both sides. A second call does nothing."""
         with self._changed:
-            self._open = False
+            self._is_open = False
             self._changed.notify_all()
 
-    def tell(
-        self,
-        epoch: int,
-        tokens: Sequence[int],
-        lookahead: Lookahead,
-        pending: Sequence[float],
-        came_true: Outcome | None = None,
-    ) -> bool:
-        """Pass on the newly accepted `tokens`, how far to run ahead, and the confidences of pending candidates.
-
-        `came_true`: the outcome that began this epoch. Returns whether the draft's current decode is now of no use.
-        """
+    def look(self) -> State:
+        """The pending candidates, and what the draft does."""
         with self._changed:
-            self._tokens += tokens
-            self._epoch, self._came_true = epoch, came_true
-            self._lookahead = lookahead
-            if tokens or not lookahead.n_branches:
-                self._n_verified, self._may_prepare = 0, False
-            self._is_told = self._is_told or bool(tokens)
-            fresh = (offer.guess.confidence for offer in self._offers if offer.epoch == epoch and not offer.outcome)
-            self._pending = [*pending, *fresh]
-            self._watch(len(self._pending))
-            self._changed.notify_all()
-            return self._is_stale()
+            decode, session = self._decode, self._session
+            is_stale = decode is not None and (
+                self._is_useless() or (decode.epoch == session.epoch and not decode.on_chain)
+            )
+            drafted = list(self._drafted)
+            self._drafted.clear()
+            return State(drafted, session.propose().guesses, self._allows(), decode, is_stale)
 
-    def verifies(self, n_tokens: int) -> None:
-        """The target verifies candidates now: if all are accepted, the text has `n_tokens` before its own token."""
-        with self._changed:
-            if self._lookahead.n_branches:
-                self._n_verified, self._may_prepare = n_tokens, True
-                self._changed.notify_all()
-
-    def collect(self) -> list[Offer]:
-        """What the draft has offered since the last call."""
-        with self._changed:
-            offers = list(self._offers)
-            self._offers.clear()
-            return offers
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for an offer. False if none arrives within `seconds`, or the queue is closed."""
+    def wait(self, n: int, seconds: float) -> bool:
+        """Wait until more than `n` candidates are pending. False if they are not within `seconds`, or it is closed."""
         end = self._now() + seconds
         with self._changed:
-            while self._open and not self._offers:
+            while self._is_open and self._session.n_pending <= n:
                 if not self._changed.wait(end - self._now()):
                     break
-            return bool(self._offers)
+            return self._session.n_pending > n
 
-    @property
-    def current(self) -> Decode | None:
-        """The draft's current decode; None if it is idle."""
+    def verifies(self, n: int) -> None:
+        """The target verifies the first `n` candidates now."""
         with self._changed:
-            if self._began is None:
-                return None
-            is_stale = self._is_stale() or (self._began[1] == self._epoch and not self._on_chain)
-            return Decode(self._began[0], is_stale, self._on_chain + len(self._outcomes))
+            if self._lookahead.n_branches:
+                self._n_verified, self._may_prepare = len(self._session.accepted) + n, True
+                self._changed.notify_all()
+
+    def commit(self, tokens: Sequence[int], n_verified: int) -> tuple[list[tuple[float, bool]], bool]:
+        """Session.commit(), and whether the draft's current decode is now of no use."""
+        with self._changed:
+            scores = self._session.commit(tokens, n_verified)
+            self._n_verified, self._may_prepare = 0, False
+            self._notify()
+            return scores, self._is_useless()
+
+    def allow(self, lookahead: Lookahead) -> None:
+        """Say how far the draft may run ahead."""
+        with self._changed:
+            self._lookahead = lookahead
+            if not lookahead.n_branches:
+                self._n_verified, self._may_prepare = 0, False
+            self._notify()
 
     # The draft's side
-
-    def wait_for_room(self) -> bool:
-        """Wait until the draft may continue. False once the queue is closed."""
-        with self._changed:
-            while self._open and not self._lookahead.allows(self._pending) and not self._may_prepare:
-                self._changed.wait()
-            return self._open
-
-    def begin(self) -> Accepted:
-        """The draft begins a token."""
-        with self._changed:
-            self._began = self._now(), self._epoch
-            self._outcomes, self._may_prepare = frozenset(), False
-            self._on_chain, self._is_told = True, False
-            may_draft = self._lookahead.allows(self._pending)
-            preparation = Preparation(self._lookahead, self._n_verified, may_draft)
-            return Accepted(self._epoch, self._take(), preparation=preparation)
-
-    def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
-        """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
-        with self._changed:
-            self._outcomes, self._on_chain = frozenset(outcomes), on_chain
-
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token for which `n_tokens` were decoded in `seconds`. False if its epoch has passed."""
-        with self._changed:
-            self._began = None
-            self._put(Offer(epoch, position, guess, n_tokens, seconds))
-            return epoch == self._epoch
-
-    def publish_all(self, epoch: int, offers: Iterable[Offer], *, may_prepare: bool) -> bool:
-        """publish() of several sequences. `may_prepare`: whether the draft has more to do besides its chain."""
-        with self._changed:
-            self._began = None
-            for offer in offers:
-                self._put(offer)
-            self._may_prepare = self._n_verified > 0 and (self._may_prepare or (may_prepare and epoch == self._epoch))
-            return epoch == self._epoch
-
-    # The connection to a remote draft
-
-    def order(self, latency_s: float) -> Order:
-        """What to send to the draft now. Its first token of a new epoch begins `latency_s` later."""
-        with self._changed:
-            may_draft = self._open and self._lookahead.allows(self._pending)
-            if may_draft and (self._began is None or self._began[1] != self._epoch):
-                now = self._now()
-                self._ordered = now
-                self._began = now + latency_s, self._epoch
-            return Order(self._epoch, self._take(), may_draft)
-
-    def publish_remote(self, offer: Offer) -> bool:
-        """Offer a received token. False if it is not accepted: closed, an unknown epoch, or too many."""
-        now = self._now()
-        with self._changed:
-            if not self._open or offer.epoch > self._epoch or len(self._pending) >= self._lookahead.n_ahead:
-                return False
-            if len(self._offers) >= self._most:  # stale ones, too
-                return False
-            if offer.epoch == self._epoch:
-                self._began = now, self._epoch  # the draft is already working on the next one
-                if self._ordered is not None:
-                    offer = offer._replace(latency_s=max(0.0, now - self._ordered - offer.seconds))
-                    self._ordered = None
-            self._put(offer)
-            return True
 
     @property
     def may_draft(self) -> bool:
         """Whether the draft may continue."""
         with self._changed:
-            return self._open and self._lookahead.allows(self._pending)
+            return self._allows()
 
-    def _put(self, offer: Offer) -> None:
-        self._offers.append(offer)
-        if offer.epoch == self._epoch and offer.outcome is None:
-            self._pending.append(offer.guess.confidence)
-            self._watch(len(self._pending))
+    def wait_for_room(self) -> bool:
+        """Wait until the draft may continue. False once the queue is closed."""
+        with self._changed:
+            while self._is_open and not self._may_prepare and not self._allows():
+                self._changed.wait()
+            return self._is_open
+
+    def begin(self) -> DraftUpdate:
+        """The draft begins a token."""
+        with self._changed:
+            session, n_told = self._session, self._n_told
+            self._n_told, self._may_prepare = len(session.accepted), False
+            self._decode = Decode(self._now(), session.epoch, self._n_told)
+            prepares = self._lookahead.n_branches and self._n_verified
+            chain = session.propose().guesses if prepares else ()
+            preparation = Preparation(self._lookahead, self._n_verified, self._allows(), chain)
+            return DraftUpdate(session.epoch, session.accepted[n_told:], preparation=preparation)
+
+    def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
+        """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
+        with self._changed:
+            if self._decode is not None:
+                self._decode = self._decode._replace(outcomes=frozenset(outcomes), on_chain=on_chain)
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is of no use."""
+        with self._changed:
+            is_useful = self._session.offer(epoch, position, guess)
             self._may_prepare = self._n_verified > 0  # outcomes after this token
+            self._end_decode(Drafted(n_tokens, seconds, is_useful=is_useful))
+            return is_useful
+
+    def publish_all(
+        self,
+        own: tuple[int, Guess] | None,
+        branches: Iterable[tuple[Outcome, int, Guess]],
+        seconds: float,
+        *,
+        more: bool,
+    ) -> bool:
+        """Offer the tokens of one decode: (position, token) of the chain, and of branches with the outcome of each.
+
+        `seconds`: that it took; 0: not representative. `more`: whether the draft has more to do besides its chain.
+        Returns whether its `own` token is of use.
+        """
+        with self._changed:
+            session, decode, is_useful = self._session, self._decode, False
+            epoch = decode.epoch if decode is not None else -1
+            for outcome, position, guess in branches:
+                session.prepare(epoch, outcome, position, guess)
+            if own is not None:
+                is_useful = session.offer(epoch, *own)
+            more = is_useful or (more and epoch == session.epoch)
+            self._may_prepare = self._n_verified > 0 and (self._may_prepare or more)
+            n = decode.n_sequences if decode is not None else 1
+            self._end_decode(Drafted(1 if seconds else 0, seconds, n, is_useful=is_useful))
+            return is_useful
+
+    def rest(self) -> None:
+        """The draft has found nothing to do."""
+        with self._changed:
+            self._decode = None
+
+    def _end_decode(self, drafted: Drafted) -> None:
+        self._decode = None
+        self._drafted.append(drafted)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._watch(self._session.n_pending)
         self._changed.notify_all()
 
-    def _is_stale(self) -> bool:
-        """Whether the draft's current decode is of no use. One that continues an outcome that came true is."""
-        if self._began is None:
-            return False
-        if self._began[1] == self._epoch:
-            return self._is_told and not self._on_chain
-        return self._began[1] != self._epoch - 1 or self._came_true not in self._outcomes
+    def _allows(self) -> bool:
+        """Whether the draft may continue its chain."""
+        return self._is_open and self._lookahead.allows(self._session.confidences())
 
-    def _take(self) -> list[int]:
-        tokens, self._tokens = self._tokens, []
-        return tokens
+    def _is_useless(self) -> bool:
+        """Whether the draft's current decode is of no use. One that continues an outcome that came true is."""
+        decode, session = self._decode, self._session
+        if decode is None:
+            return False
+        if decode.epoch == session.epoch:
+            return not decode.on_chain and len(session.accepted) > decode.n_accepted
+        return decode.epoch != session.epoch - 1 or session.came_true not in decode.outcomes

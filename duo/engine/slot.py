@@ -6,68 +6,44 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from typing import Protocol
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.contexts import can_verify, context_size, draft_context, target_context
-from duo.engine.cores import ON_CPU, check_threads, follows_cores, pin, plan_threads, tuned_threads, within
-from duo.engine.draft import Draft, DraftRequest
+from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import Generation, RemoteSource
+from duo.engine.generation import DraftChooser
 from duo.engine.keeper import Keeper
 from duo.engine.local_draft import LocalDraft
-from duo.engine.metrics import Metrics
-from duo.engine.text import INTERRUPTED, Ending, TextStream
+from duo.engine.request import Drafts
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_branches, time_draft, warm_up
-from duo.errors import UsageError
 from duo.llama.build import CPU
 from duo.llama.context import Context
-from duo.llama.grammar import Grammar
 from duo.llama.model import Model
 from duo.models.profiles import Profile
-from duo.spec.constants import DEFAULT
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
-from duo.spec.sampling import Guesser, chooser, without
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.session import Session
-from duo.spec.types import Step
-from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 
 log = logging.getLogger("duo.engine")
 
 
-@dataclass(slots=True, eq=False)
-class TextRequest:
-    """A request for a text, and its result."""
+class ConnectedDrafts(DraftChooser, Protocol):
+    """Remote drafts, which connect and disconnect. Called on the target's thread."""
 
-    prompt: Sequence[int]
-    config: GenerationConfig
-    put: Callable[[Step], None]  # called with every step, on the engine's thread
-    on_prompt: Callable[[int], None] = lambda _: None  # called with the number of prompt tokens decoded so far
-    metrics: Metrics = field(default_factory=Metrics)
-    n_cached: int = 0  # prompt tokens found in the KV cache
-    policy: Policy | None = None  # of the last draft that was used
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
+        """Set the limits of drafting, and the target's threads while a remote draft is used."""
 
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """The drafts for one request, and the threads to use (None: the slot's)."""
-
-    local: Draft | None = None
-    remote: RemoteSource | None = None
-    threads: ThreadConfig | None = None
-    lookup: bool = False  # whether the text itself is a draft, too
+    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
+        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
 
 
 class Slot:
-    """Processes requests, and keeps the last text in its KV caches. One thread calls it, except cancel(), interrupt().
+    """Makes the contexts of a pair: for its first text, and again for one that needs larger ones.
 
-    The contexts are made for the first request, and replaced for one that needs larger ones.
+    One thread calls it, except interrupt().
     """
 
     def __init__(
@@ -75,7 +51,7 @@ class Slot:
         target: Model,
         draft: Model | None,
         config: EngineConfig,
-        remote: RemoteSource | None = None,
+        remote: ConnectedDrafts | None = None,
         profile: Profile | None = None,
         translation: Translation | None = None,
     ) -> None:
@@ -104,12 +80,12 @@ class Slot:
         on_cpu = CPU in target.places or (draft is not None and CPU in draft.places)
         self.cores = CoresInUse(follows=on_cpu and follows_cores(config))
         # Without a draft, only the lookup has candidates.
-        self._alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
-        self.policy = self.new_policy(self.drafting) if draft is not None else self._alone
+        self.alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
+        self.policy = self.new_policy(self.drafting) if draft is not None else self.alone
         self.policy.restore_kept(kept.get("policy"))
         self.keeper = Keeper(self.policy, self._n_busiest())
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
-        self._lookup = Lookup() if looks_up else None
+        self.lookup = Lookup() if looks_up else None
         self.draft: LocalDraft | None = None
         self.n_ctx = 0  # of the contexts; 0: not made yet
         self._is_largest = False  # whether they were made for a text of unknown length
@@ -117,22 +93,13 @@ class Slot:
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
         self._contexts: list[Context] = []
-        self._end_tokens: list[int] | None = None
-        self._lock = threading.Lock()  # protects the three below, so that cancel() never affects the next request
-        self._running: Generation | None = None
-        self._request: TextRequest | None = None
-        self._warming: list[Context] = []  # contexts that are being warmed up
+        self._lock = threading.Lock()
+        self._warming: list[Context] = []  # contexts that are being warmed up; the lock protects it
 
     @property
     def looks_up(self) -> bool:
         """Whether the text itself is a draft, too, if a request wants it."""
-        return self._lookup is not None
-
-    @property
-    def policy_in_use(self) -> Policy | None:
-        """The policy of the running text; None: there is none, or it has no policy. From any thread."""
-        running = self._running
-        return running.policy if running is not None else None
+        return self.lookup is not None
 
     def close(self) -> None:
         """Free the contexts."""
@@ -150,7 +117,7 @@ class Slot:
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
         schedules, threads = schedules_of(drafting), self.threads
-        branches = drafting.branches if self._n_branches else 0
+        branches = drafting.branches if self.n_branches else 0
         aborts = self.draft_model is None or self.draft_model.places == {CPU}
         return Policy(
             drafting.n_max,
@@ -163,7 +130,7 @@ class Slot:
         )
 
     @property
-    def _n_branches(self) -> int:
+    def n_branches(self) -> int:
         """Room for branches in the draft's context: none for a draft with another vocabulary."""
         is_possible = self.translation is None and Schedule.ASYNC in schedules_of(self.drafting)
         most = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
@@ -192,16 +159,16 @@ class Slot:
         self.close()
         self.cores.begin()
         threads = self._threads_now
-        has_source = self.draft_model is not None or self.remote is not None or self._lookup is not None
+        has_source = self.draft_model is not None or self.remote is not None or self.lookup is not None
         n_max = self.drafting.n_max if has_source else 0
         target = target_context(self.target, self.config, threads, n_ctx, n_max)
         self._contexts.append(target)
         draft = None
         if n_max and not can_verify(self.target, target, self.config, n_max):
-            self.remote, self._lookup, n_max = None, None, 0
+            self.remote, self.lookup, n_max = None, None, 0
         elif n_max and self.draft_model is not None:
             n_draft = n_ctx if self.translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            draft = draft_context(self.draft_model, self.config, threads, n_draft, self._n_branches)
+            draft = draft_context(self.draft_model, self.config, threads, n_draft, self.n_branches)
         if draft is not None:
             self._contexts.append(draft)
         if self.config.warmup:
@@ -239,7 +206,24 @@ class Slot:
             for context in self._contexts:
                 context.resume()
 
-    def attach(self, remote: RemoteSource) -> None:
+    def drafts(self, config: GenerationConfig) -> Drafts:
+        """The drafts for a text."""
+        if self.drafting.schedule == Schedule.OFF.value:  # there is nothing to learn
+            return Drafts()
+        return Drafts(self.draft, None if config.is_rejection else self.remote, lookup=True)
+
+    def forget(self) -> None:
+        """Clear the KV caches."""
+        for cache in filter(None, (self.target_cache, self.draft_cache)):
+            cache.context.rollback(0)
+
+    def interrupt(self) -> None:
+        """Abort a warm-up. From any thread."""
+        with self._lock:
+            for context in self._warming:
+                context.abort()
+
+    def attach(self, remote: ConnectedDrafts) -> None:
         """Use remote drafts from now on; makes contexts for texts of unknown length."""
         if self.remote is not remote:
             self.close()
@@ -247,134 +231,7 @@ class Slot:
         remote.limit(self.drafting, self.threads.target)
         self.reserve(0, -1)
 
-    def write(self, request: TextRequest, drafts: Drafts | None = None) -> None:
-        """Process a request until its text ends or it is cancelled, with `drafts` instead of the slot's own.
-
-        Raises DecodeError, PromptError, MemoryLimitError, DeviceError, or UsageError for an invalid grammar.
-        """
-        request.metrics.stop = INTERRUPTED
-        if request.cancelled.is_set():
-            return
-        with self._lock:
-            self._request = request
-        try:
-            pin(self.threads.cores)
-            n_predict = request.config.stop.n_predict
-            is_loading = not self._contexts  # the first contexts are part of loading
-            seconds = self.reserve(len(request.prompt), n_predict, request.cancelled)
-            request.metrics.started += seconds if is_loading else 0.0
-            with self.keeper.watching():
-                self._generate(request, drafts)
-        finally:
-            with self._lock:
-                self._request = None
-
-    def _generate(self, request: TextRequest, drafts: Drafts | None) -> None:
-        config, stop = request.config, request.config.stop
-        assert self.target_cache is not None
-        context = self.target_cache.context
-        if drafts is None:
-            is_off = self.drafting.schedule == Schedule.OFF.value  # there is nothing to learn
-            remote = None if config.is_rejection else self.remote
-            drafts = Drafts() if is_off else Drafts(self.draft, remote, lookup=True)
-        threads, cores = drafts.threads or self.threads, None if drafts.threads else self.cores
-        banned = self._banned(config)
-        verifier, guesser = choosing(self.target, config, banned, len(DEFAULT.ranks) if self._n_branches else 0)
-        lookup = self._lookup if drafts.lookup else None
-        if lookup is not None:
-            lookup.begin(request.prompt)
-        request.n_cached = self.target_cache.begin(request.prompt)
-        self.cores.begin()
-        now = within(threads, cores.limit if cores is not None else 0)
-        context.set_threads(now.target, now.target_batch)
-        piece = self.target.piece
-        generation = Generation(
-            context,
-            DraftRequest(
-                Session(request.prompt, context.n_vocab, judges_all=not config.is_rejection),
-                Ending(stop, TextStream(piece, stop.stop_strings), self.target.is_end),
-                request.metrics,
-                context.n_vocab,
-                guesser,
-                config.sampling,
-                banned,
-                config.mode,
-                lookup,
-            ),
-            verifier,
-            threads,
-            drafts.local,
-            drafts.remote,
-            request.on_prompt,
-            self._alone if lookup is not None else None,
-            config.n_logprobs,
-            cores,
-        )
-        with self._lock:
-            self._running = generation
-        try:
-            generation.run(request.put, request.cancelled)
-        finally:
-            with self._lock:
-                self._running = None
-            context.resume()
-            self.target_cache.end(generation.session.accepted)
-            request.policy = generation.policy
-
-    def forget(self) -> None:
-        """Clear the KV caches."""
-        for cache in filter(None, (self.target_cache, self.draft_cache)):
-            cache.context.rollback(0)
-
-    def cancel(self, request: TextRequest) -> None:
-        """End this request after the current decode, or in the middle of its prefill or warm-up. From any thread."""
-        request.cancelled.set()
-        with self._lock:
-            if self._request is request:
-                self._interrupt()
-
-    def interrupt(self) -> None:
-        """cancel() the running request, if any, or end a warm-up without one. From any thread."""
-        with self._lock:
-            if self._request is not None:
-                self._request.cancelled.set()
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        """Abort what is being computed. Called under the lock."""
-        if self._running is not None:
-            self._running.interrupt()
-        for context in self._warming:
-            context.abort()
-
-    def _banned(self, config: GenerationConfig) -> list[int]:
-        """Tokens that must not be chosen."""
-        if not config.stop.ignore_eos:
-            return []
-        if self._end_tokens is None:
-            self._end_tokens = self.target.end_tokens()
-        return self._end_tokens
-
 
 def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
     """The schedules that the policy may choose from."""
     return ALL if drafting.schedule == "auto" else (Schedule(drafting.schedule),)
-
-
-def choosing(
-    target: Model, config: GenerationConfig, banned: Sequence[int] = (), n_alternatives: int = 0
-) -> tuple[Verifier, Guesser]:
-    """The target's verifier and the draft's sampler, whose guesses have `n_alternatives`. Raises UsageError.
-
-    `banned` tokens are never chosen.
-    """
-    sampling = config.sampling
-    for token, _ in sampling.logit_bias:
-        if not 0 <= token < target.n_vocab:
-            raise UsageError(f"logit_bias: no token {token} in a vocabulary of {target.n_vocab}", "logit_bias")
-    constraint = Grammar(target, config.grammar) if config.grammar is not None else None
-    if config.is_rejection:
-        sampling = without(sampling, banned)
-        return Rejection(sampling, constraint), Proposer(sampling)
-    sampler = chooser(sampling, banned, n_alternatives)
-    return Matching(sampler, constraint), sampler

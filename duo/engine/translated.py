@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duo.engine.drafter import Accepted, TargetSide
+from duo.engine.drafter import DraftUpdate, TargetSide
 from duo.engine.metrics import Metrics
 from duo.errors import PromptError
 from duo.llama.model import Model
@@ -72,7 +72,7 @@ class TranslatedTarget:
         self._replaces = False  # whether the next guess replaces the last token told: see longer()
         self.tentative = False  # whether to offer tokens that may change with the next drafted token
 
-    def begin(self) -> Accepted:
+    def begin(self) -> DraftUpdate:
         """See TargetSide. What is left of the drafted text after a rejection is offered again."""
         while True:
             accepted = self._target.begin()
@@ -82,10 +82,10 @@ class TranslatedTarget:
                 break
         n_replaced, told, is_open = self._translator.tell()
         self._replaces = False
-        return Accepted(self._translator.n_retold, told, n_replaced, self._longer if is_open else None)
+        return DraftUpdate(self._translator.n_retold, told, n_replaced, self._longer if is_open else None)
 
     def _longer(self, logits: Logits, token: int) -> Guess | None:
-        """See Accepted. Where the target's tokens split a word, the draft's may be longer."""
+        """See DraftUpdate. Where the target's tokens split a word, the draft's may be longer."""
         piece = self._translator.piece(token)
         likely = (
             logits.argpartition(-_MOST_LIKELY)[-_MOST_LIKELY:] if len(logits) > _MOST_LIKELY else range(len(logits))

@@ -8,17 +8,18 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from duo.engine.draft import DraftRequest, QueuedDraft
-from duo.engine.drafter import Offer
-from duo.engine.queue import CandidateQueue
+from duo.engine.draft import QueuedDraft
+from duo.engine.queue import Drafted
+from duo.engine.source import DraftRequest
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.admission import Admission, ConnectionRejected, decode
 from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
 from duo.link.remote_drafts import RemoteDrafts
+from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates, Guess, Source
+from duo.spec.types import Guess, Origin
 
 log = logging.getLogger("duo.link")
 
@@ -49,8 +50,8 @@ class RemoteDraft(QueuedDraft):
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._current: tuple[DraftRequest, CandidateQueue] | None = None  # the text to draft for
-        self._begun: tuple[DraftRequest, CandidateQueue] | None = None  # the text of the last Begin
+        self._current: tuple[DraftRequest, RemoteQueue] | None = None  # the text to draft for
+        self._begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin
         self._serial = 0
         self._n_sent = 0  # accepted tokens that were sent
         self._unsent: list[int] = []  # accepted tokens after those
@@ -91,19 +92,16 @@ class RemoteDraft(QueuedDraft):
     def begin(self, request: DraftRequest) -> None:
         """See Draft."""
         super().begin(request)
+        assert isinstance(self._queue, RemoteQueue)
         request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
         self._queue.open()
         self._current = request, self._queue
         self._notify()
 
-    def candidates(self, n_room: int) -> Candidates:
-        """See Draft."""
-        return self._take(n_room) if self.policy.schedule is Schedule.ASYNC else super().candidates(n_room)
-
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Draft."""
         super().commit(tokens, cost)
-        if cost is not None and cost.source is Source.DRAFT:
+        if cost is not None and cost.source is Origin.DRAFT:
             self.n_verified += cost.n_candidates
             self.n_accepted += min(cost.n_candidates, max(0, len(tokens) - 1))
         self._notify()
@@ -121,22 +119,19 @@ class RemoteDraft(QueuedDraft):
         """See Draft."""
         self._queue.close()
 
-    def _learn_offer(self, offer: Offer) -> bool:
-        session, now = self._session, time.perf_counter()
-        if offer.latency_s is not None:
-            self.policy.learn_latency(offer.latency_s)
-        assert offer.n_known is not None
-        useful = session.n_pending < self.policy.n_ahead and offer.n_known <= len(session.accepted)
-        if self.policy.schedule is Schedule.ASYNC and useful:
-            self.policy.learn_draft(offer.n_tokens, offer.seconds)
-        useful = useful and session.offer(offer.epoch, offer.position, offer.guess, offer.n_known)
-        if useful:  # an estimate of when it was drafted
-            start = max(self._drafted_until, now - offer.seconds)
-            self._metrics.drafted(start, now, offer.n_tokens, "remote draft")
+    def _make_queue(self) -> RemoteQueue:
+        return RemoteQueue(self._session, self.policy.n_ahead, self._metrics.pending, self._metrics.clock)
+
+    def _learn_drafted(self, drafted: Drafted) -> None:
+        if drafted.latency_s is not None:
+            self.policy.learn_latency(drafted.latency_s)
+        if self.policy.schedule is Schedule.ASYNC:
+            super()._learn_drafted(drafted)
+        if drafted.is_useful:  # an estimate of when it was drafted
+            now = self._now()
+            start = max(self._drafted_until, now - drafted.seconds)
+            self._metrics.drafted(start, now, drafted.n_tokens, "remote draft")
             self._drafted_until = now
-        else:
-            self._drafts.count("stale")
-        return useful
 
     def _expected_s(self, left_s: float, *, stale: bool) -> float:
         return self.policy.latency_s + self.policy.costs.draft_s if stale else super()._expected_s(left_s, stale=False)
@@ -215,7 +210,7 @@ class RemoteDraft(QueuedDraft):
             if self._credit < 0:
                 raise ConnectionRejected("flood", "it sends more messages than it was asked for")
 
-    def _take_message(self, message: GuessMessage | Alive | Unable, queue: CandidateQueue) -> bool:
+    def _take_message(self, message: GuessMessage | Alive | Unable, queue: RemoteQueue) -> bool:
         """Handle a message about the current text. False for a useless candidate."""
         if isinstance(message, Alive):
             return True
@@ -227,8 +222,8 @@ class RemoteDraft(QueuedDraft):
             raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
         guess = Guess(message.token, messages.usable_confidence(message))
         seconds = max(message.seconds, 1e-6)
-        offer = Offer(message.epoch, message.position, guess, message.n_tokens, seconds, message.n_known)
-        taken = queue.publish_remote(offer)
+        drafted = Drafted(message.n_tokens, seconds)
+        taken = queue.offer(message.epoch, message.position, guess, message.n_known, drafted)
         if not taken or not queue.may_draft:
             self._wake.set()  # there is an order to send
         return taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from duo.engine.drafter import Accepted
+from duo.engine.drafter import DraftUpdate
 from duo.errors import LinkError
 from duo.link.messages import Begin, GuessMessage, Message, Text
 from duo.spec import types
@@ -66,12 +66,12 @@ class RemoteTarget:
             self._changed.wait_for(lambda: self._ended or self._has_room())
             return not self._ended
 
-    def begin(self) -> Accepted:
+    def begin(self) -> DraftUpdate:
         """Begin a candidate."""
         with self._changed:
             n_seen, self._n_known = self._n_known, len(self._accepted)
             self._working_on = self._epoch
-            return Accepted(self._epoch, self._accepted[n_seen:])
+            return DraftUpdate(self._epoch, self._accepted[n_seen:])
 
     def publish(self, epoch: int, position: int, guess: types.Guess, n_tokens: int, seconds: float) -> bool:
         """Send a candidate to the lead. False if it is already known to be useless."""

@@ -9,7 +9,8 @@ import msgspec
 
 from duo.engine.metrics import SHARED, TRANSLATED, Totals
 from duo.engine.records import Event
-from duo.engine.slot import Slot, TextRequest
+from duo.engine.request import TextRequest
+from duo.engine.slot import Slot
 from duo.engine.statistics import CandidateTotals
 from duo.link.remote_draft import RemoteDraft
 from duo.spec.policy import Policy

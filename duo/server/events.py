@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.errors import BusyError, ClosedError
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.access import MAX_REQUESTS
@@ -158,7 +158,7 @@ class LiveEvents:
     def _look(self) -> None:
         """Send what is new."""
         engine = self._service.loaded
-        policy = engine.slot.policy_in_use if engine is not None else None
+        policy = engine.policy if engine is not None else None
         for reader in self._readers.copy():
             self._look_at(reader, policy)
         if policy is not None:

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from duo.engine.engine import Engine
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
 from duo.link.remote_drafts import RemoteDrafts

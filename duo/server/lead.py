@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.link.admission import Admission
 from duo.link.connection import DEFAULT_LIMITS, Limits

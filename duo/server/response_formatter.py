@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
 from duo.server.answer_parser import AnswerParser, Part

@@ -12,14 +12,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.types import Candidates, Guess, Source, common_prefix
+from duo.spec.types import Guess, Origin, Proposal, common_prefix
 
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
 _EARLIER = 8  # occurrences that are compared: the longest match wins, of equal ones that nearest to the last match
 _LONGEST = 32  # tokens of a match beyond which it is not compared
-_HOPELESS = 0.1  # survival after which no candidate is worth a decode
+HOPELESS = 0.1  # survival after which no candidate is worth a decode
 # Factors of the confidence, where several occurrences were compared: all had the same next token, or not.
 _UNANIMOUS, _DISPUTED = 2.0, 0.5
+_NOTHING = Proposal(origin=Origin.LOOKUP)
 
 
 class Lookup:
@@ -68,30 +69,22 @@ class Lookup:
             self._append(token)
         self._find()
 
-    def candidates(self, n: int) -> Candidates:
-        """The next `n` tokens or fewer."""
-        found = self._tokens[self._next : self._next + n] if self._next else []
-        return Candidates(tuple(map(Guess, found, self._confidences(n))), Source.LOOKUP)
-
-    def chances(self, n: int, doubt: float = 0.0) -> list[float]:
-        """The probability of each of the next `n` candidates, if those before it are right; none after a hopeless one.
-
-        `doubt`: standard deviations to subtract.
-        """
-        n = min(n, len(self._tokens) - self._next) if self._next else 0
-        found: list[float] = []
+    def propose(self, n: int) -> Proposal:
+        """The next `n` tokens or fewer: none after a hopeless one."""
+        if not self._next:
+            return _NOTHING
         confidence, survival = self._length * self._factor, 1.0
-        while len(found) < n and survival > _HOPELESS:
+        guesses: list[Guess] = []
+        chances: list[tuple[float, float]] = []
+        for token in self._tokens[self._next : self._next + n]:
             i = bisect_right(self.EDGES, confidence)
-            share, seen = self._right[i] / self._seen[i], self._seen[i]
-            found.append(max(0.0, share - doubt * math.sqrt(share * (1 - share) / seen)) if doubt else share)
-            survival *= found[-1]
-            confidence = self._length + len(found)
-        return found
-
-    def _confidences(self, n: int) -> list[float]:
-        """Confidences of `n` candidates."""
-        return [self._length * self._factor, *range(self._length + 1, self._length + n)][:n]
+            chance = self._right[i] / self._seen[i]
+            guesses.append(Guess(token, confidence))
+            chances.append((chance, self._seen[i]))
+            if (survival := survival * chance) <= HOPELESS:
+                break
+            confidence = self._length + len(guesses)
+        return Proposal(guesses, math.inf, Origin.LOOKUP, chances)
 
     def _score(self, right: bool) -> None:
         """The predicted token was right or not. Only if it was, the match goes on."""

@@ -19,11 +19,11 @@ from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import Calibration, CostModel
 from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.forecast import Forecast
-from duo.spec.lookup import Lookup
+from duo.spec.lookup import HOPELESS
 from duo.spec.pair import PairModel
 from duo.spec.policy_statistics import PolicyStatistics, policy_statistics
 from duo.spec.schedule import ALL, Chooser, Schedule
-from duo.spec.types import Source
+from duo.spec.types import Origin, Proposal, common_prefix
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
 
@@ -35,7 +35,7 @@ class StepCost:
     n_candidates: int
     decode_s: float
     total_s: float
-    source: Source = Source.DRAFT
+    source: Origin = Origin.DRAFT
 
 
 class Lookahead(NamedTuple):
@@ -83,7 +83,7 @@ class Decision:
 
     n_verify: int
     wait_s: float | None = None
-    source: Source = Source.DRAFT
+    origin: Origin = Origin.DRAFT
 
 
 class Policy(PairModel):
@@ -209,18 +209,10 @@ class Policy(PairModel):
             costs.begin()
         self._review()
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: Lookup | None = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        """What to do with pending candidates of these `confidences`, or with those of `lookup` instead.
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        """What to do with the candidates `drafted` by the source that this policy is for, or with those of `others`.
 
-        The step may add at most `n_room` tokens. The next candidate is expected in `next_s` seconds (infinity: never).
-        `n_agreed`: how many candidates of `lookup`, from the first one, are the pending ones; None: all pending ones.
+        The step may add at most `n_room` tokens.
         """
         n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
         if not self.rate or n_max <= 0:
@@ -228,24 +220,27 @@ class Policy(PairModel):
         if self._needs_alone():
             return Decision(0)
         if n := self._n_to_measure(n_max):
-            n_found = len(lookup.chances(n_max)) if lookup is not None else 0
-            return Decision(n, source=Source.LOOKUP if n_found >= n else Source.ANY)
+            return Decision(n, origin=next((other.origin for other in others if len(other.guesses) >= n), Origin.ANY))
         adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
-        chances = [adjusted[bisect_right(Calibration.EDGES, confidence)] for confidence in confidences]
-        found = self._found(lookup, n_max) if lookup is not None else []
+        chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
+        found = [(other, self._chances(other, n_max)) for other in others if other.guesses]
         # With rejection sampling, the choice between the sources must not depend on what was drawn.
-        n_same = 0 if self.in_order else len(chances) if n_agreed is None else n_agreed
-        if not self.in_order:
-            _weigh(chances, found, n_same)
-        n, value = self._best_drafted(chances, n_max, next_s)
-        if found:
+        same = [0 if self.in_order else common_prefix(drafted.tokens, other.tokens) for other, _ in found]
+        for (_, theirs), n_same in zip(found, same, strict=True):
+            if not self.in_order:
+                _weigh(chances, theirs, n_same)
+        n, value = self._best_drafted(chances, n_max, drafted.next_s)
+        best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
+        for (other, theirs), n_same in zip(found, same, strict=True):
+            if not theirs:
+                continue
             curve = self.costs.curve(self.n_max + 1, self._lookup_doubt)
-            n_found, found_value = best_ready(found, curve, self._value_of_time)
+            n_found, found_value = best_ready(theirs, curve, self._value_of_time)
             if n > 0 and not chances and self.schedule is Schedule.SYNC and not self.in_order:
-                value = max(value, self._value_of_asking(found, curve, next_s, value))
+                value = max(value, self._value_of_asking(theirs, curve, drafted.next_s, value))
             if n_found > n_same and found_value > value:
-                return Decision(n_found, source=Source.LOOKUP)
-        return Decision(n) if n <= len(confidences) else Decision(0, next_s + self.costs.draft_s)
+                best, value = Decision(n_found, origin=other.origin), found_value
+        return best
 
     def _best_drafted(self, chances: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
         """How many of the draft's candidates to verify, and the value of that."""
@@ -318,10 +313,18 @@ class Policy(PairModel):
         """Standard deviations by which chances and times must be better for the lookup: without credit, one."""
         return 1.0 if self._lookup_budget.credit_s < 0 else 0.0
 
-    def _found(self, lookup: Lookup, n_max: int) -> list[float]:
-        """The chances of the lookup's candidates, as many as may be verified."""
-        n_affordable = self.costs.n_affordable(self._lookup_budget.credit_s)
-        return lookup.chances(min(n_max, n_affordable - 1), self._lookup_doubt)
+    def _chances(self, found: Proposal, n_max: int) -> list[float]:
+        """The chances of candidates that cost no time, as many as may be verified: none after a hopeless one."""
+        n, doubt = min(n_max, self.costs.n_affordable(self._lookup_budget.credit_s) - 1), self._lookup_doubt
+        if not doubt:
+            return [chance for chance, _ in found.chances[:n]]
+        chances, survival = list[float](), 1.0
+        for chance, seen in found.chances[:n]:
+            if survival <= HOPELESS:
+                break
+            chances.append(max(0.0, chance - doubt * math.sqrt(chance * (1 - chance) / seen)))
+            survival *= chances[-1]
+        return chances
 
     def _value_of_asking(self, found: Sequence[float], curve: Sequence[float], next_s: float, drafted: float) -> float:
         """The value of asking the draft for a token before those that the lookup has `found` are verified.
@@ -370,7 +373,7 @@ class Policy(PairModel):
         self._unscored = 0 if self._scored else self._unscored + n_tokens
         self._scored = False
         alone_s = self.alone.target_s(1)
-        drafted, found = cost.source is Source.DRAFT, cost.source is Source.LOOKUP
+        drafted, found = cost.source is Origin.DRAFT, cost.source is Origin.LOOKUP
         self._n_found += n_tokens - 1 if found else 0
         is_alone = not cost.n_candidates and self.schedule is not Schedule.ASYNC
         self._since_alone = 0 if is_alone else self._since_alone + n_tokens
@@ -386,7 +389,7 @@ class Policy(PairModel):
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
         if self.costs.was_wrong:
             self.chooser.budget.begin_again()
-        if cost.source is Source.ANY:
+        if cost.source is Origin.ANY:
             self.chooser.budget.spend(max(0.0, self.costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.

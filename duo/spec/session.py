@@ -1,13 +1,16 @@
-"""Session: the accepted tokens, and the chain of candidates after them."""
+"""Session: the accepted tokens, and the chain of candidates after them.
+
+Where a draft computes concurrently, its thread and the target's share a session: see duo/engine/queue.py.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple
 
-from duo.spec.types import Candidates, Guess, Outcome
+from duo.spec.types import Guess, Outcome, Proposal
 
 
 class Contradiction(NamedTuple):
@@ -19,7 +22,7 @@ class Contradiction(NamedTuple):
 
 
 class Session:
-    """The state of one text, and the rules by which drafted tokens are taken or dropped. The target's loop owns it.
+    """The state of one text, and the rules by which drafted tokens are taken or dropped.
 
     `accepted` is the prompt and everything the target added. The pending candidates continue it without a gap.
     `epoch` counts how often the chain was broken, usually because the target contradicted it: a local draft's token
@@ -56,9 +59,9 @@ class Session:
         """Confidence of each pending candidate."""
         return [guess.confidence for guess in self._pending]
 
-    def candidates(self, k: int) -> Candidates:
-        """The first `k` pending candidates. They stay pending."""
-        return Candidates(tuple(islice(self._pending, k)))
+    def propose(self, next_s: float = math.inf) -> Proposal:
+        """The pending candidates, which stay pending. `next_s`: see Proposal."""
+        return Proposal(tuple(self._pending), next_s)
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
         """Take a drafted token for `position`. False if the draft's chain is wrong and must be reconciled.

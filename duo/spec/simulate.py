@@ -225,11 +225,11 @@ class _Replay:
     def _take(self, more: Callable[[float], bool]) -> tuple[tuple[int, ...], Source]:
         """The candidates to verify, after `more` has obtained those that the policy waits for."""
         next_s, n_room = self._next_s(), self._n_tokens - self._result.tokens
-        while (decision := self._policy.decide(self._session.confidences(), n_room, next_s)).wait_s is not None:
+        while (decision := self._policy.decide(n_room, self._session.propose(next_s))).wait_s is not None:
             next_s = self._next_s() if more(decision.wait_s) else math.inf
-        if decision.source is Source.ANY:
+        if decision.origin is Source.ANY:
             return (_WRONG,) * decision.n_verify, Source.ANY
-        return self._session.candidates(decision.n_verify).tokens, Source.DRAFT
+        return self._session.propose().candidates(decision.n_verify).tokens, Source.DRAFT
 
     def _next_s(self) -> float:
         if self._policy.schedule is not Schedule.ASYNC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,12 +28,15 @@ class Distribution(NamedTuple):
         return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
 
-class Source(str, Enum):
+class Origin(str, Enum):
     """Where candidates come from."""
 
     DRAFT = "draft"  # a draft model
     LOOKUP = "lookup"  # an earlier part of the text: see duo/spec/lookup.py
     ANY = "any"  # arbitrary tokens, so that a batch of some size is measured
+
+
+Source = Origin  # its public name: in duo.engine, a Source is what proposes candidates
 
 
 class Guess(NamedTuple):
@@ -59,7 +63,7 @@ class Candidates:
     """Consecutive drafted tokens that continue the accepted ones."""
 
     guesses: tuple[Guess, ...] = ()
-    source: Source = Source.DRAFT
+    source: Origin = Origin.DRAFT
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -68,6 +72,26 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.guesses)
+
+
+class Proposal(NamedTuple):
+    """What a source has for the next batch."""
+
+    guesses: Sequence[Guess] = ()  # they continue the accepted tokens
+    next_s: float = math.inf  # seconds until it has one more; infinity: it will not in this step
+    origin: Origin = Origin.DRAFT
+    # Of each guess: the probability that it is right if those before it are, and from how many observations this is
+    # known. Empty: the policy knows it by confidence.
+    chances: Sequence[tuple[float, float]] = ()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Their token ids."""
+        return tuple([guess.token for guess in self.guesses])
+
+    def candidates(self, n: int) -> Candidates:
+        """The first `n` of them, to be verified."""
+        return Candidates(tuple(self.guesses[:n]), self.origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +126,7 @@ class Step:
     n_accepted: int
     pieces: tuple[bytes, ...]  # bytes of each token; a character that spans tokens is in the piece of its last one
     rejected: tuple[int, ...] = ()  # candidates that were verified and rejected
-    source: Source = Source.DRAFT  # of the drafted tokens
+    source: Origin = Origin.DRAFT  # of the drafted tokens
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, if the request asked for them
 
     @property

@@ -15,12 +15,13 @@ from duo.config import GenerationConfig
 from duo.diagnose.divergence import Checker, Comparison
 from duo.engine.engine import Engine
 from duo.engine.options import generation_config
-from duo.engine.slot import Drafts, Slot, choosing
+from duo.engine.request import Drafts
+from duo.engine.slot import Slot
+from duo.engine.writer import choosing
 from duo.loading import load
-from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule
-from duo.spec.types import Logits, Source, common_prefix
+from duo.spec.types import Logits, Proposal, common_prefix
 from tests.fakes import Eager, Preparing
 
 Layers = int | str
@@ -49,19 +50,12 @@ class Patient(Preparing):
         self._n_awaited = n_awaited
         self._n_seen = -1  # candidates before the last wait, which is repeated only if one came
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: Lookup | None = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        if self._n_seen < len(confidences) < min(self._n_awaited, n_room - 1):
-            self._n_seen = len(confidences)
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        if self._n_seen < len(drafted.guesses) < min(self._n_awaited, n_room - 1):
+            self._n_seen = len(drafted.guesses)
             return Decision(0, _WAIT_S)
         self._n_seen = -1
-        return super().decide(confidences, n_room, next_s, lookup)
+        return super().decide(n_room, drafted, *others)
 
 
 class Repeating(Eager):
@@ -71,20 +65,12 @@ class Repeating(Eager):
         super().__init__(N_MAX, 2 * N_MAX, Schedule.SYNC)
         self.n_found = 0  # candidates of the lookup
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: Lookup | None = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        assert lookup is not None
-        n = min(self.n_max, n_room - 1)
-        if n > 0 and (n := len(lookup.candidates(n).tokens)):
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        (found,) = others
+        if (n := min(self.n_max, n_room - 1, len(found.guesses))) > 0:
             self.n_found += n
-            return Decision(n, source=Source.LOOKUP)
-        return super().decide(confidences, n_room, next_s, lookup)
+            return Decision(n, origin=found.origin)
+        return super().decide(n_room, drafted, *others)
 
 
 def opened(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from duo.engine.engine import Engine
-from duo.engine.slot import Drafts
+from duo.engine.request import Drafts
 from duo.llama.devices import gpus
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule

@@ -10,10 +10,11 @@ import numpy as np
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.draft import DraftRequest
-from duo.engine.generation import Generation
+from duo.engine.draft import Draft
+from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
+from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import Ending, TextStream
 from duo.spec.filters import Tokens
 from duo.spec.lookup import Lookup
@@ -146,10 +147,7 @@ def write(case: Case) -> tuple[list[int], int]:
     policy = make_policy(case)
     metrics = Metrics()
     session = Session(PROMPT, N_VOCAB, judges_all=not rejection)
-    lookup = Lookup() if case.lookup else None
-    if lookup is not None:
-        lookup.begin(PROMPT)
-    request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify, lookup=lookup)
+    request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify)
     local: LocalDraft | None = None
     if draft is not None:
         if case.threads:
@@ -164,7 +162,9 @@ def write(case: Case) -> tuple[list[int], int]:
             target.during = idle_then_busy(5, draft_one)
     tokens: list[int] = []
     alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
-    generation = Generation(target, request, verifier, THREADS, local, alone=alone)
+    others = (TextSource(Lookup(), 4),) if case.lookup else ()
+    sources = Sources(Draft(THREADS.target, alone), local, others=others)
+    generation = Generation(target, request, verifier, THREADS, sources)
     generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
     assert metrics.draft_error is None
     assert draft is None or policy.in_order == rejection

@@ -11,10 +11,11 @@ from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, Sam
 from duo.engine.background import Background
 from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder, decode_all
-from duo.engine.draft import DraftRequest
-from duo.engine.generation import Generation
+from duo.engine.draft import Draft
+from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
+from duo.engine.source import DraftRequest
 from duo.engine.text import Ending, TextStream
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -90,7 +91,9 @@ class Pair:
             cache.end(self.prompt)  # as much of it as is there
             local = LocalDraft(cache, policy, threads)
         target = self.target if before is None else Before(self.target, before)
-        generation = Generation(target, request, Matching(sampler), threads, local, n_logprobs=N_LOGPROBS)
+        generation = Generation(
+            target, request, Matching(sampler), threads, Sources(Draft(threads.target), local), n_logprobs=N_LOGPROBS
+        )
         with Background(generation.run, "test") as running:  # a thread of its own: its OpenMP threads end with it
             steps = list(running)
         self.logprobs = [found for step in steps for found in step.logprobs]

@@ -13,12 +13,14 @@ import pytest
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, SamplingConfig, StopConfig
 from duo.engine.decoder import decode_all
 from duo.engine.engine import Engine
-from duo.engine.slot import Drafts, Slot, choosing
+from duo.engine.request import Drafts
+from duo.engine.slot import Slot
+from duo.engine.writer import choosing
 from duo.llama.model import Model
 from duo.spec.policy import Decision, Policy
 from duo.spec.sampling import Chain
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates, Logits
+from duo.spec.types import Candidates, Logits, Proposal
 from tests.goodness import chi_square, total_variation, variation_bound
 from tests.prompts import PROMPTS
 
@@ -42,16 +44,11 @@ class Insisting(Policy):
     def __init__(self, draft_threads: Sequence[int]) -> None:
         super().__init__(1, 1, (Schedule.SYNC,), draft_threads)
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: object = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
         n = min(1, n_room - 1)
-        return Decision(0, next_s) if len(confidences) < n and next_s < float("inf") else Decision(n)
+        return (
+            Decision(0, drafted.next_s) if len(drafted.guesses) < n and drafted.next_s < float("inf") else Decision(n)
+        )
 
 
 @dataclass

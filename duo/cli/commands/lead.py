@@ -15,7 +15,7 @@ from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.engine.background import InterruptibleQueue
 from duo.engine.engine import Engine
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.link.guard import is_loopback
 from duo.llama import lifeline

@@ -26,7 +26,8 @@ from duo.diagnose.trace import TraceFile
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
-from duo.engine.slot import Drafts, Slot, TextRequest
+from duo.engine.request import Drafts, TextRequest
+from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
 from duo.errors import DuoError, UsageError
 

@@ -34,6 +34,7 @@ from duo.diagnose.machine_file import read_machine
 from duo.spec.policy import Decision
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine, Replay, recorded, replay
+from duo.spec.types import Proposal
 from tests.unit.spec.machines import Fixed
 
 FLAT = (0.1,) * (N_MAX + 1)
@@ -148,17 +149,10 @@ def test_taking_turns_costs_what_its_decodes_cost() -> None:
 class Ending(Fixed):
     """Verifies no more than the text has room for."""
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: object = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        if len(confidences) >= n_room - 1:
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        if len(drafted.guesses) >= n_room - 1:
             return Decision(n_room - 1)
-        return super().decide(confidences, n_room, next_s)
+        return super().decide(n_room, drafted)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])

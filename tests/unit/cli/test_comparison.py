@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from duo.engine.engine import Engine
-from duo.engine.slot import Drafts, Slot, TextRequest
+from duo.engine.request import Drafts, TextRequest
+from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
+from duo.engine.writer import Writer
 from duo.errors import DecodeError
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
@@ -119,13 +121,13 @@ def test_ctrl_c_leaves_out_the_comparison(monkeypatch: pytest.MonkeyPatch, numbe
 
 @pytest.mark.usefixtures("demo")
 def test_a_comparison_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Slot.write
+    write = Writer.write
 
-    def fail(self: Slot, request: TextRequest, drafts: Drafts | None = None) -> None:
+    def fail(self: Writer, request: TextRequest, drafts: Drafts | None = None) -> None:
         if drafts is not None:
             raise DecodeError("lost")
         write(self, request, drafts)
 
-    monkeypatch.setattr(Slot, "write", fail)
+    monkeypatch.setattr(Writer, "write", fail)
     run = duo(*DEMO)
     assert (run.status, run.n_tokens, heads(run.stderr)) == (0, 24, USUAL)

@@ -5,27 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.draft import DraftRequest
+from duo.engine.clock import CLOCK, Clock
+from duo.engine.draft import Draft
 from duo.engine.draft_thread import DraftThread
 from duo.engine.drafter import Drafter
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import Generation, RemoteSource
+from duo.engine.generation import DraftChooser, Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
+from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import Ending, TextStream
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Lookahead, Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
-from duo.spec.types import Step
+from duo.spec.types import Candidates, Step
 from duo.spec.verify import Matching
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
 
@@ -53,9 +54,9 @@ def as_far_as(n_ahead: int) -> Lookahead:
 
 def make_queue(n_ahead: int = 6) -> CandidateQueue:
     """An open queue for PROMPT."""
-    queue = CandidateQueue(n_ahead)
+    queue = CandidateQueue(Session(PROMPT, N_VOCAB))
     queue.open()
-    queue.tell(0, PROMPT, as_far_as(n_ahead), ())
+    queue.allow(as_far_as(n_ahead))
     return queue
 
 
@@ -95,10 +96,10 @@ class Unthreaded(LocalDraft):
             self._thread = NoThread(self.drafter, self._queue, self._context).__enter__()
 
 
-def begun(draft: FakeContext, policy: Policy | None = None) -> Unthreaded:
+def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock = CLOCK) -> Unthreaded:
     """A draft that takes part in a text after PROMPT."""
     made = Unthreaded(Cache(draft), policy or Eager(4, 6), THREADS)
-    made.begin(make_request())
+    made.begin(make_request(metrics=Metrics(clock)))
     return made
 
 
@@ -131,26 +132,22 @@ class Writing(Generation):
         threads: ThreadConfig = THREADS,
         prompt: Sequence[int] = PROMPT,
         on_prompt: Callable[[int], None] = lambda _: None,
-        remote: RemoteSource | None = None,
+        remote: DraftChooser | None = None,
         alone: Policy | None = None,
         n_logprobs: int | None = None,
         cores: CoresInUse | None = None,
     ) -> None:
-        """`alone`: the policy while there is no draft; then there is a lookup."""
+        """`alone`: the policy while there is no draft; then the text itself is a source, too."""
         self.metrics = Metrics()
         self.local = local
         request = make_request(ending, prompt, self.metrics)
-        if alone is not None:
-            lookup = Lookup()
-            lookup.begin(prompt)
-            request = replace(request, lookup=lookup)
-        super().__init__(
-            target, request, Matching(Greedy()), threads, local, remote, on_prompt, alone, n_logprobs, cores
-        )
+        others = [TextSource(Lookup(), alone.n_max)] if alone is not None else []
+        sources = Sources(Draft(threads.target, alone), local, remote, others)
+        super().__init__(target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores)
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""
-        self._use(self._best_draft())
+        self._use(self._sources.choose())
         while self._ending.reason is None:
             if (step := self._step()) is not None:
                 yield step
@@ -165,7 +162,7 @@ def make_generation(
     threads: ThreadConfig = THREADS,
     prompt: Sequence[int] = PROMPT,
     on_prompt: Callable[[int], None] = lambda _: None,
-    remote: RemoteSource | None = None,
+    remote: DraftChooser | None = None,
     cores: CoresInUse | None = None,
 ) -> Writing:
     local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores) if draft is not None else None
@@ -182,6 +179,15 @@ def run(generation: Generation, on_step: Callable[[Step], None] = lambda _: None
 
     generation.run(put, threading.Event())
     return tokens
+
+
+def take(draft: Draft, n_room: int = 100) -> Candidates:
+    """What a generation does at each step: the candidates to verify, after the waits that the policy wants."""
+    assert draft.policy is not None
+    while (decision := draft.policy.decide(n_room, drafted := draft.propose())).wait_s is not None:
+        draft.more(decision.wait_s)
+    draft.verifies(decision.n_verify)
+    return drafted.candidates(decision.n_verify)
 
 
 def draft_threads() -> list[threading.Thread]:

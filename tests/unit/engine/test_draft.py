@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
+from duo.engine.clock import CLOCK, Clock
 from duo.engine.draft import Draft
 from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates, Guess
-from tests.fakes import Eager, FakeContext, Scripted, text_after
+from duo.spec.types import Candidates, Guess, Proposal
+from tests.fakes import Eager, FakeContext, ManualClock, Scripted, text_after
 from tests.unit.engine.helpers import (
     PROMPT,
     Unthreaded,
@@ -22,6 +23,7 @@ from tests.unit.engine.helpers import (
     make_generation,
     make_request,
     run,
+    take,
     until,
     wakes,
     when_waiting,
@@ -36,28 +38,15 @@ COST = StepCost(0, 0.1, 0.1)
 class Patient(Policy):
     """Waits for ever while there are no candidates."""
 
-    n_learned = 0
-
-    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
-        super().learn_draft(n_tokens, seconds)
-        self.n_learned += 1
-
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: object = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        return Decision(9) if confidences or next_s == math.inf else Decision(0, LONG)
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        return Decision(9) if drafted.guesses or drafted.next_s == math.inf else Decision(0, LONG)
 
 
-def concurrent(policy: Policy | None = None, draft_s: float = 0.001) -> Unthreaded:
+def concurrent(policy: Policy | None = None, draft_s: float = 0.001, clock: Clock = CLOCK) -> Unthreaded:
     """A concurrent draft that is known to make a token in `draft_s`."""
     policy = policy or Patient(4, 6, (ASYNC,))
     policy.learn_draft(1, draft_s)
-    draft = begun(FakeContext(), policy)
+    draft = begun(FakeContext(), policy, clock)
     draft.start()
     return draft
 
@@ -79,19 +68,17 @@ def test_the_end_of_the_draft_and_an_interruption_wake_the_target(
     def act() -> None:
         end(draft)
 
-    assert len(wakes(when_waiting(act) if late else act, lambda: draft.candidates(100))) == 0
+    assert len(wakes(when_waiting(act) if late else act, lambda: take(draft, 100))) == 0
 
 
 def test_a_useful_candidate_wakes_the_target_and_a_stale_one_does_not() -> None:
-    policy = Patient(4, 6, (ASYNC,))
-    draft = concurrent(policy)
+    draft = concurrent()
 
     def publish() -> None:
         draft.queue.publish(9, NEXT, Guess(8, 1.0), 1, 0.001)
-        until(lambda: policy.n_learned == 2)
         when_waiting(lambda: offer(draft))()
 
-    assert wakes(when_waiting(publish), lambda: draft.candidates(100)).tokens == (7,)
+    assert wakes(when_waiting(publish), lambda: take(draft, 100)).tokens == (7,)
 
 
 class Resting(Policy):
@@ -123,32 +110,24 @@ def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step
     decisions = []
 
     class Hopeful(Policy):
-        def decide(
-            self,
-            confidences: Sequence[float],
-            n_room: int,
-            next_s: float,
-            lookup: object = None,
-            n_agreed: int | None = None,
-        ) -> Decision:
-            decisions.append(next_s)
-            return Decision(9) if next_s == math.inf else Decision(0, 0.001)
+        def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+            decisions.append(drafted.next_s)
+            return Decision(9) if drafted.next_s == math.inf else Decision(0, 0.001)
 
-    assert concurrent(Hopeful(4, 6, (ASYNC,))).candidates(100) == Candidates()
+    assert take(concurrent(Hopeful(4, 6, (ASYNC,)))) == Candidates()
     assert decisions == [0.001, math.inf]
 
 
 def test_without_a_draft_there_are_no_candidates_and_the_text_is_kept() -> None:
     alone, request = Draft(3), make_request()
     alone.begin(request)
-    assert len(alone.candidates(100)) == 0
+    assert alone.propose() == Proposal()
     alone.commit((7, 8), COST)
     assert request.session.accepted == [*PROMPT, 7, 8]
     assert (alone.schedule, alone.n_target_threads, alone.policy) == (OFF, 3, None)
 
 
-@pytest.mark.parametrize("same_text", [True, False])
-def test_offers_of_another_text_or_before_another_draft_took_over_are_dropped(same_text: bool) -> None:
+def test_offers_of_another_text_are_dropped() -> None:
     draft, request = begun(FakeContext(), Eager(4, 6)), make_request()
     draft.end()
     draft.begin(request)
@@ -156,9 +135,9 @@ def test_offers_of_another_text_or_before_another_draft_took_over_are_dropped(sa
     offer(draft)
     before = draft.queue
     draft.end()
-    draft.begin(request if same_text else make_request())
+    draft.begin(make_request())
     before.publish(draft.session.epoch, NEXT, Guess(7, 1.0), 1, 0.001)
-    assert len(draft.candidates(100)) == 0
+    assert len(take(draft, 100)) == 0
     assert draft.queue.begin()[:2] == (draft.session.epoch, PROMPT), "it is told the whole text again"
 
 
@@ -232,25 +211,17 @@ def test_the_time_of_a_draft_token_that_was_interrupted_by_a_change_is_ignored()
             super().learn_draft(n_tokens, seconds)
 
     draft = begun(FakeContext(), Recording(4, 6, iter([ASYNC, SYNC])))
-    assert len(draft.candidates(100)) == 0
+    assert len(take(draft, 100)) == 0
     for _ in range(2):
         draft.drafter.step()
     draft.commit(text_after(PROMPT, 1), COST)
     assert timed == [(ASYNC, len(PROMPT)), (ASYNC, 1)]
     draft.drafter.step()
-    assert draft.candidates(100).tokens == tuple(text_after(PROMPT, 5)[1:])
+    assert take(draft, 100).tokens == tuple(text_after(PROMPT, 5)[1:])
     assert timed[2:] == [(SYNC, 1)] * 2, "of three tokens, one was drafted before the change"
 
 
 # When the next candidate is expected
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time on both sides, to be set."""
-    now = [100.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    return now
 
 
 class Asked(Eager):
@@ -258,30 +229,24 @@ class Asked(Eager):
 
     next_s = 0.0
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: object = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        self.next_s = next_s
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        self.next_s = drafted.next_s
         return Decision(0)
 
 
 def next_s(draft: Unthreaded) -> float:
-    draft.candidates(100)
+    take(draft, 100)
     assert isinstance(draft.policy, Asked)
     return draft.policy.next_s
 
 
-def test_the_next_candidate_is_expected_after_the_usual_time_of_a_draft_token(clock: list[float]) -> None:
-    draft = concurrent(Asked(4, 6), draft_s=8.0)
+def test_the_next_candidate_is_expected_after_the_usual_time_of_a_draft_token() -> None:
+    clock = ManualClock()
+    draft = concurrent(Asked(4, 6), 8.0, clock)
     assert next_s(draft) == 8.0, "no token is in progress"
     draft.queue.begin()
     for seconds, left in ((0.0, 8.0), (5.0, 3.0), (9.0, 0.8), (17.0, math.inf)):  # then it has stalled
-        clock[0] = 100.0 + seconds
+        clock.time = 100.0 + seconds
         assert next_s(draft) == pytest.approx(left)
     draft.queue.close()
     assert next_s(draft) == math.inf
@@ -289,11 +254,12 @@ def test_the_next_candidate_is_expected_after_the_usual_time_of_a_draft_token(cl
     assert next_s(draft) == 8.0, "the token in progress was dropped"
 
 
-def test_a_stale_token_in_progress_is_drafted_again_if_the_draft_may_continue(clock: list[float]) -> None:
-    draft = concurrent(Asked(4, 2), draft_s=8.0)
+def test_a_stale_token_in_progress_is_drafted_again_if_the_draft_may_continue() -> None:
+    clock = ManualClock()
+    draft = concurrent(Asked(4, 2), 8.0, clock)
     offer(draft, seconds=8.0)
     draft.queue.begin()
-    clock[0] += 5.0
+    clock.time += 5.0
     draft.commit((3,), None)
     assert next_s(draft) == pytest.approx(3.0 + 8.0)
     for position in (1, 2):
@@ -308,11 +274,11 @@ def test_sequential_candidates_are_drafted_on_request() -> None:
     context = FakeContext()
     draft = begun(context, Eager(2, 6, SYNC))
     first, second = text_after(PROMPT, 2)
-    assert draft.candidates(100).tokens == (first, second)
-    assert draft.candidates(2).tokens == (first,), "there is room for no more"
+    assert take(draft, 100).tokens == (first, second)
+    assert take(draft, 2).tokens == (first,), "there is room for no more"
     assert len(context.batches) == 2
     context = FakeContext()
-    assert len(begun(context, Eager(2, 6, SYNC)).candidates(2)) == len(context.batches) == 1
+    assert len(take(begun(context, Eager(2, 6, SYNC)), 2)) == len(context.batches) == 1
 
 
 def test_a_sequential_draft_that_added_no_candidate_is_not_asked_again_in_this_step(
@@ -328,6 +294,6 @@ def test_a_sequential_draft_that_added_no_candidate_is_not_asked_again_in_this_s
     draft = begun(FakeContext(), Eager(2, 6, SYNC))
     monkeypatch.setattr(draft.drafter, "step", useless)
     for n in (1, 2):
-        assert draft.candidates(100) == Candidates()
+        assert take(draft, 100) == Candidates()
         assert len(asked) == n
         draft.commit((3,), None)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from duo.engine.drafter import Accepted, Drafter, Probe
+from duo.engine.drafter import Drafter, DraftUpdate, Probe
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Greedy
@@ -19,12 +19,6 @@ from tests.unit.engine.helpers import PROMPT, begun, make_queue
 N = 40
 TEXT = text_after(PROMPT, N)
 WRONG = [(token + 1) % N_VOCAB for token in TEXT]  # what the target does not write
-
-
-class Hurried(FakeContext):
-    """Too fast to be cancelled."""
-
-    def cancel(self) -> None: ...
 
 
 def after_the_last(prefix: Sequence[int]) -> int:
@@ -72,10 +66,11 @@ def test_a_draft_that_agrees_with_the_text_is_never_rolled_back() -> None:
 
 
 def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong() -> None:
-    context = Hurried(n_batch=100)
+    context = FakeContext(n_batch=100)
     draft = begun(context, Eager(4, 9))
     for _ in range(5):
         draft.drafter.step()
+    context.cancel = lambda: None  # type: ignore[method-assign]
     # While the sixth token is drafted, the target accepts four and writes something else for the fifth.
     context.during = lambda: draft.commit((*TEXT[:4], WRONG[4]), None)
     draft.drafter.step()
@@ -161,7 +156,7 @@ class Probed:
         for _ in range(3):
             expected.append(self.context.choose(self.text + expected))
         self.draft.commit((), None)
-        assert list(self.draft.session.candidates(3).tokens) == expected
+        assert list(self.draft.session.propose().candidates(3).tokens) == expected
         assert self.context.tokens == self.text + expected[:2]
 
 
@@ -210,7 +205,7 @@ def test_nothing_is_probed_while_candidates_are_pending() -> None:
     assert probed.probe()[:2] == ([], 0)
     probed.draft_tokens(1)
     probed.draft.commit((), None)
-    assert probed.draft.session.candidates(100).tokens == tuple(TEXT[4:7])
+    assert probed.draft.session.propose().candidates(100).tokens == tuple(TEXT[4:7])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +229,7 @@ def test_a_probe_in_a_small_context_reads_the_end_of_the_text() -> None:
     assert found.scores == probed.expected(5)
     probed.draft_tokens(1)
     probed.draft.commit((), None)
-    assert probed.draft.session.candidates(100).tokens == (after_the_last(TEXT[:30]),)
+    assert probed.draft.session.propose().candidates(100).tokens == (after_the_last(TEXT[:30]),)
 
 
 def test_tokens_beyond_the_targets_vocabulary_are_not_proposed() -> None:
@@ -243,7 +238,7 @@ def test_tokens_beyond_the_targets_vocabulary_are_not_proposed() -> None:
     assert [right for _, right in probed.probe().scores] == [token == 0 for token in TEXT[:20]]
     probed.draft_tokens(1)
     probed.draft.commit((), None)
-    assert probed.draft.session.candidates(1).tokens < (N_VOCAB,)
+    assert probed.draft.session.propose().candidates(1).tokens < (N_VOCAB,)
 
 
 # A draft with another vocabulary
@@ -252,11 +247,11 @@ def test_tokens_beyond_the_targets_vocabulary_are_not_proposed() -> None:
 class Telling:
     """A target's side that says what it is told to say, and notes the guesses."""
 
-    def __init__(self, *said: Accepted) -> None:
+    def __init__(self, *said: DraftUpdate) -> None:
         self._said = iter(said)
         self.guesses: list[tuple[int, int]] = []
 
-    def begin(self) -> Accepted:
+    def begin(self) -> DraftUpdate:
         return next(self._said)
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
@@ -273,7 +268,7 @@ def step(side: Telling, context: FakeContext, n: int) -> None:
 
 def test_tokens_told_earlier_are_replaced() -> None:
     context = FakeContext(lambda _: 9)
-    side = Telling(Accepted(0, [1, 2, 3]), Accepted(1, [4, 5], 1), Accepted(1, [9]))
+    side = Telling(DraftUpdate(0, [1, 2, 3]), DraftUpdate(1, [4, 5], 1), DraftUpdate(1, [9]))
     step(side, context, 3)
     assert side.guesses == [(3, 9), (4, 9), (5, 9)]
     assert context.tokens == [1, 2, 4, 5, 9]
@@ -288,7 +283,7 @@ def test_the_last_token_is_replaced_by_a_longer_one() -> None:
         return Guess(7, 1.0)
 
     context = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB)
-    side = Telling(Accepted(0, [1, 2, 3], 0, longer), Accepted(0, []), Accepted(0, [7]))
+    side = Telling(DraftUpdate(0, [1, 2, 3], 0, longer), DraftUpdate(0, []), DraftUpdate(0, [7]))
     step(side, context, 3)
     assert asked == [(7, 3)], "the logits after the token before it"
     assert side.guesses[:2] == [(2, 7), (3, 12)]

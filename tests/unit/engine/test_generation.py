@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
 from duo.errors import DecodeError
-from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Source, Step, TokenLogprobs
+from duo.spec.types import Origin, Proposal, Step, TokenLogprobs, common_prefix
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
@@ -246,17 +245,10 @@ def periodic(prefix: Sequence[int]) -> int:
 class Looking(Policy):
     """Verifies all that the lookup finds, and drafts nothing."""
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: Lookup | None = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        assert lookup is not None
-        n = len(lookup.chances(min(self.n_max, n_room - 1)))
-        return Decision(n, source=Source.LOOKUP) if n else Decision(0)
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        (found,) = others
+        n = len(found.guesses[: min(self.n_max, n_room - 1)])
+        return Decision(n, origin=Origin.LOOKUP) if n else Decision(0)
 
 
 @pytest.mark.parametrize("n_rollback", [None, 2])
@@ -270,7 +262,7 @@ def test_a_text_that_repeats_itself_needs_fewer_decodes_without_a_draft(n_rollba
     assert len(target.batches) < N / 2
     assert max(target.batches) == 1 + min(4, n_rollback or 4)
     assert generation.metrics.statistics().draft is None
-    assert {step.source for step in generation.metrics.steps if step.n_candidates} == {Source.LOOKUP}
+    assert {step.source for step in generation.metrics.steps if step.n_candidates} == {Origin.LOOKUP}
 
 
 @pytest.mark.parametrize("schedule", Schedule)
@@ -279,20 +271,13 @@ def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int)
     dice, disagreed = random.Random(salt), list[int]()
 
     class Either(Eager):
-        def decide(
-            self,
-            confidences: Sequence[float],
-            n_room: int,
-            next_s: float,
-            lookup: Lookup | None = None,
-            n_agreed: int | None = None,
-        ) -> Decision:
-            assert lookup is not None
-            disagreed.append(len(confidences) - (n_agreed or 0))
-            n = len(lookup.chances(min(self.n_max, n_room - 1)))
+        def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+            (found,) = others
+            disagreed.append(len(drafted.guesses) - common_prefix(drafted.tokens, found.tokens))
+            n = len(found.guesses[: min(self.n_max, n_room - 1)])
             if n and dice.random() < 0.5:
-                return Decision(n, source=Source.LOOKUP)
-            return super().decide(confidences, n_room, next_s)
+                return Decision(n, origin=Origin.LOOKUP)
+            return super().decide(n_room, drafted)
 
     def chosen(prefix: Sequence[int]) -> int:
         """The target's: repeats itself, and now and then does not."""
@@ -307,18 +292,18 @@ def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int)
         text.append(chosen(text))
     assert run(generation) == text[len(PROMPT) :]
     sources = {step.source for step in generation.metrics.steps if step.n_candidates}
-    accepted = sum(step.n_accepted for step in generation.metrics.steps if step.source is Source.DRAFT)
+    accepted = sum(step.n_accepted for step in generation.metrics.steps if step.source is Origin.DRAFT)
     assert (max(disagreed, default=0) > 0) == (schedule is Schedule.SYNC) or schedule is Schedule.ASYNC
     if schedule is not Schedule.ASYNC:  # where it depends on time
-        assert sources == ({Source.LOOKUP} if schedule is Schedule.OFF else {Source.LOOKUP, Source.DRAFT})
+        assert sources == ({Origin.LOOKUP} if schedule is Schedule.OFF else {Origin.LOOKUP, Origin.DRAFT})
         assert bool(accepted) == (not salt and schedule is not Schedule.OFF)
 
 
 @pytest.mark.parametrize("n_rollback", [None, 2])
 def test_arbitrary_candidates_change_no_text_and_are_of_no_source_that_is_reported(n_rollback: int | None) -> None:
     class Arbitrary(Policy):
-        def decide(self, confidences: Sequence[float], n_room: int, *_: Any, **__: Any) -> Decision:
-            return Decision(min(self.n_max, n_room - 1), source=Source.ANY)
+        def decide(self, n_room: int, *_: Any) -> Decision:
+            return Decision(min(self.n_max, n_room - 1), origin=Origin.ANY)
 
     target = FakeContext(n_rollback=n_rollback)
     generation = Writing(target, None, make_ending(N), alone=Arbitrary(4, 8, (Schedule.OFF,)))
@@ -332,8 +317,8 @@ def test_arbitrary_candidates_change_no_text_and_are_of_no_source_that_is_report
 def test_steps_say_where_their_candidates_came_from() -> None:
     generation = Writing(FakeContext(periodic), None, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
     steps = list(generation.steps())
-    assert {step.source for step in steps if step.n_accepted} == {Source.LOOKUP}
-    assert {step.source for step in steps if not step.n_accepted and not step.rejected} == {Source.DRAFT}
+    assert {step.source for step in steps if step.n_accepted} == {Origin.LOOKUP}
+    assert {step.source for step in steps if not step.n_accepted and not step.rejected} == {Origin.DRAFT}
 
 
 # Logprobs

@@ -17,7 +17,6 @@ from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 from tests.fakes import THREADS, Eager, FakeContext, Preparing, Scripted, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
-from tests.unit.engine.test_drafter import Hurried
 
 N = 30
 TEXT = text_after(PROMPT, N)
@@ -26,6 +25,12 @@ TEXT = text_after(PROMPT, N)
 def mostly_right(prefix: Sequence[int]) -> int:
     """Wrong in one place out of four."""
     return next_token(prefix) if next_token(prefix, salt=1) % 4 else next_token(prefix, salt=2)
+
+
+class Hurried(FakeContext):
+    """Too fast to be cancelled."""
+
+    def cancel(self) -> None: ...
 
 
 DRAFTS: dict[str, Callable[[Sequence[int]], int]] = {

@@ -24,6 +24,7 @@ from tests.unit.engine.helpers import (
     make_generation,
     make_request,
     run,
+    take,
     until,
 )
 
@@ -351,7 +352,7 @@ def test_an_interrupted_draft_gets_no_new_thread_in_the_same_text() -> None:
         draft.begin(make_request())
         if interrupted:
             draft.interrupt()
-        draft.candidates(100)
+        take(draft, 100)
         assert len(draft_threads()) == (not interrupted)
         draft.end()
 

@@ -1,4 +1,4 @@
-"""CandidateQueue; tests/unit/engine/test_draft.py has the waits of both sides, with real threads."""
+"""CandidateQueue and RemoteQueue; tests/unit/engine/test_draft.py has the waits of both sides, with real threads."""
 
 from __future__ import annotations
 
@@ -6,89 +6,101 @@ from collections.abc import Callable
 
 import pytest
 
-from duo.engine.branches import Preparation
-from duo.engine.drafter import Offer
-from duo.engine.queue import CandidateQueue
+from duo.engine.queue import CandidateQueue, Drafted
+from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Lookahead
+from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome
-from tests.fakes import CERTAIN, RANKS
+from tests.fakes import CERTAIN, N_VOCAB, RANKS, ManualClock
 from tests.unit.engine.helpers import PROMPT, as_far_as, make_queue
 
 LONG = 3600.0
 NEXT = len(PROMPT)
-GUESS = Guess(7, 1.0)
+GUESS = Guess(7, 1.0, alternatives=(5, 6))
 
 
-def offer(position: int = NEXT, epoch: int = 0, n_known: int | None = None) -> Offer:
-    return Offer(epoch, position, Guess(7, 1.0), 1, 0.001, n_known)
+def opened(n_ahead: int = 6, clock: ManualClock | None = None) -> RemoteQueue:
+    queue = RemoteQueue(Session(PROMPT, N_VOCAB), n_ahead, clock=clock or ManualClock())
+    queue.open()
+    queue.allow(as_far_as(n_ahead))
+    return queue
 
 
-def test_a_wait_ends_without_an_offer_on_time_out_and_on_a_closed_queue() -> None:
+def receive(
+    queue: RemoteQueue, position: int = NEXT, epoch: int = 0, n_known: int = NEXT, seconds: float = 0.1
+) -> bool:
+    return queue.offer(epoch, position, GUESS, n_known, Drafted(1, seconds))
+
+
+def test_a_wait_ends_without_a_candidate_on_time_out_and_on_a_closed_queue() -> None:
     queue = make_queue()
-    assert queue.wait(0.0) is False
+    assert queue.wait(0, 0.0) is False
     queue.close()
-    assert queue.wait(LONG) is False
-    queue.publish(*offer()[:5])
-    assert queue.wait(LONG) is True, "an offer that came before the end is kept"
+    assert queue.wait(0, LONG) is False
+    queue.publish(0, NEXT, GUESS, 1, 0.1)
+    assert queue.wait(0, LONG) is True, "a candidate that came before the end is kept"
 
 
 def test_the_draft_may_continue_while_its_pending_candidates_are_likely_to_survive() -> None:
-    """Those that the target has collected, and those that it has not."""
     queue = make_queue()
-    half = Lookahead(6, 0.2, [0.5] * len(CERTAIN))
-    queue.tell(0, (), half, [1.0])
-    for i, may_draft in enumerate((True, False)):  # 1/4, 1/8
-        assert queue.may_draft
-        queue.publish(*offer(NEXT + i)[:5])
-        assert queue.may_draft is may_draft
-    queue.tell(1, [3], half, ())
-    assert queue.may_draft, "in a new epoch none of them counts"
+    queue.allow(Lookahead(6, 0.2, [0.5] * len(CERTAIN)))
+    for i, may_draft in enumerate((True, True, False)):  # 1/2, 1/4, 1/8
+        assert queue.look().may_draft
+        queue.publish(0, NEXT + i, GUESS, 1, 0.1)
+        assert queue.look().may_draft is may_draft
+    queue.commit([3], 0)
+    assert queue.look().may_draft, "in a new epoch none of them counts"
 
 
 def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
-    queue = make_queue(n_ahead=1)
+    queue = opened(n_ahead=1)
     assert queue.order(0.0) == (0, PROMPT, True)
     assert queue.order(0.0) == (0, [], True)
-    assert queue.publish_remote(offer(n_known=NEXT))
+    assert receive(queue)
     assert queue.order(0.0) == (0, [], False)
-    queue.collect()
-    queue.tell(1, [3], as_far_as(1), ())
+    queue.commit([3], 0)
     assert queue.order(0.0) == (1, [3], True)
     queue.close()
     assert queue.order(0.0) == (1, [], False)
 
 
 @pytest.mark.parametrize(
-    ("epoch", "position", "most"),
-    [(0, lambda i: NEXT + i, 6), (5, lambda _: NEXT, 20)],
+    ("is_stale", "position", "most"),
+    [(False, lambda i: NEXT + i, 6), (True, lambda _: NEXT, 20)],
     ids=["as many as may be ahead", "stale ones too"],
 )
-def test_the_number_of_offers_of_a_remote_draft_is_limited(
-    epoch: int, position: Callable[[int], int], most: int
+def test_the_number_of_tokens_of_a_remote_draft_is_limited(
+    is_stale: bool, position: Callable[[int], int], most: int
 ) -> None:
-    queue = make_queue(n_ahead=6)
-    queue.tell(epoch, [3] * bool(epoch), as_far_as(6), ())
-    taken = [queue.publish_remote(offer(position(i), n_known=NEXT)) for i in range(100)]
-    assert 0 < sum(taken) == len(queue.collect()) <= most
-    assert taken == sorted(taken, reverse=True)
+    queue = opened()
+    if is_stale:
+        receive(queue)
+        queue.look()
+        queue.commit([3], 0)
+    for i in range(100):
+        receive(queue, position(i))
+    state = queue.look()
+    assert 0 < len(state.drafted) <= most
+    assert len(state.guesses) == (0 if is_stale else 6)
 
 
-def test_offers_of_a_later_epoch_or_another_text_are_refused() -> None:
-    queue = make_queue()
-    assert not queue.publish_remote(offer(epoch=1, n_known=NEXT))
+def test_tokens_of_a_later_epoch_or_text_are_refused() -> None:
+    queue = opened()
+    assert not receive(queue, epoch=1)
+    assert not receive(queue, n_known=NEXT + 1)
     queue.close()
-    assert not queue.publish_remote(offer(n_known=NEXT))
-    assert queue.collect() == []
+    assert not receive(queue)
+    assert queue.look().drafted == []
 
 
-def test_the_first_candidate_of_an_epoch_measures_the_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, queue = [100.0], make_queue()
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+def test_the_first_candidate_of_an_epoch_measures_the_latency() -> None:
+    clock = ManualClock()
+    queue = opened(clock=clock)
 
-    def latency(epoch: int, position: int, after_s: float = 0.0) -> float | None:
-        now[0] += after_s
-        assert queue.publish_remote(Offer(epoch, position, Guess(7, 1.0), 1, 2.0, NEXT))
-        (found,) = queue.collect()
+    def latency(epoch: int, position: int, n_known: int = NEXT, after_s: float = 0.0) -> float | None:
+        clock.time += after_s
+        receive(queue, position, epoch, n_known, seconds=2.0)
+        (found,) = queue.look().drafted
         return found.latency_s
 
     queue.order(0.0)
@@ -96,85 +108,89 @@ def test_the_first_candidate_of_an_epoch_measures_the_latency(monkeypatch: pytes
     assert latency(0, NEXT + 1) is None
     queue.order(0.0)
     assert latency(0, NEXT + 2, after_s=5.0) is None, "nothing new was ordered"
-    queue.tell(1, [3], as_far_as(6), ())
-    assert queue.current == (now[0], True, 1)
+    queue.commit([3], 0)
+    assert queue.look().is_stale
     queue.order(4.0)
-    assert queue.current == (now[0] + 4.0, False, 1)
+    state = queue.look()
+    assert state.decode is not None
+    assert (state.decode.since, state.is_stale) == (clock.time + 4.0, False)
     assert latency(0, NEXT + 3, after_s=6.0) is None, "it was made before the order"
-    assert latency(1, NEXT + 1) == 4.0
+    assert latency(1, NEXT + 1, NEXT + 1) == 4.0
 
 
 # Outcomes
 
-
-OUTCOME, OTHER = Outcome(NEXT, 5), Outcome(NEXT, 6)
+OUTCOME = Outcome(NEXT, 5)
 
 
 def preparing(n_ahead: int = 6) -> CandidateQueue:
+    """One candidate is pending; other sequences may be continued."""
     queue = make_queue()
-    queue.tell(0, (), Lookahead(n_ahead, 0.0, CERTAIN, 4, RANKS), ())
+    queue.publish(0, NEXT, GUESS, 1, 0.1)
+    queue.look()
+    queue.allow(Lookahead(n_ahead, 0.0, CERTAIN, 4, RANKS))
     return queue
 
 
-@pytest.mark.parametrize(
-    ("epoch", "came_true", "is_stale"),
-    [(0, None, False), (1, OUTCOME, False), (1, OTHER, True), (1, None, True), (2, OUTCOME, True)],
-)
-def test_a_decode_is_of_use_if_it_continues_what_came_true(
-    epoch: int, came_true: Outcome | None, is_stale: bool
-) -> None:
+@pytest.mark.parametrize(("tokens", "is_useless"), [([7], False), ([5], False), ([6], True), ([6, 5], True)])
+@pytest.mark.parametrize("on_chain", [True, False])
+def test_a_decode_is_of_use_if_it_continues_what_came_true(tokens: list[int], is_useless: bool, on_chain: bool) -> None:
     queue = preparing()
     queue.begin()
-    queue.continues([OUTCOME], on_chain=True)
-    assert queue.tell(epoch, [5], as_far_as(6), (), came_true) is is_stale
-    assert queue.current is not None
-    assert (queue.current.is_stale, queue.current.n_sequences) == (is_stale, 2)
+    queue.continues([OUTCOME], on_chain=on_chain)
+    state = queue.look()
+    assert state.decode is not None
+    assert (state.is_stale, state.decode.n_sequences) == (not on_chain, 1 + on_chain)
+    _, found = queue.commit(tokens, 1)
+    assert found is (is_useless or (tokens == [7] and not on_chain))
 
 
-def test_a_decode_of_branches_alone_brings_no_candidate_unless_one_comes_true() -> None:
+def test_what_was_prepared_for_an_outcome_that_comes_true_is_pending_also_what_comes_late() -> None:
     queue = preparing()
-    for came_true, is_stale in ((None, True), (OUTCOME, False)):
-        queue.begin()
-        queue.continues([OUTCOME], on_chain=False)
-        assert queue.current is not None
-        assert (queue.current.is_stale, queue.current.n_sequences) == (True, 1)
-        epoch = 0 if came_true is None else 1
-        assert queue.tell(epoch, [5], as_far_as(6), (), came_true) is is_stale
+    queue.verifies(1)
+    queue.begin()
+    queue.continues([OUTCOME], on_chain=False)
+    queue.publish_all(None, [(OUTCOME, NEXT + 1, Guess(8, 1.0))], 0.1, more=True)
+    assert queue.wait_for_room(), "it has more to do"
+    queue.begin()
+    queue.continues([OUTCOME], on_chain=False)
+    queue.commit([5], 1)
+    assert [guess.token for guess in queue.look().guesses] == [8]
+    queue.publish_all(None, [(OUTCOME, NEXT + 2, Guess(9, 1.0))], 0.1, more=False)
+    state = queue.look()
+    assert [guess.token for guess in state.guesses] == [8, 9]
+    assert [drafted.n_sequences for drafted in state.drafted] == [1]
 
 
 def test_a_verification_wakes_a_draft_that_has_drafted_enough() -> None:
     queue = preparing(n_ahead=0)
-    queue.verifies(NEXT + 2)
+    queue.verifies(1)
     assert queue.wait_for_room()
-    assert queue.begin().preparation == Preparation(Lookahead(0, 0.0, CERTAIN, 4, RANKS), NEXT + 2, may_draft=False)
-    assert queue.publish_all(0, [Offer(0, NEXT + 1, GUESS, 0, 0.0, outcome=OUTCOME)], may_prepare=True)
-    assert queue.wait_for_room(), "it has more to do"
-    queue.tell(0, [7], Lookahead(0, 0.0, CERTAIN, 4, RANKS), ())
+    preparation = queue.begin().preparation
+    assert (preparation.n_verified, preparation.may_draft, preparation.chain) == (NEXT + 1, False, (GUESS,))
+    queue.commit([7], 1)
     assert queue.begin().preparation.n_verified == 0
 
 
 def test_a_chain_that_grows_during_a_verification_has_new_outcomes() -> None:
     """Also if it must not grow any further."""
     queue = preparing(n_ahead=1)
-    queue.verifies(NEXT)
+    queue.verifies(0)
     queue.begin()
-    queue.publish(0, NEXT, GUESS, 1, 0.1)
+    queue.publish(0, NEXT + 1, GUESS, 1, 0.1)
     assert queue.wait_for_room()
 
 
 def test_without_branches_a_verification_is_nothing_to_the_draft() -> None:
     queue = make_queue()
-    queue.verifies(NEXT + 2)
+    queue.verifies(2)
     assert queue.begin().preparation.n_verified == 0
 
 
 def test_only_the_chain_is_pending() -> None:
     seen: list[int] = []
-    queue = CandidateQueue(6, seen.append)
+    queue = CandidateQueue(Session(PROMPT, N_VOCAB), seen.append)
     queue.open()
-    queue.tell(0, PROMPT, as_far_as(6), ())
-    offers = [Offer(0, NEXT, GUESS, 1, 0.1), Offer(0, NEXT + 1, GUESS, 0, 0.0, outcome=OUTCOME)]
-    queue.publish_all(0, offers, may_prepare=False)
-    queue.tell(0, (), as_far_as(6), ())
+    queue.begin()
+    queue.publish_all((NEXT, GUESS), [(OUTCOME, NEXT + 1, GUESS)], 0.1, more=False)
     assert seen[-1] == 1
-    assert queue.collect() == offers

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.engine.draft import DraftRequest
-from duo.engine.drafter import Offer
-from duo.engine.queue import CandidateQueue
+from duo.engine.queue import Drafted
+from duo.engine.source import DraftRequest
 from duo.link.admission import Admission
 from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import RemoteDrafts
+from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
@@ -30,6 +30,7 @@ from tests.unit.engine.helpers import (
     make_generation,
     make_request,
     run,
+    take,
     until,
     wakes,
     when_waiting,
@@ -60,7 +61,8 @@ class FarEnd(RemoteDraft):
         self._rung.set()
 
     @property
-    def queue(self) -> CandidateQueue:
+    def queue(self) -> RemoteQueue:
+        assert isinstance(self._queue, RemoteQueue)
         return self._queue
 
     @property
@@ -79,7 +81,7 @@ class FarEnd(RemoteDraft):
             assert not self._thread.is_alive()
 
     def _work(self) -> None:
-        text: tuple[DraftRequest, CandidateQueue] | None = None
+        text: tuple[DraftRequest, RemoteQueue] | None = None
         known: list[int] = []
         while not self._gone.is_set():
             self._rung.wait(0.001)
@@ -93,7 +95,7 @@ class FarEnd(RemoteDraft):
             drafted = list(known)
             while order.may_draft and len(drafted) < len(known) + 6 and not self._rung.is_set():
                 token = self._choose(drafted)
-                text[1].publish_remote(Offer(order.epoch, len(drafted), Guess(token, 1.0), 1, 1e-5, len(known)))
+                text[1].offer(order.epoch, len(drafted), Guess(token, 1.0), len(known), Drafted(1, 1e-5))
                 drafted.append(token)
 
 
@@ -245,12 +247,12 @@ class Remote:
         self.queue.order(0.0)
 
     def offer(
-        self, token: int, position: int, n_known: int = NEXT, epoch: int = 1, queue: CandidateQueue | None = None
+        self, token: int, position: int, n_known: int = NEXT, epoch: int = 1, queue: RemoteQueue | None = None
     ) -> bool:
-        return (queue or self.queue).publish_remote(Offer(epoch, position, Guess(token, 1.0), 1, 0.001, n_known))
+        return (queue or self.queue).offer(epoch, position, Guess(token, 1.0), n_known, Drafted(1, 0.001))
 
     def candidates(self) -> tuple[int, ...]:
-        return self.draft.candidates(9).tokens
+        return take(self.draft, 9).tokens
 
 
 def test_orders_tell_the_text_and_whether_to_draft() -> None:
@@ -313,6 +315,7 @@ def test_a_wait_for_a_remote_draft_is_limited(monkeypatch: pytest.MonkeyPatch) -
     policy.learn_draft(1, 60.0)
     remote = Remote(policy)
     assert remote.candidates() == ()
+    remote.draft.commit((), None)
     monkeypatch.setattr(remote.draft, "_longest_wait_s", 3600.0)
     came = when_waiting(lambda: remote.offer(7, NEXT))
     assert wakes(came, remote.candidates) == (7,)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.cache import Cache
-from duo.engine.drafter import Accepted
+from duo.engine.drafter import DraftUpdate
 from duo.engine.metrics import Metrics
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
@@ -191,7 +191,7 @@ def test_an_ending_draft_pauses() -> None:
         local.drafter.step()
         if not local.queue.may_draft:
             break
-    assert len(local.queue.collect()) == policy.n_ahead
+    assert local.session.n_pending == policy.n_ahead
 
 
 class OneSide:
@@ -202,9 +202,9 @@ class OneSide:
         self.epoch = 0
         self.offers: list[tuple[int, Guess, int, float]] = []
 
-    def begin(self) -> Accepted:
+    def begin(self) -> DraftUpdate:
         tokens, self.fresh = self.fresh, []
-        return Accepted(self.epoch, tokens)
+        return DraftUpdate(self.epoch, tokens)
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
         assert epoch == self.epoch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.config import GenerationConfig
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.engine.text import LIMIT
 from duo.llama.model import Model
 from duo.server.answer_parser import AnswerFormat, AnswerParser

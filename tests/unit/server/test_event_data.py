@@ -11,7 +11,8 @@ import pytest
 
 from duo.config import GenerationConfig
 from duo.engine.records import StepRecord
-from duo.engine.slot import Slot, TextRequest
+from duo.engine.request import TextRequest
+from duo.engine.slot import Slot
 from duo.server.event_data import QueueState, TextReader, lead_state, schedule_state
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule

@@ -134,7 +134,7 @@ def test_the_state_is_sent_again_when_it_has_changed(lead: Lead, slot: ScriptedS
     slot.hold(n_free=1)
     policy = Policy(4, 4)
     policy.begin(3)
-    slot.policy_in_use = policy
+    slot.policy = policy
 
     async def scenario() -> None:
         subscription = await Subscription(lead).begun()

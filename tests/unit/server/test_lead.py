@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
-from duo.engine.slot import TextRequest
+from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.server.lead import Lead
 from duo.spec.types import Step

@@ -15,6 +15,7 @@ from duo.spec.constants import DEFAULT
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Guesses, Machine, Replay, replay
+from duo.spec.types import Proposal
 
 N_MAX, N_AHEAD = 8, 16
 
@@ -176,17 +177,10 @@ class Fixed(Policy):
         self._k = k
         self._wait = wait
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: object = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        if len(confidences) < self._wait and next_s < math.inf:
-            return Decision(0, next_s + self.costs.draft_s)
-        return Decision(min(len(confidences), self._k))
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        if len(drafted.guesses) < self._wait and drafted.next_s < math.inf:
+            return Decision(0, drafted.next_s + self.costs.draft_s)
+        return Decision(min(len(drafted.guesses), self._k))
 
     def may_draft(self, confidences: Sequence[float]) -> bool:
         return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead

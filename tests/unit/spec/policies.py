@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from duo.spec.policy import Policy, StepCost
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
+from duo.spec.types import Guess, Origin, Proposal
 from tests.unit.spec.machines import N_AHEAD
 
 SLOW_TARGET = {1: 0.490, 2: 0.495, 5: 0.540, 9: 0.600}
@@ -39,3 +41,22 @@ def policy(
     made.learn_draft(1, draft_s)
     made.learn_step(1, StepCost(0, target_s[1], target_s[1]))
     return made
+
+
+def decide(
+    made: Policy,
+    confidences: Sequence[float] = (),
+    n_room: int = 100,
+    next_s: float = math.inf,
+    found: Sequence[tuple[float, float]] | None = None,
+    n_agreed: int = 100,
+) -> Decision:
+    """What the policy decides about a draft's candidates of these `confidences`, and those `found` in the text.
+
+    Of the latter: (chance, observations). The first `n_agreed` are the draft's.
+    """
+    drafted = Proposal([Guess(i, confidence) for i, confidence in enumerate(confidences)], next_s)
+    if found is None:
+        return made.decide(n_room, drafted)
+    guesses = [Guess(i if i < n_agreed else -1, 0.0) for i in range(len(found))]
+    return made.decide(n_room, drafted, Proposal(guesses, origin=Origin.LOOKUP, chances=found))

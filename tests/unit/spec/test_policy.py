@@ -12,7 +12,7 @@ from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import N_AHEAD
-from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, policy, scores
+from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, decide, policy, scores
 
 SURE, DOUBTFUL = 9.0, 0.0
 EASY = {1: 0.1, 2: 0.12, 4: 0.13}
@@ -28,34 +28,34 @@ STEP = StepCost(0, 0.1, 0.1)
 def test_before_anything_is_measured_the_target_decodes_alone(schedule: Schedule) -> None:
     made = Policy(4, N_AHEAD, (schedule,))
     assert made.rate == 0
-    assert made.decide([SURE] * 9, 100, 0.1) == Decision(0)
-    assert made.decide([], 100, 0.001) == Decision(0), "without a wait"
+    assert decide(made, [SURE] * 9, 100, 0.1) == Decision(0)
+    assert decide(made, [], 100, 0.001) == Decision(0), "without a wait"
 
 
 @pytest.mark.parametrize("schedule", [ASYNC, SYNC])
 @pytest.mark.parametrize("target_s", [SLOW_TARGET, FLAT, STEEP, CLIFF], ids=["slow", "flat", "steep", "cliff"])
 def test_better_candidates_are_never_verified_less(target_s: dict[int, float], schedule: Schedule) -> None:
     found = [
-        policy(target_s, 0.002, share / 10, schedules=(schedule,)).decide([1.0] * 8, 100, math.inf).n_verify
+        decide(policy(target_s, 0.002, share / 10, schedules=(schedule,)), [1.0] * 8, 100, math.inf).n_verify
         for share in range(11)
     ]
     assert found == sorted(found)
     assert found[0] == (schedule is SYNC), "if it was asked for, it drafts even where that does not pay"
     assert found[-1] >= 4 or target_s is STEEP
-    sure, doubtful = (policy(FLAT).decide([confidence] * 8, 100, math.inf).n_verify for confidence in (SURE, DOUBTFUL))
+    sure, doubtful = (decide(policy(FLAT), [confidence] * 8, 100, math.inf).n_verify for confidence in (SURE, DOUBTFUL))
     assert doubtful < sure >= 4
 
 
 @pytest.mark.parametrize("next_s", [0.001, math.inf])
 @pytest.mark.parametrize(("target_s", "acceptance"), [(SLOW_TARGET, 0.0), (STEEP, 0.9)])
 def test_no_candidates_are_verified_without_gain(target_s: dict[int, float], acceptance: float, next_s: float) -> None:
-    assert policy(target_s, acceptance=acceptance).decide([1.0] * 8, 100, next_s) == Decision(0)
+    assert decide(policy(target_s, acceptance=acceptance), [1.0] * 8, 100, next_s) == Decision(0)
 
 
 def test_a_batch_size_that_costs_more_than_it_brings_is_skipped() -> None:
     """Two cost twice one, four cost little more than two: one or none is right, then as many as there are."""
-    assert policy(CLIFF, acceptance=0.74).decide([1.2], 100, math.inf).n_verify == 0
-    assert policy(CLIFF, acceptance=0.74).decide([1.2] * 4, 100, math.inf).n_verify == 4
+    assert decide(policy(CLIFF, acceptance=0.74), [1.2], 100, math.inf).n_verify == 0
+    assert decide(policy(CLIFF, acceptance=0.74), [1.2] * 4, 100, math.inf).n_verify == 4
 
 
 @pytest.mark.parametrize("schedule", ALL)
@@ -70,7 +70,7 @@ def test_decisions_are_within_what_is_ready_allowed_and_fits(
     schedule: Schedule, confidences: list[float], n_room: int, next_s: float, n_max: int, acceptance: float
 ) -> None:
     made = policy(CLIFF, 0.002, acceptance, n_max, (schedule,))
-    decision = made.decide(confidences, n_room, next_s)
+    decision = decide(made, confidences, n_room, next_s)
     bound = min(n_max, n_room - 1)
     assert 0 <= decision.n_verify <= min(len(confidences), bound)
     if decision.wait_s is not None:
@@ -87,22 +87,22 @@ def test_decisions_are_within_what_is_ready_allowed_and_fits(
 def test_sequential_policy_asks_for_a_candidate_once_it_knows_both_models() -> None:
     made = Policy(4, N_AHEAD, (SYNC,))
     made.learn_warmup(1, 0.001)
-    assert made.decide([], 100, made.costs.draft_s) == Decision(0)
+    assert decide(made, [], 100, made.costs.draft_s) == Decision(0)
     made.learn_step(1, StepCost(0, 0.01, 0.01))
-    assert made.decide([], 100, made.costs.draft_s).wait_s is not None
+    assert decide(made, [], 100, made.costs.draft_s).wait_s is not None
 
 
 def test_sequential_policy_asks_for_a_candidate_without_a_warm_up() -> None:
     made = Policy(4, N_AHEAD, (SYNC,))
     made.learn_step(1, StepCost(0, 0.01, 0.01))
-    assert made.decide([], 100, made.costs.draft_s).wait_s is not None
+    assert decide(made, [], 100, made.costs.draft_s).wait_s is not None
 
 
 def test_a_sequential_policy_that_doubts_the_time_alone_measures_it() -> None:
     made = policy({1: 0.1, 4: 0.13}, 0.002, 0.9, schedules=(SYNC,))
-    assert made.decide([], 100, 0.002).wait_s is not None
+    assert decide(made, [], 100, 0.002).wait_s is not None
     made.alone.is_doubted = True
-    assert made.decide([], 100, 0.002) == made.decide([SURE] * 4, 100, 0.002) == Decision(0)
+    assert decide(made, [], 100, 0.002) == decide(made, [SURE] * 4, 100, 0.002) == Decision(0)
 
 
 @pytest.mark.parametrize(("acceptance", "n_decodes"), [(0.5, (20, 50)), (0.9, (3, 8))])
@@ -115,7 +115,7 @@ def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
     made.learn_step(1, StepCost(2, 0.11, 0.17))
     found = 0
     for _ in range(500):
-        measures = made.decide([SURE], 100, math.inf) == Decision(0)
+        measures = decide(made, [SURE], 100, math.inf) == Decision(0)
         found += measures
         made.learn_step(1 if measures else 2, StepCost(0, 0.1, 0.1) if measures else StepCost(1, 0.1, 0.13))
         made.chooser.now = SYNC
@@ -127,7 +127,7 @@ def test_where_nothing_seems_to_be_gained_one_token_is_not_measured_all_the_time
     found = 0
     for _ in range(160):
         made.chooser.now = SYNC
-        measures = made.decide([SURE], 100, math.inf) == Decision(0)
+        measures = decide(made, [SURE], 100, math.inf) == Decision(0)
         found += measures
         made.learn_step(1, StepCost(0 if measures else 1, 0.1, 0.1))
     assert 10 <= found <= 20
@@ -136,23 +136,23 @@ def test_where_nothing_seems_to_be_gained_one_token_is_not_measured_all_the_time
 def test_where_drafting_was_asked_for_one_token_is_not_measured_again() -> None:
     made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.03, 0.5, schedules=(SYNC,))
     for _ in range(500):
-        assert made.decide([SURE], 100, math.inf).n_verify
+        assert decide(made, [SURE], 100, math.inf).n_verify
         made.learn_step(2, StepCost(1, 0.1, 0.13))
 
 
 def test_a_fast_draft_is_waited_for_and_a_slow_one_is_not() -> None:
     fast = policy(SLOW_TARGET, 0.025)
-    wait_s = fast.decide([], 100, next_s=0.025).wait_s
+    wait_s = decide(fast, [], 100, next_s=0.025).wait_s
     assert wait_s is not None
     assert 0.025 < wait_s <= 0.050, "until it is expected, and no longer than one more would take"
-    assert policy(SLOW_TARGET, 0.8).decide([], 100, next_s=0.8) == Decision(0)
-    assert fast.decide([], 100, next_s=math.inf) == Decision(0), "no candidate will come"
+    assert decide(policy(SLOW_TARGET, 0.8), [], 100, next_s=0.8) == Decision(0)
+    assert decide(fast, [], 100, next_s=math.inf) == Decision(0), "no candidate will come"
 
 
 def test_waits_end_when_there_are_enough_candidates_or_the_next_one_is_late() -> None:
     def waits(draft_s: float, next_s: float) -> list[bool]:
         made = policy(SLOW_TARGET, draft_s, acceptance=0.8)
-        return [made.decide([1.0] * n, 100, next_s).wait_s is not None for n in range(9)]
+        return [decide(made, [1.0] * n, 100, next_s).wait_s is not None for n in range(9)]
 
     found = waits(0.1, 0.1)
     assert found == sorted(found, reverse=True)
@@ -163,8 +163,8 @@ def test_waits_end_when_there_are_enough_candidates_or_the_next_one_is_late() ->
 def test_nothing_is_waited_for_after_a_candidate_of_low_confidence() -> None:
     made = policy(SLOW_TARGET, 0.025, acceptance=0.8)
     made.learn_scores([*scores(0.0, 40, DOUBTFUL), *scores(0.8)])
-    assert made.decide([1.0], 100, 0.025).wait_s is not None
-    assert made.decide([DOUBTFUL], 100, 0.025) == Decision(0)
+    assert decide(made, [1.0], 100, 0.025).wait_s is not None
+    assert decide(made, [DOUBTFUL], 100, 0.025) == Decision(0)
 
 
 # Rejection sampling: from left to right
@@ -183,7 +183,7 @@ ASSORTED = st.lists(st.sampled_from([0.1, 1.0, 10.0]), max_size=6)
 
 def verified(made: Policy, confidences: list[float]) -> int:
     """How many of these candidates are verified if no other will come."""
-    return made.decide(confidences, 100, math.inf).n_verify
+    return decide(made, confidences, 100, math.inf).n_verify
 
 
 @given(before=ASSORTED, first=ASSORTED, second=ASSORTED)
@@ -198,7 +198,7 @@ def test_in_order_later_candidates_do_not_influence_the_decision_on_earlier_ones
 def test_in_order_candidates_are_verified_as_long_as_each_is_worth_it() -> None:
     assert verified(IN_ORDER, [10.0, 10.0, 10.0, 10.0, 0.1, 10.0]) == 4
     assert verified(IN_ORDER, [0.1, 10.0, 10.0]) == 0
-    assert IN_ORDER.decide([10.0], 100, 0.0005).wait_s is not None
+    assert decide(IN_ORDER, [10.0], 100, 0.0005).wait_s is not None
 
 
 def test_coupled_candidates_are_judged_together() -> None:
@@ -236,7 +236,7 @@ def test_after_the_draft_has_ended_the_target_stays_alone_in_this_text() -> None
     made = policy(SLOW_TARGET, 0.025, 0.9)
     made.stop_drafting()
     assert not made.may_draft([])
-    assert made.decide([SURE] * 4, 100, 0.01) == Decision(0)
+    assert decide(made, [SURE] * 4, 100, 0.01) == Decision(0)
     for _ in range(1000):
         made.learn_step(1, StepCost(0, 0.49, 0.49))
         assert made.schedule is OFF
@@ -287,8 +287,8 @@ def continue_off(made: Policy, n_steps: int) -> None:
 def test_a_forced_schedule_drafts_with_rejection_sampling_too() -> None:
     made = policy(STEEP, 0.02, 0.1, schedules=(SYNC,), mode="rejection")
     assert made.in_order
-    assert made.decide([], 100, 0.02).wait_s is not None
-    assert made.decide([], 100, math.inf) == Decision(0)
+    assert decide(made, [], 100, 0.02).wait_s is not None
+    assert decide(made, [], 100, math.inf) == Decision(0)
 
 
 def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long() -> None:

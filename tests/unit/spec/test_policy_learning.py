@@ -15,7 +15,7 @@ from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.simulate import Machine, constant, replay
 from tests.unit.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
-from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, policy, scores
+from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, decide, policy, scores
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
@@ -177,8 +177,8 @@ def test_a_first_text_starts_with_the_target_alone_unless_the_draft_is_apart(apa
     made.learn_warmup(1, 0.0005)
     for _ in range(4):
         found.append(made.schedule)
-        decision = made.decide((), 100, math.inf)
-        made.learn_step(1, StepCost(decision.n_verify, 0.010, 0.010, decision.source))
+        decision = decide(made, (), 100, math.inf)
+        made.learn_step(1, StepCost(decision.n_verify, 0.010, 0.010, decision.origin))
     assert found[:3] == [ASYNC if apart else OFF] * 3
     assert made.schedule is not OFF
 

@@ -8,25 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from duo.spec.lookup import Lookup
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.types import Source
+from duo.spec.types import Origin
 from tests.unit.spec.machines import N_AHEAD
+from tests.unit.spec.policies import decide
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 T = {1: 0.1, 2: 0.12, 4: 0.3, 8: 0.8}  # drafting does not pay
-
-
-class Found(Lookup):
-    """A lookup with this many candidates."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self._n = n
-
-    def chances(self, n: int, doubt: float = 0.0) -> list[float]:
-        return [0.01] * min(n, self._n)
 
 
 def begun(schedules: Sequence[Schedule] = ALL, n_max: int = 8, n_room: int | None = None) -> Policy:
@@ -40,9 +29,9 @@ def sizes(made: Policy, n_steps: int) -> list[int]:
     """Sizes of the batches that the policy decides on, without candidates of the draft."""
     found = []
     for _ in range(n_steps):
-        decision = made.decide((), 100, math.inf)
+        decision = decide(made, (), 100, math.inf)
         found.append(n := decision.n_verify + 1)
-        made.learn_step(1, StepCost(decision.n_verify, T[n], T[n], decision.source))
+        made.learn_step(1, StepCost(decision.n_verify, T[n], T[n], decision.origin))
     return found
 
 
@@ -53,10 +42,10 @@ def test_four_tokens_are_measured_twice_after_two_decodes_of_one_and_then_two_to
 
 
 def test_its_tokens_are_arbitrary_unless_the_text_itself_has_as_many() -> None:
-    for n_found, source in ((0, Source.ANY), (2, Source.ANY), (3, Source.LOOKUP)):
+    for n_found, source in ((0, Origin.ANY), (2, Origin.ANY), (3, Origin.LOOKUP)):
         made = begun()
         sizes(made, 2)
-        assert made.decide((), 100, math.inf, Found(n_found)) == Decision(3, source=source)
+        assert decide(made, (), 100, math.inf, [(0.01, 9.0)] * n_found) == Decision(3, origin=source)
 
 
 def test_what_it_takes_longer_is_paid() -> None:
@@ -82,7 +71,7 @@ def test_no_batch_is_larger_than_the_limit() -> None:
     assert sizes(begun(n_max=2), 3) == [1, 1, 2]
     made = begun()
     sizes(made, 2)
-    assert made.decide((), 3, math.inf).n_verify <= 2, "the text ends"
+    assert decide(made, (), 3, math.inf).n_verify <= 2, "the text ends"
 
 
 def test_another_run_measures_two_tokens_to_see_whether_what_is_known_holds() -> None:

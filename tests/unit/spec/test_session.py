@@ -13,13 +13,13 @@ def test_candidates_follow_the_accepted_tokens() -> None:
     made = session(1, 2)
     assert made.offer(0, 2, Guess(3, 0.5))
     assert made.offer(0, 3, Guess(4, 0.25))
-    assert made.candidates(5).tokens == (3, 4)
+    assert made.propose().candidates(5).tokens == (3, 4)
     assert made.confidences() == [0.5, 0.25]
-    assert made.candidates(1).tokens == (3,)
+    assert made.propose().candidates(1).tokens == (3,)
     assert made.n_pending == 2
     assert made.commit([3]) == [(0.5, True)]
     assert made.epoch == 0
-    assert made.candidates(9).tokens == (4,)
+    assert made.propose().candidates(9).tokens == (4,)
 
 
 def test_a_rejection_drops_all_candidates_and_begins_an_epoch() -> None:
@@ -75,7 +75,7 @@ def test_a_gap_begins_an_epoch_once_and_a_duplicate_does_not() -> None:
     for position in (3, 4):
         assert not made.offer(0, position, Guess(5, 0.0), n_known=1)
         assert made.epoch == 1
-    assert made.candidates(9).tokens == (5,), "what was right stays"
+    assert made.propose().candidates(9).tokens == (5,), "what was right stays"
 
 
 def test_candidates_of_a_remote_draft_are_taken_in_the_order_in_which_they_were_made() -> None:
@@ -117,14 +117,14 @@ def test_the_text_is_what_was_committed_whatever_is_offered(data: st.DataObject)
             position = len(text) + data.draw(st.integers(-2, 4))
             made.offer(data.draw(st.integers(0, 3)), max(0, position), Guess(data.draw(st.integers(-1, 3)), 0.0))
         else:
-            candidates = made.candidates(data.draw(st.integers(0, 3))).tokens
+            candidates = made.propose().candidates(data.draw(st.integers(0, 3))).tokens
             n_accepted = data.draw(st.integers(0, len(candidates)))
             tokens = [*candidates[:n_accepted], data.draw(st.integers(0, 2))]
-            pending, epoch = made.candidates(99).tokens, made.epoch
+            pending, epoch = made.propose().candidates(99).tokens, made.epoch
             made.commit(tokens)
             text += tokens
             agrees = all(a == b for a, b in zip(tokens, pending, strict=False))
-            assert made.candidates(99).tokens == (pending[len(tokens) :] if agrees else ())
+            assert made.propose().candidates(99).tokens == (pending[len(tokens) :] if agrees else ())
             assert made.epoch == epoch + (not agrees)
         assert made.accepted == text
 
@@ -135,11 +135,11 @@ def test_a_local_draft_replaces_a_pending_candidate_and_what_follows() -> None:
     for position, token in enumerate([5, 6, 7], 1):
         made.offer(0, position, Guess(token, 0.5))
     assert made.offer(0, 2, Guess(8, 0.25))
-    assert (made.candidates(9).tokens, made.confidences()) == ((5, 8), [0.5, 0.25])
+    assert (made.propose().candidates(9).tokens, made.confidences()) == ((5, 8), [0.5, 0.25])
     assert made.offer(0, 3, Guess(9, 0.5))
     assert made.epoch == 0
     assert made.commit([5, 8]) == [(0.5, True), (0.25, True)], "what was replaced is not scored"
-    assert made.candidates(9).tokens == (9,)
+    assert made.propose().candidates(9).tokens == (9,)
 
 
 def test_a_remote_draft_replaces_nothing() -> None:
@@ -147,7 +147,7 @@ def test_a_remote_draft_replaces_nothing() -> None:
     for position, token in enumerate([5, 6], 1):
         assert made.offer(0, position, Guess(token, 0.5), n_known=1)
     assert not made.offer(0, 1, Guess(8, 0.5), n_known=1)
-    assert made.candidates(9).tokens == (5, 6)
+    assert made.propose().candidates(9).tokens == (5, 6)
 
 
 # Outcomes
@@ -167,18 +167,18 @@ def prepared() -> Session:
 def test_when_an_outcome_comes_true_its_tokens_are_the_candidates() -> None:
     made = prepared()
     assert made.commit([8], 2) == [(1.0, False)]
-    assert made.candidates(9).tokens == (3, 4)
+    assert made.propose().candidates(9).tokens == (3, 4)
     assert (made.epoch, made.came_true) == (1, Outcome(1, 8))
     assert made.contradictions == [Contradiction(0, 0, True)]
     assert made.prepare(0, Outcome(1, 8), 4, Guess(5, 0.5)), "its decode had begun before"
     assert made.offer(1, 5, Guess(6, 0.5))
-    assert made.candidates(9).tokens == (3, 4, 5, 6)
+    assert made.propose().candidates(9).tokens == (3, 4, 5, 6)
 
 
 def test_an_outcome_of_a_later_candidate() -> None:
     made = prepared()
     made.commit([5, 7], 2)
-    assert made.candidates(9).tokens == (2,)
+    assert made.propose().candidates(9).tokens == (2,)
     assert made.contradictions == [Contradiction(1, 0, True)]
 
 
@@ -187,7 +187,7 @@ def test_an_outcome_that_was_begun_but_not_continued_yet() -> None:
     made.commit([9], 2)
     assert (made.n_pending, made.contradictions) == (0, [Contradiction(0, 1, False)])
     assert made.prepare(0, Outcome(1, 9), 2, Guess(3, 0.5))
-    assert made.candidates(9).tokens == (3,)
+    assert made.propose().candidates(9).tokens == (3,)
 
 
 def test_a_token_that_was_no_alternative() -> None:
@@ -203,7 +203,7 @@ def test_outcomes_of_later_positions_outlive_a_commit() -> None:
     made.commit([5])
     assert not made.prepare(0, Outcome(1, 8), 4, Guess(1, 0.5)), "it cannot come true any more"
     made.commit([7])
-    assert made.candidates(9).tokens == (2,)
+    assert made.propose().candidates(9).tokens == (2,)
 
 
 def test_what_does_not_continue_an_outcome_is_dropped() -> None:
@@ -212,7 +212,7 @@ def test_what_does_not_continue_an_outcome_is_dropped() -> None:
     assert not made.prepare(0, Outcome(1, 8), 4, Guess(10, 0.5)), "another vocabulary"
     assert not made.prepare(1, Outcome(1, 8), 4, Guess(1, 0.5)), "another epoch"
     made.commit([8])
-    assert made.candidates(9).tokens == (3, 4)
+    assert made.propose().candidates(9).tokens == (3, 4)
 
 
 def test_an_outcome_does_not_outlive_two_epochs() -> None:

@@ -1,6 +1,5 @@
 """Replays, and the policy on machines of known costs."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import median
@@ -11,6 +10,7 @@ from duo.spec.pair import PairModel
 from duo.spec.policy import Decision, Lookahead, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, inform, recorded, replay
+from duo.spec.types import Proposal
 from tests.unit.spec.machines import (
     APART,
     CLIFF_AT_EIGHT,
@@ -81,15 +81,8 @@ class LateStart(Fixed):
     def schedule(self) -> Schedule:
         return Schedule.SYNC if self._written >= 100 else Schedule.OFF
 
-    def decide(
-        self,
-        confidences: Sequence[float],
-        n_room: int,
-        next_s: float,
-        lookup: object = None,
-        n_agreed: int | None = None,
-    ) -> Decision:
-        return super().decide(confidences, n_room, next_s) if self.schedule is Schedule.SYNC else Decision(0)
+    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
+        return super().decide(n_room, drafted) if self.schedule is Schedule.SYNC else Decision(0)
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         self._written += n_tokens

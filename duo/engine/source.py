@@ -1,0 +1,85 @@
+"""Source: whatever proposes candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from duo.config import SamplingConfig
+from duo.engine.metrics import Metrics
+from duo.engine.text import Ending
+from duo.spec.lookup import Lookup
+from duo.spec.policy import StepCost
+from duo.spec.sampling import Guesser
+from duo.spec.session import Session
+from duo.spec.types import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """The text that sources propose candidates for."""
+
+    session: Session
+    ending: Ending
+    metrics: Metrics
+    n_vocab: int  # the target's
+    guesser: Guesser  # the sampler of a local draft
+    sampling: SamplingConfig  # from which a remote draft makes its own
+    banned: Sequence[int] = ()  # tokens that must not be chosen
+    mode: str = ""  # of sampling: see Policy.begin()
+
+
+class Source(Protocol):
+    """Proposes what the target may write next. The target's thread calls it.
+
+    At each step, one policy compares what all sources propose by value, and the target verifies the candidates of one.
+    A text may use several drafts, one at a time, and return to an earlier one: each begin() starts from all tokens
+    accepted so far.
+    """
+
+    def begin(self, request: DraftRequest) -> None:
+        """Start proposing for a text."""
+
+    def propose(self) -> Proposal:
+        """What there is for the next batch. Never blocks, except for a draft in turns that is scored on the text."""
+
+    def verifies(self, n: int) -> None:
+        """The target verifies the first `n` of these now."""
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        """The target has added `tokens` to the text at this cost; None for a step with prefill.
+
+        Called before the target's next decode, so what this one has left in its context, such as hidden rows of the
+        accepted positions, can still be read.
+        """
+
+    def end(self) -> None:
+        """Stop. A second call does nothing."""
+
+
+class TextSource:
+    """The text itself: what followed earlier occurrences of its last tokens."""
+
+    def __init__(self, lookup: Lookup, n_most: int) -> None:
+        """Proposes at most `n_most` candidates."""
+        self._lookup = lookup
+        self._n_most = n_most
+
+    def begin(self, request: DraftRequest) -> None:
+        """See Source."""
+        self._lookup.begin(request.session.accepted)
+
+    def propose(self) -> Proposal:
+        """See Source."""
+        return self._lookup.propose(self._n_most)
+
+    def verifies(self, n: int) -> None:
+        """See Source."""
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002
+        """See Source."""
+        self._lookup.extend(tokens)
+
+    def end(self) -> None:
+        """See Source."""
