@@ -21,7 +21,6 @@ from duo.link.client import hello
 from duo.link.messages import GuessMessage
 from duo.llama.model import Model
 from tests.command import SLOW_TARGET
-from tests.proxy import Proxy
 from tests.serving import BackProcess, LeadProcess, wait_until
 from tests.unit.link.backs import frame, raw_websocket
 
@@ -90,13 +89,6 @@ def test_backs_draft_and_exit_with_status_0(
         assert stream.finish() == plain[STORY]
 
 
-def test_a_back_with_the_wrong_token_is_refused(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
-    with BackProcess(demo_pair[1], lead.port, "--token", "wrong") as back:
-        assert back.finish() == 1
-        back.wait_for("error: .*token")
-    lead.wait_for(r"at 127\.0\.0\.1:\d+: .*token")
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_back_that_dies_or_hangs_within_a_text(
     lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path], number: signal.Signals
@@ -120,11 +112,6 @@ def test_a_back_that_is_ready_within_a_text_drafts(
         back.send(signal.SIGCONT)
         assert stream.finish() == plain[PROMPT]
         assert stream.events[-1]["timings"]["draft_n_accepted"] > 0
-
-
-def test_a_network_with_latency(lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]) -> None:
-    with Proxy(lead.port, delay_s=0.01) as proxy, connected(demo_pair[1], proxy.port):
-        write_until_accepted(lead, plain)
 
 
 def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair: tuple[Path, Path]) -> None:

@@ -40,13 +40,6 @@ def test_modules_in_the_current_directory_are_not_imported(
     assert "none.gguf" in caplog.text
 
 
-def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(sys, "executable", "/nonexistent")
-    with process_of(ModelConfig(Path("none.gguf"))) as process:
-        process.start(None)
-        wait_until(lambda: "the draft: its process cannot be started: No such file" in caplog.text)
-
-
 @pytest.mark.parametrize(
     ("devices", "said"), [(("GPU99",), r"the draft: .*GPU99"), ((), r"recurrent\.gguf cannot roll back its cache")]
 )
@@ -80,18 +73,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file.touch(mode=0o700)
     monkeypatch.setattr(sys, "executable", str(file))
     return file
-
-
-def test_what_the_process_logs_is_not_interpreted(
-    program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = "connected to the lead", "layers on devices: 7"
-    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in lines) + "cat > /dev/null\n")
-    monkeypatch.setattr("duo.link.process._PATIENCE_S", 2.0)
-    caplog.set_level(logging.INFO, "duo")
-    with process_of(ModelConfig(Path("none.gguf"))) as process:
-        process.start(None)
-        assert caplog.messages == ["the draft is still loading: the target starts alone"]
 
 
 @pytest.mark.parametrize(

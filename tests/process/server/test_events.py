@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from duo.server.events import MAX_SUBSCRIBERS
 from tests.command import SLOW_TARGET
 from tests.serving import PATIENCE_S, BackProcess, LeadProcess, assert_error, wait_until
 
@@ -112,22 +111,6 @@ def test_backs_that_join_and_are_killed_while_a_text_is_written(
         lanes = {span["lane"] for event in reader.named("spans") for span in event["spans"]}
         assert lanes == {"target", "remote draft"}
         assert not reader.has_ended
-
-
-def test_subscribers_are_limited_and_one_that_disconnects_makes_room(lead: LeadProcess) -> None:
-    with ExitStack() as stack:
-        for _ in range(MAX_SUBSCRIBERS - 1):
-            stack.enter_context(EventReader(lead))
-        with EventReader(lead) as last:
-            wait_until(lambda: last.named("state"))
-            assert_error(httpx.get(lead.url + PATH, timeout=PATIENCE_S), 503, f"{MAX_SUBSCRIBERS} clients")
-            assert lead.write(PROMPT, 2), "others are answered"
-
-        def has_room() -> bool:
-            with EventReader(lead) as another:
-                return another.response.status_code == 200
-
-        wait_until(has_room)
 
 
 def test_a_key_is_needed_and_the_streams_end_with_the_lead(demo_pair: tuple[Path, Path]) -> None:

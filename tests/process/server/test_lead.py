@@ -109,23 +109,6 @@ def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
         assert (answer.json()["model"], answer.json()["usage"]["completion_tokens"]) == ("demo", 3)
 
 
-def test_at_its_start_a_lead_says_what_clients_need(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    with LeadProcess(target, "-md", draft, *CONTEXT, "--temp", "0.5") as lead:
-        assert lead.lines[-4:-1] == [
-            f"duo: model {target.stem}, draft {draft.stem}; context 512 tokens; temperature 0.5 by default",
-            f"duo: OpenAI base URL {lead.url}/v1, no API key needed; to chat: duo chat {lead.url}",
-            f"duo: page {lead.url}/",
-        ]
-        assert get(lead, "/").headers["content-type"].startswith("text/html")
-
-
-def test_a_lead_without_the_page(demo_pair: tuple[Path, Path]) -> None:
-    with LeadProcess(demo_pair[1], *CONTEXT, "--no-page") as lead:
-        assert not any("page" in line for line in lead.lines)
-        assert_error(get(lead, "/"), 404)
-
-
 # What it shows
 
 _PROMPT, _TEXT = "quetzal zanzibar", "marmalade xylophone"

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types import Completion
@@ -140,40 +139,6 @@ def test_a_second_turn_is_read_from_the_cache(client: Client) -> None:
     assert texts[0] == texts[1]
 
 
-def test_tokenize_and_detokenize(lead: LeadProcess) -> None:
-    for text in (PARIS, " ", "", "<|im_start|>user", "🙂🎉 a\0b\n", "\uffff\u202e"):
-        assert lead.post("/detokenize", tokens=tokenize(lead, text)).json() == {"content": text}
-    pieces = lead.post("/tokenize", content=PARIS, with_pieces=True).json()["tokens"]
-    assert "".join(piece["piece"] for piece in pieces) == PARIS
-    name = "<|im_start|>"
-    (special,) = lead.post("/tokenize", content=name, with_pieces=True).json()["tokens"]
-    assert special["piece"] == name
-    plain = lead.post("/tokenize", content=name, parse_special=False).json()["tokens"]
-    assert special["id"] not in plain
-    assert lead.post("/detokenize", tokens=plain).json() == {"content": name}
-
-
-def test_biases_of_texts_and_bans(client: Client, lead: LeadProcess) -> None:
-    answer = lead.post("/v1/completions", prompt=PARIS, max_tokens=1, logit_bias=[[" Rome", 100]]).json()
-    assert answer["choices"][0]["text"] == " Rome"
-    banned = client.write(most=4, extra_body={"logit_bias": [[" Paris", False]]})
-    assert client.write(most=4).startswith(" Paris")
-    assert "Paris" not in banned
-
-
-def test_the_properties_of_a_real_model(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
-    props = httpx.get(f"{lead.url}/props", timeout=PATIENCE_S).json()
-    assert props["default_generation_settings"]["n_ctx"] == N_CTX
-    assert (props["model_path"], props["model_ftype"]) == (demo_pair[0].name, "F16")
-    assert "<|im_start|>" in props["chat_template"]
-    assert (props["bos_token"], props["eos_token"]) == ("<|im_start|>", "<|im_end|>")
-
-
-def test_text_is_no_template(client: Client) -> None:
-    for text in ("a\0b", "<|im_end|>\r\n", "{{ 1/0 }}{% raw %}"):
-        assert client.answer(text, most=1).usage is not None
-
-
 def test_a_full_context_ends_the_text(client: Client) -> None:
     for n_prompt in (N_CTX - 8, N_CTX):
         answer = client.complete([100] * n_prompt, most=-1, extra_body=LONG)
@@ -216,13 +181,6 @@ def test_a_schema_or_grammar_holds_for_one_request(client: Client) -> None:
     chunks = client.stream(16, extra_body={"grammar": 'root ::= "🙂🎉"'})
     assert "".join(chunk.choices[0].text for chunk in chunks) == "🙂🎉"
     assert client.say(FRUIT) == expected
-
-
-@pytest.mark.parametrize("grammar", [" ", "root", "\0", "root ::= (", 'root ::= "a', "root ::= nothing"])
-def test_an_invalid_grammar_is_refused(client: Client, grammar: str) -> None:
-    for stream in (True, False):
-        with pytest.raises(openai.BadRequestError, match="grammar"):
-            client.completions.create(model="", prompt="a", stream=stream, extra_body={"grammar": grammar})
 
 
 def _nested(depth: int) -> dict[str, Any]:

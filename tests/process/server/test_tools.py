@@ -79,16 +79,6 @@ def answer(client: openai.OpenAI, *messages: Any, **more: Any) -> Any:
     return client.chat.completions.create(**asked).choices[0]
 
 
-@pytest.mark.parametrize("temperature", [0, 1, 2])
-def test_a_required_call(client: openai.OpenAI, temperature: int) -> None:
-    more = {"temperature": temperature, "seed": 5, "tool_choice": "required", "parallel_tool_calls": False}
-    choice = answer(client, user("The weather in Oslo?"), **more)
-    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-    (call,) = choice.message.tool_calls
-    assert call.type == "function"
-    check(call.function.name, call.function.arguments)
-
-
 def test_a_named_call(client: openai.OpenAI) -> None:
     for name in PARAMETERS:
         choice = answer(client, user("Hi"), tool_choice={"type": "function", "function": {"name": name}})
@@ -125,13 +115,6 @@ def test_a_model_that_may_call_does_as_it_did_before(client: openai.OpenAI) -> N
     assert (call.function.name, json.loads(call.function.arguments)["city"]) == ("get_weather", "Rome")
 
 
-@pytest.mark.parametrize("choice", ["auto", "none"])
-def test_a_model_that_may_call_may_write_text(client: openai.OpenAI, choice: str) -> None:
-    found = answer(client, user("What is the capital of France?"), tool_choice=choice, extra_body={})
-    assert (found.finish_reason, found.message.tool_calls) == ("stop", None)
-    assert "Paris" in found.message.content
-
-
 def test_the_result_of_a_call(client: openai.OpenAI, hermes: LeadProcess) -> None:
     question = user("The weather in Oslo?")
     message = answer(client, question, tool_choice=WEATHER).message
@@ -145,23 +128,6 @@ def test_the_result_of_a_call(client: openai.OpenAI, hermes: LeadProcess) -> Non
         "<|im_start|>user\n<tool_response>\nIt rains frogs.\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
     assert answer(client, *messages, tool_choice="none").message.content
-
-
-def test_a_thought_before_a_call(hermes: LeadProcess) -> None:
-    body = {"messages": [user("2+2?")], "tools": TOOLS, "tool_choice": "required", "max_tokens": 24}
-    body["chat_template_kwargs"] = {"enable_thinking": True}
-    choice = hermes.post("/v1/chat/completions", **body).json()["choices"][0]
-    assert choice["message"]["reasoning_content"]
-    assert not choice["message"]["content"]
-    left = hermes.post("/v1/chat/completions", **body, reasoning_format="none").json()["choices"][0]
-    assert left["message"]["content"].strip() == choice["message"]["reasoning_content"]
-
-
-def test_a_call_that_is_cut_off_is_text(client: openai.OpenAI) -> None:
-    choice = answer(client, user("Hi"), tool_choice=WEATHER, max_tokens=12)
-    assert choice.finish_reason == "length"
-    assert choice.message.tool_calls is None
-    assert choice.message.content.startswith('<tool_call>\n{"name": "get')
 
 
 def test_a_model_without_tools(lead: LeadProcess) -> None:

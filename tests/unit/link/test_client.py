@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +14,7 @@ from duo.errors import UsageError
 from duo.link.client import DraftClient, Refusal, hello
 from duo.link.listener import Listener
 from duo.link.messages import Hello, Refused
-from tests.fakes import FakeContext, next_token
+from tests.fakes import FakeContext
 from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import Limited, until
@@ -84,24 +84,6 @@ def test_a_client_drafts_text_after_text(stage: Stage) -> None:
         assert write(stage) > N // 2
         assert write(stage) > N // 2
     assert [context.n_ctx for context in contexts] == [1000]
-
-
-def test_with_several_clients_one_drafts(stage: Stage) -> None:
-    with serve(stage) as listener, ExitStack() as clients:
-        for n in (1, 2, 3):
-            clients.enter_context(drafting(listener.port))
-            stage.wait_for("joined", n)
-        assert write(stage) > N // 2
-
-
-def test_a_client_that_is_often_wrong_changes_no_text(stage: Stage) -> None:
-    def choose(prefix: object) -> int:
-        assert isinstance(prefix, list)
-        return next_token(prefix, salt=len(prefix) % 3 == 0)
-
-    with serve(stage) as listener, drafting(listener.port, lambda n_ctx: FakeContext(choose, n_ctx=n_ctx, n_batch=64)):
-        stage.wait_for("joined", 1)
-        write(stage)
 
 
 def test_a_draft_that_fails_can_draft_no_more_for_this_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

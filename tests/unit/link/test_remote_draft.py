@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from duo.config import SamplingConfig
-from duo.errors import LinkError
 from duo.link import messages
 from duo.link.admission import Admission
 from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
@@ -215,23 +214,6 @@ def test_between_texts_a_back_may_send_a_few_messages(stage: Stage, joined: Back
     assert stage.count("dropped: flood") == 1
 
 
-def test_a_back_that_does_not_read_is_disconnected() -> None:
-    async def scenario() -> EagerDrafts:
-        drafts = EagerDrafts()
-        drafts.target = TARGET
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        heard.put_nowait(HELLO)
-
-        async def send(_: bytes) -> None:
-            raise LinkError("the buffer is full")
-
-        await RemoteDraft(drafts, Admission(TOKEN), send, "peer").run(heard.get)
-        return drafts
-
-    drafts = asyncio.run(scenario())
-    assert drafts.counts == {"joined": 1, "dropped: does not read": 1}
-
-
 def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,13 +270,6 @@ def test_candidates_beyond_the_window_are_not_kept(stage: Stage, joined: Back, b
     stage.wait_for("stale", n_more)
 
 
-def test_fields_of_a_later_version_are_ignored(stage: Stage, joined: Back, begin: Begin) -> None:
-    values = msgspec.msgpack.decode(messages.encode(candidate(begin, serial=0)))
-    joined.say(msgspec.msgpack.encode([*values, *[7] * 30_000]))
-    stage.wait_for("stale", 1)
-    assert stage.drafts.n_connected == 1
-
-
 def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: Back, begin: Begin) -> None:
     joined.say(Unable(begin.serial))
     until(lambda: stage.drafts.choose(has_other=False) is None)
@@ -303,20 +278,6 @@ def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: 
     stage.wait_for("stale", 2)
     stage.begin()
     assert joined.begin().serial > begin.serial
-
-
-def test_a_back_that_disconnects_within_a_text(stage: Stage, joined: Back, begin: Begin) -> None:
-    joined.say(candidate(begin))
-    joined.leave()
-    until(lambda: stage.drafts.n_connected == 0)
-    assert stage.count("dropped: left") == 1
-
-
-def test_a_back_that_disconnects_right_after_its_hello(stage: Stage, stranger: Back) -> None:
-    stranger.say(hello())
-    stranger.leave()
-    stage.wait_for("dropped: left", 1)
-    assert stage.drafts.n_connected == 0
 
 
 def test_another_back_takes_over_from_one_that_falls_silent(
@@ -349,13 +310,6 @@ def test_another_back_takes_over_from_one_that_falls_silent(
 
 
 # Candidates that are right or wrong
-
-
-def test_right_candidates_are_accepted(stage: Stage, joined: Back) -> None:
-    stage.begin_paced()
-    joined.draft(joined.begin(), TRUTH.get)
-    stage.finish()
-    assert stage.n_accepted > N // 2
 
 
 def test_a_draft_counts_its_candidates_in_all_texts(stage: Stage, joined: Back) -> None:

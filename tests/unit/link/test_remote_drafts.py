@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -89,18 +88,6 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     assert chosen(drafts, has_other=True) is first
 
 
-def test_a_draft_that_is_unable_may_be_used_in_the_next_text() -> None:
-    drafts, (first, second) = line(2)
-    first.is_unable = True
-    assert chosen(drafts) is second
-    second.is_unable = True
-    assert chosen(drafts) is None
-    drafts.begin()
-    assert chosen(drafts) is not None
-    assert not first.is_unable
-    assert not second.is_unable
-
-
 def test_drafts_are_numbered_as_they_connect_and_listed_as_they_would_be_used() -> None:
     drafts, (first, second) = line(2)
     drafts.leave(first.draft, "left")
@@ -115,20 +102,6 @@ def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
     assert not drafts.join(Standing().draft)
     assert drafts.n_connected == MOST
     assert drafts.join(Standing().draft, always=True), "the lead's own"
-
-
-def test_the_round_trip_is_that_of_the_draft_used_last() -> None:
-    drafts, (first, second) = line(2)
-    assert drafts.latency_s == 0
-    second.policy.latency_s = 0.5
-    chosen(drafts)
-    assert drafts.latency_s == 0.25
-    first.answers = False
-    chosen(drafts)
-    assert drafts.latency_s == 0.5
-    second.answers = False
-    chosen(drafts)
-    assert drafts.latency_s == 0.5
 
 
 def test_a_policy_begins_with_what_was_learned_about_its_model_and_mode() -> None:
@@ -162,18 +135,3 @@ def test_policies_have_the_limits_of_the_target() -> None:
         drafts.learn("0", {})
     assert 10 < len(drafts.learned) < 100, "what is learned does not accumulate"
     assert set(drafts.learned) >= {"0", "999", "998"}, "the latest remain"
-
-
-def test_calls_are_made_in_order_on_another_thread() -> None:
-    before = set(threading.enumerate())
-    (drafts, (only,)), made, done = line(1), list[tuple[int, bool]](), threading.Event()
-    here = threading.get_ident()
-    for i in range(3):
-        drafts.soon(lambda i=i: made.append((i, threading.get_ident() == here)))  # type: ignore[misc]
-    drafts.soon(done.set)
-    assert done.wait(60)
-    assert made == [(0, False), (1, False), (2, False)]
-    (thread,) = set(threading.enumerate()) - before
-    drafts.leave(only.draft, "left")
-    thread.join(60)
-    assert not thread.is_alive(), "no draft is connected"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from duo.config import SamplingConfig
 from duo.errors import LinkError
-from duo.link.messages import Begin, GuessMessage, Message, Text
+from duo.link.messages import Begin, Message, Text
 from duo.link.remote_target import RemoteTarget
 from duo.spec import types
 from tests.fakes import N_VOCAB
@@ -79,13 +79,6 @@ def full() -> Bench:
     return bench
 
 
-def test_a_candidate_is_sent_with_what_it_builds_on() -> None:
-    bench = Bench()
-    bench.target.begin()
-    assert bench.draft(3)
-    assert bench.sent == [GuessMessage(SERIAL, EPOCH, 3, 3, 7, 1.5, 2, 0.25)]
-
-
 @pytest.mark.parametrize("position", [0, 2, 4, 2**31 - 1])
 def test_a_gap_or_a_duplicate_is_refused_and_changes_nothing(position: int) -> None:
     bench = Bench()
@@ -124,15 +117,6 @@ def test_tokens_alone_do_not_wake_a_draft_that_may_not_draft_but_the_end_does() 
         bench.target.close()
 
     assert bench.woken_by(act) is False, "it was woken before the end"
-
-
-def test_after_the_end_there_is_no_room() -> None:
-    bench = Bench()
-    bench.target.close()
-    bench.target.close()
-    bench.tell(3, [7], epoch=EPOCH + 1)
-    assert bench.target.wait_for_room() is False
-    assert bench.sent == []
 
 
 def test_nothing_is_sent_under_the_lock() -> None:

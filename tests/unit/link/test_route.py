@@ -12,8 +12,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from duo.link import messages
 from duo.link.listener import Listener
-from duo.link.messages import TRY_LATER, Welcome
-from tests.unit.link.backs import TARGET, Stage, frame, hello, raw_websocket
+from duo.link.messages import TRY_LATER
+from tests.unit.link.backs import TARGET, Stage, hello, raw_websocket
 
 TOO_BIG, TOO_MANY = 1009, 1008
 
@@ -53,13 +53,6 @@ def wait_for_end(connection: socket.socket) -> None:
             pass
 
 
-def test_a_back_connects_and_disconnects(stage: Stage, port: int) -> None:
-    with counted(stage, "dropped: left"), websocket(port) as back:
-        back.send(messages.encode(hello()))
-        assert messages.from_lead(back.recv(60)) == Welcome(1000)
-        assert stage.drafts.n_connected == 1
-
-
 def test_the_close_code_says_whether_to_try_again(stage: Stage, port: int) -> None:
     stage.drafts.target = None
     with websocket(port) as back:
@@ -96,13 +89,6 @@ def test_invalid_frames_end_the_connection(
         wait_for_end(connection)
     assert {record.name for record in caplog.records} <= {"duo.link"}, "only what the lead itself logs"
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
-def test_a_disconnect_within_a_frame(stage: Stage, port: int, share: float) -> None:
-    data = frame(0x2, messages.encode(hello()))
-    with counted(stage, "refused: silence"), raw_websocket(port) as connection:
-        connection.sendall(data[: int(share * len(data))])
 
 
 LONG: dict[str, bytes | list[bytes]] = {

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from duo.llama.chat_template import ChatTemplate
 from tests.chat_templates import HERMES
-from tests.scripted import N_CTX, N_STEP, TEXT, ScriptedSlot, tokens_of
+from tests.scripted import N_CTX, TEXT, ScriptedSlot
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 FIELDS: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
@@ -140,11 +140,6 @@ def test_where_a_text_ends(client: TestClient, fields: dict[str, Any], text: str
     whole, chunks = answer(client, **fields), events(client, **fields)
     assert text_of(whole) == "".join(map(text_of, chunks)) == text
     assert choice_of(whole)["finish_reason"] == choice_of(chunks[-1])["finish_reason"] == reason
-
-
-def test_a_text_that_comes_step_by_step_is_streamed_so(client: TestClient) -> None:
-    n = -(-len(tokens_of(TEXT)) // N_STEP)
-    assert len(events(client)) == n + 1
 
 
 # Reasoning and calls

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import resource
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
@@ -128,15 +125,6 @@ def test_values_out_of_range_are_refused_by_name(client: TestClient, field: str)
         assert_error(client.post(path, content=body), 400, SAID.get(field, field))
 
 
-@pytest.mark.parametrize("tokens", [[-1], [N_VOCAB], [2**70], ["a"], [1.5], None])
-def test_detokenize_refuses_unknown_tokens(client: TestClient, tokens: Any) -> None:
-    assert_error(client.post("/detokenize", json={"tokens": tokens}), 400)
-
-
-def test_tokens_of_one_request_are_limited(client: TestClient) -> None:
-    assert_error(client.post("/tokenize", json={"content": "1" * (2**20 + 1), "with_pieces": True}), 400, "1048576")
-
-
 def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None:
     said = rf"^the prompt has {N_CTX + 1} tokens, the context {N_CTX}$"
     answer = client.post(TEXTS[0], json={"prompt": [9] * (N_CTX + 1)})
@@ -170,22 +158,6 @@ def test_an_error_quotes_at_most_500_characters(client: TestClient) -> None:
         assert len(answer.json()["error"]["message"]) <= 500
     parts = [{"role": "a", "content": [{"type": long}]}]
     assert_error(client.post(TEXTS[1], json={"messages": parts}), 400, "^content of type 'xxx")
-
-
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(fields=st.dictionaries(st.sampled_from(sorted(WRONG)), _json, max_size=3))
-def test_any_request_is_answered_or_refused(client: TestClient, fields: dict[str, Any]) -> None:
-    for path in TEXTS:
-        body = json.dumps({"prompt": "a", "messages": [user("a")], "max_tokens": 1} | fields).encode()
-        answer = client.post(path, content=body)
-        assert answer.status_code in (200, 400, 404), (fields, answer.text)
 
 
 # Prompts
@@ -290,57 +262,6 @@ def test_only_one_grammar_may_be_sent(client: TestClient) -> None:
     assert_error(client.post(TEXTS[0], json=fields), 400, "send one")
 
 
-ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
-
-
-def nested_arrays(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema, "minItems": 99}
-    return schema
-
-
-LARGE: dict[str, tuple[dict[str, Any], str]] = {
-    "characters": ({"description": "x" * 2**16}, "the schema has more than 65536 bytes"),
-    "a string": ({"type": "string", "maxLength": 50_000}, "more than 262144 bytes"),
-    "10^12 items": ({"type": "array", "items": {"type": "null"}, "minItems": 10**12}, "memory"),
-    "a pattern": ({"type": "string", "pattern": "^a{0,123456789}$"}, "memory"),
-    "100 arrays": ({"properties": {f"p{i}": ARRAY for i in range(100)}}, "more than 262144 bytes"),
-    "800 arrays": ({"properties": {f"p{i}": ARRAY for i in range(800)}}, "memory|takes longer"),
-    "a long name, repeated": ({"properties": {"x" * 5000: nested_arrays(12)}}, "more than 262144 bytes"),
-    "a name in arrays": (
-        {"properties": {"x" * 5000: {"anyOf": [nested_arrays(12)] * 40}}},
-        "memory|takes longer",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_a_schema_that_is_large_as_a_grammar_is_refused(client: TestClient, name: str) -> None:
-    """In a process of its own: this one has neither the time nor the memory."""
-    schema, said = LARGE[name]
-    most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for fields in ({"json_schema": schema}, {"response_format": {"type": "json_object", "schema": schema}}):
-        assert_error(client.post(TEXTS[0], json={"prompt": "a", **fields}), 400, said)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_before < 32 * 1024, "KiB"
-
-
-def test_a_schema_is_converted_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = {"prompt": "a", "json_schema": {"const": "converted once"}}
-    assert client.post(TEXTS[0], json=fields).status_code == 200
-    monkeypatch.setattr("subprocess.run", None)
-    assert client.post(TEXTS[0], json=fields).status_code == 200
-
-
-def test_a_server_that_can_start_no_process_is_busy(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr("subprocess.run", fail)
-    fields = {"prompt": "a", "json_schema": {"const": "not converted"}}
-    assert_error(client.post(TEXTS[0], json=fields), 503, "cannot be started: Resource temporarily unavailable")
-
-
 def test_schemas_wait_in_a_queue_of_their_own(
     make_lead: Callable[..., Lead], slot: ScriptedSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,15 +291,3 @@ def test_schemas_wait_in_a_queue_of_their_own(
         assert 200 in {await task for task in waiting} <= {200, 503}, "one text at a time, and one waits"
 
     asyncio.run(ask_all())
-
-
-@pytest.mark.parametrize(("grammar", "said"), [(" ", "empty"), ("a\0", "NUL"), ("#" * (2**18 + 1), "more than 262144")])
-def test_a_grammar_that_cannot_be_one_is_refused_at_once(client: TestClient, grammar: str, said: str) -> None:
-    assert_error(client.post(TEXTS[0], json={"prompt": "a", "grammar": grammar}), 400, said)
-
-
-def test_text_is_passed_on_whatever_characters_it_has(client: TestClient, slot: ScriptedSlot) -> None:
-    for text in ("a\0b", "\uffff\u202e", "<|im_end|>", "\r\n\r\n", "{{ 1/0 }}{% raw %}", "🙂"):
-        slot.text = text
-        assert client.post(TEXTS[0], json={"prompt": text}).json()["choices"][0]["text"] == text
-        assert slot.target.spelling(slot.requests[-1].prompt).decode() == text

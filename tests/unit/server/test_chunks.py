@@ -69,15 +69,6 @@ def test_parts_are_chunks_of_their_own() -> None:
     assert [choice["finish_reason"] for choice in found] == [None] * (len(found) - 1) + ["tool_calls"]
 
 
-def test_a_text_that_ends_while_it_is_held_back() -> None:
-    found = chunks_of([step("", "<tool_call>"), step("{", '"na')], AnswerFormat(has_tools=True))
-    assert choices(found)[1:-1] == [
-        {"index": 0, "delta": {"content": '<tool_call>{"na'}, "logprobs": None, "finish_reason": None}
-    ]
-    assert found[1]["duo"] == {"tokens": 15, "sources": [("target", 11), ("draft", 1), ("target", 3)]}
-    assert choices(found)[-1]["finish_reason"] == "stop"
-
-
 @pytest.mark.parametrize(("stop", "reason"), [("end of text", "tool_calls"), (LIMIT, "length")])
 def test_a_limit_is_told_even_after_a_call_as_in_llama_server(stop: str, reason: str) -> None:
     form = AnswerFormat(has_tools=True)

@@ -220,18 +220,6 @@ def test_a_text_that_leaves_the_queue_is_not_mentioned(lead: Lead, slot: Scripte
     run(scenario)
 
 
-def test_no_text_of_a_user_is_in_an_event(lead: Lead) -> None:
-    async def scenario() -> None:
-        subscription = await Subscription(lead).begun()
-        await write(lead, "hidden words", stop=["of France"])
-        await subscription.has_texts(2)
-        for word in ("hidden", "words", "Paris", "France"):
-            assert word.encode() not in subscription.raw
-        await subscription.end()
-
-    run(scenario)
-
-
 def test_without_a_subscriber_nothing_is_kept_or_polled(lead: Lead) -> None:
     live = lead._events
 
@@ -268,16 +256,6 @@ def test_one_that_disconnects_makes_room_at_once(lead: Lead) -> None:
             await subscription.has_texts(2)
             await subscription.end()
         assert not lead._events._subscribers
-
-    run(scenario)
-
-
-def test_one_that_disconnects_before_its_answer(lead: Lead) -> None:
-    async def scenario() -> None:
-        subscription = Subscription(lead)
-        subscription.disconnect()
-        await subscription.task
-        assert (lead._events._subscribers, lead._events._task) == (set(), None)
 
     run(scenario)
 
@@ -355,30 +333,6 @@ def test_events_while_the_model_is_loading(engine: Engine) -> None:
     lead.close()
 
 
-def test_the_streams_end_when_the_engine_is_closed(lead: Lead, engine: Engine) -> None:
-    async def scenario() -> None:
-        subscription = await Subscription(lead).begun()
-        task = lead._events._task
-        assert task is not None
-        await asyncio.to_thread(engine.close)
-        await subscription.task
-        assert not lead._events._subscribers
-        await task  # without an error
-
-    run(scenario)
-
-
-def test_a_comment_keeps_the_connection_alive(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_ALIVE_S", 0.01)
-
-    async def scenario() -> None:
-        subscription = await Subscription(lead).begun()
-        await until(lambda: subscription.all and subscription.raw.count(b": keep-alive\n\n") >= 2)
-        await subscription.end()
-
-    run(scenario)
-
-
 def test_headers_and_the_key(make_lead: Callable[..., Lead]) -> None:
     lead = make_lead(api_keys=["sk-one"])
     assert client_of(lead).get(PATH).status_code == 401
@@ -409,17 +363,6 @@ async def rest(subscriber: Subscriber) -> list[bytes]:
     return [piece async for piece in subscriber.pieces()]
 
 
-def test_what_waits_is_sent_in_order() -> None:
-    async def scenario() -> None:
-        subscriber = Subscriber()
-        for data in (b"a", b"b", b"c"):
-            subscriber.put(data)
-        assert await rest(subscriber) == [b"abc"]
-        assert await rest(Subscriber()) == []
-
-    run(scenario)
-
-
 def test_spans_are_dropped_first(small: None) -> None:
     async def scenario() -> None:
         subscriber = Subscriber()
@@ -429,16 +372,5 @@ def test_spans_are_dropped_first(small: None) -> None:
         subscriber.put(b"end")
         subscriber.put(b"3", may_drop=True)
         assert await rest(subscriber) == [b"state;end3"]
-
-    run(scenario)
-
-
-def test_it_ends_if_that_does_not_suffice(small: None) -> None:
-    async def scenario() -> None:
-        subscriber = Subscriber()
-        subscriber.put(b"state;")
-        subscriber.put(b"begins")
-        subscriber.put(b"ends")
-        assert [piece async for piece in subscriber.pieces()] == []
 
     run(scenario)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,29 +89,6 @@ def test_tokenize_and_detokenize(client: TestClient) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["/v1", "/v1/none", "/%2e%2e/etc/passwd", "/%00", "/health/x", "/v1/embeddings"])
-def test_unknown_paths(client: TestClient, path: str) -> None:
-    for method in ("GET", "POST"):
-        assert_error(client.request(method, path), 404)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("GET", "/v1/completions", {"POST"}),
-        ("PUT", "/v1/chat/completions", {"POST"}),
-        ("DELETE", "/v1/models", {"GET", "HEAD"}),
-        ("POST", "/health", {"GET", "HEAD"}),
-        ("OPTIONS", "/tokenize", {"POST"}),
-        ("BREW", "/metrics", {"GET", "HEAD"}),
-    ],
-)
-def test_methods_that_are_not_allowed(client: TestClient, method: str, path: str, allowed: set[str]) -> None:
-    answer = client.request(method, path)
-    assert_error(answer, 405)
-    assert set(answer.headers["allow"].split(", ")) == allowed
-
-
 def test_the_websocket_of_remote_drafts_wants_an_upgrade(client: TestClient) -> None:
     assert_error(client.get("/v1/draft"), 426, "duo back")
 
@@ -196,36 +170,6 @@ def test_a_lead_without_an_engine_is_loading(engine: Engine) -> None:
     lead.close()
     lead.close()
     assert engine.generate("a").text == TEXT, "the engine outlives its lead"
-
-
-def test_a_port_that_is_taken(lead: Lead, engine: Engine) -> None:
-    with pytest.raises(UsageError, match=rf"cannot listen on 127\.0\.0\.1:{lead.port}: Address already in use"):
-        Lead(engine, port=lead.port)
-
-
-def test_a_lead_that_has_ended_frees_its_port(engine: Engine) -> None:
-    for starts in (True, False):
-        lead = Lead(engine, port=0)
-        if starts:
-            with lead:
-                socket.create_connection(("127.0.0.1", lead.port), 60).close()
-        lead.close()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", lead.port), 60)
-    assert "duo-http" not in [thread.name for thread in threading.enumerate()]
-
-
-@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
-def test_the_log_of_asyncio_is_left_alone(engine: Engine, level: int) -> None:
-    log = logging.getLogger("asyncio")
-    before = log.level
-    log.setLevel(level)
-    try:
-        with Lead(engine, port=0):
-            pass
-        assert log.level == level
-    finally:
-        log.setLevel(before)
 
 
 # What a program is told

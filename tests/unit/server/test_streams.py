@@ -82,19 +82,6 @@ def test_a_client_that_leaves_the_queue_is_never_answered(lead: Lead, client: Te
 # Slow clients
 
 
-def test_a_client_that_does_not_read_holds_up_no_other(lead: Lead, client: TestClient, slot: ScriptedSlot) -> None:
-    async def scenario() -> None:
-        slow = Exchange(lead.app, prompt="a", stream=True)
-        slow.reads.clear()
-        other = Exchange(lead.app, prompt="b")
-        assert json.loads(await other.body())["choices"][0]["text"] == TEXT
-        assert client.get("/health").status_code == 200
-        slow.reads.set()
-        assert (await slow.body()).endswith(b"data: [DONE]\n\n")
-
-    run(scenario)
-
-
 def test_a_body_that_does_not_come_times_out() -> None:
     async def scenario() -> None:
         unsent = asyncio.Event()

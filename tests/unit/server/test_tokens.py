@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duo.errors import ClosedError
 from duo.server import parse_request
 from duo.server.lead import Lead
 from duo.server.parse_request import MAX_OPTIONS
@@ -130,16 +129,3 @@ def test_others_are_answered_while_texts_are_tokenised(
 
     asyncio.run(scenario())
     assert len(begun) == 3
-
-
-def test_a_model_that_is_closed_meanwhile_is_a_server_that_stops(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def closed(*_: Any, **__: Any) -> list[int]:
-        raise ClosedError("Model is closed")
-
-    monkeypatch.setattr(ScriptedModel, "tokenize", closed)
-    for path, fields in (("/tokenize", {"content": "a"}), ("/v1/completions", {"prompt": "a"})):
-        answer = client.post(path, json=fields)
-        assert_error(answer, 503, "stopping")
-        assert answer.headers["Retry-After"] == "1"
