@@ -98,7 +98,7 @@ WRONG: dict[str, list[Any]] = {
     "stream_options": [1, {"include_usage": "yes"}],
     "n": [0, 2, -1, 10**30, "1"],
     "response_format": ["json", {"type": 5}, {"type": "xml"}],
-    "grammar": [5, "x" * (2**18 + 1)],
+    "grammar": [5, "x" * (2**18 + 1), " ", "a\0"],
     "json_schema": ["{}", [], {"type": "nonsense"}, {"$ref": "#/none"}, {"$ref": "https://192.0.2.1/schema"}],
     "ignore_eos": ["yes", 1],
     "model": [1, {}],

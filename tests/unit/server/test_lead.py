@@ -89,6 +89,34 @@ def test_tokenize_and_detokenize(client: TestClient) -> None:
     ]
 
 
+def test_an_unknown_path_is_answered_with_the_endpoints(client: TestClient) -> None:
+    for path in ("/v1", "/%2e%2e/etc/passwd", "/%00", "/health/x", "/" + "x" * 5000):
+        assert_error(client.get(path), 404, "^there is no .*; the endpoints are GET ")
+    said = client.post("/v1/embeddings", json={}).json()["error"]["message"]
+    assert said.endswith("; POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize")
+    for path in ("/v1/health", "/metrics", "/v1/duo/events", "/v1/models", "/v1/models/{name}", "/props"):
+        assert path in said
+    assert "draft" not in said
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/completions", ["POST"]),
+        ("PUT", "/v1/chat/completions", ["POST"]),
+        ("DELETE", "/v1/models", ["GET", "HEAD"]),
+        ("OPTIONS", "/tokenize", ["POST"]),
+        ("BREW" * 200, "/metrics", ["GET", "HEAD"]),
+    ],
+)
+def test_a_wrong_method_is_answered_with_the_right_ones(
+    client: TestClient, method: str, path: str, allowed: list[str]
+) -> None:
+    answer = client.request(method, path)
+    assert_error(answer, 405, f"^{path} does not accept '{method[:20]}': use {' or '.join(allowed)}$")
+    assert sorted(answer.headers["allow"].split(", ")) == allowed
+
+
 def test_the_websocket_of_remote_drafts_wants_an_upgrade(client: TestClient) -> None:
     assert_error(client.get("/v1/draft"), 426, "duo back")
 
@@ -110,6 +138,7 @@ def test_pages_of_allowed_origins_may_ask(make_lead: MakeLead) -> None:
     assert first.headers["access-control-allow-origin"] == ORIGIN
     assert "POST" in first.headers["access-control-allow-methods"]
     assert "authorization" in first.headers["access-control-allow-headers"].lower()
+    assert "X-Duo-Warning" in client.get("/health", headers={"Origin": ORIGIN}).headers["access-control-expose-headers"]
     for key, status in (("sk-one", 200), ("sk-none", 401)):
         answer = client.get("/v1/models", headers={"Origin": ORIGIN, "Authorization": f"Bearer {key}"})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, ORIGIN)

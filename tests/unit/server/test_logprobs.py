@@ -115,18 +115,6 @@ def test_a_stop_string_is_not_shown_except_for_a_token_that_begins_before_it() -
     assert [one["token"] for one in part["content"]] == ["Par", "!\n"]
 
 
-def test_in_a_stream_logprobs_come_with_their_text() -> None:
-    logprobs = answer(chat=False)
-    chunks = [
-        taken(logprobs, step(PAR, FIRST_HALF, shown=(b"Par", b""))),
-        taken(logprobs, step(SECOND_HALF, STOP, shown=("é".encode(), b""))),
-        taken(logprobs, step(STOP, IS, shown=(b"\n\n", b"\n\nis"))),
-        taken(logprobs),
-    ]
-    assert [chunk["tokens"] for chunk in chunks] == [["Par"], ["\ufffd", "\ufffd"], ["\n\n", "\n\n", "is"], []]
-    assert [chunk["text_offset"] for chunk in chunks] == [[0], [3, 3], [4, 6, 8], []]
-
-
 # Over the API
 
 
