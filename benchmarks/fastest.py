@@ -6,11 +6,11 @@ whether the gains that duo states are true.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, plain_program, speculative
+from benchmarks.process import Child
 from benchmarks.runner import Bar, Comparison, Outcome, Verdict, note, verdict
 from duo.bench.results import Results
 from duo.bench.rounds import Contestant
@@ -103,7 +103,7 @@ class Busy(Comparison):
     def run(self, setup: Setup) -> Outcome:
         """See Scenario."""
         for _ in range(self.n_loops):
-            setup.stack.callback(subprocess.Popen([sys.executable, "-c", _LOOP]).kill)
+            setup.stack.enter_context(Child([sys.executable, "-c", _LOOP]))
         return Comparison.run(self, setup)
 
 
