@@ -15,8 +15,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -41,23 +41,20 @@ _CACHED = list(range(100, 164))  # the tokens in the cache while a decode is tim
 
 @dataclass(slots=True)
 class Series:
-    """Single times in seconds, by tokens in the batch."""
+    """Single times in seconds, those of the target by tokens in the batch."""
 
     target: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in SIZES})
     beside_target: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in SIZES})
     draft: list[float] = field(default_factory=list)
     beside_draft: list[float] = field(default_factory=list)
-    read: list[float] = field(default_factory=list)
+    read: list[float] = field(default_factory=list)  # per token
 
     def figures(self) -> dict[str, Any]:
         """The medians in ms, as in benchmarks/machines."""
-        return {
-            "target_ms": {str(n): in_ms(times) for n, times in self.target.items()},
-            "draft_ms": in_ms(self.draft),
-            "beside_target_ms": {str(n): in_ms(times) for n, times in self.beside_target.items()},
-            "beside_draft_ms": in_ms(self.beside_draft),
-            "read_ms": in_ms([seconds / N_READ for seconds in self.read]),
-        }
+        curves = {"target_ms": self.target, "beside_target_ms": self.beside_target}
+        singles = {"draft_ms": self.draft, "beside_draft_ms": self.beside_draft, "read_ms": self.read}
+        found = {name: {str(n): in_ms(times) for n, times in curve.items()} for name, curve in curves.items()}
+        return found | {name: in_ms(times) for name, times in singles.items()}
 
     def deviations(self) -> list[float]:
         """Each time over the median of its series."""
@@ -96,29 +93,22 @@ def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) ->
     for n in SIZES:
         found.target[n].append(seconds_of(target, n))
     found.draft += [seconds_of(draft, 1) for _ in range(N_DRAFT)]
-    found.read.append(seconds_of(draft, N_READ))
+    found.read.append(seconds_of(draft, N_READ) / N_READ)
     beside = max(1, n_threads - 1)
     target.set_threads(beside, beside)
     draft.set_threads(1, 1)
-    with drafting(draft, found.beside_draft):
+    done = threading.Event()
+
+    def drafting() -> None:
+        while not done.is_set():
+            found.beside_draft.append(seconds_of(draft, 1))
+
+    thread = threading.Thread(target=drafting)
+    thread.start()
+    try:
         seconds_of(target, 1)
         for n in SIZES:
             found.beside_target[n].append(seconds_of(target, n))
-
-
-@contextmanager
-def drafting(draft: Decoder, times: list[float]) -> Iterator[None]:
-    """Run the draft concurrently."""
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.is_set():
-            times.append(seconds_of(draft, 1))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
     finally:
         done.set()
         thread.join()
@@ -156,22 +146,17 @@ def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, An
     }
 
 
-def parse_options() -> argparse.Namespace:
-    """Read the command line."""
+def main() -> None:
+    """Measure the pairs named on the command line."""
     host = read_host()
     name = f"{host.machine} with {', '.join(host.instructions)}, {usable_cores()} cores"
-    found = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=(__doc__ or "").splitlines()[0])
-    add = found.add_argument
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
     add("pairs", nargs="+", choices=PAIRS, metavar="PAIR", help=f"one of {', '.join(PAIRS)}")
     add("-r", "--rounds", type=int, default=20, metavar="N", help="number of rounds (default: 20)")
     add("--name", default=name, metavar="TEXT", help=f"name of the machine (default: {name})")
     add("--json", type=Path, metavar="FILE", help="write to FILE instead of standard output")
-    return found.parse_args()
-
-
-def main() -> None:
-    """Measure the pairs named on the command line."""
-    options = parse_options()
+    options = parser.parse_args()
     found = {}
     for pair in options.pairs:
         print(f"{pair} …", file=sys.stderr, flush=True)

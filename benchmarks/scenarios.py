@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks import attacks, engine, fastest, gpu, models, page, sampling, servers, soak, tune_busy, two_devices
+from benchmarks import engine, fastest, gpu, models, page, sampling, servers, soak, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.relay import Relay
 from benchmarks.runner import Bar, Comparison, Scenario
@@ -195,12 +195,6 @@ SCENARIOS: dict[str, Scenario] = {
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",
         n_rounds=200,
-    ),
-    "attacks": attacks.Attacks("The longest /health of a lead while one client does its worst", n_rounds=1,
-                               n_tokens=2000),
-    "tune-busy": tune_busy.TuneBusy(
-        "`duo tune` and runs of `duo`, alternately on an idle machine and beside four busy loops for each core",
-        ("smollm2-f16", "smollm2-f32", "tinyllama-f16"), n_rounds=20, n_tokens=16,
     ),
     "two-devices": two_devices.TwoDevices(
         "Target and draft on emulated hardware of their own, in every schedule", ("smollm2-f32",),
