@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds: see duo/cli/main.py
@@ -45,4 +43,6 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of the module
     def __getattr__(name: str) -> object:
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'duo' has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415 - see duo/cli/main.py
+
         return getattr(import_module(_MODULE_OF[name]), name)

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import typer
 
 from duo.cli import commands, options
+from duo.cli.about import is_start, show_start, show_versions
 from duo.cli.arguments import Command, Commands, help_command
 from duo.cli.options.declare import comes_from, takes
 from duo.cli.options.run import RunOptions
-from duo.cli.start import is_needed, show_start
-from duo.cli.terminal.console import say, with_options
+from duo.cli.terminal.console import discard_stdout, say, with_options
 from duo.cli.terminal.interrupts import interrupts_raise
 from duo.errors import DeviceError, DuoError, UsageError
 from duo.llama import spin_briefly
@@ -65,7 +65,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
     The text is the target's own, token for token; the draft changes only the speed.
     """
     if context.invoked_subcommand is None:
-        raise typer.Exit(_finish((lambda _: show_start()) if is_needed() else _chosen(options), options))
+        raise typer.Exit(_finish((lambda _: show_start()) if is_start() else _chosen(options), options))
     if any(comes_from(context, name, "COMMANDLINE") for name in context.params):
         command = context.invoked_subcommand
         raise UsageError(f"options of `duo {command}` must follow `{command}`")
@@ -73,7 +73,7 @@ def duo(context: typer.Context, options: RunOptions) -> None:
 
 def _chosen(options: RunOptions) -> Callable[[RunOptions], int]:
     if options.version:
-        return lambda options: commands.about.show_versions(verbose=options.verbose)
+        return lambda options: show_versions(verbose=options.verbose)
     if options.list_devices:
         from duo.cli.devices import show_devices  # noqa: PLC0415 - it loads llama.cpp
 
@@ -99,7 +99,7 @@ def _finish(command: Callable[[T], int], options: T, *, closable: bool = True) -
     except BrokenPipeError:
         if not closable:
             raise
-        _discard_stdout()
+        discard_stdout()
         return 0
 
 
@@ -199,7 +199,7 @@ def run() -> int:
         status = 130
     except OSError as error:
         say(f"duo: error: cannot write the text: {error.strerror}")
-        _discard_stdout()
+        discard_stdout()
         status = 1
     return status
 
@@ -219,8 +219,3 @@ def _explain(error: typer.TyperException) -> str:
     if not found or not wrong:
         return message
     return f"{about}{wrong[0]!r} is not {'an integer' if kind.startswith('integer') else 'a number'}"
-
-
-def _discard_stdout() -> None:
-    """Keep Python from flushing stdout again at exit, which would fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, SSEError
 
-from duo.cli.speaker import CLEAR, Answer, Message, Show, limit_remark
+from duo.cli.terminal.talk import CLEAR, Answer, Message, Show, limit_remark
 from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
 from duo.spec.types import Source
@@ -143,7 +143,7 @@ class Server:
             return error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.SERVICE_UNAVAILABLE)
 
     def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
-        """Request an answer, and add it to `answer`, showing each piece: see Speaker. Raises ServerError.
+        """Request an answer, and add it to `answer`, showing each piece: see ChatBackend. Raises ServerError.
 
         The connection is closed in any case, also by Ctrl-C, so that the server stops.
         """

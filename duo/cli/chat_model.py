@@ -9,8 +9,8 @@ from dataclasses import replace
 from types import FrameType
 
 from duo.cli.hints import empty_hint
-from duo.cli.speaker import CLEAR, Answer, Message, Show, limit_remark
 from duo.cli.terminal.console import progress_bar
+from duo.cli.terminal.talk import CLEAR, Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.stream import Stream
@@ -44,7 +44,7 @@ class LocalModel:
         return f"{slot.target.path.name}{draft}, context of {slot.n_ctx} tokens"
 
     def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
-        """Generate an answer: see Speaker. Raises DuoError."""
+        """Generate an answer: see ChatBackend. Raises DuoError."""
         text = self._engine.apply_chat_template(messages)
         prompt, written = self._tokenize(text), list[int]()
         sampling = self._config.sampling

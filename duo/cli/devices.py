@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from duo.cli.options.devices import DeviceOptions
 from duo.cli.options.engine import EngineOptions
 from duo.cli.options.run import RunOptions
-from duo.cli.remedies import CUDA, RPC, best_backend, build_with
+from duo.cli.problems import CUDA, RPC, best_backend, build_with
 from duo.cli.terminal.console import warn
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError

@@ -11,10 +11,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 
 from duo import __version__
-from duo.cli.remedies import LLAMA, tested_range, version_of
 from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
 from duo.engine.cores import allowed_cores, cpu_quota, split_cores, usable_cores
 from duo.errors import UsageError
@@ -22,6 +22,7 @@ from duo.llama import child
 from duo.llama.build import GPU_BACKENDS, hiding_variables
 from duo.models.storage import cache_dir, config_dir
 
+LLAMA = "llama-cpp-python"
 SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # environment variables that can slow down every decode
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS")
 _LOAD_S = 60  # timeout for loading llama.cpp
@@ -88,6 +89,7 @@ class Installation:
     host: Host
     cores: Cores
     threads: dict[str, int]  # defaults: `alone` without a draft, `target` and `draft` when concurrent
+    load: float  # cores in use by all programs, mean of the last minute
     bandwidth: Bandwidth | None
     build: Build
     hidden: Hidden | None  # looked for only where `build` has no GPU
@@ -109,6 +111,7 @@ def read_installation() -> Installation:
         host=read_host(),
         cores=Cores(os.cpu_count() or 1, len(allowed_cores()), cpu_quota(), n_cores),
         threads={"alone": n_cores, "target": target, "draft": draft},
+        load=os.getloadavg()[0],
         bandwidth=measure_bandwidth(n_cores),
         build=build,
         hidden=_find_hidden(build),
@@ -116,6 +119,20 @@ def read_installation() -> Installation:
         folders={"config": _folder(config_dir), "cache": _folder(cache_dir)},
         environment={name: os.environ[name] for name in _VARIABLES if name in os.environ} | hiding_variables(),
     )  # fmt: skip
+
+
+def version_of(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    return next((found.version for found in distributions(name=package)), None)
+
+
+def tested_range() -> str | None:
+    """The versions of llama-cpp-python that duo requires, such as `>=1.2,<1.3`; None if duo is not installed."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - slow, and only for advice
+
+    wanted = (Requirement(line) for found in distributions(name="duo-llm") for line in found.requires or ())
+    ranges = (sorted(map(str, package.specifier), reverse=True) for package in wanted if package.name == LLAMA)
+    return next((",".join(parts) for parts in ranges), None)
 
 
 def print_build() -> None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the core of `signal`, whose own import takes milliseconds
+import io
+import os
 import sys
+
+TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds, in which Ctrl-C would be a traceback
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def main() -> None:
@@ -14,9 +21,7 @@ def main() -> None:
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else ignored: a job in the background
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    from duo.cli.terminal.streams import open_streams  # noqa: PLC0415 - only now
-
-    open_streams()
+    _open_streams()
     if sys.argv[1:] in ([], ["--version"]):  # quick: the options are neither declared nor parsed
         _show_quickly()
     from duo.cli.app import run  # noqa: PLC0415
@@ -26,21 +31,55 @@ def main() -> None:
 
 def _show_quickly() -> None:
     """Exit after the versions, or the start page; return if the rest of duo is needed."""
-    from contextlib import suppress  # noqa: PLC0415
+    from duo.cli import about  # noqa: PLC0415
 
-    with suppress(OSError):  # which run() explains
-        if sys.argv[1:]:
-            from duo.cli.commands.about import show_versions  # noqa: PLC0415
-
-            show_versions(verbose=False)
-        else:
-            from duo.cli.start import is_needed, show_start  # noqa: PLC0415
-
-            if not is_needed():
-                return
-            show_start()
+    if not sys.argv[1:] and not about.is_start():
+        return
+    try:
+        _ = about.show_versions(verbose=False) if sys.argv[1:] else about.show_start()
         sys.stdout.flush()
-        sys.exit(0)
+    except OSError:  # which run() explains
+        return
+    sys.exit(0)
+
+
+class _Lossy(io.FileIO):
+    """Drops what cannot be written: messages are lost if the disk is full or the reader has left, the text is not."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        size = memoryview(data).nbytes
+        try:
+            return super().write(data) or size
+        except OSError:
+            return size
+
+
+def _open_streams() -> None:
+    """Open what the parent process closed, at os.devnull, and let stderr drop what cannot be written.
+
+    Otherwise the next file that is opened would become standard error, to which C code writes. To write to a stdout
+    that was closed is an error.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        if fd == 1:
+            os.close(fd)
+            os.open(os.devnull, os.O_RDONLY)
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8")
+    if _descriptor() == 2:
+        encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
+        stream = io.BufferedWriter(_Lossy(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(stream, encoding, "backslashreplace", line_buffering=True)
+
+
+def _descriptor() -> int | None:
+    """That of stderr; None if it is no file, as in a test."""
+    try:
+        return 2 if sys.stderr is None else sys.stderr.fileno()
+    except OSError:
+        return None
 
 
 if __name__ == "__main__":

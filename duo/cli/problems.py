@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from duo.cli import remedies
-from duo.cli.installation import SLOWING, Hidden, Installation
-from duo.cli.remedies import CUDA, LLAMA, METAL, VULKAN, best_backend
-from duo.diagnose.host import APPLE, NVIDIA
+import duo
+from duo.cli.installation import LLAMA, SLOWING, Hidden, Installation, tested_range, version_of
+from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Host
 from duo.llama.build import GPU_BACKENDS
+from duo.llama.child import is_frozen
 
+NATIVE = "native"  # all instruction sets of this CPU
+RPC, CUDA, METAL, VULKAN = "RPC", "CUDA", "MTL", "Vulkan"  # backends, as llama.cpp names them
+# The CMake option of each.
+_FLAGS = {
+    RPC: "GGML_RPC", CUDA: "GGML_CUDA", METAL: "GGML_METAL", VULKAN: "GGML_VULKAN", "ROCm": "GGML_HIP",
+    "MUSA": "GGML_MUSA", "SYCL": "GGML_SYCL", "OpenCL": "GGML_OPENCL", "CANN": "GGML_CANN", "BLAS": "GGML_BLAS",
+    NATIVE: "GGML_NATIVE",
+}  # fmt: skip
+# The fastest, or the simplest to build, by vendor.
+_BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
 _MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
+_BUSY = 0.5  # cores in use by other programs, from which a run is slower
 _MIN_MEMORY = 1_000_000_000  # the demo pair needs about half of it
 # The commands that show what the driver of a back end finds.
 _CHECKS = {
@@ -38,7 +52,7 @@ def find_problems(here: Installation) -> list[Problem]:
     missing = list(_build(here))
     # One build with all features, so that no command undoes another.
     features = (feature for feature, _ in missing if feature)
-    command = remedies.build_with(*features, backends=[*here.build.backends, *here.build.gpu_backends])
+    command = build_with(*features, backends=[*here.build.backends, *here.build.gpu_backends])
     found = [replace(problem, command=problem.command or command) for _, problem in missing]
     found += [*_gpu(here), *_environment(here), *_machine(here)]
     return sorted(found, key=lambda problem: problem.advice)
@@ -47,7 +61,7 @@ def find_problems(here: Installation) -> list[Problem]:
 def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
     """What another build of llama.cpp fixes, with the feature that it needs; the command is added later."""
     build, best, number, wanted = here.build, best_backend(here.host), here.versions[LLAMA], here.tested_range
-    if number and wanted and not remedies.is_within(number, wanted):
+    if number and wanted and not is_within(number, wanted):
         what = f"{LLAMA} {number} is installed, but duo was tested with {wanted}: other versions may be incompatible."
         yield None, Problem("version", what)
     if build.failure:
@@ -55,7 +69,7 @@ def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
         return
     if unused := [name for name in here.host.instructions if name not in build.features]:
         what = f"llama.cpp was built without {', '.join(unused)}, which this CPU supports: it is slower than necessary."
-        yield remedies.NATIVE, Problem("instructions", what)
+        yield NATIVE, Problem("instructions", what)
     names, usable = _gpus(here)
     if best and not usable:
         what = f"{names}: llama.cpp was built without a GPU backend, so everything runs on the CPU."
@@ -67,7 +81,7 @@ def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
         yield best, Problem("cuda", what + _needs(best), advice=True)
     if not build.rpc:
         what = "llama.cpp was built without RPC: devices of other machines (--rpc) cannot be used."
-        yield remedies.RPC, Problem("rpc", what, advice=True)
+        yield RPC, Problem("rpc", what, advice=True)
 
 
 def _unloadable(here: Installation, best: str | None) -> tuple[str | None, Problem]:
@@ -137,10 +151,76 @@ def _machine(here: Installation) -> Iterator[Problem]:
     if free is not None and free < _MIN_MEMORY:
         what = f"Only {free / 1e9:.1f} GB of memory are available for models. To list the largest processes:"
         yield Problem("memory", what, "ps -A -o rss,pid,comm | sort -rn | head")
+    if here.load >= _BUSY:
+        what = f"Other programs used {here.load:.1f} cores in the last minute: everything is slower. To list them:"
+        yield Problem("busy", what, "ps -A -o pcpu,pid,comm | sort -rn | head", advice=True)
     for name, folder in here.folders.items():
         if folder.failure:
             what = f"The {name} directory cannot be used: {folder.failure}"
             yield Problem(f"{name}_folder", what, f'export DUO_{name.upper()}="$HOME/duo-{name}"')
     if here.optional["huggingface_hub"] is None:
         what = "huggingface_hub is not installed: -hf and -hfd do not work."
-        yield Problem("hub", what, remedies.install("huggingface_hub>=0.30"), advice=True)
+        yield Problem("hub", what, install("huggingface_hub>=0.30"), advice=True)
+
+
+def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
+    """The command that builds llama-cpp-python with `features` in addition to `backends` (None: those of this build).
+
+    `features` are RPC, NATIVE or GPU back ends. In the environment that the Makefile of a checkout made, it uses make;
+    in an archive, the command is for a clone.
+    """
+    if backends is None:
+        from duo.llama.build import built_gpu_backends  # noqa: PLC0415 - llama.cpp may not be loadable
+        from duo.llama.devices import list_backends  # noqa: PLC0415
+
+        backends = [*list_backends(), *built_gpu_backends()]
+    checkout = _checkout()
+    wanted = dict.fromkeys([*(name for name in backends if name in _FLAGS), *features])
+    # The Makefile adds RPC.
+    flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not ((checkout or is_frozen()) and name == RPC))
+    build = f'CMAKE_ARGS="{flags}" ' if flags else ""
+    if is_frozen():  # nothing in an archive can be rebuilt
+        return f"in a clone of duo: make {build}demo"
+    if checkout:
+        make = f"make -C {shlex.quote(str(checkout))}"
+        return f"{make} clean && {make} {build}demo"
+    # pip's cache of wheels ignores CMAKE_ARGS.
+    fresh = f"--force-reinstall --no-deps --no-cache-dir --no-binary {LLAMA}"
+    wanted_range, number = tested_range(), version_of(LLAMA)
+    version = f"=={number}" if number and is_within(number, wanted_range) else wanted_range or ""
+    return f'{_ensure_pip()}{build}{python()} -m pip install {fresh} "{LLAMA}{version}"'
+
+
+def best_backend(host: Host) -> str | None:
+    """The backend for the GPU of the machine; None without a GPU."""
+    vendors = {gpu.vendor for gpu in host.gpus}
+    return next((backend for vendor, backend in _BACKENDS.items() if vendor in vendors), None)
+
+
+def install(package: str) -> str:
+    """The command that installs a package."""
+    return f"{_ensure_pip()}{python()} -m pip install {shlex.quote(package)}"
+
+
+def python() -> str:
+    """The shell command for this interpreter."""
+    found = shutil.which("python")
+    # Not resolved: in a virtual environment it is a link.
+    return "python" if found and Path(found).absolute() == Path(sys.executable) else shlex.quote(sys.executable)
+
+
+def is_within(number: str, wanted: str | None) -> bool:
+    """Whether version `number` is in a range such as `>=1.2,<1.3`."""
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415
+
+    return SpecifierSet(wanted or "").contains(number, prereleases=True)
+
+
+def _checkout() -> Path | None:
+    """The checkout whose Makefile made this environment, if one did."""
+    folder = Path(duo.__file__).parents[1]
+    return folder if (folder / "Makefile").is_file() and Path(sys.prefix) == folder / ".venv" else None
+
+
+def _ensure_pip() -> str:
+    return "" if importlib.util.find_spec("pip") else f"{python()} -m ensurepip && "

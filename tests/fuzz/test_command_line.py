@@ -136,21 +136,18 @@ def beginnings(duo: Duo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     folder = tmp_path_factory.mktemp("models")
     target, draft = tiny_llama(folder / "target.gguf"), tiny_llama(folder / "draft.gguf", seed=1)
     pair, missing = ["-m", str(target), "-md", str(draft), "-t", "1", "-td", "1"], ["-m", str(folder / "missing.gguf")]
-    trace = str(folder / "trace.json")
     found = {
         "": [*pair, "-p", "the cat", "-n", "4"],
         "check": ["check", *pair, "-p", "the cat", "-n", "4"],
         "tune": ["tune", *missing, "-md", str(draft)],
-        "suggest": ["suggest", *missing],
         "bench": ["bench", *missing, "-md", str(draft), "--peers", "none"],
         "lead": ["lead", *missing, "--port", "0"],
         "back": ["back", *missing],
         "rpc-server": ["rpc-server", "-d", "none"],
         "chat": ["chat"],  # standard input is empty
         "plan": ["plan", "--target-ms", "100", "--draft-ms", "10", "--accept", "0.7"],
-        "trace": ["trace", trace],
     }
-    status, stderr = duo([*found[""], "--trace", trace])
+    status, stderr = duo(found[""])
     assert status == 0, stderr
     assert found.keys() == OPTIONS.keys()
     return found

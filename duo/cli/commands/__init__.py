@@ -6,13 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "about", "back", "bench", "chat", "check", "doctor", "lead", "list_models", "plan", "rpc_server", "run",
+    "back", "bench", "chat", "check", "doctor", "lead", "list_models", "plan", "rpc_server", "run",
     "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from duo.cli.commands import (
-        about,
         back,
         bench,
         chat,

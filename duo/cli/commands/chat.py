@@ -8,10 +8,9 @@ from duo.cli.options.chat import ChatOptions
 from duo.cli.options.prompt import read_argument, read_prompt
 from duo.cli.options.run import RunOptions
 from duo.cli.options.secrets import api_keys
-from duo.cli.speaker import CLEAR, Answer, Speaker
 from duo.cli.terminal.console import say
 from duo.cli.terminal.log import send_log
-from duo.cli.terminal.talk import Printer, Talk, beginning
+from duo.cli.terminal.talk import CLEAR, Answer, ChatBackend, Printer, Talk, beginning
 from duo.cli.terminal.writer import marks_tokens
 from duo.errors import PromptError, UsageError
 from duo.llama import spin_briefly
@@ -70,15 +69,15 @@ def _check_run(options: RunOptions) -> None:
         raise UsageError(f"{name} is for a single text, -cnv for a conversation: use only one")
 
 
-def _talk(speaker: Speaker, options: RunOptions | ChatOptions, first: str | None) -> int:
+def _talk(backend: ChatBackend, options: RunOptions | ChatOptions, first: str | None) -> int:
     """Chat on a terminal, or print the answer to `first`. Returns the exit status."""
     system = options.system_prompt and read_argument(options.system_prompt, "-sys", escape=options.escape)
     printer = Printer(marks=marks_tokens(options.color))
     if _is_interactive():
-        return Talk(speaker, system, printer).run(first)
+        return Talk(backend, system, printer).run(first)
     answer = Answer()
     try:
-        speaker.answer([*beginning(system), {"role": "user", "content": first or ""}], answer, printer.show)
+        backend.answer([*beginning(system), {"role": "user", "content": first or ""}], answer, printer.show)
     except PromptError as error:
         raise PromptError(str(error).removesuffix(CLEAR)) from None
     finally:

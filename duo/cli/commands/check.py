@@ -9,7 +9,6 @@ from duo.cli.load import loaded
 from duo.cli.options.check import CheckOptions
 from duo.cli.options.prompt import read_argument
 from duo.cli.options.sampling import RANDOM_SEED
-from duo.cli.prompts import PROMPTS
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
@@ -23,6 +22,14 @@ from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
 _N_CTX = 2048
+# A story, a program, an explanation, a letter and a list.
+_PROMPTS = (
+    "The old lighthouse keeper had not seen a ship for three weeks. On the first clear morning he",
+    'def median(values):\n    """The middle of the sorted values; the mean of the two middle ones."""\n',
+    "Question: Why does bread rise in the oven, and what happens if it is left there too long?\nAnswer:",
+    "Dear neighbours,\n\nthe bridge over the mill stream will be closed from Monday on, because",
+    "Ten things to do on a rainy Sunday:\n1.",
+)
 
 
 def check(options: CheckOptions) -> int:
@@ -41,7 +48,7 @@ def check(options: CheckOptions) -> int:
     stop = threading.Event()
     with loaded(options) as engine, progress_bar() as show:
         texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
-        prompts = [engine.tokenize(text) for text in texts or PROMPTS]
+        prompts = [engine.tokenize(text) for text in texts or _PROMPTS]
         _reserve(engine, prompts, options.predict)
 
         def interrupt_text() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from duo.bench.texts import loops
 from duo.cli.load import loaded
 from duo.cli.options.prompt import read_argument
 from duo.cli.options.tune import TuneOptions
-from duo.cli.terminal.console import progress_bar, say, with_options
+from duo.cli.terminal.console import columns, progress_bar, say, size_of, with_options
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.run_statistics import Facts, write_json
@@ -40,24 +40,41 @@ from duo.spec.schedule import Schedule
 
 _N_TEXTS = 2
 _LEAST = 0.98  # of the fastest rate: two measurements differ by as much
-_WIDTH = 100  # columns of the table
+_MAX_NAME = 41  # characters, so that the table has at most 100 columns
+_HEADS = ("", "draft", "size", "vocabulary", "ms", "accepted", "schedule", "tokens/s", "gain")
+_LEFT = {1, 3, 6}
 
 Show = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table."""
+    """A line of the table; the fields are those of --json, where `details` are merged into them."""
 
     name: str
-    rate: float  # forecast, tokens/s
+    tokens_per_s: float  # forecast
+    gain: float  # as a multiple of the target alone
     schedule: Schedule = Schedule.OFF
-    path: Path | None = None  # of a draft
-    n_bytes: int | None = None
+    path: str | None = None  # of a draft
+    bytes: int | None = None
     vocabulary: str | None = None
     draft_ms: float | None = None  # for a token of the target's vocabulary
-    accepted: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # more figures, for JSON
+    acceptance: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def cells(self, number: int) -> tuple[str, ...]:
+        """Its line in the table."""
+        return (
+            str(number),
+            shortened(self.name),
+            "" if self.bytes is None else size_of(self.bytes),
+            self.vocabulary or "",
+            "" if self.draft_ms is None else f"{self.draft_ms:.2f}",
+            "" if self.acceptance is None else f"{100 * self.acceptance:.0f} %",
+            self.schedule.value,
+            f"{self.tokens_per_s:.2f}",
+            f"{self.gain:.2f}×",
+        )
 
 
 @dataclass(slots=True)
@@ -125,63 +142,45 @@ def rank(found: Found) -> list[Row]:
     """The rows, the fastest first; of equal ones those that need less."""
     assert found.target is not None
     alone = 1 / found.target.target_s[0]
-    rows = [Row("none", alone)]
+    rows = [Row("none", alone, 1.0)]
     if (lookup := found.lookup) is not None:
         accepted = lookup.n_accepted / lookup.n_verified if lookup.n_verified else None
         counts = {"verified": lookup.n_verified, "accepted": lookup.n_accepted}
-        rows.append(Row("lookup", lookup.rate, accepted=accepted, details=counts))
+        rows.append(Row("lookup", lookup.rate, lookup.rate / alone, acceptance=accepted, details=counts))
     for path, (n_bytes, draft) in found.drafts.items():
-        vocabulary, draft_ms = TRANSLATED if draft.is_translated else SHARED, 1000 * draft.machine.draft_s
-        details: dict[str, Any] = {
+        rate = alone if draft.best is Schedule.OFF else draft.rates[draft.best]
+        details = {
             "draft_ms_concurrent": 1000 * draft.machine.beside_draft_s,
             "target_ms_concurrent": [1000 * seconds for seconds in draft.machine.beside_target_s],
             "tokens_scored": len(draft.scores),
-            "forecast_tokens_per_s": {schedule.value: rate for schedule, rate in draft.rates.items()},
+            "forecast_tokens_per_s": draft.rates,
         }
-        rate = alone if draft.best is Schedule.OFF else draft.rates[draft.best]
-        rows.append(Row(path.name, rate, draft.best, path, n_bytes, vocabulary, draft_ms, draft.acceptance, details))
-    return sorted(rows, key=lambda row: -round(row.rate / alone, 3))
+        vocabulary, ms = TRANSLATED if draft.is_translated else SHARED, 1000 * draft.machine.draft_s
+        kind = (str(path), n_bytes, vocabulary, ms, draft.acceptance, details)
+        rows.append(Row(path.name, rate, rate / alone, draft.best, *kind))
+    return sorted(rows, key=lambda row: -round(row.gain, 3))
+
+
+def shortened(name: str) -> str:
+    """A name that fits the table: its middle is left out."""
+    half = _MAX_NAME // 2
+    return name if len(name) <= _MAX_NAME else f"{name[:half]}…{name[-half:]}"
 
 
 def render(rows: Sequence[Row]) -> list[str]:
     """The table, at most 100 columns wide."""
-    alone = next(row.rate for row in rows if row.name == "none")
-    heads = ("", "draft", "size", "vocabulary", "ms", "accepted", "schedule", "tokens/s", "gain")
-    table = [
-        (
-            str(number),
-            row.name,
-            "" if row.n_bytes is None else f"{row.n_bytes / 1e6:.0f} MB",
-            row.vocabulary or "",
-            "" if row.draft_ms is None else f"{row.draft_ms:.2f}",
-            "" if row.accepted is None else f"{100 * row.accepted:.0f} %",
-            row.schedule.value,
-            f"{row.rate:.2f}",
-            f"{row.rate / alone:.2f}×",
-        )
-        for number, row in enumerate(rows, 1)
-    ]
-    widths = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
-    widths[1] = min(widths[1], _WIDTH - sum(widths) + widths[1] - 2 * (len(widths) - 1))
-    return ["  ".join(_cells(line, widths)).rstrip() for line in (heads, *table)]
-
-
-def _cells(line: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    for i, (text, width) in enumerate(zip(line, widths, strict=True)):
-        half = width // 2
-        cell = text if len(text) <= width else f"{text[:half]}…{text[half + 1 - width :]}"
-        yield cell.ljust(width) if i in (1, 3, 6) else cell.rjust(width)
+    return columns([_HEADS, *(row.cells(number) for number, row in enumerate(rows, 1))], _LEFT)
 
 
 def advise(rows: Sequence[Row], target: str) -> str:
     """The command to use; `target` is the option with the target's name."""
     best = rows[0]
     if best.path is not None:
-        return f"Fastest: duo {target} -md {shlex.quote(str(best.path))}"
+        return f"Fastest: duo {target} -md {shlex.quote(best.path)}"
     reason = "no draft pays" if any(row.path for row in rows) else "without a draft"
     if best.name == "lookup":
         return f"Fastest: duo {target} ({reason}, lookup is on by default)"
-    costs = any(row.name == "lookup" and row.rate < _LEAST * best.rate for row in rows)
+    costs = any(row.name == "lookup" and row.gain < _LEAST * best.gain for row in rows)
     return f"Fastest: duo {target}{' --lookup off' if costs else ''} ({reason})"
 
 
@@ -230,7 +229,7 @@ def _show_one(show: Show, prefix: str, what: str, share: float) -> None:
 
 def _candidates(options: TuneOptions, target: Path, found: Found) -> list[Path]:
     """The files to measure, or to say why they are left out."""
-    given = list(options.names or ())
+    given = [Path(name) for name in options.names or ()]
     _, draft = options.model_names()
     if draft is not None:
         try:
@@ -266,24 +265,9 @@ def _target_option(options: TuneOptions) -> str:
 def _figures(found: Found, rows: Sequence[Row]) -> dict[str, Any]:
     """All figures, as JSON types."""
     assert found.target is not None
-    alone = 1 / found.target.target_s[0]
     return {
         "target_ms": [1000 * seconds for seconds in found.target.target_s],
         "texts": [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in found.target.texts],
-        "ranking": [
-            {
-                "name": row.name,
-                "path": None if row.path is None else str(row.path),
-                "bytes": row.n_bytes,
-                "vocabulary": row.vocabulary,
-                "draft_ms": row.draft_ms,
-                "acceptance": row.accepted,
-                "schedule": row.schedule.value,
-                "tokens_per_s": row.rate,
-                "gain": row.rate / alone,
-                **row.details,
-            }
-            for row in rows
-        ],
+        "ranking": [{k: v for k, v in asdict(row).items() if k != "details"} | row.details for row in rows],
         "skipped": [{"path": path, "reason": reason} for path, reason in found.skipped.items()],
     }

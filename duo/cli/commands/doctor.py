@@ -59,6 +59,7 @@ def _rows(here: Installation) -> Iterator[tuple[str, str]]:
     quota = "no quota" if cores.quota is None else f"a quota of {cores.quota:g}"
     yield "cores", f"{cores.usable} usable; {cores.allowed} of {cores.logical} logical processors allowed, {quota}"
     yield "threads", f"{threads['alone']} for the target alone; {threads['target']} + {threads['draft']} concurrently"
+    yield "load", f"{here.load:.1f} in the last minute"
     yield "memory", f"{_gigabytes(host.memory_total)}, {_gigabytes(host.memory_available)} available"
     yield "bandwidth", _bandwidth(here)
     yield "GPUs", ", ".join(gpu.name for gpu in host.gpus) or "none found"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duo.cli.options.list_models import ListOptions
-from duo.cli.terminal.console import warn
-from duo.cli.terminal.table import columns, size_of
+from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_summary import GgufSummary, NoTextModelError, summarize
 from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size

@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 
 from duo.cli.options.rpc_server import RpcServerOptions
-from duo.cli.remedies import RPC, build_with
+from duo.cli.problems import RPC, build_with
 from duo.cli.terminal.console import say
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from duo import __version__
@@ -13,9 +15,9 @@ from duo.cli.options.prompt import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.options.run import RunOptions
 from duo.cli.terminal import report
 from duo.cli.terminal.comparison import notice, render_comparison
-from duo.cli.terminal.console import progress_bar, say, warn
+from duo.cli.terminal.console import discard_stdout, progress_bar, say, warn
 from duo.cli.terminal.files import blame, check_writable
-from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.interrupts import Interrupt, on_interrupt
 from duo.cli.terminal.live import Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
 from duo.cli.terminal.run_statistics import Facts, RunStatistics
@@ -118,7 +120,7 @@ def _write(
         for stream in started:
             stream.close()
 
-    with on_interrupt(stop) as interrupt:
+    with on_interrupt(stop) as interrupt, _until_hang_up(interrupt):
         show = bar.enter_context(progress_bar()) if len(prompt) > min(options.batch_size, options.ubatch_size) else None
         try:
             with bar, watch, engine.start(prompt, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
@@ -139,6 +141,17 @@ def _write(
     if not has_text:
         _hint(hints.empty_hint(watch.metrics.stop, len(tokens), options.predict))
     return stream, tokens, interrupt.status
+
+
+@contextmanager
+def _until_hang_up(interrupt: Interrupt) -> Iterator[None]:
+    """A terminal that is gone ends the text, not the run: --json is written all the same."""
+    try:
+        yield
+    except OSError:
+        if interrupt.signal != signal.SIGHUP:
+            raise
+        discard_stdout()
 
 
 def _is_compared(options: RunOptions) -> bool:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from duo.cli.terminal.console import say
+from duo.cli.terminal.console import columns, say, size_of
 from duo.cli.terminal.files import blame
-from duo.cli.terminal.table import columns, size_of
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import kept_threads
 from duo.errors import UsageError

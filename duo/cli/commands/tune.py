@@ -50,7 +50,7 @@ class Tuned:
 
 def tune(options: TuneOptions) -> int:
     """Measure a pair, compare drafts, or show or remove what was learned. Returns the exit status. Raises DuoError."""
-    names = [str(name) for name in options.names or ()]
+    names = options.names or []
     if options.lists or options.reset:
         if options.lists and options.reset:
             raise UsageError("--list and --reset: use only one")

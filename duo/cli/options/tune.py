@@ -23,7 +23,7 @@ from duo.cli.options.threads import ThreadOptions
 class TunedOptions:
     """What is measured, or what becomes of the results."""
 
-    names: Annotated[list[Path] | None, typer.Argument(
+    names: Annotated[list[str] | None, typer.Argument(
         metavar="DRAFT|NAME", show_default=False,
         help="Without a draft (-md): drafts to compare besides those in the caches of duo and Hugging Face, files or "
         "all in a folder. With --list or --reset: names of results.")] = None

@@ -1,11 +1,12 @@
-"""Messages and progress bars on stderr."""
+"""Messages and progress bars on stderr, and tables as text."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,11 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     say(f"duo: warning: {text}")
+
+
+def discard_stdout() -> None:
+    """Drop what is still to be written to stdout, so that Python does not fail again at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # Options by the parameter that a message names anywhere: neither words of English nor names of files.
@@ -86,3 +92,20 @@ class ProgressBar:
                 self._progress.remove_task(task)
             self._tasks = {description: self._progress.add_task(description, total=total)}
         self._progress.update(self._tasks[description], completed=done, total=total)
+
+
+def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Lines with `rows` of equal length in aligned columns; those in `left` are aligned at their beginnings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def size_of(n_bytes: int) -> str:
+    """Bytes as people write them."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

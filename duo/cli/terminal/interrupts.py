@@ -76,7 +76,9 @@ def interrupts_raise() -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
-    """Call `stop` after the first SIGINT or SIGTERM inside the block; exit on the second.
+    """Call `stop` after the first SIGINT, SIGTERM or SIGHUP inside the block; exit on the second.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
 
     A signal handler must not wait for a lock, because it may have interrupted the code that holds it. So `stop` runs
     on another thread, woken through a SimpleQueue, whose put() is reentrant.
@@ -96,7 +98,9 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
 
     watcher = threading.Thread(target=watch, name="duo-signals")
     # The handlers are there before and after the watcher, which an exception would leave waiting forever.
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         watcher.start()
         try:

@@ -7,9 +7,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol
 
-from duo.cli.speaker import Answer, Message, Speaker, describe, describe_prompt
 from duo.cli.terminal.console import say, stderr, with_options
 from duo.cli.terminal.writer import TextWriter, coloured, dimmed
 from duo.errors import DeviceError, DuoError
@@ -32,6 +33,66 @@ Enter         send the message
 Alt-Enter     begin a new line (also Ctrl-J)
 Ctrl-C        end the answer, or clear the line
 Up            recall an earlier message"""
+
+
+CLEAR = ": /clear begins a new conversation"  # the end of a message about a full context; has no place in a pipe
+Message = dict[str, str]
+# Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup. None: the text is
+# reasoning, which is not part of the answer.
+Show = Callable[[str, int, Source | None], None]
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer so far."""
+
+    text: str = ""
+    figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, verified, accepted; 0: unknown
+    found_only: bool = False  # whether all its candidates were of the lookup
+    prompt: tuple[int, int] = (0, 0)  # tokens of the conversation, and those of them that were in the KV cache
+    remark: str = ""  # why it is empty or incomplete
+
+
+class ChatBackend(Protocol):
+    """What a chat talks to: a server, or an engine in this process."""
+
+    def greeting(self) -> str:
+        """What it is, in words. Raises DuoError if it cannot be reached."""
+
+    def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
+        """Generate an answer, and add it to `answer`, showing each piece.
+
+        `attempt`: how often the same messages were answered before, for another seed. Raises DuoError. After
+        KeyboardInterrupt, which ends the answer, `answer` has what was shown, and its figures if they are known.
+        """
+
+
+def count_tokens(n: int) -> str:
+    """`n` tokens, in words."""
+    return f"{n} token{'' if n == 1 else 's'}"
+
+
+def limit_remark(n_predict: int) -> str:
+    """That -n ended an answer."""
+    return f"the answer is not complete: -n allows {count_tokens(n_predict)}"
+
+
+def describe(*answers: Answer) -> str:
+    """The statistics of answers, added up; empty if unknown."""
+    n_tokens, seconds, n_verified, n_accepted = map(sum, zip(*(answer.figures for answer in answers), strict=True))
+    of_lookup = "of the lookup " if all(answer.found_only for answer in answers if answer.figures[2]) else ""
+    words = [
+        count_tokens(n_tokens) if n_tokens else "",
+        f"{n_tokens / seconds:.1f} tokens/s" if n_tokens and seconds else "",
+        f"{n_accepted} of {n_verified} candidates {of_lookup}accepted" if n_verified else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def describe_prompt(answer: Answer) -> str:
+    """The tokens that were processed before an answer; empty if unknown."""
+    n_tokens, n_cached = answer.prompt
+    return f"{count_tokens(n_tokens)} of conversation, {n_tokens - n_cached} of them new" if n_tokens else ""
 
 
 def beginning(system: str | None) -> list[Message]:
@@ -83,10 +144,10 @@ class Printer(TextWriter):
 class Talk:
     """A conversation on a terminal."""
 
-    def __init__(self, speaker: Speaker, system: str | None, printer: Printer) -> None:
+    def __init__(self, backend: ChatBackend, system: str | None, printer: Printer) -> None:
         from duo.cli.terminal import chat_input  # noqa: PLC0415 - slow to import
 
-        self._speaker = speaker
+        self._backend = backend
         self._printer = printer
         self._note = printer.note
         self._input = chat_input
@@ -104,7 +165,7 @@ class Talk:
         Meanwhile, Ctrl-C interrupts answers only. Raises DeviceError, and BrokenPipeError if stdout is closed.
         """
         with self._signals(), self._input.no_echo():
-            self._try(lambda: self._note(f"{self._speaker.greeting()}; /help lists the commands"))
+            self._try(lambda: self._note(f"{self._backend.greeting()}; /help lists the commands"))
             if first is not None:
                 self._note(f"> {first}")
                 self._ask(first)
@@ -134,7 +195,7 @@ class Talk:
     def _answer(self, messages: list[Message]) -> None:
         """Print the answer to `messages`. Without one, they are not kept."""
         answer = Answer()
-        finished = self._try(lambda: self._speaker.answer(messages, answer, self._printer.show, self._attempt))
+        finished = self._try(lambda: self._backend.answer(messages, answer, self._printer.show, self._attempt))
         if finished or answer.text:
             self._messages = [*messages, {"role": "assistant", "content": answer.text}]
         self._answers.append(answer)

@@ -64,6 +64,11 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
+    def hang_up(self) -> None:
+        """Close the terminal, as when its window is closed."""
+        os.close(self._master)
+        self._master = os.open(os.devnull, os.O_RDWR)
+
     def read_until(self, text: bytes) -> None:
         """Wait until `text` is on the screen."""
         deadline = time.monotonic() + _PATIENCE_S

@@ -18,7 +18,7 @@ import pytest
 
 from tests.command import ONE_EACH, SLOW_TARGET, Argument, models
 from tests.process.cli.terminal import CTRL_C, Terminal
-from tests.unit.cli.fake_openai import BROKEN, HELD, FakeServer, Reply, end, event, piece, refuses, says
+from tests.unit.cli.fake_openai import BROKEN, HELD, FakeServer, Reply, end, piece, refuses, says
 
 PROMPT = b"\x1b[?2004h"  # the input line is ready: bracketed paste is on
 NO_PROMPT = b"\x1b[?2004l"  # it has ended
@@ -181,21 +181,6 @@ def test_control_sequences_of_a_server_and_figures() -> None:
         talk.leave()
 
 
-def test_reasoning_is_dimmed_and_not_sent_back() -> None:
-    thought = event({"choices": [{"index": 0, "delta": {"reasoning_content": "Hm\x1b[2J"}}]})
-    replies = (Reply(thought * 2 + piece("Yes.") + end()), Reply(thought + end()), says("ok"))
-    with FakeServer(*replies) as server, Talk(server.url) as talk:
-        talk.wait_for(PROMPT)
-        shown = talk.say(b"a").replace(b"\x1b[2m", b"<").replace(b"\x1b[0m", b">")
-        assert b"<[Start thinking]\n><Hm[2J><Hm[2J><\n[End thinking]\n\n>Yes.\n" in shown
-        shown = talk.say(b"b")
-        assert b"Hm[2J" in shown
-        assert b"the answer is empty" in shown
-        assert b"thinking" not in talk.say(b"c")
-        talk.leave()
-    assert server.conversations[1] == [("user", "a"), ("assistant", "Yes."), ("user", "b")]
-
-
 def test_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "new" / "config")}
     for keys in (b"one\ntwo", UP + UP):
@@ -207,19 +192,6 @@ def test_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
     (file,) = (tmp_path / "new" / "config").iterdir()
     assert file.name == "chat_history"
     assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_redirected_text_is_plain_and_a_history_that_cannot_be_kept_is_ignored(tmp_path: Path) -> None:
-    file = tmp_path / "text"
-    redirect = f"import os; os.dup2(os.open({str(file)!r}, os.O_WRONLY | os.O_CREAT), 1)\n"
-    replies = (Reply(piece("a\x1b[1mb", duo={"sources": [["draft", 1]]}) + end()), says("c"))
-    env = {"DUO_CONFIG": "/dev/null/config"}
-    with FakeServer(*replies) as server, Talk(server.url, before=redirect, env=env) as talk:
-        talk.wait_for(PROMPT)
-        talk.say(b"hi")
-        talk.say(b"hi")
-        talk.leave()
-    assert file.read_bytes() == b"a\x1b[1mb\nc\n"
 
 
 def test_an_answer_is_generated_again() -> None:
@@ -255,41 +227,6 @@ def test_what_is_typed_during_an_answer_is_in_the_next_input_line_and_not_sent()
         talk.type(b"/bye" + ENTER)
         assert talk.finish() == 0
     assert server.conversations[1][-1] == ("user", "next\nline!")
-
-
-@pytest.mark.parametrize("last", [b"\x1b", b"\x1b" + ENTER, b"\x1b\x1b"])
-def test_an_escape_typed_during_an_answer_does_not_change_the_next_key(last: bytes) -> None:
-    gate = threading.Event()
-    replies = (Reply(piece("so far"), rest=(gate, end())), Reply(piece("then"), rest=(gate, end())), says("ok"))
-    with FakeServer(*replies) as server, Talk(server.url) as talk:
-        talk.wait_for(PROMPT)
-        talk.type(b"a" + ENTER)
-        talk.wait_for(b"so far")
-        talk.type_ahead(b"abc" + last)
-        gate.set()
-        assert b"typed meanwhile" in talk.wait_for(PROMPT)
-        talk.wait_for(b"abc")
-        assert b"typed meanwhile" not in talk.say(b"def")
-        talk.leave()
-    assert server.conversations[1][-1] == ("user", "abcdef")
-
-
-def test_what_was_typed_stays_if_the_answer_is_stopped_and_ctrl_d_ends_the_chat_after_it() -> None:
-    gate = threading.Event()
-    replies = (Reply(piece("so far"), ending=HELD), Reply(piece("well"), rest=(gate, end())))
-    with FakeServer(*replies) as server, Talk(server.url, before=AS_A_SHELL) as talk:
-        talk.wait_for(PROMPT)
-        talk.type(b"a" + ENTER)
-        talk.wait_for(b"so far")
-        talk.type_ahead(b"b")
-        talk.type(CTRL_C)
-        assert b"stopped" in talk.wait_for(PROMPT)
-        talk.type(ENTER)
-        talk.wait_for(b"well")
-        talk.type_ahead(CTRL_D)
-        gate.set()
-        assert talk.finish() == 0
-    assert server.conversations[1][-1] == ("user", "b")
 
 
 @pytest.mark.parametrize("during", ["input", "answer"])

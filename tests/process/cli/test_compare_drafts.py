@@ -50,13 +50,3 @@ def test_ctrl_c_leaves_a_table_of_what_was_measured(tiny: Path, tmp_path: Path) 
     assert b"duo: interrupted: the table has what was measured" in terminal.shown
     names = {row["name"] for row in json.loads(report.read_text())["ranking"]}
     assert names == {"first.gguf", "lookup", "none"}
-
-
-def test_ctrl_c_while_the_target_is_measured(tiny: Path) -> None:
-    texts = ["-n", "400", *["-p", "the cat"] * 20]  # they would take more than a minute
-    with Terminal("tune", "-m", tiny, "-t", "1", *texts, before=SLOW, stderr_too=True, size=(120, 24)) as terminal:
-        terminal.read_until(b"at once")
-        terminal.type(CTRL_C)
-        assert terminal.finish() == 130
-    assert b"duo: interrupted\n" in terminal.shown
-    assert b"Fastest" not in terminal.shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,6 @@ def test_chat_templates(demo_pair: tuple[Path, Path]) -> None:
     assert prompt("--chat", *system, "--no-escape") == TEMPLATE.format(r"Be\nbrief.", "Hi")
 
 
-def test_special_tokens_in_a_prompt_are_parsed(demo_pair: tuple[Path, Path]) -> None:
-    options = ("-m", demo_pair[0], "--exact", "-t", "1", "-n", "8")
-    chat = duo(*options, "--chat", "-sys", "Be brief.", "-p", "What is 2+2?")
-    written = duo(*options, "-p", TEMPLATE.format("Be brief.", "What is 2+2?"))
-    assert chat.text == written.text != ""
-    assert chat.n_prompt == written.n_prompt < len(TEMPLATE) / 2
-
-
 @pytest.mark.parametrize("drafted", [True, False])
 def test_the_end_of_the_text(demo_pair: tuple[Path, Path], drafted: bool) -> None:
     target, draft = demo_pair
@@ -46,22 +37,6 @@ def test_the_end_of_the_text(demo_pair: tuple[Path, Path], drafted: bool) -> Non
     assert (on.stopped, on.n_tokens) == ("token limit", 24)
     assert on.text.startswith(run.text)
     assert len(on.text) > len(run.text)
-
-
-def test_json_of_a_schema_parses(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 99}},
-        "required": ["name", "age"],
-    }
-    file = tmp_path / "schema.json"
-    file.write_text(json.dumps(schema))
-    options = ("-p", "A person: ", "-n", "120", *ONE_EACH, "--temp", "0.9", "-s", "1", "--exact")
-    run = duo(*models(*demo_pair), *options, "-jf", file)
-    found = json.loads(run.text)
-    assert set(found) == {"name", "age"}
-    assert isinstance(found["age"], int)
-    assert duo("-m", demo_pair[0], *options, "-j", json.dumps(schema)).text == run.text
 
 
 def test_a_draft_with_another_kind_of_vocabulary(tiny: Path, demo_pair: tuple[Path, Path]) -> None:

@@ -27,27 +27,6 @@ def test_a_file_without_an_end(option: str, most: int) -> None:
     assert_refused(run, f"/dev/zero: it has more than {most} MiB, the most that is read")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("lead", "-m", "missing.gguf", "--api-key-file", "/dev/zero"),
-        ("lead", "-m", "missing.gguf", "--back-token-file", "/dev/zero"),
-        ("back", "-m", "missing.gguf", "--token-file", "/dev/zero"),
-        ("chat", "--api-key-file", "/dev/zero"),
-        ("plan", "--table", "/dev/zero", "--draft-ms", "1", "--accept", "0.5"),
-        ("plan", "--json", "/dev/zero"),
-    ],
-)
-def test_an_option_file_without_an_end(arguments: tuple[str, ...]) -> None:
-    assert_refused(duo(*arguments), "/dev/zero: it has more than", status=2)
-
-
-def test_other_files_without_an_end() -> None:
-    assert_refused(duo("trace", "/dev/zero"), "/dev/zero: it has more than 512 MiB")
-    assert_refused(duo("bench", "-m", "missing.gguf", "--prompts", "/dev/zero"), "/dev/zero: it has more than 64 MiB")
-    assert_refused(duo("-m", "/dev/zero", "-p", "x"), "/dev/zero: not a regular file")
-
-
 @pytest.mark.parametrize("arguments", [("-m", "missing.gguf", "-f", "-"), ("chat",)])
 def test_standard_input_without_an_end(arguments: tuple[str, ...]) -> None:
     run = shell('cat /dev/zero | "$@"', *arguments)

@@ -16,7 +16,6 @@ import pytest
 
 from tests.command import ONE_EACH, Argument, command, duo, models
 from tests.process.cli.screen import Screen, needs_tmux
-from tests.process.cli.terminal import Terminal
 
 WORDS = (
     "the",
@@ -153,35 +152,8 @@ def test_it_is_shown_while_the_text_is_written_and_gone_after_ctrl_c(demo_pair: 
         assert "│" not in screen.shown()
 
 
-@needs_tmux
-def test_it_is_shown_after_the_window_has_changed(demo_pair: tuple[Path, Path]) -> None:
-    with Screen(command(*models(*demo_pair), *ENDLESS), 70, 14) as screen:
-        assert _has_status(screen, n_looks=2000)
-        screen.resize(40, 10)  # the terminal may leave rows of the old status above
-        assert _has_status(screen, n_looks=2000)
-        screen.type("C-c")
-        assert screen.finish() == 130
-
-
 def test_where_there_is_no_terminal_it_says_so_once(tiny: Path) -> None:
     arguments = ("-m", tiny, "-p", "the cat", "-n", "8", "-t", "1")
     plain, live = duo(*arguments), duo(*arguments, "--live")
     assert live.stdout == plain.stdout
     assert live.warnings == ["duo: warning: --live needs a terminal on stdout, and not TERM=dumb"]
-
-
-def test_a_terminal_that_can_do_nothing_gets_the_text_alone(tiny: Path) -> None:
-    arguments = ("-m", tiny, "-p", "the cat", "-n", "8", "-t", "1")
-    shown = []
-    for more in ((), ("--live",)):
-        with Terminal(*arguments, *more, env={"TERM": "dumb"}) as terminal:
-            assert terminal.finish() == 0
-            assert ("--live needs a terminal" in terminal.stderr) == bool(more)
-        shown.append(terminal.shown)
-    assert shown[0] == shown[1]
-
-
-def test_the_cursor_is_shown_at_the_end(demo_pair: tuple[Path, Path]) -> None:
-    with Terminal(*models(*demo_pair), *PARIS, "--live", env={"COLUMNS": "80"}, size=(80, 24)) as terminal:
-        assert terminal.finish() == 0
-    assert terminal.shown.rindex(b"\x1b[?25h") > terminal.shown.rindex(b"\x1b[?25l")

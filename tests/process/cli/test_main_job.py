@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import pytest
 
 from tests.command import ONE_EACH, SLOW_TARGET, models
 from tests.serving import Served
-from tests.unit.cli import runner
 from tests.unit.cli.reference import greedy_text
 
 PROMPT = "Emoji: 🍎🍊🍋🍌🍉🍇🍓🍎🍊🍋🍌🍉🍇🍓🍎🍊"
@@ -75,13 +73,3 @@ def test_the_statistics(job: Job, demo_pair: tuple[Path, Path]) -> None:
     assert f"{draft['drafted']} drafted, {draft['verified']} verified, {draft['accepted']} accepted" in job.stderr
     assert f"{100 * policy['acceptance']:.1f} % accepted, λ = {policy['rate']:.1f} tokens/s" in job.stderr
     assert job.stderr.splitlines()[-1] == f"tokens: {N} tps: {generation['tokens_per_s']:.3f}"
-
-
-def test_the_trace_agrees_with_the_statistics(job: Job) -> None:
-    generation, draft = job.report["generation"], job.report["draft"]
-    run = runner.duo("trace", job.trace)
-    assert (run.status, run.stderr) == (0, "")
-    assert int(re.findall(r"decode +(\d+)", run.text)[0]) == generation["decodes"]
-    assert f"accepted  {100 * draft['accept_rate']:.1f} % of {draft['verified']} verified tokens" in run.text
-    assert re.search(rf"^tokens +{N - 1}\b.*\({N - 1} async\)$", run.text, re.MULTILINE)
-    assert re.findall(r"^(target|draft) ", run.text, re.MULTILINE) == ["target", "draft"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duo.llama.library import supports_rpc
-from tests.command import SLOW_TARGET, Argument, assert_refused, duo, gated_target, models
+from tests.command import SLOW_TARGET, Argument, duo, gated_target, models
 from tests.relay import Relay
 from tests.serving import LeadProcess, RpcServer, Served, free_port
 from tests.unit.cli import runner
@@ -73,16 +73,6 @@ def test_the_text_is_the_same_wherever_the_models_are(
     for server in servers:
         if server in where.format(*servers) and "--rpcd none" in where:
             assert f"[{server}] model buffer size" in run.stderr
-
-
-def test_devices_that_a_server_does_not_have(kin: dict[str, Path], servers: list[str]) -> None:
-    for options, why in (
-        ("-dev GPU99", "GPU99"),
-        ("-ts " + ",".join(["1"] * 99), "99 "),
-        ("-sm none -mg 5", "device 5"),
-    ):
-        run = duo("-m", kin["gemma"], *TEXT, "--rpc", servers[0], "-ngl", "99", *options.split())
-        assert_refused(run, why, status=2)
 
 
 # Servers that fail
@@ -173,25 +163,6 @@ def test_the_drafts_process_ends_with_the_process_that_started_it(pair: list[Arg
         run.send(signal.SIGKILL)
         # Its connection is the one that is still open.
         server.wait_for("Client connection closed", n=n_closed + 1)
-
-
-def test_a_run_that_was_suspended_longer_than_the_timeout_continues(kin: dict[str, Path], plain: bytes) -> None:
-    with (
-        RpcServer() as server,
-        Served(
-            "-m", kin["gemma"], *TEXT, "-ngl", "99", "--rpc", server.name, *IMPATIENT, before=SLOW_TARGET + TELL
-        ) as run,
-    ):
-        run.wait_for("decoding", n=8)
-        server.send_all(signal.SIGSTOP)
-        _outage(0.5)  # the run waits for an answer
-        run.send(signal.SIGSTOP)
-        _outage(2.5)
-        run.send(signal.SIGCONT)
-        _outage(0.5)  # the run checks how long it has waited
-        server.send_all(signal.SIGCONT)
-        assert run.finish() == 0
-    assert run.stdout == plain
 
 
 def _outage(seconds: float) -> None:

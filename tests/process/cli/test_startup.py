@@ -44,6 +44,13 @@ done
 """
 
 
+def test_little_is_imported_before_ctrl_c_ends_the_process_quietly() -> None:
+    """Until main() is called, Python answers it with a traceback."""
+    code = "import sys; before = set(sys.modules); import duo.cli.main; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"__future__", "_signal", "duo", "duo.cli", "duo.cli.main"}
+
+
 def test_help_usage_errors_and_completion_do_not_import_llama_cpp() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS], env=environment(), capture_output=True, text=True, check=True, timeout=300
@@ -102,7 +109,7 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.parametrize(
     "name",
     [
-        "duo.cli.terminal.streams", "duo.cli.app", "typer", "duo.cli.options.run", "pydantic", "duo.cli.commands.run",
+        "duo.cli.app", "typer", "duo.cli.options.run", "pydantic", "duo.cli.commands.run",
         "numpy", "llama_cpp", "duo.engine.engine", "rich.console",
     ],
 )  # fmt: skip

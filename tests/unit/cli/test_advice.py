@@ -8,7 +8,7 @@ import re
 import pytest
 
 from duo.cli.commands.plan import render
-from duo.cli.commands.tune import Tuned, advise, choose, describe
+from duo.cli.commands.tune import Tuned, advise, choose
 from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import Measurements
 from duo.diagnose.target_meter import SIZES
@@ -77,13 +77,6 @@ def test_a_slow_draft_and_a_bad_one_are_advised_against(draft_s: float, share: f
     assert "--schedule off" in options
 
 
-@pytest.mark.parametrize("share", [0.98, 1.0])
-def test_a_draft_that_is_nearly_always_right_is_advised(share: float) -> None:
-    """It is verified in batches of the largest size, which was measured too."""
-    _, options, _ = advice(measured(draft_s=0.0001, share=share))
-    assert "--schedule off" not in options
-
-
 def test_a_later_run_begins_with_everything_that_was_measured() -> None:
     found = measured()
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
@@ -98,24 +91,6 @@ def test_a_later_run_begins_with_everything_that_was_measured() -> None:
     assert policy.rates() == pytest.approx(tuned.prospects.rates, rel=0.001), "as the advice says"
     policy.learn_step(1, StepCost(0, 0.1, 0.1))
     assert policy.schedule is Schedule.ASYNC
-
-
-def test_only_sizes_that_were_measured_are_kept() -> None:
-    found = measured()
-    found.target = {key: seconds for key, seconds in found.target.items() if key[1] in (1, 4)}
-    found.concurrent = {split: ({1: 0.11}, 0.006) for split in found.concurrent}
-    state = choose(found).policy.state()["costs"]["0"]
-    assert [list(costs["target_s"]) for costs in state] == [["1", "4"], ["1"]]
-
-
-def test_what_is_assumed_is_said() -> None:
-    found = measured()
-    assert not any("assumed" in line for line in describe(found))
-    assert [line.split()[-2:] for line in describe(found) if line.startswith("draft on 2 threads")] == [
-        ["5.00", "7.50"]
-    ]
-    found.pair = {}
-    assert describe(found)[-1] == "assumed: the draft's time for two tokens"
 
 
 @pytest.mark.parametrize(("draft_s", "pays"), [(0.05, True), (0.09, False)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +65,6 @@ def test_a_context_larger_than_the_memory(tiny: Path, n_ctx: int) -> None:
     refused(tiny, f"a context of {n_ctx} tokens needs", "GiB are available", "-c", more=("-c", str(n_ctx)))
 
 
-def test_a_batch_larger_than_the_memory(tiny: Path) -> None:
-    more = ("-c", "10000000", "-b", "65536", "-ub", "65536")  # the mask of a batch is larger than the cache
-    refused(tiny, "a context of 10000000 tokens needs 12", "use a smaller -c or -ub", more=more)
-
-
-def test_the_log_of_a_failed_load_goes_to_the_file_alone(tiny: Path, tmp_path: Path) -> None:
-    broken, log = tmp_path / "broken.gguf", tmp_path / "llama.log"
-    broken.write_bytes(tiny.read_bytes()[:2000])
-    refused(broken, "truncated", more=("--log-file", str(log)))
-    assert "gguf" in log.read_text()
-
-
 def test_split_models(tiny: Path, tmp_path: Path) -> None:
     first = tiny_llama(tmp_path / "split.gguf", max_tensors=4)
     second, third = (first.with_name(f"split-0000{i}-of-00003.gguf") for i in (2, 3))
@@ -104,11 +91,3 @@ def test_a_draft_with_another_vocabulary(tiny: Path, tmp_path: Path, draft: dict
     assert (drafted.status, drafted.stdout) == (0, plain.stdout)
     assert f"draft.gguf drafts for tiny.gguf through the text: {said}" in drafted.stderr
     assert "; vocabulary translated, " in drafted.stderr
-
-
-@pytest.mark.parametrize("order", [list, lambda pair: list(reversed(pair))], ids=["draft", "target"])
-def test_a_padded_vocabulary_fits(tiny: Path, tmp_path: Path, order: Callable[[list[Path]], list[Path]]) -> None:
-    target, draft = order([tiny, tiny_llama(tmp_path / "padded.gguf", padding=128)])
-    text = ("-p", "the cat", "-n", "32", "--ignore-eos", "--exact", *ONE_EACH)
-    plain, drafted = duo("-m", target, *text), duo(*models(target, draft), *text)
-    assert (drafted.status, drafted.n_tokens, drafted.stdout) == (0, 32, plain.stdout)

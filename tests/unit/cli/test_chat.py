@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from duo.cli import chat_client
-from duo.cli.chat_client import Server, ServerError, _Reading
+from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
 from duo.cli.options.chat import ChatOptions
-from duo.cli.speaker import Answer, describe
+from duo.cli.terminal.talk import Answer
 from duo.spec.types import Source
 from tests.command import Argument, assert_refused, command, environment
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says
@@ -45,18 +45,6 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
         }
     ]
     assert "authorization" not in server.requests[-1].headers
-
-
-def test_options_are_sent_as_given() -> None:
-    options = ("-n", "5", "--temp", "0", "-s", "7", "--model", "other", "-sys", "Be brief.", "--api-key", "k3y")
-    with FakeServer(says("ok")) as server:
-        assert duo("chat", f"{server.url}/v1/", *options, stdin=b"hi").text == "ok"
-    (request,) = server.requests
-    assert request.path == "/v1/chat/completions"
-    assert request.headers["authorization"] == "Bearer k3y"
-    assert server.conversations == [[("system", "Be brief."), ("user", "hi")]]
-    sent = {name: request.body[name] for name in ("model", "max_tokens", "temperature", "seed")}
-    assert sent == {"model": "other", "max_tokens": 5, "temperature": 0, "seed": 7}
 
 
 def test_sources_of_the_key(tmp_path: Path) -> None:
@@ -109,13 +97,6 @@ def test_marks_in_a_pipe_only_where_asked_for() -> None:
     assert [body.get("duo") for body in server.questions] == [None, True, True, None]
     assert [body["model"] for body in server.questions] == ["first", "first", "other", "other"]
     assert len(server.requests) == 4 + 3, "the models are asked for once, and not where they do not matter"
-
-
-@pytest.mark.parametrize("models", [MODELS, refuses(404, "no such thing"), refuses(500, "no"), Reply(b"<html>")])
-def test_only_a_lead_is_asked_for_the_sources_of_its_text(models: Reply) -> None:
-    with FakeServer(says("ok"), models=models) as server:
-        assert duo("chat", server.url, "--color", "always", "-m", "other", stdin=b"hi").text == "ok"
-    assert ["duo" in body for body in server.questions] == [False]
 
 
 def thinks(text: str) -> bytes:
@@ -217,11 +198,6 @@ SERVER = "http://127.0.0.1:1"
 )
 def test_options_that_are_refused(arguments: tuple[str, ...], words: str) -> None:
     assert_refused(duo("chat", *arguments, stdin=b"hi", env=NO_KEYS), words, status=2)
-
-
-@pytest.mark.parametrize("option", ["--live", "--json=x", "--trace=x", "--display-prompt"])
-def test_options_of_a_single_text_are_refused_in_a_conversation(option: str) -> None:
-    assert_refused(duo("-m", "main.gguf", "-cnv", option), "is for a single text", status=2)
 
 
 def test_a_conversation_of_a_run_needs_a_model() -> None:
@@ -327,28 +303,6 @@ def test_an_answer_that_is_empty_or_incomplete_says_why(reply: Reply, remark: st
     assert run.stderr.startswith(f"duo: {remark}") if remark else not run.stderr
 
 
-@pytest.mark.parametrize(
-    ("limit", "usage", "remark"),
-    [
-        (10, {}, "the answer is not complete: -n allows 10 tokens"),
-        (1, {"usage": {"completion_tokens": 1}}, "the answer is not complete: -n allows 1 token"),
-        (10, {"usage": {"completion_tokens": 9}}, "the server's limit of tokens or of the context is reached"),
-        (-1, {}, "the server's limit of tokens or of the context is reached"),
-    ],
-)
-def test_the_limit_that_the_user_has_set_is_named(limit: int, usage: dict[str, Any], remark: str) -> None:
-    with FakeServer(Reply(piece("a") + event({"choices": [], **usage}) + end("length"))) as server:
-        run = duo("chat", server.url, "-n", str(limit), stdin=b"hi", env=NO_KEYS)
-    assert (run.status, run.stderr) == (0, f"duo: {remark}\n")
-
-
-def test_a_host_with_a_port_is_an_address() -> None:
-    with FakeServer(says("ok")) as server:
-        for url in (f"127.0.0.1:{server.url.rpartition(':')[2]}", f"localhost:{server.url.rpartition(':')[2]}/v1/"):
-            assert Server(url, key=None, model=None, settings={}).name == "http://" + url.removesuffix("/v1/")
-        assert duo("chat", server.url.removeprefix("http://"), stdin=b"hi", env=NO_KEYS).text == "ok"
-
-
 @pytest.mark.parametrize(("reply", "text"), [("a", "a\n"), ("a\n", "a\n"), ("", "")])
 def test_a_message_begins_a_new_line_after_the_text_in_the_same_file(tmp_path: Path, reply: str, text: str) -> None:
     both = tmp_path / "both"
@@ -365,25 +319,3 @@ def test_another_attempt_has_another_seed_if_one_is_given() -> None:
             client = Server(server.url, key=None, model=None, settings=settings)
             client.answer([], Answer(), lambda *_: None, attempt=2)
     assert [body.get("seed") for body in server.questions] == [9, -1, None]
-
-
-def test_events_in_every_form_of_the_standard() -> None:
-    stream = (
-        "\ufeff: a comment\r\n\r\nid: 1\nretry: 3\n\nevent: x\ndata\n\n"
-        'data: {"choices": [{"delta":\rdata:{"content": "a\u2028é"}}]}\r\n\r\n'
-    ).encode() + end()
-    answer = Answer()
-    with FakeServer(Reply(stream, kind="text/event-stream; charset=latin-1")) as server:
-        assert ask(server, answer) == [("a\u2028é", 0, Source.DRAFT)]
-    assert answer.text == "a\u2028é"
-
-
-def test_the_rate_without_timings_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Answer()
-    reading = _Reading(answer, lambda *_: None)
-    for now in (10.0, 10.5, 11.0):
-        monkeypatch.setattr("time.monotonic", lambda now=now: now)
-        reading.take({"choices": [{"delta": {"content": "x"}}]})
-    reading.take({"choices": [], "usage": {"completion_tokens": 5}})
-    assert answer.figures == (5, 1.25, 0, 0)
-    assert describe(answer) == "5 tokens, 4.0 tokens/s"

@@ -11,13 +11,13 @@ import pytest
 
 import duo
 from duo.cli.chat_model import LocalModel
-from duo.cli.speaker import Answer, Message, describe, describe_prompt
+from duo.cli.terminal.talk import Answer, Message, describe, describe_prompt
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
 from duo.errors import PromptError
 from duo.spec.types import Source
 from tests.command import assert_refused
-from tests.gguf_files import N_CTX_TRAIN, tiny_llama
+from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo as run
 
 TEMPLATE = (
@@ -91,17 +91,6 @@ def test_another_conversation_and_an_answer_without_its_stop_string_are_tokenize
         assert again.prompt[0] == len(engine.tokenize(engine.apply_chat_template(more)))
 
 
-def test_the_contexts_are_made_once_and_as_large_as_the_model_allows(chatty: Path) -> None:
-    with duo.load(chatty, n_threads=1, profile=False) as engine:
-        model = LocalModel(engine, limited(4))
-        assert model.greeting() == f"chatty.gguf, context of {N_CTX_TRAIN} tokens"
-        context = engine.slot.target_context
-        assert context is not None
-        for content in ("the", "the cat " * 8):
-            asked(model, [turn("user", content)])
-            assert engine.slot.target_context is context
-
-
 def test_a_full_context_is_said_and_another_conversation_fits(engine: Engine) -> None:
     model = LocalModel(engine, limited(-1))
     answer, _ = asked(model, [turn("user", "the cat")])
@@ -151,18 +140,6 @@ def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
     assert not any(inside)
     assert asked(model, [turn("user", "the dog")])[0].figures[0] == 3
     assert engine.n_texts == 0
-
-
-def test_candidates_of_the_lookup_are_not_those_of_a_draft(engine: Engine) -> None:
-    model = LocalModel(engine, limited(60))
-    answer, _ = asked(model, [turn("user", "the cat sat")])
-    answer.figures, found_only = (10, 1.0, 2, 2), answer.found_only
-    assert found_only
-    assert describe(answer).endswith("2 of 2 candidates of the lookup accepted")
-    drafted = Answer(figures=(1, 0.0, 3, 1))
-    assert describe(drafted) == "1 token, 1 of 3 candidates accepted"
-    assert describe(answer, drafted).endswith("3 of 5 candidates accepted")
-    assert describe_prompt(Answer(prompt=(1, 0))) == "1 token of conversation, 1 of them new"
 
 
 def test_another_attempt_is_another_answer_above_temperature_0(engine: Engine) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,8 @@ from typing import Any
 
 import pytest
 
-from duo.cli.commands import compare_drafts as command
-from duo.cli.commands.compare_drafts import Row, advise, render
 from duo.diagnose.measure import Meter
 from duo.diagnose.target_meter import SIZES, TargetMeter
-from duo.errors import ModelError
-from duo.spec.schedule import Schedule
 from tests.command import Argument, Run, assert_refused
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
@@ -176,37 +171,6 @@ def test_a_text_that_repeats_itself_is_said(run: Callable[..., Run], monkeypatch
     assert float(rows["lookup"][-2]) > 20
 
 
-def test_ctrl_c_leaves_what_was_measured(
-    run: Callable[..., Run], tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured: list[int] = []
-    draft_time = Meter.draft_time
-
-    def interrupted(self: Meter, n_threads: int, n_tokens: int = 1) -> float:
-        measured.append(n_tokens)
-        if measured.count(1) > 1:
-            self._stop.set()
-            self._check()
-        return draft_time(self, n_threads, n_tokens)
-
-    monkeypatch.setattr(Meter, "draft_time", interrupted)
-    second = tiny_llama(tmp_path / "second.gguf")
-    found = run(tiny, second)
-    assert found.stderr == "duo: interrupted: the table has what was measured\n"
-    assert table(found.text).keys() == {"tiny.gguf", "lookup", "none"}
-
-
-def test_ctrl_c_while_a_draft_is_loaded(run: Callable[..., Run], tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(path: Path, options: object, show: object, stop: threading.Event) -> None:
-        stop.set()
-        raise ModelError("loading tiny.gguf: stopped")
-
-    monkeypatch.setattr(command, "_loaded_draft", load)
-    found = run(tiny)
-    assert found.stderr == "duo: interrupted: the table has what was measured\n"
-    assert table(found.text).keys() == {"lookup", "none"}
-
-
 def test_usage(run: Callable[..., Run], tmp_path: Path, recurrent: Path) -> None:
     assert_refused(run(model=tmp_path / "missing.gguf"), "missing.gguf: no such file")
     assert_refused(run(model=recurrent), "cannot roll back its cache, so nothing can be drafted for it")
@@ -216,36 +180,6 @@ def test_usage(run: Callable[..., Run], tmp_path: Path, recurrent: Path) -> None
 
 
 # The table
-
-
-def row(name: str, rate: float, schedule: Schedule = Schedule.SYNC) -> Row:
-    return Row(name, rate, schedule, Path("/models") / name, 10**11, "translated", 1234.5, 0.5)
-
-
-NONE = Row("none", 10.0)
-
-
-def test_the_table_fits_100_columns() -> None:
-    name = f"{'long' * 20}-Q4_K_M.gguf"
-    lines = render([row(name, 12345.678), row("short.gguf", 11.0), NONE])
-    assert max(map(len, lines)) <= 100
-    assert name[:10] in lines[1]
-    assert "…" in lines[1]
-    assert "Q4_K_M.gguf" in lines[1]
-    assert len({line.index("MB") for line in lines[1:3]}) == 1, "in columns"
-    assert max(map(len, render([row("short.gguf", 11.0), NONE]))) < 90
-
-
-def test_the_command_is_for_the_first_row() -> None:
-    lookup = Row("lookup", 11.0)
-    assert advise([row("a b.gguf", 20.0), lookup, NONE], "-m t.gguf") == (
-        "Fastest: duo -m t.gguf -md '/models/a b.gguf'"
-    )
-    assert advise([lookup, NONE, row("a", 10.0, Schedule.OFF)], "-hf u/r") == (
-        "Fastest: duo -hf u/r (no draft pays, lookup is on by default)"
-    )
-    assert advise([NONE, row("a", 10.0, Schedule.OFF)], "-m t") == "Fastest: duo -m t (no draft pays)"
-    assert advise([NONE], "-m t") == "Fastest: duo -m t (without a draft)"
 
 
 def test_a_draft_of_the_family_is_named_where_none_pays(

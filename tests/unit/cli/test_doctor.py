@@ -1,4 +1,4 @@
-"""`duo doctor`: the problems that it finds in a description of an installation, and their remedies."""
+"""`duo doctor`: the problems that it finds in a description of an installation, and their problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from duo.cli import remedies
+from duo.cli import problems
 from duo.cli.commands.doctor import is_wrong, render, to_json
 from duo.cli.installation import Build, Cores, DeviceFacts, Folder, Hidden, Installation
 from duo.cli.problems import find_problems
@@ -30,6 +30,7 @@ HEALTHY = Installation(
     host=Host("Linux", "x86_64", "6.1", "Some CPU", ("AVX", "AVX2"), (), 16 * 10**9, 8 * 10**9),
     cores=Cores(8, 8, None, 4),
     threads={"alone": 4, "target": 3, "draft": 1},
+    load=0.2,
     bandwidth=Bandwidth(10e9, 40e9, 4),
     build=Build(None, "b1", ("RPC", "CPU"), (CPU,), ("AVX", "AVX2", "OPENMP"), rpc=True),
     hidden=None,
@@ -42,7 +43,7 @@ HEALTHY = Installation(
 @pytest.fixture(autouse=True)
 def no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if installed by pip, also in the environment that the Makefile creates."""
-    monkeypatch.setattr(remedies, "_checkout", lambda: None)
+    monkeypatch.setattr(problems, "_checkout", lambda: None)
 
 
 def with_gpu(card: Gpu, *backends: str, devices: tuple[DeviceFacts, ...] = (CPU,), **more: Any) -> Installation:
@@ -136,6 +137,7 @@ def test_a_healthy_installation() -> None:
         (change(build={"backends": ("CPU",), "rpc": False}), "rpc", True, "--rpc", "RPC"),
         (change(versions=HEALTHY.versions | {"llama-cpp-python": "0.4.0"}), "version", None, "0.4.0", "0.3.36"),
         (change(host={"memory_available": 10**8}), "memory", False, "", ""),
+        (change(load=1.3), "busy", True, "Other programs used 1.3 cores in the last minute", "ps -A"),
         (change(environment={"LLAMA_ARG_THREADS": "5"}), "threads", None, "", "unset LLAMA_ARG_THREADS"),
         (change(environment={"LLAMA_ARG_THREADS": "many"}), "threads", None, "", "unset LLAMA_ARG_THREADS"),
         (change(environment={"OMP_WAIT_POLICY": "passive"}), "openmp", None, "", "unset OMP_WAIT_POLICY"),
@@ -157,15 +159,15 @@ def test_a_problem(installation: Installation, name: str, advice: bool | None, s
 
 def test_one_build_command_fixes_everything_that_a_build_can_fix() -> None:
     without_rpc = with_gpu(NVIDIA, features=("AVX", "OPENMP"))
-    problems = find_problems(without_rpc)
-    found = [(problem.name, problem.advice) for problem in problems]
+    wrong = find_problems(without_rpc)
+    found = [(problem.name, problem.advice) for problem in wrong]
     assert found == [("instructions", False), ("gpu", False), ("rpc", True)]
-    assert len({problem.command for problem in problems}) == 1
+    assert len({problem.command for problem in wrong}) == 1
     for flag in ("-DGGML_NATIVE=on", "-DGGML_CUDA=on"):
-        assert flag in problems[0].command
-    assert "AVX2" in problems[0].what
-    lines = render(without_rpc, problems)
-    assert lines.count(f"      {problems[0].command}") == 2, "once for what is wrong, once for advice"
+        assert flag in wrong[0].command
+    assert "AVX2" in wrong[0].what
+    lines = render(without_rpc, wrong)
+    assert lines.count(f"      {wrong[0].command}") == 2, "once for what is wrong, once for advice"
 
 
 def test_back_ends_that_did_not_start_and_variables_are_shown() -> None:
@@ -210,7 +212,7 @@ def flags(command: str) -> set[str]:
 
 
 def test_a_build_with_a_feature_keeps_those_that_the_build_has() -> None:
-    words = shlex.split(remedies.build_with("RPC", backends=["CPU"]))
+    words = shlex.split(problems.build_with("RPC", backends=["CPU"]))
     for word in ("--force-reinstall", "--no-deps", "--no-cache-dir"):
         assert word in words
     assert words[words.index("--no-binary") + 1] == "llama-cpp-python"
@@ -220,40 +222,40 @@ def test_a_build_with_a_feature_keeps_those_that_the_build_has() -> None:
         (["RPC"], ["CUDA", "ROCm", "CPU", "something new"], {"CUDA", "HIP", "RPC"}),
         (["CUDA", "RPC"], ["RPC"], {"CUDA", "RPC"}),
     ):
-        command = remedies.build_with(*features, backends=backends)
+        command = problems.build_with(*features, backends=backends)
         assert flags(command) == {f"-DGGML_{name}=on" for name in expected}
-    assert "-DGGML_CUDA=on" in flags(remedies.build_with("CUDA")), "and those of this build"
+    assert "-DGGML_CUDA=on" in flags(problems.build_with("CUDA")), "and those of this build"
 
 
 @pytest.mark.parametrize(
     ("vendor", "flag"), [("NVIDIA", "CUDA"), ("Apple", "METAL"), ("AMD", "VULKAN"), ("Intel", "VULKAN")]
 )
 def test_the_back_end_for_a_gpu(vendor: str, flag: str) -> None:
-    best = remedies.best_backend(replace(read_host(), gpus=(Gpu("Intel", "integrated"), Gpu(vendor, "a card"))))
+    best = problems.best_backend(replace(read_host(), gpus=(Gpu("Intel", "integrated"), Gpu(vendor, "a card"))))
     assert best is not None
-    assert flags(remedies.build_with(best, backends=["RPC"])) == {"-DGGML_RPC=on", f"-DGGML_{flag}=on"}
-    assert remedies.best_backend(replace(read_host(), gpus=())) is None
+    assert flags(problems.build_with(best, backends=["RPC"])) == {"-DGGML_RPC=on", f"-DGGML_{flag}=on"}
+    assert problems.best_backend(replace(read_host(), gpus=())) is None
 
 
 def test_in_a_checkout_the_makefile_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
     make = f"make -C {ROOT}"
-    built = remedies.build_with("CUDA", "RPC", backends=[])
+    built = problems.build_with("CUDA", "RPC", backends=[])
     assert built == f'{make} clean && {make} CMAKE_ARGS="-DGGML_CUDA=on" demo'
-    assert remedies.build_with("RPC", backends=[]) == f"{make} clean && {make} demo", "it asks for RPC itself"
+    assert problems.build_with("RPC", backends=[]) == f"{make} clean && {make} demo", "it asks for RPC itself"
 
 
 def test_commands_name_the_python_that_runs_duo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     if (Path(sys.executable).parent / "python").samefile(sys.executable):
         monkeypatch.setattr(sys, "executable", str(Path(sys.executable).parent / "python"))
-        assert remedies.python() == "python"
+        assert problems.python() == "python"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert remedies.python() == shlex.quote(sys.executable)
+    assert problems.python() == shlex.quote(sys.executable)
 
 
 def test_in_an_archive_nothing_can_be_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    built = remedies.build_with("CUDA", "RPC", backends=[])
+    built = problems.build_with("CUDA", "RPC", backends=[])
     assert built == 'in a clone of duo: make CMAKE_ARGS="-DGGML_CUDA=on" demo'

@@ -66,10 +66,6 @@ def test_an_empty_answer_says_why(tiny: Path, options: tuple[str, ...], reason: 
     assert f"duo: the answer is empty: {reason}" in run.stderr.splitlines()
 
 
-def test_an_answer_says_nothing(tiny: Path) -> None:
-    assert hints("-m", tiny, "-p", "the cat", "-l", "259+1000", *SHORT) == []
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -99,10 +95,3 @@ def test_branches_that_are_impossible(
     assert said == [f"duo: warning: --branches 2 has no effect: {reason}"]
     for branches in ("0", "auto"):
         assert not [line for line in hints(*run, "--branches", branches) if "--branches" in line]
-
-
-def test_branches_that_are_possible(tiny: Path, tmp_path: Path) -> None:
-    large = tiny_llama(tmp_path / "large.gguf", padding=100)
-    for more in ((), ("--schedule", "async"), ("--verify", "rejection")):  # at temperature 0 nothing is rejected
-        run: tuple[str | Path, ...] = ("-m", large, "-md", tiny, "-p", "the cat", *SHORT, "--branches", "2", *more)
-        assert not [line for line in hints(*run) if "--branches" in line]

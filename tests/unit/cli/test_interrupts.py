@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from duo.cli.commands import run as run_command
 from duo.cli.terminal.interrupts import interrupts_raise, on_interrupt
 from duo.cli.terminal.writer import TextWriter
-from duo.engine.engine import Engine
-from duo.engine.stream import Stream
 from duo.llama.model import Model
 from duo.spec.types import Step
 from tests.unit.cli.runner import duo
@@ -89,21 +86,6 @@ def test_a_signal_while_text_is_generated(tiny: Path, monkeypatch: pytest.Monkey
     assert "stopped: interrupted" in run.stderr
 
 
-def test_a_signal_between_the_start_of_a_text_and_its_first_token(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Engine.start
-
-    def interrupted(*arguments: Any, **more: Any) -> Stream:
-        stream = start(*arguments, **more)
-        signal.raise_signal(signal.SIGINT)
-        return stream
-
-    monkeypatch.setattr(Engine, "start", interrupted)
-    run = duo("-m", tiny, "-p", "the cat", "-n", "1000", "--ignore-eos", "-t", "1")
-    assert run.status == 130
-    assert "stopped: interrupted" in run.stderr
-    assert run.n_tokens < 1000
-
-
 # What remains of Python's own KeyboardInterrupt
 
 
@@ -170,12 +152,3 @@ def test_a_job_in_the_background_goes_on_ignoring_sigint() -> None:
     with interrupts_raise():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-
-
-def test_ctrl_c_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_command, "run", interrupted)
-    run = duo("-m", "missing.gguf", "-p", "x")
-    assert (run.status, run.stdout, run.stderr) == (130, b"", "")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from gguf import GGUFWriter, PoolingType
 
-from duo.cli.commands.list_models import _read
 from tests.command import assert_refused
 from tests.gguf_files import WORDS, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.unit.cli.runner import duo
@@ -73,13 +72,6 @@ def _json(caches: Path, sizes: dict[str, int]) -> dict[str, dict[str, object]]:
         patch.setattr("duo.cli.commands.list_models.size", lambda path: sizes[path.stem])
         models = json.loads("\n".join(listed(caches, "--json")))
     return {Path(one["path"]).stem: one | {"drafts": [Path(draft).stem for draft in one["drafts"]]} for one in models}
-
-
-def test_the_tokens_of_one_model_of_a_group_are_kept(caches: Path) -> None:
-    paths = [tiny_llama(caches / f"{name}.gguf", padding=padding) for name, padding in (("a", 0), ("b", 100))]
-    models = _read(paths)
-    assert {id(one.summary.tokens) for one in models} == {id(models[0].summary.tokens)}
-    assert [one.n_tokens for one in models] == [375, 275]
 
 
 def test_what_is_no_text_model_is_not_worth_a_warning(caches: Path) -> None:

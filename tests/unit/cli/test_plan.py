@@ -59,23 +59,6 @@ def test_three_figures() -> None:
     assert re.fullmatch(r"best: --schedule async; --draft \d+ is sufficient", best)
 
 
-def test_what_larger_batches_cost_counts() -> None:
-    rows = list(predict("--target-ms", SIZES, *REST)[0].values())
-    dear = list(predict("--target-ms", "1:490,2:900,16:7000", *REST)[0].values())
-    assert rows[0] == dear[0]
-    assert dear[2].rate < rows[2].rate
-    assert dear[3].rate < rows[3].rate
-
-
-def test_a_better_draft_is_faster() -> None:
-    figures = [("0", "25"), ("0.5", "100"), ("0.7", "30"), ("1", "5")]
-    found = [predict("--target-ms", SIZES, "--draft-ms", ms, "--accept", accept) for accept, ms in figures]
-    rates = [list(rows.values())[2].rate for rows, _ in found]
-    assert rates == sorted(rates)
-    never, best = found[0]
-    assert (best, list(never.values())[3].factor) == ("best: --schedule off", 1.0)
-
-
 @pytest.mark.parametrize("n", ["1", "3"])
 def test_no_more_is_verified_than_draft_allows(n: str) -> None:
     rows, best = predict("--target-ms", SIZES, *REST, "--draft", n)
@@ -167,13 +150,6 @@ def test_what_was_not_measured_is_called_assumed() -> None:
     assert "draft 10 ms per token, 17 ms for two;" in given
 
 
-def test_a_dear_read_of_two_tokens_costs_the_sequential_schedule() -> None:
-    figures = ("--target-ms", SIZES, *REST)
-    cheap, dear = (predict(*figures, "--draft-pair-ms", ms)[0] for ms in ("25", "250"))
-    assert dear["sequential"].rate < 0.95 * cheap["sequential"].rate
-    assert dear["concurrent"] == cheap["concurrent"]
-
-
 RATE = st.floats(0.0001, 10)
 
 
@@ -211,15 +187,6 @@ def test_outcomes_are_prepared_where_several_sequences_cost_little_more_than_one
     dear, _ = predict(*target, "--draft-ms", "1:8,2:16,9:72")
     assert dear["prepared"] == (dear["concurrent"].rate, dear["concurrent"].factor, "prepare no outcomes")
     assert list(predict(*target, "--draft-ms", "8")[0]) == ["plain", "sequential", "concurrent", "limit"]
-
-
-def test_latency_costs_each_turn_more_than_schedule_async() -> None:
-    figures = ("--target-ms", "1:303,2:306,4:315,5:330,8:360", "--draft-ms", "1:55,9:60", "--accept", "0.8")
-    near, far = predict(*figures)[0], predict(*figures, "--latency-ms", "40")[0]
-    assert "prepared" not in far, "not yet for a draft on another machine"
-    assert far["plain"] == near["plain"]
-    assert far["sequential"].rate < 0.96 * near["sequential"].rate
-    assert 0.96 * near["concurrent"].rate < far["concurrent"].rate < near["concurrent"].rate
 
 
 def test_a_machine_file_has_all_times(tmp_path: Path) -> None:
@@ -270,27 +237,6 @@ def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
     assert_refused(duo("plan", "--json", path), "too few measurements", status=2)
     duo("-m", tiny, *options[:-2], "-n", "40", "--lookup", "auto", "--json", path)
     assert_refused(duo("plan", "--json", path), "not the statistics of a run with a draft", status=2)
-
-
-@pytest.mark.parametrize(
-    "dear",
-    [{"draft_ms": {"alone": 2.0, "beside": 300.0}}, {"curve_ms": {"alone": [10.0, 11.0, 12.0], "beside": [90.0] * 3}}],
-)
-def test_concurrent_figures_change_only_the_concurrent_schedule(tmp_path: Path, dear: dict[str, Any]) -> None:
-    plain, turns, both, _ = predict("--json", statistics(tmp_path))[0].values()
-    assert plain.rate == 100.0
-    _, same, slower, _ = predict("--json", statistics(tmp_path, **dear))[0].values()
-    assert same == turns
-    assert slower.rate < both.rate
-
-
-def test_options_win_over_the_statistics(tmp_path: Path) -> None:
-    expected = duo("plan", "--target-ms", "490", *REST).stderr
-    assert duo("plan", "--json", statistics(tmp_path), "--target-ms", "490", *REST).stderr == expected
-    draft = {"draft_ms": {"alone": 25.0, "beside": 25.0}, "acceptance": 0.8}
-    assert duo("plan", "--json", statistics(tmp_path, **draft), "--target-ms", "490").stderr == expected
-    target = {"curve_ms": {"alone": [490.0] * 17, "beside": [490.0] * 17}, "acceptance": 0.8}
-    assert duo("plan", "--json", statistics(tmp_path, **target), "--draft-ms", "25").stderr == expected
 
 
 def test_what_a_run_has_not_measured_is_called_assumed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,18 +90,6 @@ def learned(target_s: float, draft_s: float) -> dict[str, Any]:
     return policy.state()
 
 
-def test_runs_of_a_pair_keep_one_file(used: Home) -> None:
-    assert used.profile.parent == used.config / "profiles"
-    used.run("--draft", "3", "-r", "zzz", "--schedule", "sync", n=9)
-    assert len(used.files) == 1
-
-
-@pytest.mark.parametrize("options", [["--exact"], ["-ctk", "f32"], ["-fa", "on"]])
-def test_an_option_that_changes_the_cost_of_a_decode_has_its_own_profile(used: Home, options: list[str]) -> None:
-    used.run(*options)
-    assert len(used.files) == 2
-
-
 @pytest.mark.parametrize(("draft_s", "helps"), [(60.0, False), (1e-6, True)])
 def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, helps: bool) -> None:
     """A prefill alone teaches nothing: all that is known is from the profile."""
@@ -113,12 +100,6 @@ def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, h
     assert policy["curve_ms"]["alone"] == pytest.approx([100.0] * 17)
     rates = policy["forecast_tokens_per_s"]
     assert (rates["sync"] > rates["off"]) == helps
-
-
-def test_a_draft_known_to_be_slow_is_not_used(used: Home) -> None:
-    used.change(policy=learned(1e-4, 60.0))
-    used.run()
-    assert used.report["generation"]["tokens_by_schedule"] == {"off": 23}
 
 
 def test_tuned_threads_are_used_and_kept(home: Home, set_cores: Callable[[int], None]) -> None:
@@ -163,27 +144,6 @@ def test_a_damaged_file_is_ignored_and_replaced(used: Home, content: bytes) -> N
     used.run()
     assert used.began_afresh
     assert set(json.loads(used.profile.read_text())) == {"for", "policy"}
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        7,
-        {"bias": {}},
-        {"read_s": math.inf},
-        {"costs": {"0": [{"target_s": {"1": [math.nan, 0]}}, {}]}},
-        {"costs": {"0": [{"target_s": {"1": [10**400, 0]}}, {}]}},
-    ],
-)
-def test_damaged_figures_are_ignored_and_replaced(home: Home, policy: Any) -> None:
-    home.run(n=4, threads=())
-    usual = home.report["threads"]
-    damaged = learned(1e-4, 60.0) | policy if isinstance(policy, dict) else policy
-    home.change(policy=damaged, threads={"target": 7, "draft": 1, "beside": [1]})
-    home.run(n=4, threads=())
-    assert home.began_afresh
-    assert home.report["threads"] == usual
-    assert set(json.loads(home.profile.read_text())["policy"]) == set(learned(1.0, 1.0))
 
 
 def _a_file(path: Path) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from duo.cli.commands.saved_profiles import list_profiles
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
 from tests.command import Run, assert_refused
@@ -62,12 +60,6 @@ def tune(*arguments: str | Path) -> Run:
     return duo("tune", *arguments, env={"DUO_CONFIG": os.environ["DUO_CONFIG"], "TZ": "UTC"})
 
 
-def test_names_can_be_read(save: Save) -> None:
-    name = save("Llama-3.3-70B-Instruct.Q4_K_M-00001-of-00002.gguf", "Llama 3.2 (1B)!.gguf").path.name
-    assert name.startswith("llama-3.3-70b-instruct.q4_k_m+llama-3.2-1b-")
-    assert len(name) == len("llama-3.3-70b-instruct.q4_k_m+llama-3.2-1b-abcdef.json")
-
-
 def test_the_list(save: Save) -> None:
     pair = save("large.gguf", "small.gguf", when=86_400)
     alone = save("large.gguf", when=0, options=(4, None))
@@ -114,16 +106,6 @@ def test_nothing_is_assumed_where_all_was_measured(save: Save) -> None:
     assert "assumed" not in forecast
 
 
-def test_a_time_that_was_inferred_is_not_shown(save: Save) -> None:
-    policy = Policy(4, 8)
-    policy.begin(0, mode="greedy")
-    policy.beside.add_target(1, 0.2)
-    policy.beside.add_draft(0.012)
-    save("large.gguf", "small.gguf", policy=policy.state())
-    assert tune("--list").text.splitlines()[1].split()[-5:-3] == ["-", "12.0"]
-    assert "ms alone" not in tune("--list", "large").text
-
-
 def test_reset_forgets_one_or_all(save: Save) -> None:
     first, second, third = (save(f"{name}.gguf", "small.gguf") for name in ("one", "two", "three"))
     run = tune("--reset", "one", second.path.name)
@@ -151,74 +133,3 @@ def test_what_is_refused(save: Save) -> None:
     ):
         assert_refused(tune(*arguments), said, status=2)
     assert all(path.exists() for path in names)
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"policy": {}, "for": {"models": 7}}', '{"for": [], "policy": 1}']
-)
-def test_damaged_profiles(save: Save, content: str) -> None:
-    path = save("large.gguf", "small.gguf").path
-    path.write_text(content)
-    assert "damaged" in tune("--list").text.splitlines()[1]
-    assert "damaged: it is not used" in tune("--list", "large").text
-    assert tune("--reset", "large").status == 0
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("options",), 5),
-        (("options",), [[], None]),
-        (("llama",), [1, 2, {}, 4]),
-        (("devices",), 5),
-        (("cores",), "two"),
-        (("models", 0, "bytes"), None),
-        (("models", 0, "bytes"), "7"),
-        (("models", 0, "bytes"), 10**400),
-        (("models", 0, "path"), None),
-        (("models", 0, "servers"), 5),
-        (("models", 1), []),
-        (("models",), []),
-    ],
-)
-def test_a_damaged_key_hides_no_other_profile(save: Save, place: tuple[str | int, ...], value: object) -> None:
-    save("other.gguf", "small.gguf")
-    path = save("large.gguf", "small.gguf").path
-    document = json.loads(path.read_text())
-    inner = document["for"]
-    for name in place[:-1]:
-        inner = inner[name]
-    inner[place[-1]] = value
-    path.write_text(json.dumps(document))
-    run = tune("--list")
-    assert (run.status, run.stderr) == (0, "")
-    assert ["damaged" in line for line in run.text.splitlines()[1:3]] == [
-        "large" in line for line in run.text.splitlines()[1:3]
-    ]
-    assert "damaged: it is not used" in tune("--list", "large").text
-
-
-def test_names_that_cannot_be_printed(save: Save) -> None:
-    path = save("large.gguf").path
-    path.write_text(path.read_text().replace("/models/large", r"/\ud800\u001b/large"))
-    assert "target    /??/large.gguf, " in tune("--list", "large").text
-
-
-def test_times_that_are_not_known(save: Save) -> None:
-    save("large.gguf", "small.gguf", policy=Policy(4, 8).state())
-    row = tune("--list").text.splitlines()[1].split()
-    assert row[-5:-1] == ["-", "-", "-", "-"]
-
-
-def test_a_closed_output_is_no_error_of_the_profiles(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`duo tune --list | head`."""
-
-    def closed(*_: object) -> None:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    save("large.gguf", "small.gguf")
-    monkeypatch.setattr("builtins.print", closed)
-    for names in ((), ("large",)):
-        with pytest.raises(BrokenPipeError):
-            list_profiles(names)

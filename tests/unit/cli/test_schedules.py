@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,10 +10,7 @@ import pytest
 
 from duo.cli.options.context import CacheType
 from duo.engine.drafter import Drafter
-from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import Schedule
 from tests.command import ONE_EACH, Argument, Run, models
-from tests.gguf_files import tiny_hybrid
 from tests.unit.cli.runner import duo
 
 TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "--lookup", "off", *ONE_EACH)
@@ -46,26 +42,6 @@ def test_the_text_is_the_same_in_every_schedule(kin: dict[str, Path], tmp_path: 
             assert report["generation"]["decodes"] == 31
 
 
-def test_a_change_of_schedule_at_every_step(
-    kin: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learn, dice = Policy.learn_step, random.Random(3)
-
-    def change(self: Policy, n_tokens: int, cost: StepCost) -> None:
-        learn(self, n_tokens, cost)
-        self.chooser.now = dice.choice(list(Schedule))
-
-    monkeypatch.setattr(Policy, "learn_step", change)
-    run, report = drafted(tmp_path / "run.json", kin["llama"], kin["llama"])
-    assert run.stdout == plain(kin["llama"])
-    assert len(report["generation"]["tokens_by_schedule"]) > 1
-
-
-def test_auto_begins_with_the_target_alone(tiny: Path, tmp_path: Path) -> None:
-    _, report = drafted(tmp_path / "run.json", tiny, tiny, "-n", "1")
-    assert report["policy"]["schedule"] == "off"
-
-
 @pytest.mark.parametrize("kind", get_args(CacheType))
 def test_every_cache_type_decodes(tiny: Path, kind: str) -> None:
     run = duo(*models(tiny, tiny), "-p", "the cat", "-n", "4", "-ctk", kind, "-ctv", kind, "-fa", "on")
@@ -87,15 +63,6 @@ def test_a_hybrid_target_verifies_as_many_candidates_as_it_can_roll_back(
     assert (run.stdout, run.warnings) == (plain(kin[name]), [])
 
 
-@pytest.mark.usefixtures("slow_target")
-def test_a_sliding_window_is_rolled_back(kin: dict[str, Path], tmp_path: Path) -> None:
-    """After as long a prompt, a cache of the window alone would have lost its beginning."""
-    prompt = ("-p", 12 * "the cat sat on the mat and ", "-ub", "32")
-    run, report = drafted(tmp_path / "run.json", kin["gemma"], kin["llama"], *prompt, "--schedule", "async")
-    assert 0 < report["draft"]["accepted"] < report["draft"]["verified"]
-    assert (run.stdout, run.warnings) == (plain(kin["gemma"], *prompt), [])
-
-
 def test_more_candidates_than_can_be_rolled_back(kin: dict[str, Path]) -> None:
     pair = models(kin["lfm2"], kin["llama"])
     run = duo(*pair, *TEXT, "--draft", "7", "-b", "512")
@@ -105,17 +72,6 @@ def test_more_candidates_than_can_be_rolled_back(kin: dict[str, Path]) -> None:
     assert duo("-m", kin["lfm2"], *TEXT, "--draft", "7").warnings == []
 
 
-def test_fewer_rollbacks_granted_than_requested(
-    kin: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("llama_cpp.llama_n_rs_seq", lambda _: 2)
-    options = ("--schedule", "sync", "--draft", "5")
-    run, report = drafted(tmp_path / "run.json", kin["lfm2"], kin["llama"], *options)
-    assert run.warnings == ["duo: warning: --draft 5: lfm2.gguf can roll back 2 tokens, so no more are verified"]
-    assert len(report["draft"]["decodes_by_candidates"]) <= 3
-    assert run.stdout == plain(kin["lfm2"])
-
-
 @pytest.mark.parametrize(
     "options", [("-b", "1"), ("-ub", "3"), ("-n", "8", "-c", "40", "--draft", "45"), ("-n", "1", "-c", "60")]
 )
@@ -123,13 +79,6 @@ def test_batches_too_small_for_llama_cpp(kin: dict[str, Path], options: tuple[st
     """It aborts the process where the tokens that may be rolled back do not fit a batch or the context."""
     run = duo(*models(kin["lfm2"], kin["llama"]), *TEXT, *options)
     assert (run.status, run.stdout) == (0, plain(kin["lfm2"], *options))
-
-
-def test_as_many_layers_as_real_models_have(tiny: Path, tmp_path: Path) -> None:
-    """llama.cpp aborts the process where the states of all layers are more than its graph holds."""
-    deep = tiny_hybrid(tmp_path / "deep.gguf", n_layer=30)
-    run = duo(*models(deep, tiny), "-p", "the cat", "-n", "20", *ONE_EACH, "--schedule", "sync")
-    assert (run.status, run.n_tokens, run.warnings) == (0, 20, [])
 
 
 def test_a_model_that_cannot_roll_back_is_neither_draft_nor_drafted_for(
@@ -184,11 +133,6 @@ def assert_the_target_continues(kin: dict[str, Path], *options: Argument) -> Non
 def test_an_async_draft_that_fails(kin: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     dying(monkeypatch, n_steps=1)
     assert_the_target_continues(kin, "--schedule", "async")
-
-
-def test_a_sync_draft_that_fails(kin: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    dying(monkeypatch, n_steps=0)  # a draft as slow as the target is asked only until its time is known
-    assert_the_target_continues(kin, "--schedule", "sync", "--no-warmup")
 
 
 @pytest.mark.usefixtures("slow_target")

@@ -54,9 +54,3 @@ def test_a_full_context(tiny: Path, drafted: bool, exact: tuple[str, ...], n_ctx
 def test_without_a_limit_the_text_fills_the_context_that_the_model_was_trained_for(tiny: Path) -> None:
     run = duo("-m", tiny, *TEXT)
     assert (run.stopped, run.n_tokens) == ("context full", N_CTX_TRAIN - N_PROMPT + 1)
-
-
-def test_draft_0_is_a_plain_run(tiny: Path) -> None:
-    run = duo(*models(tiny, tiny), *TEXT, "-n", "4", "--draft", "0")
-    assert (run.status, run.n_tokens) == (0, 4)
-    assert "drafted" not in run.stderr

@@ -87,21 +87,6 @@ def test_the_times_of_several_sequences_are_kept(tiny: Path, tmp_path: Path) -> 
     assert {n: seconds for n, (seconds, _) in kept.items()} == pytest.approx({"2": 0.006, "5": 0.0075, "9": 0.0095})
 
 
-def test_a_draft_without_room_for_sequences(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.engine.slot.Slot._n_branches", 0)
-    run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": str(tmp_path / "config")})
-    assert run.status == 0
-    assert "sequences at once" not in run.text
-
-
-def test_a_slow_draft_does_not_help_however_right_it_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InstantMeter, "draft_s", 0.2)
-    run = duo("tune", *models(tiny, tiny))
-    assert "100 % of the draft's tokens would be accepted" in run.text
-    assert "This draft does not pay: " in run.text
-    assert "Options: --schedule off, or omit -md" in run.text
-
-
 def test_models_that_cannot_roll_back(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
     for target, draft in ((tiny, recurrent), (recurrent, tiny)):
         run = duo("tune", *models(target, draft), env={"DUO_CONFIG": str(tmp_path / "config")})
@@ -141,10 +126,3 @@ def test_doubtful_times_are_tentative_and_not_kept(tiny: Path, tmp_path: Path, m
     assert "(with 1 and 1 threads)" in run.text
     assert "sequences at once" not in run.text, "not measured on a busy machine"
     assert not (tmp_path / "config").exists()
-
-
-def test_a_profile_that_cannot_be_written(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a file")
-    run = duo("tune", *models(tiny, tiny), env={"DUO_CONFIG": f"{tmp_path}/file/config"})
-    assert (run.status, run.stdout) == (1, b"")
-    assert f"the profile {tmp_path}/file/config" in notes(run)[1]

@@ -46,15 +46,6 @@ def test_accepted_candidates_are_green_and_rejected_ones_are_struck_through_in_p
     )
 
 
-def test_every_other_step_is_bold() -> None:
-    stream = Terminal()
-    writer = TextWriter(marks=True, stream=stream)
-    for _ in range(3):
-        writer.step(Step((1, 2), 1, (b"a", b"b")))
-    plain, bold = b"\x1b[32ma\x1b[0mb\x1b[0m", b"\x1b[1m\x1b[32ma\x1b[0m\x1b[1mb\x1b[0m"
-    assert stream.getvalue() == plain + bold + plain
-
-
 @pytest.mark.parametrize(
     ("color", "environment", "marked"),
     [
