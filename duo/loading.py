@@ -311,9 +311,9 @@ class _Loader:
 
 def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:
     """Store what was learned about the draft; warns if that fails."""
-    learned = slot.keeper.state()
+    learned = slot.recorder.state()
     if drafts is not None and draft is not None and draft.rpc_servers:
-        learned = drafts.learned.get(draft.path.stem, {}) if not slot.keeper.n_others else {}
+        learned = drafts.learned.get(draft.path.stem, {}) if not slot.recorder.n_others else {}
     if not learned:
         return
     try:

@@ -14,8 +14,8 @@ from duo.engine.contexts import can_verify, context_size, draft_context, target_
 from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import DraftChooser
-from duo.engine.keeper import Keeper
 from duo.engine.local_draft import LocalDraft
+from duo.engine.profile_recorder import ProfileRecorder
 from duo.engine.request import Drafts
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_branches, time_draft, warm_up
@@ -83,7 +83,7 @@ class Slot:
         self.alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
         self.policy = self.new_policy(self.drafting) if draft is not None else self.alone
         self.policy.restore_kept(kept.get("policy"))
-        self.keeper = Keeper(self.policy, self._n_busiest())
+        self.recorder = ProfileRecorder(self.policy, self._n_busiest())
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = Lookup() if looks_up else None
         self.draft: LocalDraft | None = None
@@ -173,7 +173,7 @@ class Slot:
             self._contexts.append(draft)
         if self.config.warmup:
             self._warm_up(target, draft, n_max, stop)
-            self.keeper.check()
+            self.recorder.check()
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.ready(self.target, target, stop)

@@ -55,7 +55,7 @@ class Writer:
             is_loading = not slot.n_ctx  # the first contexts are part of loading
             seconds = slot.reserve(len(request.prompt), request.config.stop.n_predict, request.cancelled)
             request.metrics.started += seconds if is_loading else 0.0
-            with slot.keeper.watching():
+            with slot.recorder.watching():
                 self._generate(request, slot.drafts(request.config) if drafts is None else drafts)
         finally:
             with self._lock:

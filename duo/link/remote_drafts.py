@@ -142,7 +142,7 @@ class RemoteDrafts:
         """
         with self._lock:
             before = self._active
-            if before is not None and before.is_working and before.policy.does_without:
+            if before is not None and before.is_working and before.policy.prefers_target_alone:
                 self._given_up.append(before)
             usable = [draft for draft in self._line if draft.is_usable]
             wanted = [draft for draft in usable if draft not in self._given_up] or ([] if has_other else usable)

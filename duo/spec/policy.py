@@ -152,7 +152,7 @@ class Policy(PairModel):
         return self.chooser.now
 
     @property
-    def does_without(self) -> bool:
+    def prefers_target_alone(self) -> bool:
         """Whether the target was found to be faster without the draft."""
         return self.chooser.now is Schedule.OFF
 

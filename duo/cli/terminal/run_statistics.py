@@ -68,7 +68,7 @@ class RunStatistics:
             policy.statistics() if policy is not None else None,
             schedule,
             apart=slot.threads.apart or slot.remote is not None,
-            n_others=slot.keeper.n_others,
+            n_others=slot.recorder.n_others,
             n_threads=None if follows_cores(slot.config) else slot.threads.target,
         )
 

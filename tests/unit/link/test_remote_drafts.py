@@ -14,7 +14,7 @@ from duo.spec.schedule import Schedule
 
 @dataclass
 class LearnedPolicy:
-    does_without: bool = False
+    prefers_target_alone: bool = False
     latency_s: float = 0.25
 
 
@@ -78,12 +78,12 @@ def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end()
 def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     drafts, (first, second) = line(2)
     assert chosen(drafts) is first
-    first.policy.does_without = True
+    first.policy.prefers_target_alone = True
     assert chosen(drafts) is second
-    second.policy.does_without = True
+    second.policy.prefers_target_alone = True
     assert chosen(drafts, has_other=True) is None, "the local draft is better than either"
     assert chosen(drafts) is first, "without one they are used again"
-    first.is_working = second.is_working = first.policy.does_without = False
+    first.is_working = second.is_working = first.policy.prefers_target_alone = False
     drafts.begin()
     assert chosen(drafts, has_other=True) is first
 

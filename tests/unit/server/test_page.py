@@ -55,7 +55,7 @@ def test_a_file_that_has_not_changed_is_not_sent_again(client: TestClient) -> No
         assert client.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_the_page_needs_no_key_and_nothing_else_does_without(make_lead: MakeLead) -> None:
+def test_the_page_needs_no_key_and_nothing_else_prefers_target_alone(make_lead: MakeLead) -> None:
     client = client_of(make_lead(api_keys=["sk-one"]))
     for path in paths():
         assert client.get(path).status_code == 200

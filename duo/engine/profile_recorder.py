@@ -17,7 +17,7 @@ _ALL = "0"  # there: all cores
 log = logging.getLogger("duo.engine")
 
 
-class Keeper:
+class ProfileRecorder:
     """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before.
 
     Times with fewer than all cores were measured beside other programs, and are kept as such.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duo.engine import keeper
-from duo.engine.keeper import Keeper
+from duo.engine import profile_recorder
+from duo.engine.profile_recorder import ProfileRecorder
 from duo.spec.policy import Policy, StepCost
 
 QUIET, BUSY = 0.0, 1.7
@@ -16,13 +16,13 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_others = QUIET
-        monkeypatch.setattr(keeper, "other_cpu_use", lambda _: self.n_others)
+        monkeypatch.setattr(profile_recorder, "other_cpu_use", lambda _: self.n_others)
         self.policy = Policy(4, 8)
-        self.keeper = Keeper(self.policy, 64)
+        self.recorder = ProfileRecorder(self.policy, 64)
 
     def text(self, seconds: float, n_others: float) -> None:
         self.n_others = n_others
-        with self.keeper.watching():
+        with self.recorder.watching():
             self.policy.begin(1, mode="greedy")
             self.policy.learn_draft(1, seconds / 2)
             for _ in range(3):
@@ -32,7 +32,7 @@ class Watched:
     @property
     def kept_s(self) -> float | None:
         """T(1) in the profile."""
-        kept: dict[str, list[float]] = self.keeper.state()["costs"]["0"][0]["target_s"]
+        kept: dict[str, list[float]] = self.recorder.state()["costs"]["0"][0]["target_s"]
         return kept["1"][0] if kept else None
 
 
@@ -42,21 +42,21 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 def test_nothing_is_kept_before_anything_was_learned(watched: Watched) -> None:
-    assert watched.keeper.state() == {}
+    assert watched.recorder.state() == {}
 
 
 def test_all_is_kept_of_a_quiet_machine(watched: Watched) -> None:
     watched.text(0.1, QUIET)
     watched.text(0.2, QUIET)
-    assert watched.keeper.state() == watched.policy.state()
-    assert watched.keeper.n_others == 0
+    assert watched.recorder.state() == watched.policy.state()
+    assert watched.recorder.n_others == 0
 
 
 def test_of_a_busy_machine_only_what_does_not_depend_on_it_is_kept(watched: Watched) -> None:
     watched.text(0.1, BUSY)
-    assert watched.keeper.n_others > 0
+    assert watched.recorder.n_others > 0
     assert watched.kept_s is None
-    kept = watched.keeper.state()
+    kept = watched.recorder.state()
     assert [costs["draft_s"] for costs in kept["costs"]["0"]] == [{}, {}]
     assert kept["acceptance"] == watched.policy.state()["acceptance"] != {}
     Policy(4, 8).restore(kept)
@@ -72,20 +72,20 @@ def test_the_times_before_the_first_disturbance_are_kept(watched: Watched) -> No
 def test_times_with_the_cores_that_others_leave_are_kept_as_such(watched: Watched) -> None:
     watched.policy.use_cores(1)
     watched.text(0.2, BUSY)
-    kept = watched.keeper.state()["costs"]
+    kept = watched.recorder.state()["costs"]
     assert kept["1"][0]["target_s"]["1"][0] == pytest.approx(0.2)
     assert kept["0"][0]["target_s"] == {}
 
 
 def test_a_failed_text_may_have_been_disturbed_too(watched: Watched) -> None:
     watched.n_others = BUSY
-    with pytest.raises(ValueError, match="failed"), watched.keeper.watching():
+    with pytest.raises(ValueError, match="failed"), watched.recorder.watching():
         raise ValueError("failed")
-    assert watched.keeper.n_others > 0
+    assert watched.recorder.n_others > 0
 
 
 def test_what_is_measured_while_loading_counts(watched: Watched) -> None:
     watched.n_others = BUSY
-    watched.keeper.check()
+    watched.recorder.check()
     watched.text(0.1, QUIET)
     assert watched.kept_s is None
