@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.oracle import N_MAX, Case, Text
 from duo.diagnose.machine_file import Pair, read_machine
+from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.costs import Calibration
 from duo.spec.simulate import Machine
 
 FOLDER = Path(__file__).parent / "machines"

@@ -25,7 +25,7 @@ from duo.engine.decoder import Decoder, decode_all
 from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
-from duo.spec.costs import Calibration
+from duo.spec.calibration import Calibration
 from duo.spec.sampling import Greedy
 
 FOLDER = regret.FOLDER / "traces"

@@ -14,9 +14,9 @@ import numpy as np
 from duo.config import ThreadConfig
 from duo.engine.clock import Clock
 from duo.errors import DecodeAborted, RollbackError
-from duo.spec.costs import Calibration
+from duo.spec.calibration import Calibration, Lookahead
 from duo.spec.forecast import Forecast
-from duo.spec.policy import Decision, Lookahead, Policy, StepCost
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.types import Logits, Proposal
 

@@ -264,7 +264,7 @@ MUTATIONS = [
     ),
     Mutation(
         "policy: a lasting change of a decode's time is believed one measurement late",
-        "duo/spec/costs.py",
+        "duo/spec/means.py",
         "len(self._outliers) + 1 < DEFAULT.outliers",
         "len(self._outliers) + 1 <= DEFAULT.outliers",
         ("tests/unit/spec/test_costs.py",),
@@ -279,8 +279,8 @@ MUTATIONS = [
     Mutation(
         "policy: a trial without credit goes on if it is expected to be faster, though that is in doubt",
         "duo/spec/schedule.py",
-        "return (here.low if self._is_trial else here.rate) < outlooks[Schedule.OFF].rate",
-        "return here.rate < outlooks[Schedule.OFF].rate",
+        "return (here.low if self._is_trial else here.rate) < estimates[Schedule.OFF].rate",
+        "return here.rate < estimates[Schedule.OFF].rate",
         ("tests/unit/spec/test_schedule.py",),
     ),
     Mutation(

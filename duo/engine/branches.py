@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from duo.engine.decoder import Decoder
+from duo.spec.calibration import Lookahead
 from duo.spec.outcomes import MOST_DEEP, likely
-from duo.spec.policy import Lookahead
 from duo.spec.types import Guess, Outcome, common_prefix
 
 

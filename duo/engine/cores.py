@@ -14,7 +14,7 @@ from typing import Any
 from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
 from duo.llama.build import CPU
-from duo.spec.costs import whole
+from duo.spec.means import whole
 
 log = logging.getLogger("duo.engine")
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Drafted, State
 from duo.engine.source import DraftRequest
-from duo.spec.policy import Lookahead, Policy, StepCost
+from duo.spec.calibration import Lookahead
+from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Origin, Proposal

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from duo.engine.branches import Preparation
 from duo.engine.clock import CLOCK, Clock
 from duo.engine.drafter import DraftUpdate
-from duo.spec.policy import Lookahead
+from duo.spec.calibration import Lookahead
 from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome
 

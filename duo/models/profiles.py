@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from duo.models.storage import MIB, config_dir, read_own
-from duo.spec.costs import between, whole
+from duo.spec.means import between, whole
 
 _VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB

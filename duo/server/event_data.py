@@ -208,7 +208,7 @@ class TextReader:
 
     def progress(self, policy: Policy | None) -> Progress:
         """What was counted so far. `policy`: of the draft in use, which knows the target's speed alone."""
-        totals, alone_s = self._totals, policy.alone.measured_s(1) if policy is not None else 0.0
+        totals, alone_s = self._totals, policy.alone.target(1).value if policy is not None else 0.0
         return Progress(
             self.number,
             totals.n_tokens,

@@ -1,4 +1,4 @@
-"""Budget: what finding out whether speculation pays may cost."""
+"""Budget: what exploration, and speculation that does not pay, may cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Budget:
         self.alone_s = 0.0
         self.begin(None, is_first=True)
 
-    def begin(self, n_room: int | None, *, is_first: bool) -> None:
+    def begin(self, n_room: int | None, *, is_first: bool = False) -> None:
         """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
         first, later = self._texts
         most = math.inf if n_room is None else self._config.share * n_room
@@ -35,7 +35,7 @@ class Budget:
 
     @property
     def credit_s(self) -> float:
-        """Seconds that may be spent on finding out."""
+        """Seconds that may be spent on exploration."""
         return (self._credit + self._gained * (self._config.gain_share if self._gained > 0 else 1.0)) * self.alone_s
 
     @property
@@ -44,7 +44,7 @@ class Budget:
         return max(0.0, -self.credit_s / self.alone_s / self._texts[1]) if self.alone_s else 0.0
 
     def spend(self, seconds: float) -> None:
-        """Finding out took this long."""
+        """Exploration took this long."""
         self._credit -= seconds / self.alone_s if self.alone_s else 0.0
 
     def step(self, seconds: float, gained_s: float, alone_s: float) -> None:

@@ -19,14 +19,14 @@ def assumed(value: Assumed, doubt: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """How much finding out may cost, and what is assumed about costs that were not measured."""
+    """How much exploration may cost, and what is assumed about costs that were not measured."""
 
-    # The budget for finding out, in tokens' time of the target alone: 4 % of a first text of 256 tokens, 1 % of a later
+    # The budget for exploration, in tokens' time of the target alone: 4 % of a first text of 256 tokens, 1 % of a later
     # one, and at most this share of a text whose length is limited.
     first: float = 9.5
     later: float = 2.0
     share: float = 0.05
-    lookup: tuple[float, float] = (2.5, 2.5)  # of the lookup, the same two
+    lookup: float = 2.5  # of the lookup, in any text
     time_share: float = 0.002  # and this share of the time,
     late_share: float = 0.005  # of what is longer than the horizon below,
     gain_share: float = 0.1  # and of what drafting has gained
@@ -61,7 +61,7 @@ class PolicyConfig:
     ranks: tuple[float, ...] = (0.55, 0.15, 0.06)
     # What was measured.
     spread: float = 0.1  # relative standard deviation of a decode's time, before it is known
-    most_slower: float = 1.5  # factor beyond which a time is an outlier or,
+    max_slower: float = 1.5  # factor beyond which a time is an outlier or,
     outliers: int = 3  # if it comes so often in succession, has changed
     noticeable: float = 0.005  # relative change of T(n) from which what follows from it is computed again
     few: int = 5  # measurements after which a mean is reported

@@ -75,11 +75,6 @@ class BranchModel:
         return np.array(busy_s), np.array(prepared)
 
 
-def alone(target_s: Sequence[float]) -> Forecast:
-    """Schedule off: the target without a draft."""
-    return Forecast(1 / target_s[0])
-
-
 def taking_turns(
     target_s: Sequence[float],
     draft_s: float,
@@ -98,7 +93,7 @@ def taking_turns(
     on a grid. To verify takes T(k+1), and with probability s the longer decode after it; to go on takes t_d.
     """
     mean = sum(share * chance for share, chance in chances)
-    best, extra_s = alone(target_s), pair_s - draft_s
+    best, extra_s = Forecast(1 / target_s[0]), pair_s - draft_s
     survival = expected = 1.0
     for k in range(1, len(target_s)):
         survival *= mean

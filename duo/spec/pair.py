@@ -8,15 +8,16 @@ from typing import Any
 
 from duo.config import MAX_THREADS
 from duo.spec import forecast
+from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.costs import Calibration, CostModel, Mean, Time, between, duration
+from duo.spec.costs import CostModel
 from duo.spec.forecast import SURE, BranchModel, Forecast
-from duo.spec.schedule import Outlook, Schedule
+from duo.spec.means import Mean, Time, between, duration
+from duo.spec.schedule import RateEstimate, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
-_LEAST_BIAS, _LEAST_BIAS_REMOTE = 0.5, 0.02
-_MOST_BIAS = 2.0
-_MAX_BIAS = 1e9  # beyond, a profile is damaged
+_MIN_BIAS, _MIN_BIAS_REMOTE = 0.5, 0.02
+_MAX_BIAS = 2.0
 _AS_FAST = (1.0, 1.0, 1.0)
 _BOTH = math.sqrt(0.5)  # standard deviations of costs and of acceptance, which together are about one
 _NUMBERS = (0, 1, 2, 4, 8)  # of branches that are compared
@@ -61,7 +62,7 @@ class PairModel:
         self._mode = ""
         self._calibrations: dict[str, Calibration] = {}  # of the other modes
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
-        self._least_bias = _LEAST_BIAS_REMOTE if remote else _LEAST_BIAS
+        self._min_bias = _MIN_BIAS_REMOTE if remote else _MIN_BIAS
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
 
@@ -103,7 +104,7 @@ class PairModel:
         if not self.alone.target_s(1) or (self.n_max and not (self.beside.draft_s and self.beside.target_s(1))):
             return {}
         acceptance = self.calibration.mean if acceptance is None else acceptance
-        found = {Schedule.OFF: forecast.alone(self.alone.curve(1, doubt))}
+        found = {Schedule.OFF: Forecast(1 / self.alone.target_s(1, doubt))}
         if self.n_max:
             chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
             found[Schedule.SYNC] = self._in_turns(chances, doubt)
@@ -146,7 +147,7 @@ class PairModel:
         pays = best >= (1 + least) * rates[0]
         self._n_branches = next(n for n in _NUMBERS if rates[n] >= (1 - least / 4) * best) if pays else 0
 
-    def most_gain(self) -> float | None:
+    def max_gain(self) -> float | None:
         """The best rate with an excellent draft, if costs are as low as they may be, over the target alone.
 
         None while unknown.
@@ -154,7 +155,7 @@ class PairModel:
         found = self.forecasts(self.config.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
-    def outlooks(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, Outlook]:
+    def estimates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, RateEstimate]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were.
 
         Empty while costs are unknown. What doubt changes in turns is that of the best constant number of candidates.
@@ -162,7 +163,7 @@ class PairModel:
         if not (found := self.forecasts() if found is None else found):
             return {}
         mean, sd = self.calibration.mean, _BOTH * self.calibration.sd
-        in_turns = self._in_turns([(1.0, mean)], 0.0) if self.n_max else forecast.alone([1.0])
+        in_turns = self._in_turns([(1.0, mean)], 0.0)
         constant = in_turns.n_verify > 0  # otherwise drafting pays only where the draft is sure, if at all
         expected = {**found, Schedule.SYNC: in_turns} if constant else found
         low = self.forecasts(max(0.0, mean - sd), _BOTH, constant=constant)
@@ -170,7 +171,9 @@ class PairModel:
         ratios = {
             s: (min(1.0, low[s].rate / expected[s].rate), max(1.0, high[s].rate / expected[s].rate)) for s in found
         }
-        return {s: Outlook(rate, ratios[s][0] * rate, ratios[s][1] * rate) for s, rate in self.rates(found).items()}
+        return {
+            s: RateEstimate(rate, ratios[s][0] * rate, ratios[s][1] * rate) for s, rate in self.rates(found).items()
+        }
 
     def rates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, float]:
         """The forecasts (default: of now) in tokens/s, corrected by how accurate earlier ones were."""
@@ -178,7 +181,7 @@ class PairModel:
         # A schedule that verifies nothing is the target alone.
         return {s: each.rate * self._bias[s if each.n_verify else Schedule.OFF].value for s, each in found.items()}
 
-    def most_rate(self) -> float:
+    def max_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
         n, models = self.n_max + 1, (self.alone, self.beside)
         known = [(costs.curve(n), costs.draft_s) for costs in models if costs.target_s(1)]
@@ -213,7 +216,7 @@ class PairModel:
         self._bias[schedule].add(self._limited(ratio))
 
     def _limited(self, bias: float) -> float:
-        return min(max(bias, self._least_bias), _MOST_BIAS)
+        return min(max(bias, self._min_bias), _MAX_BIAS)
 
     def _use_mode(self, mode: str) -> None:
         """Switch to the calibration for another mode of sampling."""
@@ -253,5 +256,5 @@ class PairModel:
         if state["latency_s"]:
             self._latency = Time(duration(state["latency_s"]), DEFAULT.kept)
         for schedule in Schedule:
-            bias = between(state["bias"][schedule.value], 0, _MAX_BIAS)
+            bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)

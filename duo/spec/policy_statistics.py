@@ -92,15 +92,18 @@ def policy_statistics(
         acceptance=pair.calibration.mean,
         scored=pair.calibration.n_scored,
         ranks=tuple(pair.calibration.ranks),
-        most_gain=pair.most_gain(),
+        most_gain=pair.max_gain(),
         alone_ms=AloneTimes(
-            1000 * both.alone.alone_here_s() or None if pair.is_steady else None, 1000 * both.alone.kept_s(1) or None
+            1000 * both.alone.alone_here_s() or None if pair.is_steady else None,
+            1000 * both.alone.target(1).before or None,
         ),
         target_ms=ByCondition(both.alone.target_ms(), both.beside.target_ms()),
         draft_ms=ByCondition(1000 * both.alone.draft_s or None, 1000 * both.beside.draft_s or None),
-        draft_ms_by_sequences=[1000 * seconds for seconds in both.beside.draft_curve(MAX_BRANCHES + 1)],
+        draft_ms_by_sequences=[1000 * both.beside.draft_time(0.0, n) for n in range(1, MAX_BRANCHES + 2)]
+        if both.beside.knows_branches and both.beside.draft_s
+        else [],
         latency_ms=1000 * pair.latency_s or None,
         curve_ms=ByCondition(*(curve if curve[0] else None for curve in curves)),
-        measured=ByCondition(*([n for n in sizes if costs.n_measured(n)] for costs in (both.alone, both.beside))),
+        measured=ByCondition(*([n for n in sizes if costs.target(n).n] for costs in (both.alone, both.beside))),
         pair_ms=1000 * both.alone.pair_time() if both.alone.knows_pair else None,
     )

@@ -29,7 +29,7 @@ def fastest(rates: Mapping[Schedule, float]) -> Schedule:
     return best if rates[best] >= (1 + DEFAULT.least_gain) * rates[Schedule.OFF] else Schedule.OFF
 
 
-class Outlook(NamedTuple):
+class RateEstimate(NamedTuple):
     """A forecast of a schedule's rate in tokens/s."""
 
     rate: float
@@ -37,7 +37,7 @@ class Outlook(NamedTuple):
     high: float  # or better
 
 
-Outlooks = Mapping[Schedule, Outlook]
+RateEstimates = Mapping[Schedule, RateEstimate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Change:
 class Chooser:
     """Follows the schedule with the best forecast, and tries others where that is worth more than it costs.
 
-    What finding out costs, and whatever drafting loses, is paid from its budget.
+    Exploration, and whatever drafting loses, is paid from its budget.
     """
 
     def __init__(self, allowed: Sequence[Schedule], config: PolicyConfig, first: Schedule = Schedule.OFF) -> None:
@@ -105,30 +105,30 @@ class Chooser:
         """Whether the schedule has not changed for a while, so that measured rates are typical."""
         return self._n_steps >= 2 * self._config.review_steps
 
-    def review(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule] = ()) -> None:
-        """Change to the schedule that the outlooks favour, or to one that is worth a trial.
+    def review(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule] = ()) -> None:
+        """Change to the schedule that the estimates favour, or to one that is worth a trial.
 
         `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
         """
         if self.now is self._first is Schedule.ASYNC and self.n_tokens < self._config.review_steps:
             return  # a draft with hardware of its own costs nothing while it is compared with the text
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
-        best = max(self.allowed, key=lambda schedule: (outlooks[schedule].rate, schedule is Schedule.OFF))
-        here, self._is_trial = outlooks[self.now], self.now in untried
-        if best is not self.now and self._pays(best, outlooks, entry_s, untried):
+        best = max(self.allowed, key=lambda schedule: (estimates[schedule].rate, schedule is Schedule.OFF))
+        here, self._is_trial = estimates[self.now], self.now in untried
+        if best is not self.now and self._pays(best, estimates, entry_s, untried):
             self._invested_s += 0.0 if best in untried else entry_s
-            self._change(best, f"{outlooks[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
-        elif self._is_overdrawn(outlooks):
+            self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
+        elif self._is_overdrawn(estimates):
             self._change(Schedule.OFF, "drafting has used up its credit")
-        elif best is self.now and (trial := self._worth_trying(outlooks, entry_s, untried)):
-            there = outlooks[trial]
+        elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
+            there = estimates[trial]
             self._change(
                 trial, f"a trial: {there.low:.1f} to {there.high:.1f} instead of {here.rate:.1f} tokens/s forecast"
             )
 
-    def may_gain(self, outlooks: Outlooks) -> bool:
+    def may_gain(self, estimates: RateEstimates) -> bool:
         """Whether drafting may be faster than the target alone."""
-        return any(outlooks[schedule].high > self._least(outlooks[Schedule.OFF].high) for schedule in self.allowed)
+        return any(estimates[schedule].high > self._least(estimates[Schedule.OFF].high) for schedule in self.allowed)
 
     def give_up(self) -> None:
         """The draft has ended: only schedule off remains."""
@@ -136,9 +136,11 @@ class Chooser:
         if self.now is not Schedule.OFF:
             self._change(Schedule.OFF, "the draft has ended")
 
-    def _pays(self, schedule: Schedule, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule]) -> bool:
+    def _pays(
+        self, schedule: Schedule, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]
+    ) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
-        here, there = outlooks[self.now], outlooks[schedule]
+        here, there = estimates[self.now], estimates[schedule]
         if schedule is Schedule.OFF and there.rate == here.rate:
             return True  # nothing is drafted, so that nothing is learned either
         if schedule is Schedule.OFF and self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
@@ -151,11 +153,11 @@ class Chooser:
             return False
         return self._room() * (1 / here.rate - 1 / there.rate) > entry_s
 
-    def _worth_trying(self, outlooks: Outlooks, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
+    def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
         """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
-        here, found = outlooks[self.now], list[tuple[float, Schedule]]()
+        here, found = estimates[self.now], list[tuple[float, Schedule]]()
         for schedule in set(untried).intersection(self.allowed) - self._tried:
-            there, config = outlooks[schedule], self._config
+            there, config = estimates[schedule], self._config
             later = config.runs * config.horizon
             cost = config.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s * here.rate
             value = self._gain(there, here) * (self._room() + later) - cost
@@ -163,7 +165,7 @@ class Chooser:
                 found.append((value, schedule))
         return max(found)[1] if found else None
 
-    def _gain(self, there: Outlook, here: Outlook) -> float:
+    def _gain(self, there: RateEstimate, here: RateEstimate) -> float:
         """The expected gain of knowing whether `there` is faster, per token (Jones, Schonlau and Welch 1998)."""
         # Costs are uncertain for both schedules alike, so that ratios are compared.
         low, high = there.low / here.low, there.high / here.high
@@ -181,11 +183,11 @@ class Chooser:
         horizon = max(self._config.horizon, self.n_tokens)
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
 
-    def _is_overdrawn(self, outlooks: Outlooks) -> bool:
+    def _is_overdrawn(self, estimates: RateEstimates) -> bool:
         if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or not self._lacks_credit:
             return False
-        here = outlooks[self.now]
-        return (here.low if self._is_trial else here.rate) < outlooks[Schedule.OFF].rate
+        here = estimates[self.now]
+        return (here.low if self._is_trial else here.rate) < estimates[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
         if schedule is Schedule.OFF:

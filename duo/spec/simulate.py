@@ -348,7 +348,7 @@ class _Replay:
 
     def _begin_token(self) -> None:
         """The draft starts its next decode, if the policy allows."""
-        may, n_branches = self._policy.may_draft(self._session.confidences()), self._open()
+        may, n_branches = self._policy.lookahead().allows(self._session.confidences()), self._open()
         self._on_chain, self._n_sequences = may, may + n_branches
         self._position = len(self._session.accepted) + self._session.n_pending
         if may and self._unread > 1:  # it decodes the text first, beside the target

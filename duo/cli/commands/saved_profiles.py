@@ -33,7 +33,7 @@ class Learned:
     @property
     def target_s(self) -> float | None:
         """T(1), if it was measured."""
-        return self.policy.alone.target_s(1) if self.policy.alone.n_measured(1) else None
+        return self.policy.alone.target_s(1) if self.policy.alone.target(1).n else None
 
     @property
     def draft_s(self) -> float | None:

@@ -273,4 +273,4 @@ def test_three_lines_make_a_server(tmp_path: Path) -> None:
 
             assert set(pool.map(chat, range(8))) == {expected}
         assert llm.slot.policy is policy
-        assert policy.alone.n_measured(1) > 0, "what is learned is kept from text to text"
+        assert policy.alone.target(1).n > 0, "what is learned is kept from text to text"

@@ -22,8 +22,9 @@ from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
 from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import Ending, TextStream
+from duo.spec.calibration import Lookahead
 from duo.spec.lookup import Lookup
-from duo.spec.policy import Lookahead, Policy
+from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.session import Session
 from duo.spec.types import Candidates, Step

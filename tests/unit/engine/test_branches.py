@@ -6,8 +6,8 @@ import pytest
 
 from duo.engine.branches import Branches, Preparation
 from duo.llama.model_size import BRANCH_CELLS
+from duo.spec.calibration import Lookahead
 from duo.spec.outcomes import MOST_DEEP
-from duo.spec.policy import Lookahead
 from duo.spec.schedule import Schedule
 from duo.spec.types import Guess, Outcome
 from tests.fakes import CERTAIN, Eager, FakeContext, Preparing

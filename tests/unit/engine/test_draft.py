@@ -9,7 +9,8 @@ import pytest
 
 from duo.engine.clock import CLOCK, Clock
 from duo.engine.draft import Draft
-from duo.spec.policy import Decision, Lookahead, Policy, StepCost
+from duo.spec.calibration import Lookahead
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Guess, Proposal
 from tests.fakes import Eager, FakeContext, ManualClock, Scripted, text_after

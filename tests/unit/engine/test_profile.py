@@ -154,17 +154,17 @@ def test_the_times_of_a_target_are_those_of_its_last_run_with_any_draft(
     assert not kept(other).alone.target_s(1)
     find_profile(CONFIG, models).save({"policy": learned({1: 0.1, 4: 0.2}, 0.01).state()})
     first = kept(other)
-    assert (first.alone.measured_s(1), first.alone.measured_s(4)) == (0.1, 0.2)
+    assert (first.alone.target(1).value, first.alone.target(4).value) == (0.1, 0.2)
     assert not first.alone.draft_s, "of another draft"
     find_profile(CONFIG, other).save({"policy": learned({1: 0.3}, 0.05).state()})
     again = kept(models)
-    assert (again.alone.measured_s(1), again.alone.measured_s(4)) == (0.3, 0), "all of the last run"
+    assert (again.alone.target(1).value, again.alone.target(4).value) == (0.3, 0), "all of the last run"
     assert again.alone.draft_s == 0.01
 
 
 def test_the_target_alone_begins_with_the_times_that_its_drafts_have_measured(models: list[ModelConfig]) -> None:
     find_profile(CONFIG, models).save({"policy": learned({1: 0.1}, 0.01).state()})
-    assert kept(models[:1]).alone.measured_s(1) == 0.1
+    assert kept(models[:1]).alone.target(1).value == 0.1
 
 
 def test_another_number_of_threads_is_not_shared(models: list[ModelConfig], other: list[ModelConfig]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from duo.engine.queue import CandidateQueue, Drafted
 from duo.link.remote_queue import RemoteQueue
-from duo.spec.policy import Lookahead
+from duo.spec.calibration import Lookahead
 from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, ManualClock

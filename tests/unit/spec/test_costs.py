@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
-from duo.spec.costs import Calibration, CostModel, Mean, Time
+from duo.spec.costs import CostModel
+from duo.spec.means import Mean, Time
 
 SURE, DOUBTFUL = 9.0, 0.0
 SLOWER = (1.2, 1.5, 1.9)  # how much slower both models are concurrently
@@ -151,8 +153,8 @@ def test_doubt_never_makes_a_batch_faster_nor_a_larger_one_of_several_tokens_fas
 def test_only_what_was_measured_in_this_condition_is_a_measured_time() -> None:
     alone, beside = conditions()
     alone.add_target(1, 0.02)
-    assert (alone.measured_s(1), alone.measured_s(2), beside.measured_s(1)) == (0.02, 0.0, 0.0)
-    assert (alone.n_measured(1), alone.n_measured(2), beside.n_measured(1)) == (1, 0, 0)
+    assert (alone.target(1).value, alone.target(2).value, beside.target(1).value) == (0.02, 0.0, 0.0)
+    assert (alone.target(1).n, alone.target(2).n, beside.target(1).n) == (1, 0, 0)
     assert (alone.is_measured, beside.is_measured) == (True, False)
     assert alone.target_s(2) > 0
     assert beside.target_s(1) > 0
@@ -294,8 +296,8 @@ def test_several_tokens_that_contradict_what_was_kept_make_other_kept_ones_forgo
     alone.add_target(4, 14.0)
     assert alone.was_wrong
     assert not alone.is_doubted, "T(1) was measured"
-    assert [alone.n_measured(n) for n in (1, 2, 4, 8)] == [3, 2, 1, 0]
-    assert [beside.n_measured(n) for n in (1, 8)] == [1, 0]
+    assert [alone.target(n).n for n in (1, 2, 4, 8)] == [3, 2, 1, 0]
+    assert [beside.target(n).n for n in (1, 8)] == [1, 0]
     alone.begin()
     assert not alone.was_wrong
 
@@ -366,7 +368,7 @@ def test_the_time_alone_in_a_text_is_that_of_five_decodes_of_one_token(n_decodes
     costs.begin()
     assert costs.alone_here_s() == 0
     learn_target(costs, {1: 0.1}, n_decodes)
-    assert costs.kept_s(1) == 0.2, "as known when the text began"
+    assert costs.target(1).before == 0.2, "as known when the text began"
     assert measured({1: 0.1}, n_decodes).alone_here_s() == pytest.approx(found_s)
 
 
@@ -386,7 +388,7 @@ def test_the_time_alone_in_a_text_is_unknown_if_it_never_was() -> None:
     costs = measured({4: 0.2}, 9)
     costs.begin()
     learn_target(costs, {4: 0.2}, 9)
-    assert (costs.alone_here_s(), costs.kept_s(1)) == (0, 0)
+    assert (costs.alone_here_s(), costs.target(1).before) == (0, 0)
 
 
 def test_the_spread_is_learned_and_kept() -> None:
@@ -414,7 +416,7 @@ def test_target_ms_reports_what_was_measured_in_this_run_and_condition() -> None
     restored = another_run(alone)
     restored.add_target(4, 0.016)
     assert restored.target_ms() == {4: pytest.approx(16)}
-    assert [restored.is_fresh(n) for n in (1, 2, 4)] == [False, False, True]
+    assert [restored.target(n).is_fresh for n in (1, 2, 4)] == [False, False, True]
 
 
 # Calibration
@@ -543,6 +545,10 @@ def drafting(times: Mapping[int, float]) -> CostModel:
     return learn_draft(CostModel(), times)
 
 
+def draft_curve(costs: CostModel, n: int) -> list[float]:
+    return [costs.draft_time(0.0, i) for i in range(1, n + 1)]
+
+
 def learn_draft(costs: CostModel, times: Mapping[int, float]) -> CostModel:
     for n, seconds in times.items():
         for _ in range(5):
@@ -553,24 +559,24 @@ def learn_draft(costs: CostModel, times: Mapping[int, float]) -> CostModel:
 def test_the_draft_s_time_for_several_sequences_is_learned_like_the_target_s_for_several_tokens() -> None:
     costs = drafting({1: 0.010, 3: 0.012, 9: 0.018})
     assert costs.draft_s == costs.draft_time(0.0, 1) == pytest.approx(0.010)
-    assert costs.draft_curve(9) == pytest.approx([(10 + n) / 1000 for n in range(9)])
+    assert draft_curve(costs, 9) == pytest.approx([(10 + n) / 1000 for n in range(9)])
     assert costs.draft_time(1.0, 3) > costs.draft_time(0.0, 3)
     noisy = drafting({1: 0.010, 2: 0.006, 5: 0.011, 9: 0.0109})
-    assert all(low <= high for low, high in pairwise(noisy.draft_curve(9))), "never less for more sequences"
+    assert all(low <= high for low, high in pairwise(draft_curve(noisy, 9))), "never less for more sequences"
     assert noisy.draft_s == pytest.approx(0.010), "not disturbed"
 
 
 def test_the_draft_s_time_for_sequences_that_were_not_measured_is_assumed() -> None:
     costs = drafting({1: 0.010})
     assert [costs.draft_time(0.0, n) for n in (2, 5)] == pytest.approx([0.013, 0.016])
-    assert costs.draft_curve(9) == [], "nothing is known"
+    assert not costs.knows_branches
     assert drafting({2: 0.010}).draft_time(0.0, 2) == 0, "nor without the time for one"
 
 
 def test_the_draft_s_time_for_sequences_is_inferred_from_the_other_condition() -> None:
     alone, beside = conditions()
     learn_draft(alone, {1: 0.010, 9: 0.026})
-    assert beside.draft_curve(9) == pytest.approx([1.5 * (10 + 2 * n) / 1000 for n in range(9)])
+    assert draft_curve(beside, 9) == pytest.approx([1.5 * (10 + 2 * n) / 1000 for n in range(9)])
     beside.add_draft(0.040, n_sequences=9)
     assert beside.draft_time(0.0, 9) == pytest.approx(0.040)
     assert alone.draft_time(0.0, 9) == pytest.approx(0.026)
@@ -589,7 +595,7 @@ def test_sequences_and_ranks_are_kept() -> None:
     kept, kept_ranks = CostModel(), Calibration()
     kept.restore(json.loads(json.dumps(costs.state())))
     kept_ranks.restore(json.loads(json.dumps(calibration.state())))
-    assert kept.draft_curve(5) == pytest.approx(costs.draft_curve(5))
+    assert draft_curve(kept, 5) == pytest.approx(draft_curve(costs, 5))
     assert kept_ranks.ranks == pytest.approx(calibration.ranks)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from duo.spec.constants import DEFAULT, assumed
-from duo.spec.curves import interpolated, lowered
+from duo.spec.costs import interpolated, lowered
 
 
 def test_a_curve_is_linear_between_known_sizes_and_assumed_beyond() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.constants import DEFAULT
-from duo.spec.forecast import BranchModel, Forecast, alone, limit, overlapped, taking_turns
+from duo.spec.forecast import BranchModel, Forecast, limit, overlapped, taking_turns
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine, constant
 from tests.unit.spec.machines import (
@@ -114,7 +114,7 @@ def test_one_more_is_drafted_while_survival_is_worth_it() -> None:
     assert not found.goes_on(1, 0.01, found.rate)
     assert not found.goes_on(8, 1.0, found.rate), "the largest batch"
     assert [found.goes_on(2, 0.5, factor * found.rate) for factor in (1, 9)] == [True, False], "time is worth more"
-    assert not alone([1.0]).goes_on(0, 1.0, 1.0)
+    assert not Forecast(1.0).goes_on(0, 1.0, 1.0)
 
 
 def test_stopping_by_confidence_gains_where_it_tells_right_from_wrong() -> None:
@@ -138,9 +138,9 @@ def test_concurrent_forecast_is_never_below_the_target_beside_an_idle_draft() ->
 
 
 def test_forecasts_without_gain_are_the_target_alone() -> None:
-    assert alone([0.25, 0.3]) == Forecast(4.0)
+    assert Forecast(4.0) == turns([0.25, 0.3], 9.0, 0.5)
     for draft_s, acceptance in ((0.025, 0.0), (0.6, 0.9)):
-        assert turns(APART.target_s, draft_s, acceptance) == alone(APART.target_s)
+        assert turns(APART.target_s, draft_s, acceptance) == Forecast(1 / APART.target_s[0])
     assert overlapped([0.02], 0.01, 0.8, N_AHEAD).rate == pytest.approx(50)
     never_right = overlapped(APART.target_s, 0.025, 0.0, N_AHEAD)
     assert never_right.rate == pytest.approx(1 / 0.49)
@@ -222,7 +222,7 @@ def test_what_preparing_outcomes_is_worth(
     target_s, draft_s = times(dict(zip((1, 2, 4, 8), target_ms, strict=True))), draft_ms / 1000
     both = overlapped(target_s, draft_s, acceptance, N_AHEAD)
     prepared = overlapped(target_s, draft_s, acceptance, N_AHEAD, branches=free(draft_s))
-    assert [alone(target_s).rate, both.rate, prepared.rate] == pytest.approx(expected, rel=0.05)
+    assert [1 / target_s[0], both.rate, prepared.rate] == pytest.approx(expected, rel=0.05)
     machine = Machine(target_s, draft_s, target_s, draft_s, branch_s=9 * [draft_s])
     for n, rate in ((0, expected[1]), (8, expected[2])):
         found = foresee(machine, ASYNC, constant(acceptance), N_MAX, 10_000, branches=n, ranks=[0.65])

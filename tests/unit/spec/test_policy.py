@@ -190,7 +190,6 @@ def verified(made: Policy, confidences: list[float]) -> int:
 def test_in_order_later_candidates_do_not_influence_the_decision_on_earlier_ones(
     before: list[float], first: list[float], second: list[float]
 ) -> None:
-    assert IN_ORDER.in_order
     taken = [min(verified(IN_ORDER, before + after), len(before)) for after in (first, second)]
     assert taken[0] == taken[1]
 
@@ -203,7 +202,6 @@ def test_in_order_candidates_are_verified_as_long_as_each_is_worth_it() -> None:
 
 def test_coupled_candidates_are_judged_together() -> None:
     """Two cost as much as five: a doubtful candidate is verified if those after it are good, and not by itself."""
-    assert not COUPLED.in_order
     assert verified(COUPLED, [1.0]) == 0
     assert verified(COUPLED, [1.0, 10.0, 10.0, 10.0]) == 4
 
@@ -219,23 +217,23 @@ def test_the_draft_continues_while_its_candidates_are_likely_to_survive(acceptan
     found = set()
     for confidences in itertools.product([0.1, 1.0, 10.0], repeat=4):
         survival = math.prod(map(made.calibration.probability, confidences))
-        assert made.may_draft(confidences) == (survival >= least)
+        assert made.lookahead().allows(confidences) == (survival >= least)
         found.add(survival >= least)
     assert found == {True, False}
-    assert made.may_draft([10.0] * (N_AHEAD - 1))
-    assert not made.may_draft([10.0] * N_AHEAD), "the limit"
+    assert made.lookahead().allows([10.0] * (N_AHEAD - 1))
+    assert not made.lookahead().allows([10.0] * N_AHEAD), "the limit"
 
 
 @pytest.mark.parametrize("schedule", [SYNC, OFF])
 def test_the_draft_goes_ahead_only_in_the_concurrent_schedule(schedule: Schedule) -> None:
-    assert policy(SLOW_TARGET).may_draft([])
-    assert not policy(SLOW_TARGET, schedules=(schedule,)).may_draft([])
+    assert policy(SLOW_TARGET).lookahead().allows([])
+    assert not policy(SLOW_TARGET, schedules=(schedule,)).lookahead().allows([])
 
 
 def test_after_the_draft_has_ended_the_target_stays_alone_in_this_text() -> None:
     made = policy(SLOW_TARGET, 0.025, 0.9)
     made.stop_drafting()
-    assert not made.may_draft([])
+    assert not made.lookahead().allows([])
     assert decide(made, [SURE] * 4, 100, 0.01) == Decision(0)
     for _ in range(1000):
         made.learn_step(1, StepCost(0, 0.49, 0.49))
@@ -244,7 +242,7 @@ def test_after_the_draft_has_ended_the_target_stays_alone_in_this_text() -> None
     assert made.rate == pytest.approx(1 / 0.49)
     made.begin(10)
     assert made.schedule is ASYNC
-    assert made.may_draft(())
+    assert made.lookahead().allows(())
 
 
 # A remote draft
@@ -256,7 +254,7 @@ def test_with_a_remote_draft_the_target_is_first_measured_alone() -> None:
     made.begin(10)
     for _ in range(2):
         assert made.schedule is OFF
-        assert not made.may_draft(())
+        assert not made.lookahead().allows(())
         made.learn_step(1, StepCost(0, 0.010, 0.010))
     assert made.schedule is ASYNC
     assert made.alone.target_s(1) == pytest.approx(0.010)
@@ -286,7 +284,6 @@ def continue_off(made: Policy, n_steps: int) -> None:
 
 def test_a_forced_schedule_drafts_with_rejection_sampling_too() -> None:
     made = policy(STEEP, 0.02, 0.1, schedules=(SYNC,), mode="rejection")
-    assert made.in_order
     assert decide(made, [], 100, 0.02).wait_s is not None
     assert decide(made, [], 100, math.inf) == Decision(0)
 
@@ -352,7 +349,7 @@ def test_a_draft_is_not_asked_where_it_cannot_pay(target_s: dict[int, float], pa
 
 @pytest.mark.parametrize(("target_s", "least", "most"), [(EASY, 3.0, 4.5), (DEAR, 1.0, 1.0)])
 def test_most_gain_is_that_of_an_excellent_draft(target_s: dict[int, float], least: float, most: float) -> None:
-    assert Policy(4, 8).most_gain() is None, "unknown"
+    assert Policy(4, 8).max_gain() is None, "unknown"
     made = unsure(target_s)
     gain = made.statistics().most_gain or 0.0
     assert least <= gain <= most

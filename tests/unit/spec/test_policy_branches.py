@@ -58,7 +58,8 @@ def test_a_small_gain_is_not_sought() -> None:
         costs = _CARDS, 0.008, made.calibration.mean, N_AHEAD
         best = max(
             forecast.overlapped(
-                *costs, branches=forecast.BranchModel(n, made.beside.draft_curve(9)[: n + 1], RANKS)
+                *costs,
+                branches=forecast.BranchModel(n, [made.beside.draft_time(0.0, i) for i in range(1, n + 2)], RANKS),
             ).rate
             for n in (1, 2, 4, 8)
         )

@@ -165,7 +165,7 @@ def test_a_draft_is_not_prepared_for_the_tokens_that_the_lookup_finds(n_found: i
     made.learn_draft(100, 0.2)  # 2 ms per token
     made.begin(20_000, 300)
     assert made.schedule is OFF
-    made._unread = 8000  # of the prompt: 16 s
+    made._exploration.n_unread = 8000  # of the prompt: 16 s
     for _ in range(4):
         source = Origin.LOOKUP if n_found else Origin.DRAFT
         made.learn_scores([(1.0, True)])

@@ -38,7 +38,7 @@ def sizes(made: Policy, n_steps: int) -> list[int]:
 def test_four_tokens_are_measured_twice_after_two_decodes_of_one_and_then_two_tokens_once() -> None:
     made = begun()
     assert sizes(made, 40) == [1, 1, 4, 4, 2, *[1] * 35]
-    assert made.alone.measured_s(4) == pytest.approx(0.3)
+    assert made.alone.target(4).value == pytest.approx(0.3)
 
 
 def test_its_tokens_are_arbitrary_unless_the_text_itself_has_as_many() -> None:

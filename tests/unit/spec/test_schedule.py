@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from duo.spec.constants import DEFAULT
-from duo.spec.schedule import ALL, Change, Chooser, Outlook, Outlooks, Schedule
+from duo.spec.schedule import ALL, Change, Chooser, RateEstimate, RateEstimates, Schedule
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
@@ -13,11 +13,11 @@ ALONE_S = 0.1
 SAVED_S = DEFAULT.horizon * (1 / 10 - 1 / 20)  # within the horizon, at 20 instead of 10 tokens/s
 
 
-def rates(concurrent: float = 10.0, sequential: float = 10.0, off: float = 10.0, doubt: float = 0.0) -> Outlooks:
+def rates(concurrent: float = 10.0, sequential: float = 10.0, off: float = 10.0, doubt: float = 0.0) -> RateEstimates:
     """Forecasts in tokens/s; `doubt`: relative uncertainty of those with a draft."""
-    found = {schedule: Outlook(rate, rate * (1 - doubt), rate * (1 + doubt))
+    found = {schedule: RateEstimate(rate, rate * (1 - doubt), rate * (1 + doubt))
              for schedule, rate in ((ASYNC, concurrent), (SYNC, sequential))}  # fmt: skip
-    return {**found, OFF: Outlook(off, off, off)}
+    return {**found, OFF: RateEstimate(off, off, off)}
 
 
 def following(
@@ -33,17 +33,17 @@ def following(
     return chooser
 
 
-def run(chooser: Chooser, outlooks: Outlooks, n_steps: int, entry_s: float = 0.0) -> None:
+def run(chooser: Chooser, estimates: RateEstimates, n_steps: int, entry_s: float = 0.0) -> None:
     """Continue for `n_steps` steps of one token, each as fast as forecast."""
     for _ in range(n_steps):
-        if chooser.step(1, 1 / outlooks[chooser.now].rate, 1 / outlooks[OFF].rate):
-            chooser.review(outlooks, entry_s)
+        if chooser.step(1, 1 / estimates[chooser.now].rate, 1 / estimates[OFF].rate):
+            chooser.review(estimates, entry_s)
 
 
 def after_review(
-    chooser: Chooser, outlooks: Outlooks, entry_s: float = 0.0, untried: Collection[Schedule] = ()
+    chooser: Chooser, estimates: RateEstimates, entry_s: float = 0.0, untried: Collection[Schedule] = ()
 ) -> Schedule:
-    chooser.review(outlooks, entry_s, untried)
+    chooser.review(estimates, entry_s, untried)
     return chooser.now
 
 
@@ -148,8 +148,8 @@ def test_drafting_begins_on_less_doubt_the_more_credit_is_missing(
 
 
 def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss() -> None:
-    chooser, outlooks = following(OFF), rates(sequential=12.0, concurrent=1.0)
-    assert after_review(chooser, outlooks, entry_s=1.0) is SYNC
+    chooser, estimates = following(OFF), rates(sequential=12.0, concurrent=1.0)
+    assert after_review(chooser, estimates, entry_s=1.0) is SYNC
     assert not chooser.step(1, ALONE_S + 1.0, ALONE_S)
     assert chooser.budget.credit_s < -0.8
     assert chooser.step(1, ALONE_S + 0.2, ALONE_S), "a review is due"
@@ -173,22 +173,22 @@ def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss(
 def test_what_may_be_faster_is_tried_if_the_credit_covers_it(
     untried: Collection[Schedule], doubt: float, credit_s: float, entry_s: float, then: Schedule
 ) -> None:
-    chooser, outlooks = following(OFF, credit_s=credit_s), rates(sequential=9.5, concurrent=1.0, doubt=doubt)
-    assert after_review(chooser, outlooks, entry_s, untried) is then
+    chooser, estimates = following(OFF, credit_s=credit_s), rates(sequential=9.5, concurrent=1.0, doubt=doubt)
+    assert after_review(chooser, estimates, entry_s, untried) is then
 
 
 def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() -> None:
     chooser = following(OFF, credit_s=9.0)
-    outlooks, bad = rates(sequential=9.5, concurrent=9.8, doubt=0.2), rates(1.0, 1.0)
-    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is ASYNC
+    estimates, bad = rates(sequential=9.5, concurrent=9.8, doubt=0.2), rates(1.0, 1.0)
+    assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
     assert after_review(chooser, bad) is OFF
-    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is SYNC
+    assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is SYNC
     assert after_review(chooser, bad) is OFF
-    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is OFF
+    assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is OFF
     assert chooser.changes[0].reason == "a trial: 7.8 to 11.8 instead of 10.0 tokens/s forecast"
     chooser.begin(ALL, None, is_first=False)
     chooser.step(1, ALONE_S, ALONE_S)
-    assert after_review(chooser, outlooks, untried={SYNC, ASYNC}) is ASYNC
+    assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
 
 
 def test_a_trial_may_pay_in_later_texts() -> None:
@@ -206,7 +206,7 @@ def test_what_was_never_tried_is_not_begun_if_the_credit_does_not_cover_its_pref
 
 
 @pytest.mark.parametrize(
-    ("now", "outlooks", "then"),
+    ("now", "estimates", "then"),
     [
         (OFF, rates(sequential=10.1), OFF),  # a difference as small as that between two measurements
         (OFF, rates(sequential=10.3), SYNC),
@@ -217,8 +217,8 @@ def test_what_was_never_tried_is_not_begun_if_the_credit_does_not_cover_its_pref
         (SYNC, rates(doubt=0.3), OFF),  # it drafts nothing
     ],
 )
-def test_a_schedule_changes_only_on_evidence(now: Schedule, outlooks: Outlooks, then: Schedule) -> None:
-    assert after_review(following(now), outlooks) is then
+def test_a_schedule_changes_only_on_evidence(now: Schedule, estimates: RateEstimates, then: Schedule) -> None:
+    assert after_review(following(now), estimates) is then
 
 
 def test_a_change_is_recorded_with_its_reason() -> None:

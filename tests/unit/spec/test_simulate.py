@@ -6,8 +6,9 @@ from statistics import median
 
 import pytest
 
+from duo.spec.calibration import Lookahead
 from duo.spec.pair import PairModel
-from duo.spec.policy import Decision, Lookahead, Policy, StepCost
+from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.simulate import Guesses, Machine, Replay, constant, drawn, inform, recorded, replay
 from duo.spec.types import Proposal
@@ -199,7 +200,7 @@ def test_a_first_text_ends_in_sync_and_is_almost_as_fast_as_if_that_were_forced(
     assert policy.schedule is Schedule.SYNC
     assert found.rate >= 0.92 * forced(pair).rate
     assert found.n_verified[2] == 3, "T(4) is measured once the target was decoded twice"
-    assert policy.alone.measured_s(4) == pytest.approx(0.14942, rel=0.01)
+    assert policy.alone.target(4).value == pytest.approx(0.14942, rel=0.01)
 
 
 # The policy

@@ -1,0 +1,151 @@
+"""How often candidates are accepted, learned while running."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import truediv
+from typing import Any, NamedTuple
+
+from duo.spec.constants import DEFAULT
+from duo.spec.means import Mean, between
+
+
+class Calibration:
+    """a(c): the probability that a candidate of confidence c is accepted, if all before it are.
+
+    The confidence is the gap between the draft's top two logits. A histogram with exponential forgetting.
+    """
+
+    EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # between the bins
+
+    def __init__(self) -> None:
+        # Typical for a small draft of the same family, for the gap in the middle of each bin.
+        middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
+        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7, DEFAULT.shares)
+        self._begin_ranks(DEFAULT.ranks)
+        self.n_scored = 0  # candidates, in this run and earlier ones
+
+    def _begin(self, accepted: Iterable[float], mean: float, shares: Iterable[float], n: int = 4) -> None:
+        self._accepted = [DEFAULT.prior_weight * share for share in accepted]
+        self._seen = [DEFAULT.prior_weight] * len(self._accepted)
+        self._texts = Mean(weight=1 / DEFAULT.texts, value=mean, n=n)
+        self._all = Mean(weight=1 - DEFAULT.memory, value=mean, n=n)
+        self._shares = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
+
+    def begin(self) -> None:
+        """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
+        self._all = Mean(weight=1 - DEFAULT.memory, value=self._texts.value, n=min(self._all.n, DEFAULT.kept_scores))
+
+    def doubt(self, share: float, n: int) -> bool:
+        """If `n` new candidates of which this `share` is right contradict earlier texts, those count for little.
+
+        Returns whether they are much better.
+        """
+        if not self.n_scored:
+            return False
+        deviation = (share - self.mean) / math.hypot(self.sd, 0.5 / math.sqrt(n))
+        if abs(deviation) > DEFAULT.surprise:
+            self._all.n = min(self._all.n, 2)
+        return deviation > DEFAULT.surprise
+
+    def _begin_ranks(self, shares: Iterable[float], n: int = 4) -> None:
+        self._ranks = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
+
+    @property
+    def mean(self) -> float:
+        """The acceptance rate over all confidences, of late."""
+        return self._all.value
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation of the mean."""
+        share = min(max(self.mean, 0.1), 0.9)
+        return math.sqrt(share * (1 - share) / min(self._all.n, 50))
+
+    def probability(self, confidence: float) -> float:
+        """a(`confidence`)."""
+        i = bisect_right(self.EDGES, confidence)
+        return self._accepted[i] / self._seen[i]
+
+    def probabilities(self) -> tuple[float, ...]:
+        """a(c) for each bin, in the order of EDGES."""
+        return tuple(map(truediv, self._accepted, self._seen))
+
+    def chances(self, mean: float) -> list[tuple[float, float]]:
+        """For each bin, the share of the candidates in it and a(c), adjusted to a `mean` of a(c) over all of them."""
+        found = [(share.value, chance) for share, chance in zip(self._shares, self.probabilities(), strict=True)]
+        now = sum(share * chance for share, chance in found)
+        if mean <= now:
+            return [(share, chance * mean / (now or 1.0)) for share, chance in found]
+        return [(share, 1 - (1 - chance) * (1 - mean) / (1 - now)) for share, chance in found]
+
+    @property
+    def ranks(self) -> tuple[float, ...]:
+        """Of each rank, how probable it is that the target's token is the alternative of this rank to a wrong one."""
+        return tuple(rank.value for rank in self._ranks)
+
+    def add_rank(self, rank: int) -> None:
+        """Instead of a wrong candidate came its alternative of this `rank`; -1: another token."""
+        for i, share in enumerate(self._ranks):
+            share.add(float(i == rank))
+
+    def add(self, confidence: float, accepted: bool) -> None:
+        """Learn from a candidate, which was or would have been `accepted` or not."""
+        i = bisect_right(self.EDGES, confidence)
+        self._seen[i] = DEFAULT.memory * self._seen[i] + 1
+        self._accepted[i] = DEFAULT.memory * self._accepted[i] + accepted
+        self.add_share(float(accepted))
+        for j, share in enumerate(self._shares):
+            share.add(float(i == j))
+
+    def add_share(self, share: float, n: int = 1) -> None:
+        """Learn that of `n` candidates this `share` was accepted, and nothing about their confidence."""
+        self.n_scored += n
+        for _ in range(n):
+            self._all.add(share)
+            self._texts.add(share)
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, as JSON types."""
+        found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self._texts.value}
+        found["scored"] = min(self.n_scored, DEFAULT.texts)
+        return {**found, "shares": [share.value for share in self._shares], "ranks": list(self.ranks)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
+        accepted, shares, ranks = ([between(x, 0, 1) for x in state[name]] for name in ("accepted", "shares", "ranks"))
+        if state["edges"] != list(self.EDGES) or not len(accepted) == len(shares) == len(self._seen):
+            raise ValueError("other bins")
+        if not math.isclose(sum(shares), 1, abs_tol=0.01):
+            raise ValueError("not shares of a whole")
+        self.n_scored = int(between(state["scored"], 1, DEFAULT.texts))
+        n = min(self.n_scored, DEFAULT.kept_scores)
+        self._begin(accepted, between(state["mean"], 0, 1), shares, n)
+        self._texts.n = self.n_scored
+        if len(ranks) == len(self._ranks):
+            self._begin_ranks(ranks, n)
+
+
+class Lookahead(NamedTuple):
+    """How far the draft may run ahead: a rule that the draft's thread applies without the policy."""
+
+    n_ahead: int = 0  # maximum tokens ahead of the accepted ones
+    least: float = 0.0  # survival of the pending candidates below which it pauses
+    accepted: Sequence[float] = ()  # a(c) for each bin of Calibration
+    n_branches: int = 0  # outcomes to prepare
+    ranks: Sequence[float] = ()  # probability that instead of a wrong candidate comes its alternative of this rank
+
+    def allows(self, confidences: Sequence[float]) -> bool:
+        """Whether the draft may continue after pending candidates of these `confidences`."""
+        if len(confidences) >= self.n_ahead:
+            return False
+        survival = 1.0
+        for confidence in confidences:
+            survival *= self.probability(confidence)
+        return survival >= self.least
+
+    def probability(self, confidence: float) -> float:
+        """a(`confidence`)."""
+        return self.accepted[bisect_right(Calibration.EDGES, confidence)]

@@ -1,0 +1,278 @@
+"""Learner: what a policy learns from each step, and when it changes the schedule."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duo.spec.budget import Budget
+from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.costs import CostModel
+from duo.spec.exploration import Exploration
+from duo.spec.forecast import Forecast
+from duo.spec.pair import PairModel
+from duo.spec.schedule import ALL, Chooser, Schedule
+from duo.spec.types import Origin
+
+REJECTION = "rejection"  # the mode of sampling that requires decisions in order
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds that a step of the target took: the decode alone, and in total with waits and sequential drafting."""
+
+    n_candidates: int
+    decode_s: float
+    total_s: float
+    source: Origin = Origin.DRAFT
+
+
+class Learner(PairModel):
+    """Follows a schedule, learns from each step of a text, and reconsiders the schedule now and then."""
+
+    def __init__(
+        self,
+        n_max: int,
+        n_ahead: int,
+        schedules: Sequence[Schedule] = ALL,
+        draft_threads: Sequence[int] = (1,),
+        *,
+        remote: bool = False,
+        apart: bool = False,
+        branches: int | None = 0,
+        aborts: bool = True,
+        config: PolicyConfig = DEFAULT,
+    ) -> None:
+        """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
+
+        It chooses among `schedules`, and among `draft_threads` for schedule sync. `apart`: the draft has hardware of
+        its own, so it costs the target nothing beside it, and a text starts with schedule async. `remote`: that is
+        another machine, so sync is excluded, and there are no branches. `branches`, `aborts`: see PairModel.
+        """
+        branches = 0 if remote else branches
+        super().__init__(
+            n_max, n_ahead, remote=remote, apart=apart or remote, branches=branches, aborts=aborts, config=config
+        )
+        if remote:
+            schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
+        self._remote = remote
+        self._schedules = tuple(schedules) if n_max else (Schedule.OFF,)
+        self._draft_threads = tuple(draft_threads)
+        self._forecast = Forecast(0.0)
+        self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
+        self._exploration = Exploration(self, self.chooser, probes=not remote)
+        self._lookup_budget = Budget(config, (config.lookup, config.lookup))
+        self._draft_s = Schedule.OFF, 0.0  # the draft's time in the last step, and its schedule
+        self._start_text(0)
+
+    def _start_text(self, n_prompt: int) -> None:
+        """Reset what holds for one generation only."""
+        self._exploration.begin(n_prompt, is_possible=self._schedules != (Schedule.OFF,))
+        self._scored = False  # whether a candidate was scored in this step
+        self._has_news = True  # whether something was learned since the last review
+        self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
+        self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
+        self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
+        self._n_found = 0  # tokens of this text that the lookup found
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule to follow now.
+
+        With a remote draft the target is first measured alone: the "other" machine may be this one.
+        """
+        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < self.config.first_alone:
+            return Schedule.OFF
+        return self.chooser.now
+
+    @property
+    def prefers_target_alone(self) -> bool:
+        """Whether the target was found to be faster without the draft."""
+        return self.chooser.now is Schedule.OFF
+
+    @property
+    def costs(self) -> CostModel:
+        """The cost of decodes in the current schedule."""
+        return self.beside if self.schedule is Schedule.ASYNC else self.alone
+
+    @property
+    def rate(self) -> float:
+        """λ: the best sustainable rate of the current schedule in tokens/s; 0 while unknown."""
+        return self._forecast.rate
+
+    @property
+    def n_draft_threads(self) -> int:
+        """Threads for the draft in schedule sync."""
+        return self.alone.draft_threads(self._draft_threads)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether a candidate must not be omitted because of one drafted after it."""
+        return self._mode == REJECTION
+
+    @property
+    def _must_draft(self) -> bool:
+        """Whether drafting was asked for: then schedule sync drafts even where that does not pay."""
+        return self.schedule is Schedule.SYNC and Schedule.OFF not in self.chooser.allowed
+
+    def use_cores(self, n_cores: int) -> None:
+        """See PairModel. The schedule is reconsidered soon."""
+        before = self.alone
+        super().use_cores(n_cores)
+        if self.alone is not before and self.rate:
+            self.is_steady = self.is_steady and not self._exploration.n_written
+            self._window = (0, 0.0)  # was measured with the others
+            self._has_news = True
+            self._update_forecast()
+
+    def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
+        """Start a generation after `n_prompt` tokens not decoded by the draft, with room for `n_room` (None: no limit).
+
+        `mode` is the mode of sampling: acceptance is learned separately for each.
+        """
+        self._use_mode(mode)
+        self.calibration.begin()
+        self._start_text(n_prompt)
+        is_first = not self.alone.target_s(1) or (self.n_max > 0 and not self.calibration.n_scored)
+        self.chooser.begin(self._schedules, n_room, is_first=is_first)
+        self._lookup_budget.begin(None)
+        self.is_steady = True
+        for costs in (costs for both in self._costs.values() for costs in both):
+            costs.begin()
+        self._review()
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        """The target added `n_tokens` at this cost."""
+        self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
+        alone_s = self.alone.target_s(1)
+        drafted, found = cost.source is Origin.DRAFT, cost.source is Origin.LOOKUP
+        self._n_found += n_tokens - 1 if found else 0
+        is_alone = not cost.n_candidates and self.schedule is not Schedule.ASYNC
+        self._exploration.step(n_tokens, scored=self._scored, is_alone=is_alone)
+        self._scored = False
+        kept = self.config.rate_memory
+        self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
+        if drafted:
+            self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
+        is_off = self.schedule is Schedule.OFF or not self.rate
+        each_s = alone_s if is_off else 1 / (self.rate * self._bias[self.schedule].value)  # without the lookup
+        self._lookup_budget.step(cost.total_s, n_tokens * each_s - cost.total_s if found else 0.0, alone_s)
+        # Schedule sync without candidates is the target alone.
+        compares = drafted and (self.schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
+        is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
+        if self.costs.was_wrong:
+            self.chooser.budget.begin_again()
+        if cost.source is Origin.ANY:
+            self.chooser.budget.spend(max(0.0, self.costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
+            is_due = self._has_news = True
+        # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
+        is_first = self.schedule is Schedule.OFF and self.alone.target(1).n == self.config.first_alone
+        before, self._draft_s = self._draft_s, (self.schedule, self.costs.draft_s)
+        stalls = before[0] is self.schedule and self._draft_s[1] > self.config.max_slower * before[1] > 0
+        is_due = is_due or stalls
+        if not self.rate or is_first or (is_due and (self._has_news or self.schedule is not Schedule.OFF)):
+            self._review()
+
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
+        """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
+        self._exploration.n_unread = 0
+        if n_sequences > 1:
+            self.beside.add_draft(seconds, n_sequences=n_sequences)
+        elif n_tokens >= self.config.read_least:
+            self._read.add(seconds / n_tokens)
+        elif n_tokens == 1 and self.schedule is Schedule.ASYNC:
+            self.beside.add_draft(seconds)
+        elif n_tokens == 1:
+            self.alone.add_draft(seconds, self.n_draft_threads)
+        elif n_tokens == 2 and self.schedule is Schedule.SYNC:
+            self.alone.add_pair(seconds)
+            self.alone.guess_s = seconds / self.config.pair[1]  # one that is always right never reads one token alone
+
+    def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
+        """Candidates of these confidences would have been accepted or not."""
+        for confidence, accepted in scores:
+            self.calibration.add(confidence, accepted)
+            self.scores.append((confidence, accepted))
+            self._scored = self._has_news = True
+
+    def learn_probe(self, scores: Sequence[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
+        """A probe decoded `n_tokens` (0: it was not possible); `whole`: the draft has now decoded all of the text.
+
+        Otherwise it knew too little of the text to be right as often as it will be. `seconds` is 0 if the time is not
+        representative.
+        """
+        if n := len(scores):
+            share = sum(accepted for _, accepted in scores) / n
+            if not whole:
+                share = min(share / self.config.without_context, self.config.excellent)
+            if self.calibration.doubt(share, n):
+                self.chooser.budget.begin_again()
+            if whole:
+                self.learn_scores(scores)
+            else:
+                self.calibration.add_share(share, n)
+        if n_tokens >= self.config.read_least and seconds:
+            self._read.add(seconds / n_tokens)
+            self.alone.guess_s = self.alone.guess_s or self.read_s / self.config.read
+        self._exploration.probed(n_tokens, seconds, whole=whole)
+        self._review()
+
+    def restore_kept(self, state: Any) -> bool:
+        """restore() from a file; False, and nothing is restored, if `state` is damaged."""
+        try:
+            PairModel(self.n_max, self.n_ahead).restore(state)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        self.restore(state)
+        return True
+
+    def stop_drafting(self) -> None:
+        """The draft is not available for the rest of this generation."""
+        self.chooser.give_up()
+        self._exploration.end()
+        self._update_forecast()
+
+    def _entry_s(self) -> float:
+        """Seconds of the target's time that the draft needs before its first candidate."""
+        return 0.0 if self._apart else self._exploration.n_unread * self.read_s
+
+    def _review(self) -> None:
+        """Compare the forecast with the measured rate, then reconsider the schedule."""
+        self._has_news = False
+        found = self._update_forecast()
+        tokens, seconds = self._window
+        if found and self.chooser.is_settled and seconds:
+            self._learn_bias(self.schedule, tokens / seconds / self.rate)
+        self._window = (0, 0.0)
+        if not found or len(self.chooser.allowed) < 2:
+            return
+        estimates, untried = self.estimates(found), self._untried()
+        self._exploration.may_gain = self.chooser.may_gain(estimates)
+        if self.schedule is Schedule.OFF:
+            self._exploration.is_worthwhile = (self.max_gain() or 0.0) > 1 + self.config.least_gain
+        # Entering must pay on those tokens alone that the lookup does not find.
+        n_written = max(1, self._exploration.n_written)
+        entry_s = self._entry_s() * n_written / max(1, n_written - self._n_found)
+        self._exploration.plan(self.schedule)
+        if not self._exploration.is_due:
+            self.chooser.review(estimates, entry_s, untried)
+        self._forecast = found[self.schedule]
+
+    def _untried(self) -> set[Schedule]:
+        """The schedules whose forecasts rest on what is assumed."""
+        found = {Schedule.ASYNC} if not self.beside.is_measured and not self._apart else set[Schedule]()
+        return found if self.calibration.n_scored >= self.config.kept_scores else {Schedule.SYNC, Schedule.ASYNC}
+
+    def _update_forecast(self) -> dict[Schedule, Forecast]:
+        """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""
+        self.choose_branches(allowed=Schedule.ASYNC in self.chooser.allowed and not self._in_order)
+        found, first_s = self.forecasts(), self.costs.target_s(1)
+        if found:
+            self._forecast = found[self.schedule]
+        elif first_s:
+            self._forecast = Forecast(1 / first_s)
+        if self._must_draft and not self._forecast.n_verify:
+            self._forecast = replace(self._forecast, n_verify=1, n_wait=1, stop=(0.0,))
+        return found
