@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duo.config import ALL_LAYERS, DEMO, EngineConfig, ModelConfig, check_port
+from duo.config import DEMO, EngineConfig, ModelConfig
+from duo.config.option import check_names, declared
 from duo.engine.background import Background
 from duo.engine.cores import kept_threads
 from duo.engine.engine import Engine
@@ -26,7 +26,6 @@ from duo.llama.devices import devices_for
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
-from duo.llama.model_size import CACHE_TYPES
 from duo.models.demo import demo_pair
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
@@ -34,6 +33,9 @@ from duo.models.hub import check_gguf, find_model
 from duo.models.profiles import Profile
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from duo.config.settings import Settings
     from duo.link.listener import Listener
     from duo.link.process import DraftProcess
 
@@ -49,121 +51,44 @@ def load(
     target: ModelName,
     draft: ModelName | None = None,
     *,
-    n_ctx: int = 0,
-    n_batch: int = 2048,
-    n_ubatch: int = 512,
-    flash_attn: str = "auto",
-    type_k: str = "f16",
-    type_v: str = "f16",
-    exact: bool = False,
-    n_threads: int | None = None,
-    n_threads_batch: int | None = None,
-    draft_n_threads: int | None = None,
-    cpu_range: str | None = None,
-    draft_cpu_range: str | None = None,
-    n_gpu_layers: int | str = "auto",
-    draft_n_gpu_layers: int | str = "auto",
-    devices: Sequence[str] | None = None,
-    draft_devices: Sequence[str] | None = None,
-    split_mode: str = "layer",
-    draft_split_mode: str = "layer",
-    tensor_split: Sequence[float] = (),
-    draft_tensor_split: Sequence[float] = (),
-    main_gpu: int = 0,
-    draft_main_gpu: int = 0,
-    rpc_servers: Sequence[str] = (),
-    draft_rpc_servers: Sequence[str] = (),
-    rpc_timeout_s: float = 8.0,
-    use_mmap: bool = True,
-    use_mlock: bool = False,
-    offline: bool = False,
-    draft_n_max: int | None = None,
-    draft_n_ahead: int | None = None,
-    schedule: str = "auto",
-    profile: bool = True,
-    n_predict: int = -1,
-    warmup: bool = True,
-    lookup: str = "auto",
-    branches: int | None = None,
-    back_port: int | None = None,
-    back_host: str = "127.0.0.1",
-    back_token: str = "",
     remote_drafts: RemoteDrafts | None = None,
     progress: Progress = lambda *_: None,
+    **settings: Unpack[Settings],
 ) -> Engine:
     """Load a target and, optionally, a draft that makes it faster without changing what it generates.
 
     `target` and `draft` are paths, `hf://user/repo:Q4_K_M`, or names as for llama.cpp's -hf; the target "demo" is a
-    small pair that duo downloads. The other parameters are named as in llama-cpp-python, with the prefix `draft_` for
-    the draft's. Defaults are chosen for the models and the machine, and improved by what is learned while running.
+    small pair that duo downloads. The settings are the fields of duo.config.EngineConfig, named as in llama-cpp-python,
+    with the prefix `draft_` for the draft's; docs/python.md has a list. Defaults are chosen for the models and the
+    machine, and improved by what is learned while running.
 
-    n_ctx: context size in tokens; 0: as many as each request needs.
-    exact: bit-equal logits for any draft, batch size and thread count (F32, F16, Q4_0, Q4_1, Q8_0) on the CPU; on
-        devices as far as their kernels allow.
-    cpu_range: lo-hi, cores to pin the target's threads to.
-    n_gpu_layers: a number, "all", or "auto" for as many as fit the devices' memory.
-    devices: names of the devices to use; None: all GPUs; empty: none.
-    rpc_servers: host:port of llama.cpp RPC servers whose devices to use.
-    rpc_timeout_s: seconds without a response after which an RPC server counts as lost.
-    draft_n_max: maximum candidates in one batch; 0: no drafting.
-    draft_n_ahead: maximum drafted tokens awaiting verification.
-    schedule: "async" (concurrent), "sync" (sequential), "off" (the target alone), or "auto" for the fastest.
-    lookup: "auto" or "off": whether tokens that followed earlier occurrences of the last ones in the text are
-        candidates, too, where that pays; with and without a draft.
-    branches: likely outcomes of a verification that a concurrent draft prepares, at most 8; None: as many as pay.
-    profile: whether to load and store what is learned about this pair.
-    n_predict: expected length of a generation in tokens, to reserve device memory; -1: unknown.
-    warmup: whether new contexts decode a few tokens before the first text, which reads all weights into memory.
-    back_port, back_host: address on which to accept remote drafts (duo back); back_token: their password.
     remote_drafts: those of a lead that is already listening.
     progress: called on a background thread with a description, the amount done and the total; False cancels.
 
-    Raises ModelError, MemoryLimitError, DownloadError, DeviceError or UsageError.
+    Raises ModelError, MemoryLimitError, DownloadError, DeviceError or UsageError, and TypeError for an unknown setting.
     """
-    config = EngineConfig(
-        n_ctx, n_batch, n_ubatch, flash_attn, type_k, type_v, exact, n_threads, n_threads_batch, draft_n_threads,
-        cpu_range, draft_cpu_range, draft_n_max, draft_n_ahead, schedule, n_predict, warmup, lookup, branches,
-    )  # fmt: skip
-    config.drafting()
-    for name, value, choices in (
-        ("type_k", type_k, tuple(CACHE_TYPES)),
-        ("type_v", type_v, tuple(CACHE_TYPES)),
-    ):
-        if value not in choices:
-            raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}", name)
-    model = partial(ModelConfig, Path(), use_mmap=use_mmap, use_mlock=use_mlock, rpc_timeout_s=rpc_timeout_s)
-    # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
-    keeps_gpus = not (rpc_servers and draft is not None and not draft_rpc_servers)
-    placed = model(
-        *_layers("n_gpu_layers", n_gpu_layers), devices=_names(devices), rpc_servers=tuple(rpc_servers),
-        uses_gpus=keeps_gpus, split_mode=split_mode, tensor_split=tuple(tensor_split), main_gpu=main_gpu,
-    )  # fmt: skip
-    draft_placed = model(
-        *_layers("draft_n_gpu_layers", draft_n_gpu_layers), devices=_names(draft_devices),
-        rpc_servers=tuple(draft_rpc_servers), uses_gpus=not draft_rpc_servers, split_mode=draft_split_mode,
-        tensor_split=tuple(draft_tensor_split), main_gpu=draft_main_gpu, prefix="draft_",
-    )  # fmt: skip
-    if back_port is not None:
-        check_port("back_port", back_port)
-    listen = _Listening(back_host, back_port, back_token) if back_port is not None else None
-    names = (target, None if draft_n_max == 0 else draft)
-    loader = _Loader(names, (placed, draft_placed), config, listen or remote_drafts, offline, profile, progress)
+    known = (one.name for one in declared(EngineConfig()))
+    check_names(settings, [*known, "remote_drafts", "progress"])
+    return load_engine(target, draft, EngineConfig(**settings), remote_drafts=remote_drafts, progress=progress)
+
+
+def load_engine(
+    target: ModelName,
+    draft: ModelName | None,
+    config: EngineConfig,
+    *,
+    remote_drafts: RemoteDrafts | None = None,
+    progress: Progress = lambda *_: None,
+) -> Engine:
+    """load(), with its settings as a config."""
+    names = (target, None if config.draft_n_max == 0 else draft)
+    remote = _Listening(config.back_host, config.back_port, config.back_token) if config.back_port is not None else None
+    loader = _Loader(names, config, remote or remote_drafts, progress)
     # On a background thread, so that the calling thread can handle signals.
     loading: Background[Engine] = Background(loader.run, "duo-load")
     with loading:
         (engine,) = loading
     return engine
-
-
-def _layers(name: str, layers: int | str) -> tuple[int, bool]:
-    """ModelConfig's n_gpu_layers and fits_layers. Raises UsageError."""
-    if isinstance(layers, str) and layers not in ("auto", "all"):
-        raise UsageError(f"{name} must be a number, 'all' or 'auto', not {layers!r}", name)
-    return ALL_LAYERS if isinstance(layers, str) else layers, layers == "auto"
-
-
-def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +122,8 @@ class _Loader:
     """Assembles one engine. The two in each tuple are target and draft."""
 
     names: tuple[ModelName, ModelName | None]
-    placed: tuple[ModelConfig, ModelConfig]  # without their paths
     config: EngineConfig
     remote: _Listening | RemoteDrafts | None
-    offline: bool
-    wants_profile: bool
     progress: Progress
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -247,16 +169,17 @@ class _Loader:
         if name == DEMO:
             if draft_name is not None:
                 raise UsageError("the demo pair includes its own draft: name a target to use with this one")
-            path, draft_path = demo_pair(self._show, offline=self.offline)
-            paths: tuple[Path, Path | None] = path, None if self.config.draft_n_max == 0 else draft_path
+            pair = demo_pair(self._show, offline=self.config.offline)
+            paths: tuple[Path, Path | None] = pair[0], None if self.config.draft_n_max == 0 else pair[1]
         else:
             for local in (name, draft_name):
                 if isinstance(local, os.PathLike):
                     check_gguf(Path(local))  # before anything is downloaded
-            found = find_model(name, offline=self.offline)
-            paths = found, find_model(draft_name, offline=self.offline) if draft_name is not None else None
-        target, draft = self.placed
-        configs = [replace(target, path=paths[0])] + ([replace(draft, path=paths[1])] if paths[1] is not None else [])
+            found = find_model(name, offline=self.config.offline)
+            paths = found, find_model(draft_name, offline=self.config.offline) if draft_name is not None else None
+        path, draft_path = paths
+        configs = [self.config.target_model(path, has_draft=draft_path is not None)]
+        configs += [self.config.draft_model(draft_path)] if draft_path is not None else []
         for config in configs:
             for part in config.shards:
                 check_gguf(part)
@@ -300,7 +223,7 @@ class _Loader:
 
     def _profile(self, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
         """The profile of the pair, or of the target alone, unless it is disabled or has no config directory."""
-        if not self.wants_profile or (draft is None and self.config.lookup == "off"):
+        if not self.config.profile or (draft is None and self.config.lookup == "off"):
             return None
         try:
             return find_profile(self.config, (target, draft) if draft is not None else (target,))

@@ -478,9 +478,9 @@ MUTATIONS = [
     # Options
     Mutation(
         "options: nan passes every check of a range",
-        "duo/config.py",
-        "if not value >= least:",
-        "if value < least:",
+        "duo/config/option.py",
+        "not value >= said.least:",
+        "value < said.least:",
         ("tests/unit/test_config.py",),
     ),
     Mutation(

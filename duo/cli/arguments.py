@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from duo.config.option import nearest
 from duo.errors import UsageError
 
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
@@ -173,12 +174,3 @@ def help_command(context: Any) -> str:
     """The command that lists the options of the command of this context."""
     path = getattr(context, "command_path", "duo")
     return "duo --help-all" if path == "duo" else f"{path} --help"
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The names most similar to one that was mistyped, the best first, those in another order before; at most three."""
-    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
-
-    names = dict.fromkeys(known)
-    swapped = [one for one in names if sorted(one) == sorted(name)]
-    return list(dict.fromkeys([*swapped, *get_close_matches(name, names, 3, 0.6)]))[:3]

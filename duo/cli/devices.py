@@ -95,8 +95,7 @@ def check_gpu(options: DeviceOptions, servers: Servers, *, has_draft: bool) -> N
         asked |= {"-ts": options.tensor_split, "-mg": options.main_gpu}
     if has_draft and not servers.draft:
         named |= {"-devd": options.device_draft}
-        asked |= {"-ngld": options.gpu_layers_draft, "-smd": options.split_mode_draft != "layer"}
-        asked |= {"-tsd": options.tensor_split_draft, "-mgd": options.main_gpu_draft}
+        asked |= {"-ngld": options.gpu_layers_draft}
     why = no_gpu_found()
     if why is None:
         command = build_with(best_backend(read_host()) or CUDA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.devices import check_gpu, rpc_servers
@@ -17,7 +17,7 @@ from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
 from duo.errors import UsageError
 from duo.llama.model import Model
-from duo.loading import load
+from duo.loading import load_engine
 
 if TYPE_CHECKING:
     from duo.link.remote_drafts import RemoteDrafts
@@ -40,35 +40,12 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
     servers = rpc_servers(options)
     check_gpu(options, servers, has_draft=options.draft != 0 and options.has_draft)
     token = _back_token(options) if options.back_port is not None else ""
+    config = replace(
+        options.engine_config(), rpc_servers=servers.target, draft_rpc_servers=servers.draft, back_token=token
+    )
 
     def assemble(show: Show) -> Engine:
-        return load(
-            target,
-            draft,
-            **asdict(options.engine_config()),
-            n_gpu_layers="auto" if options.gpu_layers is None else options.gpu_layers,
-            draft_n_gpu_layers="auto" if options.gpu_layers_draft is None else options.gpu_layers_draft,
-            devices=options.device,
-            draft_devices=options.device_draft,
-            split_mode=options.split_mode,
-            draft_split_mode=options.split_mode_draft,
-            tensor_split=options.tensor_split or (),
-            draft_tensor_split=options.tensor_split_draft or (),
-            main_gpu=options.main_gpu,
-            draft_main_gpu=options.main_gpu_draft,
-            rpc_servers=servers.target,
-            draft_rpc_servers=servers.draft,
-            rpc_timeout_s=options.rpc_timeout,
-            use_mmap=options.mmap,
-            use_mlock=options.mlock,
-            offline=options.offline,
-            profile=options.profile,
-            back_port=options.back_port,
-            back_host=options.back_host,
-            back_token=token,
-            remote_drafts=remote_drafts,
-            progress=show,
-        )
+        return load_engine(target, draft, config, remote_drafts=remote_drafts, progress=show)
 
     with interruptible(assemble) as engine:
         if options.is_demo:

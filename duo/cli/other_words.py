@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from duo.cli.arguments import nearest
+from duo.config.option import nearest
 
 _NAME = "-hf USER/REPO:QUANT"
 # What to say about a word that needs no arguments.

@@ -30,7 +30,7 @@ from duo.spec.types import Step
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from duo.engine.options import TextOptions
+    from duo.config.settings import TextOptions
 
 log = logging.getLogger("duo.engine")
 

@@ -11,20 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from duo.config import split_endpoint
+
 _FDS = Path("/proc/self/fd")
 HAS_TCP_INFO = _FDS.is_dir() and hasattr(socket, "TCP_INFO")
 _CONNECT_S = 1.0
 # linux/tcp.h, struct tcp_info, and indices of its fields
 _TCP_INFO = struct.Struct("=8B24I4Q")
 _BYTES_ACKED, _BYTES_RECEIVED = 8 + 24 + 2, 8 + 24 + 3
-
-
-def split_endpoint(server: str) -> tuple[str, int]:
-    """Split `host:port`, where the host is a name or an IPv4 address. Raises ValueError."""
-    host, _, port = server.rpartition(":")
-    if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(server)
-    return host, int(port)
 
 
 @functools.cache

@@ -17,11 +17,10 @@ from typing import Any
 
 import llama_cpp
 
-from duo.config import SPLIT_MODES, ModelConfig
+from duo.config import SPLIT_MODES, ModelConfig, split_endpoint
 from duo.errors import DeviceError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
-from duo.llama.connections import split_endpoint
 from duo.llama.lifeline import lifeline
 
 # ggml-backend.h, enum ggml_backend_dev_type

@@ -5,9 +5,11 @@ from __future__ import annotations
 from tests.golden import HELP, help_text
 from tests.golden.configuration import CONFIGURATION, with_options
 from tests.golden.reports import REPORTS, reports
+from tests.golden.settings import SETTINGS, settings
 
 
 def main() -> None:
+    SETTINGS.write_text(settings(), encoding="utf-8")
     for arguments, path in HELP.items():
         path.write_text(help_text(*arguments), encoding="utf-8")
     REPORTS.write_text(reports(), encoding="utf-8")

@@ -1,147 +1,112 @@
-"""The configs check themselves: every count and every number has an upper bound, with its reason."""
+"""The configs check themselves by what their options say; every number has an upper bound, with its reason."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
+import re
 from typing import Any
 
 import pytest
 
 import duo
-from duo.config import (
-    ContextConfig,
-    DraftConfig,
-    EngineConfig,
-    GenerationConfig,
-    ModelConfig,
-    SamplingConfig,
-    StopConfig,
-)
+from duo.config import CACHE_TYPES, DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from duo.config.option import Declared, check_names, declared, with_values
 from duo.errors import UsageError
+from duo.llama import model_size
 
-INT = 2**31
-MODEL: dict[str, Any] = {"path": Path("x.gguf")}
-CONTEXT: dict[str, Any] = {"n_ctx": 8, "n_threads": 1, "n_threads_batch": 1}
-DRAFT: dict[str, Any] = {"n_max": 1, "n_ahead": 2}
-
-# Config, its other fields, field, smallest value above the bound, and the parameter in the message.
-TOO_LARGE = [
-    (EngineConfig, {}, "n_ctx", INT, "n_ctx"),
-    (EngineConfig, {}, "n_batch", INT, "n_batch"),
-    (EngineConfig, {}, "n_ubatch", 2**16 + 1, "n_ubatch"),
-    (EngineConfig, {}, "n_threads", 513, "n_threads"),
-    (EngineConfig, {}, "n_threads_batch", 513, "n_threads_batch"),
-    (EngineConfig, {}, "draft_n_threads", 513, "draft_n_threads"),
-    (EngineConfig, {}, "n_predict", INT, "n_predict"),
-    (ContextConfig, CONTEXT, "n_ctx", INT + 1, "n_ctx"),
-    (ContextConfig, CONTEXT, "n_batch", INT, "n_batch"),
-    (ContextConfig, CONTEXT, "n_ubatch", 2**16 + 1, "n_ubatch"),
-    (ContextConfig, CONTEXT, "n_threads", 513, "n_threads"),
-    (ContextConfig, CONTEXT, "n_threads_batch", 513, "n_threads_batch"),
-    (ContextConfig, CONTEXT, "n_outputs_max", INT, "n_outputs_max"),
-    (DraftConfig, DRAFT, "n_max", 65, "draft_n_max"),
-    (DraftConfig, DRAFT, "n_ahead", 129, "draft_n_ahead"),
-    (ModelConfig, MODEL, "n_gpu_layers", INT, "n_gpu_layers"),
-    (ModelConfig, MODEL, "main_gpu", INT, "main_gpu"),
-    (ModelConfig, MODEL, "rpc_timeout_s", 86_401, "rpc_timeout_s"),
-    (SamplingConfig, {}, "top_k", INT, "top_k"),
-    (SamplingConfig, {}, "repeat_last_n", INT, "repeat_last_n"),
-    (SamplingConfig, {}, "seed", 2**64, "seed"),
-    (StopConfig, {}, "n_predict", INT, "max_tokens"),
-    (GenerationConfig, {}, "n_logprobs", 21, "logprobs"),
-]
-COUNTS = [case for case in TOO_LARGE if case[2] != "rpc_timeout_s"]
+OPTIONS = {one.name: one for config in (EngineConfig(), GenerationConfig()) for one in declared(config)}
+NUMBERS = [one for one in OPTIONS.values() if one.option.most is not None]
+WHOLE = [one for one in NUMBERS if one.field.type.startswith("int")]
+CHOICES = [one for one in OPTIONS.values() if one.option.choices]
 
 
-@pytest.mark.parametrize(("config", "more", "field", "n", "parameter"), TOO_LARGE)
-def test_the_largest_value_and_the_first_above_it(
-    config: Callable[..., Any], more: dict[str, Any], field: str, n: int, parameter: str
-) -> None:
-    config(**{**more, field: n - 1})
-    for value in (n, 10 * n, 10**100):
-        with pytest.raises(UsageError, match=rf"^{parameter} must be at most {n - 1}, not {value}: \w.+ \w") as raised:
-            config(**{**more, field: value})
-        assert raised.value.parameter == parameter
+def config_with(one: Declared, value: Any) -> Any:
+    config = EngineConfig() if one.owner is EngineConfig else GenerationConfig()
+    return with_values(config, {one.name: value})
 
 
-@pytest.mark.parametrize(("config", "more", "field", "_", "parameter"), COUNTS)
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1.5, "7"])
-def test_a_count_is_a_whole_number(
-    config: Callable[..., Any], more: dict[str, Any], field: str, _: int, parameter: str, value: Any
-) -> None:
-    with pytest.raises(UsageError, match=f"^{parameter} must be a whole number, not ") as raised:
-        config(**{**more, field: value})
-    assert raised.value.parameter == parameter
+def refused(one: Declared, value: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{one.name} must be {said}") as raised:
+        config_with(one, value)
+    assert raised.value.parameter == one.name
 
 
-@pytest.mark.parametrize("draft_n_max", [65, 10**9])
-def test_a_small_batch_does_not_hide_too_many_candidates(draft_n_max: int) -> None:
-    """Fewer fit in the batch, whatever was asked for."""
-    with pytest.raises(UsageError, match=r"^draft_n_max must be at most 64"):
-        EngineConfig(draft_n_max=draft_n_max, n_ubatch=8).drafting()
+@pytest.mark.parametrize("one", NUMBERS, ids=lambda one: one.name)
+def test_the_bounds_of_a_number(one: Declared) -> None:
+    assert one.option.least is not None
+    assert one.option.most is not None
+    assert re.fullmatch(r"\w.+ \w.*", one.option.why)
+    for value in (one.option.least, one.option.most):
+        config_with(one, value)
+    least, most = (
+        re.escape(str(n) if isinstance(n, int) else f"{n:.15g}") for n in (one.option.least, one.option.most)
+    )
+    refused(one, one.option.least - 1, f"at least {least}, not ")
+    for value in (one.option.most + 1, 10**100):
+        refused(one, value, f"at most {most}, not {value}: {one.option.why}")
+    if one not in WHOLE:
+        refused(one, math.nan, f"at least {least}")
+
+
+@pytest.mark.parametrize("one", WHOLE, ids=lambda one: one.name)
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.5])
+def test_a_count_is_a_whole_number(one: Declared, value: Any) -> None:
+    refused(one, value, "a whole number, not ")
+
+
+@pytest.mark.parametrize("one", CHOICES, ids=lambda one: one.name)
+def test_choices(one: Declared) -> None:
+    for value in one.option.choices:
+        config_with(one, value)
+    refused(one, "x", f".*one of {', '.join(one.option.choices)}, not 'x'")
+
+
+def test_other_names_of_schedules() -> None:
+    found = [EngineConfig(schedule=name).schedule for name in ("concurrent", "sequential", "plain")]
+    assert found == ["async", "sync", "off"]
+
+
+def test_the_cache_types_are_those_of_llama_cpp() -> None:
+    assert list(CACHE_TYPES) == list(model_size.CACHE_TYPES)
+
+
+def test_a_small_batch_limits_the_candidates() -> None:
     assert EngineConfig(draft_n_max=64, n_ubatch=8).drafting() == DraftConfig(7, 14)
     assert EngineConfig(draft_n_max=64).drafting() == DraftConfig(64, 128)
+    assert EngineConfig(draft_n_max=3, draft_n_ahead=5, branches=2).drafting() == DraftConfig(3, 5, branches=2)
 
 
 @pytest.mark.parametrize("shares", [(math.nan, 1.0), (1.0, math.inf), (-1.0, 2.0), (1e31, 1.0), (0.0, 0.0), (1e-320,)])
 def test_proportions_that_single_precision_cannot_add_up(shares: tuple[float, ...]) -> None:
-    ModelConfig(**MODEL, tensor_split=(3.0, 1.0))
-    for prefix in ("", "draft_"):
-        with pytest.raises(UsageError, match=f"^{prefix}tensor_split") as raised:
-            ModelConfig(**MODEL, tensor_split=shares, prefix=prefix)
-        assert raised.value.parameter == f"{prefix}tensor_split"
-
-
-@pytest.mark.parametrize("seconds", [0, 0.5, -1, math.nan, math.inf, 1e308])
-def test_a_timeout_that_no_clock_has(seconds: float) -> None:
-    with pytest.raises(UsageError, match=r"^rpc_timeout_s must be at "):
-        ModelConfig(**MODEL, rpc_timeout_s=seconds)
-
-
-@pytest.mark.parametrize("bias", [math.nan, math.inf, 1e7, -1e7, 1e308])
-def test_a_bias_that_is_no_number_or_overflows(bias: float) -> None:
-    SamplingConfig(logit_bias=((1, -math.inf), (2, 1e6)))
-    with pytest.raises(UsageError, match=r"^logit_bias must be "):
-        SamplingConfig(logit_bias=((1, bias),))
+    EngineConfig(tensor_split=(3.0, 1.0))
+    with pytest.raises(UsageError, match=r"^tensor_split"):
+        EngineConfig(tensor_split=shares)
 
 
 @pytest.mark.parametrize(
-    ("field", "parameter", "values"),
+    ("options", "said"),
     [
-        ("temp", "temperature", (1e-320, 1e-9, 1e7, 1e308)),
-        ("repeat_penalty", "repeat_penalty", (1e-320, 1e-4, 1e4, 1e308)),
-        ("presence_penalty", "presence_penalty", (-1e7, 1e7, 1e308)),
-        ("frequency_penalty", "frequency_penalty", (-1e7, 1e7, 1e308)),
+        *(({"logit_bias": ((1, bias),)}, "logit_bias must be ") for bias in (math.nan, math.inf, 1e7, -1e7)),
+        *(({"temp": value}, "temperature must be at least ") for value in (1e-320, 1e-9)),
+        ({"samplers": ("x",)}, "samplers: unknown sampler 'x' "),
     ],
 )
-def test_a_number_with_which_logits_overflow(field: str, parameter: str, values: tuple[float, ...]) -> None:
-    config: Callable[..., SamplingConfig] = SamplingConfig
-    config(**{field: 1000.0})
-    for value in values:
-        with pytest.raises(UsageError, match=f"^{parameter} must be at ") as raised:
-            config(**{field: value})
-        assert raised.value.parameter == parameter
+def test_sampling_that_is_impossible(options: dict[str, Any], said: str) -> None:
+    SamplingConfig(logit_bias=((1, -math.inf), (2, 1e6)), temp=1e-6)
+    with pytest.raises(UsageError, match=f"^{said}"):
+        SamplingConfig(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "parameter"),
-    [
-        ({"draft_n_ahead": 999_999_999}, "draft_n_ahead"),
-        ({"draft_n_max": 10**9}, "draft_n_max"),
-        ({"n_threads": 100_000}, "n_threads"),
-        ({"draft_main_gpu": -1}, "draft_main_gpu"),
-        ({"draft_tensor_split": [math.nan]}, "draft_tensor_split"),
-        ({"draft_n_gpu_layers": 2**31}, "draft_n_gpu_layers"),
-        ({"draft_split_mode": "rows"}, "draft_split_mode"),
-        ({"rpc_timeout_s": 1e308}, "rpc_timeout_s"),
-        ({"back_port": 65_536}, "back_port"),
-        ({"back_port": -1}, "back_port"),
-        ({"n_predict": 2**31}, "n_predict"),
-    ],
-)
-def test_a_program_gets_the_parameter(options: dict[str, Any], parameter: str) -> None:
-    with pytest.raises(UsageError, match=f"^{parameter} ") as raised:
-        duo.load("missing.gguf", "missing.gguf", **options)
-    assert raised.value.parameter == parameter
+def test_exact_needs_flash_attention() -> None:
+    with pytest.raises(UsageError, match=r"^exact needs flash attention"):
+        EngineConfig(exact=True, flash_attn="off")
+
+
+def test_unknown_keywords_are_named_with_the_nearest() -> None:
+    misspelt: Any = {"n_thread": 1, "n_ctx": 8}
+    with pytest.raises(TypeError, match=r"^unknown keyword argument 'max_token'; similar: max_tokens"):
+        check_names(["max_token"], OPTIONS)
+    with pytest.raises(TypeError, match=r"^unknown keyword argument 'n_thread'; similar: n_threads"):
+        duo.load("main.gguf", **misspelt)
+    with pytest.raises(TypeError, match=r"^unknown keyword argument 'zzz'$"):
+        check_names(["zzz"], OPTIONS)

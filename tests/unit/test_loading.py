@@ -24,10 +24,10 @@ def load(target: Path, draft: Path | None = None, **options: Any) -> duo.Engine:
 WRONG: dict[str, object] = {
     "n_ctx": -1, "n_batch": 0, "n_ubatch": 0, "n_threads": 0, "n_threads_batch": 0, "draft_n_threads": 0,
     "draft_n_max": -1, "draft_n_ahead": 0, "flash_attn": "x", "type_k": "x", "type_v": "x", "schedule": "x",
-    "split_mode": "x", "draft_split_mode": "x", "n_gpu_layers": "x", "draft_n_gpu_layers": "x",
+    "split_mode": "x", "n_gpu_layers": "x", "draft_n_gpu_layers": "x",
     "tensor_split": [1.0] * 100, "devices": ["GPU99"], "cpu_range": "x", "draft_cpu_range": "x",
 }  # fmt: skip
-WRONG_OF_DRAFT: dict[str, object] = {"draft_devices": ["GPU99"], "draft_tensor_split": [1.0] * 100}
+WRONG_OF_DRAFT: dict[str, object] = {"draft_devices": ["GPU99"]}
 
 
 @pytest.mark.parametrize("parameter", WRONG)

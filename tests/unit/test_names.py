@@ -13,6 +13,8 @@ PACKAGE = ROOT / "duo"
 # They run other programs, or tell what to type.
 WITH_OPTIONS = {
     "bench/programs.py",
+    "config/engine_config.py",
+    "config/text_config.py",
     "diagnose/host.py",
     "link/admission.py",
     "llama/child.py",

@@ -95,9 +95,6 @@ def _model_config(options: BackOptions) -> ModelConfig:
         rpc_timeout_s=options.rpc_timeout,
         uses_gpus=not options.rpc,
         devices=options.device,
-        split_mode=options.split_mode,
-        tensor_split=options.tensor_split or (),
-        main_gpu=options.main_gpu,
     )
     for part in config.shards:
         check_gguf(part)

@@ -250,9 +250,6 @@ def _loaded_draft(path: Path, options: TuneOptions, show: Show, stop: threading.
         path,
         n_gpu_layers="auto" if options.gpu_layers_draft is None else options.gpu_layers_draft,
         devices=options.device_draft,
-        split_mode=options.split_mode_draft,
-        tensor_split=options.tensor_split_draft or (),
-        main_gpu=options.main_gpu_draft,
         progress=on_progress,
     )
 

@@ -11,14 +11,10 @@ from duo.cli.options.declare import CONTEXT, MAIN, MODELS, THREADS, HelpOpt, Unt
 from duo.cli.options.devices import (
     DEVICES,
     Names,
-    Proportions,
     RpcTimeoutOpt,
-    SplitMode,
     device_option,
-    gpu_option,
     layers_option,
     parse_servers,
-    split_option,
 )
 from duo.cli.options.engine import EngineOptions
 from duo.cli.options.model import DRAFT_FILE_VARIABLES, OfflineOpt, WeightOptions
@@ -65,15 +61,6 @@ class PlaceOptions:
     device: Annotated[Names | None, device_option(
         "-dev", "-devd", "--device", "--device-draft", env="LLAMA_ARG_DEVICE",
         help="Devices of the draft, named as by duo --list-devices; none: do not offload.")] = None
-    split_mode: Annotated[SplitMode, option(
-        "-sm", "-smd", "--split-mode", "--split-mode-draft", panel=DEVICES, env="LLAMA_ARG_SPLIT_MODE",
-        help="How to split the draft across several devices, as in llama.cpp.")] = "layer"
-    tensor_split: Annotated[Proportions | None, split_option(
-        "-ts", "-tsd", "--tensor-split", "--tensor-split-draft", env="LLAMA_ARG_TENSOR_SPLIT",
-        help="Fraction of the draft for each device: a list of proportions, such as 3,1.")] = None
-    main_gpu: Annotated[int, gpu_option(
-        "-mg", "-mgd", "--main-gpu", "--main-gpu-draft", env="LLAMA_ARG_MAIN_GPU",
-        help="Index of the device to use with -sm none.")] = 0
     rpc: Annotated[Names | None, option(
         "--rpc", "--rpcd", panel=DEVICES, metavar="HOST:PORT,...", parser=parse_servers, env="LLAMA_ARG_RPC",
         help="RPC servers (duo rpc-server, or llama.cpp's) for the draft.")] = None

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from duo.cli.options import declare
-from duo.config import ALL_LAYERS, MAX_SHARE, MAX_TIMEOUT_S
-from duo.llama.connections import split_endpoint
+from duo.config import ALL_LAYERS, split_endpoint
+from duo.config.engine_config import MAX_SHARE
 
 DEVICES = "Devices"
 
@@ -78,7 +78,7 @@ device_option = partial(option, metavar="NAME,...|none", parser=parse_names, sho
 split_option = partial(option, metavar="N,N,...", parser=parse_shares, show_default="by free memory")
 gpu_option = partial(option, metavar="I", min=0)
 RpcTimeoutOpt = Annotated[float, option(
-    "--rpc-timeout", metavar="SECONDS", min=1, max=MAX_TIMEOUT_S,
+    "--rpc-timeout", metavar="SECONDS", min=1, max=86_400,
     help="Time after which an RPC server that does not respond counts as lost.")]  # fmt: skip
 
 
@@ -101,18 +101,12 @@ class DeviceOptions:
     split_mode: Annotated[SplitMode, option(
         "-sm", "--split-mode", env="LLAMA_ARG_SPLIT_MODE",
         help="How to split the target across several devices, as in llama.cpp.")] = "layer"
-    split_mode_draft: Annotated[SplitMode, option(
-        "-smd", "--split-mode-draft", help="How to split the draft across several devices.")] = "layer"
     tensor_split: Annotated[Proportions | None, split_option(
         "-ts", "--tensor-split", env="LLAMA_ARG_TENSOR_SPLIT",
         help="Fraction of the target for each device: a list of proportions, such as 3,1.")] = None
-    tensor_split_draft: Annotated[Proportions | None, split_option(
-        "-tsd", "--tensor-split-draft", help="Fraction of the draft for each device.")] = None
     main_gpu: Annotated[int, gpu_option(
         "-mg", "--main-gpu", env="LLAMA_ARG_MAIN_GPU",
         help="Index of the device that the target uses with -sm none.")] = 0
-    main_gpu_draft: Annotated[int, gpu_option(
-        "-mgd", "--main-gpu-draft", help="Index of the device that the draft uses with -smd none.")] = 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from duo.cli.options.declare import DRAFTING, MAIN, option
-from duo.config import MAX_AHEAD, MAX_BRANCHES, MAX_CANDIDATES
+from duo.config.engine_config import MAX_AHEAD, MAX_BRANCHES, MAX_CANDIDATES
 
 
 def parse_auto(value: str | int | None) -> int | None:

@@ -78,6 +78,23 @@ class EngineOptions(
             warmup=self.warmup,
             lookup=self.lookup,
             branches=self.branches,
+            n_gpu_layers="auto" if self.gpu_layers is None else self.gpu_layers,
+            draft_n_gpu_layers="auto" if self.gpu_layers_draft is None else self.gpu_layers_draft,
+            devices=self.device,
+            draft_devices=self.device_draft,
+            split_mode=self.split_mode,
+            tensor_split=self.tensor_split or (),
+            main_gpu=self.main_gpu,
+            rpc_servers=self.rpc or (),
+            draft_rpc_servers=self.rpc_draft,
+            rpc_timeout_s=self.rpc_timeout,
+            use_mmap=self.mmap,
+            use_mlock=self.mlock,
+            offline=self.offline,
+            profile=self.profile,
+            back_port=self.back_port,
+            back_host=self.back_host,
+            back_token=self.back_token or "",
         )
 
 

@@ -53,7 +53,7 @@ _FIRST = {
     "repeat_last_n": "--repeat-last-n", "presence_penalty": "--presence-penalty", "stop": "-r", "max_tokens": "-n",
     "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "devices": "-dev",
     "n_gpu_layers": "-ngl", "main_gpu": "-mg", "tensor_split": "-ts", "split_mode": "-sm", "draft_devices": "-devd",
-    "draft_n_gpu_layers": "-ngld", "draft_main_gpu": "-mgd", "draft_tensor_split": "-tsd", "draft_split_mode": "-smd",
+    "draft_n_gpu_layers": "-ngld",
     "rpc_timeout_s": "--rpc-timeout", "grammar": "--grammar", "json_schema": "-j", "categories": "--categories",
 }  # fmt: skip
 _PARAMETER = re.compile(rf"(?<![\w./-])({'|'.join(_ANYWHERE)})(?![\w./-])")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import typer
 
-from duo.cli.arguments import ArgumentReader, nearest
+from duo.cli.arguments import ArgumentReader
 from duo.cli.llama_flags import ALIASES, flags
 from duo.config import MAX_INT
+from duo.config.option import nearest
 from duo.errors import UsageError
 from tests.command import assert_refused
 from tests.golden.configuration import whole_command

@@ -1,0 +1,86 @@
+"""What EngineConfig comes to for one model, one context, the draft and the threads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from duo.errors import UsageError
+
+DEMO = "demo"  # the name of the demo pair
+HUB = "hf://"  # prefix of the name of a model on Hugging Face
+ALL_LAYERS = -1
+SPLIT_MODES = ("none", "layer", "row", "tensor")  # llama.h, enum llama_split_mode
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Where a model's weights are and where its layers go."""
+
+    path: Path
+    n_gpu_layers: int = ALL_LAYERS  # layers to offload; negative: all
+    fits_layers: bool = False  # offload as many layers as fit instead: see duo.models.fitting
+    use_mmap: bool = True
+    use_mlock: bool = False
+    rpc_servers: tuple[str, ...] = ()  # host:port of RPC servers whose devices to use
+    rpc_timeout_s: float = 8.0  # seconds without a response after which a server counts as lost
+    uses_gpus: bool = True  # whether to use the local GPUs as well
+    devices: tuple[str, ...] | None = None  # names of the devices to use instead of all GPUs
+    split_mode: str = "layer"  # how to split the model across devices: one of SPLIT_MODES
+    tensor_split: tuple[float, ...] = ()  # proportion for each device; empty: chosen by llama.cpp
+    main_gpu: int = 0  # index of the device to use with split mode none
+    prefix: str = ""  # of the names of these parameters in messages: draft_ for a draft's
+
+    def error(self, parameter: str, message: str) -> UsageError:
+        """A UsageError about one of these parameters, whose name comes before `message`."""
+        return UsageError(f"{self.prefix}{parameter}{message}", f"{self.prefix}{parameter}")
+
+    @property
+    def shards(self) -> list[Path]:
+        """All files of the model: `path` alone, or every part if `path` is the first part of a split model."""
+        match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", self.path.name)
+        if match is None:
+            return [self.path]
+        stem, count = match.groups()
+        return [self.path.with_name(f"{stem}-{i:05d}-of-{count}.gguf") for i in range(1, int(count) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextConfig:
+    """Size, threads and cache of one context."""
+
+    n_ctx: int
+    n_threads: int
+    n_threads_batch: int  # threads for prefill
+    n_batch: int = 2048  # maximum tokens in one call
+    n_ubatch: int = 512  # maximum tokens computed at once
+    n_outputs_max: int = 32  # maximum rows of logits returned by one call
+    flash_attn: str = "auto"  # one of FLASH_ATTN
+    type_k: str = "f16"
+    type_v: str = "f16"
+    exact: bool = False  # logits that are bit-equal for every batch size: see Context.decode
+    n_branches: int = 0  # sequences besides the text's own: see Context.branch
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """How far ahead to draft and how many candidates to verify at once."""
+
+    n_max: int  # maximum candidates in one target batch; 0: no drafting
+    n_ahead: int  # maximum drafted tokens awaiting verification
+    schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
+    branches: int | None = None  # likely outcomes of a verification that the draft prepares; None: as many as pay
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadConfig:
+    """Threads of both models in each schedule, and the cores that they are pinned to."""
+
+    target: int  # schedules sync and off
+    target_batch: int  # for prefill
+    draft: tuple[int, ...]  # schedule sync: the fastest of these
+    beside: tuple[int, int]  # schedule async: target, draft
+    cores: frozenset[int] | None = None  # of the target's threads; None: not pinned
+    draft_cores: frozenset[int] | None = None
+    apart: bool = False  # target and draft share no device, so both can prefill concurrently

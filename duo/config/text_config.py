@@ -1,0 +1,138 @@
+"""GenerationConfig: how a text is generated, with all that is said about its options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from duo.config.option import (
+    INT,
+    MAIN,
+    MAX_INT,
+    PROMPT,
+    SAMPLING,
+    TEXTS,
+    Option,
+    check,
+    check_number,
+    number,
+    option,
+    whole,
+)
+from duo.errors import UsageError
+
+MAX_SEED = 2**64 - 1
+MAX_LOGPROBS = 20
+MAX_LOGIT = 10**6  # that is added to a logit, or by which it is divided
+_MAX_FACTOR = 1000
+_LOGITS = "beyond it, logits overflow in single precision"
+SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
+_SAMPLING = TEXTS | {"check"}
+_BIAS = Option(least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How a token is chosen: llama.cpp's samplers, with its defaults except for the temperature."""
+
+    temp: float = option(
+        0.0, "--temp --temperature", SAMPLING,
+        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", who=_SAMPLING, metavar="T",
+        env=("LLAMA_ARG_TEMPERATURE",), is_main=True, least=0, most=MAX_LOGIT, why=_LOGITS, name="temperature",
+        parse=lambda text: max(0.0, number(text)))  # as llama.cpp reads it
+    top_k: int = option(
+        40, "--top-k", SAMPLING, "Top-k sampling; 0: disabled.", who=_SAMPLING, metavar="N", env=("LLAMA_ARG_TOP_K",),
+        least=0, most=MAX_INT, why=INT, parse=lambda text: max(0, whole(text)))
+    top_p: float = option(
+        0.95, "--top-p", SAMPLING, "Top-p sampling; 1: disabled.", who=_SAMPLING, metavar="P",
+        env=("LLAMA_ARG_TOP_P",), least=0, most=1, why="it is a probability")
+    min_p: float = option(
+        0.05, "--min-p", SAMPLING, "Min-p sampling; 0: disabled.", who=_SAMPLING, metavar="P",
+        env=("LLAMA_ARG_MIN_P",), least=0, most=1, why="it is a probability")
+    typical: float = option(
+        1.0, "--typical --typical-p", SAMPLING, "Locally typical sampling; 1: disabled.", who=_SAMPLING, metavar="P",
+        least=0, most=1, why="it is a probability", name="typical_p")
+    repeat_penalty: float = option(
+        1.0, "--repeat-penalty", SAMPLING, "Factor by which to penalize repeated tokens; 1: disabled.", who=_SAMPLING,
+        metavar="X", env=("LLAMA_ARG_REPEAT_PENALTY",), least=1 / _MAX_FACTOR, most=_MAX_FACTOR, why=_LOGITS)
+    repeat_last_n: int = option(
+        64, "--repeat-last-n", SAMPLING,
+        "Number of last tokens to penalize, the prompt's included; 0: disabled; -1: all.", who=_SAMPLING, metavar="N",
+        least=0, most=MAX_INT, why=INT, spellings={"-1": str(MAX_INT)})  # no context is longer
+    presence_penalty: float = option(
+        0.0, "--presence-penalty", SAMPLING, "Amount to subtract from the logits of tokens that occurred; 0: disabled.",
+        who=_SAMPLING, metavar="X", env=("LLAMA_ARG_PRESENCE_PENALTY",), least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
+    frequency_penalty: float = option(
+        0.0, "--frequency-penalty", SAMPLING, "Amount to subtract for each occurrence; 0: disabled.", who=_SAMPLING,
+        metavar="X", env=("LLAMA_ARG_FREQUENCY_PENALTY",), least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
+    # (token id, value added to its logit); the command has these three in another form
+    logit_bias: tuple[tuple[int, float], ...] = option((), accepts="Mapping[int, float] | None", who=frozenset())
+    samplers: tuple[str, ...] = option(SAMPLERS, accepts="Sequence[str]", who=frozenset())  # to apply, in this order
+    seed: int = option(0, accepts="int | None", who=frozenset(), least=0, most=MAX_SEED, why="a seed has 64 bits")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if 0 < self.temp < 1 / MAX_LOGIT:
+            raise UsageError(f"temperature must be at least {1 / MAX_LOGIT}, or 0: {_LOGITS}", "temperature")
+        for _, bias in self.logit_bias:
+            if bias != -math.inf:
+                check_number("logit_bias", bias, _BIAS)
+        if unknown := [name for name in self.samplers if name not in SAMPLERS]:
+            raise UsageError(f"samplers: unknown sampler {unknown[0]!r} (known: {', '.join(SAMPLERS)})", "samplers")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the token with the largest logit is always chosen, unless it is banned."""
+        penalised = self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return not (self.temp or self.logit_bias or penalised or self.typical < 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StopConfig:
+    """When a generation ends."""
+
+    n_predict: int = option(
+        -1, "-n --predict --n-predict", MAIN, "Maximum number of tokens to generate; -1: until the end of the text.",
+        who=TEXTS | {"demo"}, metavar="N", env=("LLAMA_ARG_N_PREDICT",), is_main=True, least=-1, most=MAX_INT, why=INT,
+        spellings={"-2": "-1"},  # until the context is full, which ends a text here
+        name="max_tokens", accepts="int | None")
+    stop_strings: tuple[str, ...] = option((), name="stop", accepts="str | Sequence[str]", who=frozenset())
+    ignore_eos: bool = option(
+        False, "--ignore-eos", PROMPT, "Ignore end-of-text tokens and continue.", who=TEXTS)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if "" in self.stop_strings:
+            raise UsageError("stop must not be empty", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """Sampling, stop conditions, grammar and verification of one generation."""
+
+    sampling: SamplingConfig = SamplingConfig()
+    stop: StopConfig = StopConfig()
+    grammar: str | None = option(None, who=frozenset())  # GBNF
+    verify: str = option(
+        "coupled", "--verify", SAMPLING,
+        "How candidates are verified above temperature 0. coupled: target and draft share their random numbers, and "
+        "the seed determines the text; rejection: standard speculative sampling.", who=frozenset(["duo", "check"]),
+        choices=("coupled", "rejection"))
+    # Most likely tokens whose logprobs to add to each token's own; None: no logprobs.
+    n_logprobs: int | None = option(
+        None, name="logprobs", who=frozenset(), least=0, most=MAX_LOGPROBS, why="OpenAI's API has no more")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def mode(self) -> str:
+        """greedy, coupled or rejection: acceptance rates are learned separately for each."""
+        return "rejection" if self.is_rejection else "coupled" if self.sampling.temp else "greedy"
+
+    @property
+    def is_rejection(self) -> bool:
+        """Whether to verify by rejection sampling. At temperature 0 that equals matching, so it is not used."""
+        return self.verify == "rejection" and self.sampling.temp > 0
