@@ -24,7 +24,7 @@ from duo.spec.policy import Policy
 MAX_SUBSCRIBERS = min(16, MAX_REQUESTS // 4)  # they are requests in progress, which others need as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
 _ALIVE_S = 15.0
-_MOST_BYTES = 256 * 1024  # that wait for one subscriber
+MAX_BYTES = 256 * 1024  # that wait for one subscriber
 _ALIVE = b": keep-alive\n\n"
 
 
@@ -46,10 +46,10 @@ class Subscriber:
             return False
         self._waiting.append((data, may_drop))
         self._n_bytes += len(data)
-        if self._n_bytes > _MOST_BYTES:
+        if self._n_bytes > MAX_BYTES:
             self._waiting = deque(entry for entry in self._waiting if not entry[1])
             self._n_bytes = sum(len(kept) for kept, _ in self._waiting)
-        if self._n_bytes > _MOST_BYTES:
+        if self._n_bytes > MAX_BYTES:
             self._waiting.clear()
             self._ended = True
         self._changed.set()
