@@ -85,17 +85,6 @@ def test_a_chat_is_answered_as_by_the_command(client: Client, demo_pair: tuple[P
     assert client.models.retrieve(demo_pair[0].stem) == model
 
 
-def test_a_stream_tells_which_characters_were_drafted(client: Client) -> None:
-    chunks = client.stream(24, extra_body={"duo": True})
-    assert "".join(chunk.choices[0].text for chunk in chunks) == client.write(most=24)
-    extras = [chunk.model_extra or {} for chunk in chunks]
-    runs = [extra["duo"]["sources"] for extra in extras[:-1]]
-    assert [sum(n for _, n in found) for found in runs] == [len(chunk.choices[0].text) for chunk in chunks[:-1]]
-    drafted = sum(n for found in runs for source, n in found if source != "target")
-    assert (drafted > 0) == (extras[-1]["timings"].get("draft_n_accepted", 0) > 0)
-    assert not any("duo" in (chunk.model_extra or {}) for chunk in client.stream(24))
-
-
 def test_usage_timings_and_metrics_agree(client: Client, lead: LeadProcess) -> None:
     wait_until(lambda: lead.metric("llamacpp:requests_processing") == 0)
     before, prompt = lead.metrics(), "No test has asked this before:"
@@ -213,16 +202,6 @@ def test_a_request_that_could_exhaust_llama_cpp(lead: LeadProcess, name: str) ->
     assert lead.write(PARIS, 2, grammar='root ::= "Ro" "me"') == "Rome"
 
 
-def test_errors_are_the_exceptions_of_the_sdk(client: Client) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"temperature"):
-        client.answer(FRUIT, temperature=-1)
-    with pytest.raises(openai.BadRequestError, match="the context 512") as told:
-        client.answer("word " * 600)
-    assert told.value.code == "context_length_exceeded"
-    with pytest.raises(openai.APIStatusError, match="8388608"):
-        client.answer("x" * 9_000_000)
-
-
 # Many clients, and those that disconnect
 
 
@@ -256,26 +235,3 @@ def test_each_of_many_clients_gets_its_own_text_or_503(lead: LeadProcess, client
     texts = {i: answer.choices[0].text for i, answer in enumerate(answers) if isinstance(answer, Completion)}
     assert texts == {i: f"client {i}" for i in texts}
     assert len(texts) >= 8
-
-
-def test_a_disconnect_or_timeout_ends_the_text(client: Client, lead: LeadProcess) -> None:
-    def n_interrupted() -> float:
-        return lead.metrics().get('duo:generations_total{stop="interrupted"}', 0.0)
-
-    before = n_interrupted()
-    with writing(client, lead):
-        pass
-    assert n_interrupted() == before + 1
-    with pytest.raises(openai.APITimeoutError):
-        client.complete(most=-1, timeout=0.5, extra_body=LONG)
-    wait_until(lambda: n_interrupted() == before + 2)
-
-
-def test_the_sdk_tries_again_when_the_queue_is_full(client: Client, lead: LeadProcess) -> None:
-    with Client(lead, max_retries=8) as patient, writing(client, lead) as stream:
-        waiting = [lead.stream(PARIS, 2) for _ in range(8)]
-        wait_until(lambda: lead.metric("llamacpp:requests_deferred") == 8)
-        with pytest.raises(openai.InternalServerError, match="try again"):
-            client.write(most=2)
-        stream.close()
-        assert {patient.write(most=2)} == {text.finish() for text in waiting}

@@ -222,22 +222,6 @@ def test_a_confidence_is_limited_to_the_range_of_duos_own(sent: float, used: flo
     assert messages.usable_confidence(GuessMessage(7, 0, 3, 3, 9, sent, 1, 0.5)) == used
 
 
-@pytest.mark.parametrize(
-    ("field", "most", "more"),
-    [
-        (2, "t" * 256, "t" * 257),
-        (3, "ü", b"\xff"),
-        (8, [b""] * 4096, [b""] * 4097),
-        (9, bytes(8192), bytes(8193)),
-        (5, MOST, MOST + 1),
-        (5, 0, -1),
-    ],
-)
-def test_the_limits_of_a_hello(field: int, most: object, more: object) -> None:
-    assert isinstance(understood(messages.from_draft, with_value(SAMPLES[0], field, most)), Hello)
-    assert understood(messages.from_draft, with_value(SAMPLES[0], field, more)) is None
-
-
 @pytest.mark.parametrize("parse", [messages.from_draft, messages.from_lead])
 def test_a_message_of_text_is_refused(parse: Parse) -> None:
     with pytest.raises(LinkError, match="text instead of bytes"):

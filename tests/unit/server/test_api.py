@@ -104,7 +104,7 @@ WRONG: dict[str, list[Any]] = {
     "model": [1, {}],
     "echo": [True, 1],
     "suffix": ["x", 1],
-    "tools": [{}, [1]],
+    "tools": [{}, [1], [{"type": "function", "function": {"name": "now"}}]],
     "functions": [{}, [1]],
     "logprobs": [-1, 21, "yes"],
     "n_probs": [-1, 21, True],

@@ -77,6 +77,10 @@ def test_the_prompt_of_a_chat_is_what_apply_template_says(
     assert slot.target.spelling(slot.requests[-1].prompt).decode() == prompt
 
 
+def function(arguments: Any) -> dict[str, Any]:
+    return {"function": {"name": "f", "arguments": arguments}}
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -94,28 +98,20 @@ def test_the_prompt_of_a_chat_is_what_apply_template_says(
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs must not have 'tools'"),
         ({"chat_template_kwargs": "thinking"}, "chat_template_kwargs"),
         ({"reasoning_format": "some"}, "some"),
+        *(
+            ({"messages": [{"role": "assistant", "tool_calls": [call]}]}, said)
+            for call, said in (
+                (function("{"), "tool_calls: the arguments of 'f' are not a JSON object"),
+                (function('["a"]'), "tool_calls: the arguments of 'f' are not a JSON object"),
+                (function("[" * 100_000), "tool_calls: the arguments of 'f' are not a JSON object"),
+                (function(5), "arguments"),
+                (function("{}") | {"type": "custom"}, "custom"),
+            )
+        ),
     ],
 )
 def test_what_is_refused(client: TestClient, fields: dict[str, Any], said: str) -> None:
     assert_error(client.post(CHAT, json={"messages": [HELLO]} | fields), 400, said)
-
-
-def call(arguments: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}, **more}]}
-
-
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        (call("{"), "tool_calls: the arguments of 'f' are not a JSON object"),
-        (call('["a"]'), "tool_calls: the arguments of 'f' are not a JSON object"),
-        (call("[" * 100_000), "tool_calls: the arguments of 'f' are not a JSON object"),
-        (call(5), "arguments"),
-        (call("{}", type="custom"), "custom"),
-    ],
-)
-def test_calls_that_are_refused(client: TestClient, message: dict[str, Any], said: str) -> None:
-    assert_error(client.post(CHAT, json={"messages": [HELLO, message]}), 400, said)
 
 
 def test_a_format_that_is_not_parsed(client: TestClient, use: Callable[[str], None]) -> None:
@@ -138,28 +134,25 @@ def test_tools_and_another_grammar(
     assert client.post(CHAT, json=body | {"tool_choice": "none"}).status_code == 200
 
 
-def test_tools_are_for_chats(client: TestClient) -> None:
-    answer = client.post("/v1/completions", json={"prompt": "a", "tools": [NOW]})
-    assert_error(answer, 400, "tools are not supported here: use /v1/chat/completions")
-
-
-def test_the_grammar_of_an_answer(client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "begins"),
+    [
+        ({}, None),
+        ({"tools": []}, None),
+        ({"tools": [NOW], "tool_choice": "none"}, None),
+        ({"tools": [NOW]}, 'root ::= text-0 | "<think>" thought-0\n'),
+        ({"tools": [NOW], "tool_choice": "required"}, 'root ::= call | "<think>" thought-0\n'),
+        ({"tools": [NOW], "chat_template_kwargs": {"enable_thinking": True}}, "root ::= thought-0\n"),
+    ],
+)
+def test_the_grammar_of_an_answer(
+    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], fields: dict[str, Any], begins: str | None
+) -> None:
     use(HERMES)
     slot.n_ctx = 4096
-
-    def grammar(**fields: Any) -> str | None:
-        assert client.post(CHAT, json={"messages": [HELLO], **fields}).status_code == 200
-        return slot.requests[-1].config.grammar
-
-    assert grammar() is grammar(tools=[]) is grammar(tools=[NOW], tool_choice="none") is None
-    auto, required = grammar(tools=[NOW]), grammar(tools=[NOW], tool_choice="required")
-    assert auto is not None
-    assert auto.startswith('root ::= text-0 | "<think>" thought-0\n')
-    assert required is not None
-    assert required.startswith('root ::= call | "<think>" thought-0\n')
-    inside = grammar(tools=[NOW], chat_template_kwargs={"enable_thinking": True})
-    assert inside is not None
-    assert inside.startswith("root ::= thought-0\n")
+    assert client.post(CHAT, json={"messages": [HELLO], **fields}).status_code == 200
+    grammar = slot.requests[-1].config.grammar
+    assert grammar is None if begins is None else (grammar or "").startswith(begins)
 
 
 @pytest.mark.parametrize(

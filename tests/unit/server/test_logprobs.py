@@ -145,12 +145,8 @@ def test_how_many_are_asked_for(
     ("path", "fields", "said"),
     [
         (CHAT, {"top_logprobs": 1}, "^top_logprobs needs logprobs: true$"),
-        (CHAT, {"logprobs": False, "top_logprobs": 0}, "^top_logprobs needs logprobs: true$"),
         (CHAT, {"logprobs": True, "top_logprobs": 21}, "<= 20.*top_logprobs"),
         (CHAT, {"logprobs": 5}, "bool.*logprobs"),
-        (COMPLETIONS, {"logprobs": 21}, "<= 20.*logprobs"),
-        (COMPLETIONS, {"logprobs": -1}, ">= 0.*logprobs"),
-        (COMPLETIONS, {"n_probs": 21}, "<= 20.*n_probs"),
     ],
 )
 def test_what_is_refused(client: TestClient, path: str, fields: dict[str, Any], said: str) -> None:

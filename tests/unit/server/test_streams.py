@@ -9,15 +9,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 from starlette.testclient import TestClient
-from starlette.types import Message
 
 from duo.errors import DecodeError, UsageError
-from duo.server.api import TokenizeBody
-from duo.server.api_error import ApiError
 from duo.server.lead import Lead
-from duo.server.parse_request import MAX_BODY, RequestWork
+from duo.server.parse_request import MAX_BODY
 from tests.scripted import N_STEP, TEXT, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.conftest import metric
@@ -80,22 +76,6 @@ def test_a_client_that_leaves_the_queue_is_never_answered(lead: Lead, client: Te
 
 
 # Slow clients
-
-
-def test_a_body_that_does_not_come_times_out() -> None:
-    async def scenario() -> None:
-        unsent = asyncio.Event()
-
-        async def receive() -> Message:
-            await unsent.wait()
-            return {}
-
-        request = Request({"type": "http", "headers": []}, receive)
-        with pytest.raises(ApiError, match=r"not received within 0\.01 seconds") as refused:
-            await RequestWork(1, 0.01).parse_request(request, TokenizeBody)
-        assert refused.value.status == 408
-
-    run(scenario)
 
 
 def test_a_client_that_disconnects_within_its_body_is_no_fault(lead: Lead, caplog: pytest.LogCaptureFixture) -> None:
