@@ -34,7 +34,8 @@ def test_a_back_that_joins_and_is_killed(demo_pair: tuple[Path, Path]) -> None:
         BackProcess(demo_pair[1], lead.port) as process,
     ):
         events = events_of(response)
-        backs, lanes = [], set()
+        backs: list[dict[str, Any]] = []
+        lanes: set[str] = set()
         while not any(back["accepted"] for back in backs):  # it may not have been ready in time
             lead.write(PROMPT, N)
             for name, document in events:
@@ -52,7 +53,7 @@ def test_a_back_that_joins_and_is_killed(demo_pair: tuple[Path, Path]) -> None:
         stream = lead.stream(PROMPT, N)
         stream.wait_for_pieces(2)
         process.send(signal.SIGKILL)
-        assert next(document for name, document in events if document.get("backs") == [])
+        assert next(document for _, document in events if document.get("backs") == [])
         stream.finish()
-        ends = next(document for name, document in events if document.get("state") == "ends")
+        ends = next(document for _, document in events if document.get("state") == "ends")
         assert (ends["tokens"], ends["stop"]) == (N, "token limit")
