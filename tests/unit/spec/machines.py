@@ -37,13 +37,6 @@ TWO_CORES = Machine(  # a target that a concurrent draft slows down: SmolLM2 F32
     0.026,
     0.003,
 )
-CLIFF_AT_EIGHT = Machine(  # two tokens take less than one, eight far more than five: two cores with AVX-512, about
-    times({1: 139.57, 2: 126.70, 4: 149.42, 5: 144.30, 8: 218.96, 16: 324.25}),
-    0.06043,
-    tuple(1.75 * seconds for seconds in times({1: 139.57, 2: 126.70, 4: 149.42, 5: 144.30, 8: 218.96, 16: 324.25})),
-    1.75 * 0.06043,
-    0.06043 / 5,
-)
 MACHINES = pytest.mark.parametrize("machine", [APART, FAST_DRAFT, TWO_CORES], ids=["apart", "fast draft", "two cores"])
 
 

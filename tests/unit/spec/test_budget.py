@@ -66,17 +66,3 @@ def test_a_text_in_which_earlier_knowledge_is_wrong_counts_as_the_first_once() -
     first = begun(is_first=True)
     first.begin_again()
     assert first.credit_s == pytest.approx(9.5 * ALONE_S)
-
-
-def test_a_limited_text_that_begins_again_does_not_exceed_its_share() -> None:
-    budget = begun(n_room=20)
-    budget.begin_again()
-    assert budget.credit_s == pytest.approx(0.05 * 20 * ALONE_S)
-
-
-def test_other_limits() -> None:
-    budget = Budget(DEFAULT, (4.0, 3.0))
-    budget.step(0.0, 0.0, ALONE_S)
-    assert budget.credit_s == pytest.approx(0.4)
-    budget.begin(None, is_first=False)
-    assert budget.credit_s == pytest.approx(0.3)

@@ -18,7 +18,6 @@ from duo.spec.means import Mean, Time
 SURE, DOUBTFUL = 9.0, 0.0
 SLOWER = (1.2, 1.5, 1.9)  # how much slower both models are concurrently
 AS_FAST = (1.0, 1.0, 1.0)
-DELETE = object()
 
 
 # Means
@@ -35,26 +34,6 @@ def test_a_mean_weights_the_first_values_equally_and_forgets_them_later() -> Non
     started = Mean(value=1.0, n=3)  # begins with a value that counts as three
     started.add(5.0)
     assert started.value == 2
-
-
-@pytest.mark.parametrize(
-    ("seconds", "least", "most"),
-    [
-        ([0.01, 0.022], 0.01, 0.01),  # the better of the first two
-        ([0.022, 0.01], 0.01, 0.01),
-        ([9.0, *[0.02] * 6], 0.02, 0.023),  # one interruption, whenever it is
-        ([0.02, 9.0, *[0.02] * 5], 0.02, 0.023),
-        ([*[0.02] * 5, 9.0, 0.02], 0.02, 0.023),
-        ([*[0.02] * 9, *[0.4] * 90], 0.392, 0.408),  # a change that lasts
-    ],
-)
-def test_a_time_follows_lasting_changes_and_ignores_an_interruption(
-    seconds: list[float], least: float, most: float
-) -> None:
-    time = Time()
-    for value in seconds:
-        time.add(value)
-    assert least <= time.value <= most
 
 
 def timed(*seconds: float, kept: float = 0.0) -> Time:
@@ -80,14 +59,6 @@ def test_a_time_that_is_far_shorter_is_the_new_mean() -> None:
     assert timed(*[0.02] * 50, 0.01).value == 0.01
     assert timed(*[0.02] * 50, 0.014).value > 0.019, "not far"
     assert timed(0.01, kept=0.02).value == 0.01
-
-
-def test_a_kept_time_counts_as_one_measurement() -> None:
-    time = timed(kept=0.02)
-    assert time.is_kept
-    time.add(0.024)
-    assert time.value == pytest.approx(0.022)
-    assert not time.is_kept
 
 
 # The cost curve
@@ -150,16 +121,6 @@ def test_doubt_never_makes_a_batch_faster_nor_a_larger_one_of_several_tokens_fas
             assert all(low <= high * (1 + 1e-9) for low, high in zip(fast, slow, strict=True))
 
 
-def test_only_what_was_measured_in_this_condition_is_a_measured_time() -> None:
-    alone, beside = conditions()
-    alone.add_target(1, 0.02)
-    assert (alone.target(1).value, alone.target(2).value, beside.target(1).value) == (0.02, 0.0, 0.0)
-    assert (alone.target(1).n, alone.target(2).n, beside.target(1).n) == (1, 0, 0)
-    assert (alone.is_measured, beside.is_measured) == (True, False)
-    assert alone.target_s(2) > 0
-    assert beside.target_s(1) > 0
-
-
 def test_what_was_not_measured_is_inferred_from_the_other_condition() -> None:
     alone, beside = conditions()
     assert beside.target_s(2) == beside.draft_s == 0
@@ -174,23 +135,6 @@ def test_what_was_not_measured_is_inferred_from_the_other_condition() -> None:
     beside.add_target(4, 64.0)
     assert alone.target_s(2) == pytest.approx(30 / math.sqrt(8)), "the geometric mean of 2 and 4"
     assert alone.target_s(4) == 16, "what was measured here counts"
-
-
-def test_of_several_conditions_the_most_similar_one_counts() -> None:
-    near, far, here = measured({1: 10.0, 4: 12.0}), measured({1: 20.0, 4: 40.0, 8: 80.0}), CostModel()
-    here.relatives = [(near, SLOWER), (far, SLOWER)]
-    here.add_target(1, 10.0)
-    assert (here.target_s(4), here.target_s(8)) == pytest.approx((12, 40))
-
-
-def test_the_drafts_time_is_inferred_too() -> None:
-    alone, beside = conditions()
-    alone.add_draft(2.0, 1)
-    alone.add_draft(1.0, 2)
-    assert (alone.draft_s, beside.draft_s) == (1.0, 1.5), "with the fastest number of threads"
-    beside.add_draft(9.0)
-    assert (alone.draft_s, beside.draft_s) == (1.0, 9.0)
-    assert beside.draft_time(-1.0) < 9.0 < beside.draft_time(1.0)
 
 
 def test_the_drafts_time_for_two_tokens_is_assumed_until_it_was_measured_and_never_less_than_for_one() -> None:
@@ -231,12 +175,6 @@ def test_a_time_that_shifts_takes_all_others_along() -> None:
     assert (alone.target_s(1), alone.target_s(4), alone.draft_s, beside.target_s(1)) == pytest.approx((30, 48, 6, 60))
 
 
-def test_a_time_measured_less_than_five_times_takes_none_along() -> None:
-    costs = measured({1: 10.0, 4: 16.0}, 4)
-    costs.add_target(4, 4.0)
-    assert (costs.target_s(1), costs.target_s(4)) == (10, 4)
-
-
 # The number of the draft's threads
 
 
@@ -262,15 +200,6 @@ def another_run(costs: CostModel) -> CostModel:
     restored = CostModel()
     restored.restore(json.loads(json.dumps(costs.state())))
     return restored
-
-
-def test_another_run_begins_with_the_learned_costs() -> None:
-    costs = measured({1: 10.0, 4: 16.0}, n_times=9)
-    costs.add_draft(5.0, 2)
-    restored = another_run(costs)
-    assert restored.curve(6) == costs.curve(6)
-    assert restored.draft_s == 5.0
-    assert restored.knows_draft(2)
 
 
 @pytest.mark.parametrize(
@@ -330,18 +259,6 @@ def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes
     assert another_run(alone).target_s(1) == alone.target_s(1)
 
 
-def test_sizes_that_were_forgotten_with_a_wrong_profile_follow_nothing() -> None:
-    costs = another_run(measured({1: 0.1, 8: 0.12}))
-    learn_target(costs, {4: 0.15})
-    costs.begin()
-    learn_target(costs, {1: 0.13}, 6)
-    for _ in range(3):
-        costs.add_target(8, 0.5)
-    assert costs.was_wrong
-    assert min(costs.curve(9)) > 0.1
-    another_run(costs)
-
-
 def test_one_disturbed_decode_changes_no_other_size() -> None:
     alone, beside = conditions()
     alone.restore(measured({1: 0.1, 4: 0.13, 8: 0.2}).state())
@@ -349,27 +266,6 @@ def test_one_disturbed_decode_changes_no_other_size() -> None:
     learn_target(alone, {1: 0.1}, 50)
     alone.add_target(4, 0.18)
     assert (alone.target_s(1), alone.target_s(8), beside.target_s(1)) == pytest.approx((0.1, 0.2, 0.15))
-
-
-def test_a_condition_that_was_measured_in_this_text_does_not_follow_the_other_one() -> None:
-    alone, beside = conditions()
-    alone.restore(measured({1: 0.1, 4: 0.2}).state())
-    beside.restore(measured({1: 0.2, 4: 0.4}).state())
-    learn_target(alone, {1: 0.075}, 6)
-    before = alone.target_s(4)
-    learn_target(beside, {1: 0.2}, 6)
-    assert before == pytest.approx(0.156, abs=0.01)
-    assert (alone.target_s(4), beside.target_s(4)) == (before, 0.4)
-
-
-@pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.1)])
-def test_the_time_alone_in_a_text_is_that_of_five_decodes_of_one_token(n_decodes: int, found_s: float) -> None:
-    costs = measured({1: 0.2}, 9)
-    costs.begin()
-    assert costs.alone_here_s() == 0
-    learn_target(costs, {1: 0.1}, n_decodes)
-    assert costs.target(1).before == 0.2, "as known when the text began"
-    assert measured({1: 0.1}, n_decodes).alone_here_s() == pytest.approx(found_s)
 
 
 @pytest.mark.parametrize(("n_decodes", "found_s"), [(4, 0.0), (5, 0.11)])
@@ -382,13 +278,6 @@ def test_the_time_alone_in_a_text_follows_from_five_decodes_of_sizes_known_befor
     costs.add_target(8, 0.5)  # unknown before
     learn_target(costs, {4: 0.22}, n_decodes)
     assert costs.alone_here_s() == pytest.approx(found_s)
-
-
-def test_the_time_alone_in_a_text_is_unknown_if_it_never_was() -> None:
-    costs = measured({4: 0.2}, 9)
-    costs.begin()
-    learn_target(costs, {4: 0.2}, 9)
-    assert (costs.alone_here_s(), costs.target(1).before) == (0, 0)
 
 
 def test_the_spread_is_learned_and_kept() -> None:
@@ -405,18 +294,6 @@ def test_the_spread_is_learned_and_kept() -> None:
     assert doubts[-1] == pytest.approx(0.02 * math.sqrt(0.05 / 2), rel=0.3)
     restored = another_run(costs)
     assert restored.curve(1, 1.0)[0] / restored.target_s(1) - 1 == pytest.approx(0.02, rel=0.3), "one measurement"
-
-
-def test_target_ms_reports_what_was_measured_in_this_run_and_condition() -> None:
-    alone, beside = conditions()
-    learn_target(alone, {4: 0.016, 1: 0.010})
-    beside.add_target(1, 0.02)
-    assert alone.target_ms() == {1: pytest.approx(10), 4: pytest.approx(16)}
-    assert beside.target_ms() == {1: pytest.approx(20)}
-    restored = another_run(alone)
-    restored.add_target(4, 0.016)
-    assert restored.target_ms() == {4: pytest.approx(16)}
-    assert [restored.target(n).is_fresh for n in (1, 2, 4)] == [False, False, True]
 
 
 # Calibration
@@ -509,14 +386,6 @@ def test_chances_are_of_all_candidates_and_adjusted_to_a_mean(acceptance: float,
     assert all(-1e-9 <= chance <= 1 + 1e-9 for _, chance in found)
 
 
-def test_chances_follow_how_often_each_confidence_comes() -> None:
-    calibration = Calibration()
-    for i in range(400):
-        calibration.add(SURE if i % 4 else DOUBTFUL, True)
-    shares = [share for share, _ in calibration.chances(0.8)]
-    assert (shares[0], shares[-1]) == pytest.approx((0.25, 0.75), abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("known", "now", "is_better", "n_for_half"),
     [(0.2, 0.9, True, 2), (0.8, 0.1, False, 2), (0.7, 0.8, False, 50)],
@@ -530,12 +399,6 @@ def test_scores_that_contradict_earlier_texts_make_these_count_for_little(
     for _ in range(n_for_half):
         calibration.add(1.0, True)
     assert (calibration.mean - before) / (1 - before) == pytest.approx(0.5, abs=0.15)
-
-
-def test_scores_contradict_nothing_before_any_others() -> None:
-    calibration = Calibration()
-    assert not calibration.doubt(1.0, 99)
-    assert learn(calibration, 0.1, 500).doubt(1.0, 99)
 
 
 # Several sequences of the draft
@@ -566,28 +429,6 @@ def test_the_draft_s_time_for_several_sequences_is_learned_like_the_target_s_for
     assert noisy.draft_s == pytest.approx(0.010), "not disturbed"
 
 
-def test_the_draft_s_time_for_sequences_that_were_not_measured_is_assumed() -> None:
-    costs = drafting({1: 0.010})
-    assert [costs.draft_time(0.0, n) for n in (2, 5)] == pytest.approx([0.013, 0.016])
-    assert not costs.knows_branches
-    assert drafting({2: 0.010}).draft_time(0.0, 2) == 0, "nor without the time for one"
-
-
-def test_the_draft_s_time_for_sequences_is_inferred_from_the_other_condition() -> None:
-    alone, beside = conditions()
-    learn_draft(alone, {1: 0.010, 9: 0.026})
-    assert draft_curve(beside, 9) == pytest.approx([1.5 * (10 + 2 * n) / 1000 for n in range(9)])
-    beside.add_draft(0.040, n_sequences=9)
-    assert beside.draft_time(0.0, 9) == pytest.approx(0.040)
-    assert alone.draft_time(0.0, 9) == pytest.approx(0.026)
-
-
-def test_which_sequences_are_known() -> None:
-    costs = drafting({1: 0.010, 5: 0.011})
-    assert [costs.knows_draft(1, n) for n in (1, 2, 5)] == [True, False, True]
-    assert not costs.knows_draft(2, 1)
-
-
 def test_sequences_and_ranks_are_kept() -> None:
     costs, calibration = drafting({1: 0.010, 5: 0.012}), learn(Calibration(), 0.5, 9)
     for rank in (0, 0, 0, 2, -1):
@@ -607,41 +448,6 @@ def test_ranks_follow_what_the_target_chose_instead() -> None:
     assert calibration.ranks == pytest.approx((0, 0.5, 0.25), abs=0.03)
 
 
-def test_a_cost_model_without_some_times_is_restored() -> None:
-    costs = CostModel()
-    costs.restore({"target_s": {"1": [0.1, 0.05]}})
-    assert (costs.target_s(1), costs.draft_s) == (0.1, 0.0)
-
-
-NO_TIMES = [[0.0, 0], [-1.0, 0], [math.inf, 0], [math.nan, 0], [None, 0], 0.1, [0.1, -1], [0.1, 1.5], [0.1, True]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "damage"),
-    [
-        *((CostModel, {"target_s": {"1": value}}) for value in NO_TIMES),
-        (CostModel, {"target_s": {"one": [0.1, 0]}}),
-        (CostModel, {"target_s": {"0": [0.1, 0]}}),
-        (CostModel, {"draft_s": {"1": ["fast", 0]}}),
-        (CostModel, {"branch_s": {"2": ["fast", 0]}}),
-        (CostModel, {"branch_s": {"1": [0.1, 0]}}),
-        *((CostModel, {"pair_s": {size: [0.1, 0]}}) for size in ("1", "3")),
-        *((Calibration, {"ranks": value}) for value in ([2.0, 0, 0], ["often"], 7, DELETE)),
-        *((Calibration, {"shares": value}) for value in ([1.0], [0.5] * 9, [0.1] * 8 + [-0.1], None, DELETE)),
-        *((Calibration, {"mean": value}) for value in (1.5, "often", math.nan, DELETE)),
-        *((Calibration, {"accepted": value}) for value in ([0.5], [-0.1] * 9, None)),
-        (Calibration, {"edges": [1.0]}),
-    ],
-)
-def test_a_damaged_state_is_refused(kind: type[CostModel] | type[Calibration], damage: dict[str, object]) -> None:
-    made = kind()
-    if isinstance(made, CostModel):
-        made.add_target(1, 0.010)
-    state = {name: value for name, value in {**made.state(), **damage}.items() if value is not DELETE}
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        kind().restore(state)
-
-
 # What is computed from T(n)
 
 
@@ -655,12 +461,3 @@ def test_a_larger_batch_is_affordable_if_the_credit_covers_a_linear_cost() -> No
     other = CostModel()
     other.relatives = [(costs, SLOWER)]
     assert other.n_affordable(-1.0) == 4, "measured in the other condition"
-
-
-def test_small_changes_of_a_time_add_up() -> None:
-    """The curve is not computed again for each of them, but is never further off than that."""
-    costs = CostModel()
-    for i in range(400):
-        seconds = 0.1 * 1.001**i
-        costs.add_target(1, seconds)
-        assert costs.target_s(1) == pytest.approx(costs._target[1].value, rel=0.006)

@@ -42,15 +42,6 @@ def test_of_equals_the_lowest_ids_come_first() -> None:
     assert [token for token, _ in logprobs(row, [4], 1)[0].top] == [1]
 
 
-def test_the_tokens_own_is_the_same_however_many_are_asked_for() -> None:
-    row = drawn(1)
-    (alone,), (more,) = logprobs(row, [3], 0), logprobs(row, [3], 20)
-    assert alone.top == ()
-    assert alone.logprob == more.logprob
-    best = int(row[0].argmax())
-    assert logprobs(row, [best], 1)[0].top == ((best, logprobs(row, [best], 0)[0].logprob),)
-
-
 def test_excluded_tokens_and_large_logits() -> None:
     row = np.array([[-np.inf, 9e4, -np.inf, 9e4]], np.float32)
     (found,) = logprobs(row, [0], 4)

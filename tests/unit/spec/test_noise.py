@@ -37,13 +37,3 @@ def test_noise_is_uniform_and_gumbel_noise_has_the_moments_of_gumbel() -> None:
     noise = gumbel(9, Purpose.OWN, 1, IDS)
     assert noise.mean() == pytest.approx(0.5772, abs=0.01)
     assert noise.var() == pytest.approx(np.pi**2 / 6, rel=0.02)
-
-
-@pytest.mark.parametrize("sequence", ["positions", "seeds"])
-def test_consecutive_positions_and_seeds_are_uncorrelated(sequence: str) -> None:
-    numbers = range(5000)
-    values = np.array(
-        [uniform(*((3, Purpose.OWN, n) if sequence == "positions" else (n, Purpose.OWN, 3))) for n in numbers]
-    )
-    assert chi_square(np.bincount((values * 100).astype(int), minlength=100), np.full(100, 1 / 100)) > LIMIT
-    assert abs(np.corrcoef(values[1:], values[:-1])[0, 1]) < 0.06

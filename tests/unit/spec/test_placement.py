@@ -104,17 +104,6 @@ def test_splits_over_two_devices(
     assert layers(found) == (sum(target_split), sum(draft_split))
 
 
-def test_fill_counts_layers_from_the_last_and_spreads_what_does_not_fit() -> None:
-    model = Footprint((500 * M, 10 * M, 20 * M, 30 * M), 40 * M, (1 * M, 2 * M, 3 * M, 4 * M), 5 * M)
-    assert fill(model, rooms(78)).n_gpu_layers == 1
-    assert fill(model, rooms(79)) == Layout(2, (2,), (79 * M,))
-    assert fill(model, rooms(28, 79)).tensor_split == (1, 2)
-    assert fill(model, rooms(27, 79)).tensor_split == (0, 2)
-    assert fill(TARGET, rooms(3000, 1000), -1).tensor_split == (8, 3), "in proportion"
-    assert fill(TARGET, rooms(0, 0), 10).tensor_split == (5, 5)
-    assert fill(TARGET, rooms(10_000, 3000), 3).tensor_split == (0, 3), "on few devices"
-
-
 def test_a_model_partly_on_the_host_needs_more_buffers() -> None:
     model = Footprint((10 * M,) * 3, 10 * M, (0,) * 3, 5 * M, staging=8 * M)
     assert fill(model, rooms(45)) == Layout(4, (4,), (45 * M,)), "not if all layers fit"

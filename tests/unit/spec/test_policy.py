@@ -46,12 +46,6 @@ def test_better_candidates_are_never_verified_less(target_s: dict[int, float], s
     assert doubtful < sure >= 4
 
 
-@pytest.mark.parametrize("next_s", [0.001, math.inf])
-@pytest.mark.parametrize(("target_s", "acceptance"), [(SLOW_TARGET, 0.0), (STEEP, 0.9)])
-def test_no_candidates_are_verified_without_gain(target_s: dict[int, float], acceptance: float, next_s: float) -> None:
-    assert decide(policy(target_s, acceptance=acceptance), [1.0] * 8, 100, next_s) == Decision(0)
-
-
 def test_a_batch_size_that_costs_more_than_it_brings_is_skipped() -> None:
     """Two cost twice one, four cost little more than two: one or none is right, then as many as there are."""
     assert decide(policy(CLIFF, acceptance=0.74), [1.2], 100, math.inf).n_verify == 0
@@ -92,19 +86,6 @@ def test_sequential_policy_asks_for_a_candidate_once_it_knows_both_models() -> N
     assert decide(made, [], 100, made.costs.draft_s).wait_s is not None
 
 
-def test_sequential_policy_asks_for_a_candidate_without_a_warm_up() -> None:
-    made = Policy(4, N_AHEAD, (SYNC,))
-    made.learn_step(1, StepCost(0, 0.01, 0.01))
-    assert decide(made, [], 100, made.costs.draft_s).wait_s is not None
-
-
-def test_a_sequential_policy_that_doubts_the_time_alone_measures_it() -> None:
-    made = policy({1: 0.1, 4: 0.13}, 0.002, 0.9, schedules=(SYNC,))
-    assert decide(made, [], 100, 0.002).wait_s is not None
-    made.alone.is_doubted = True
-    assert decide(made, [], 100, 0.002) == decide(made, [SURE] * 4, 100, 0.002) == Decision(0)
-
-
 @pytest.mark.parametrize(("acceptance", "n_decodes"), [(0.5, (20, 50)), (0.9, (3, 8))])
 def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
     acceptance: float, n_decodes: tuple[int, int]
@@ -120,17 +101,6 @@ def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
         made.learn_step(1 if measures else 2, StepCost(0, 0.1, 0.1) if measures else StepCost(1, 0.1, 0.13))
         made.chooser.now = SYNC
     assert n_decodes[0] <= found <= n_decodes[1]
-
-
-def test_where_nothing_seems_to_be_gained_one_token_is_not_measured_all_the_time() -> None:
-    made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.08, 0.3, schedules=(SYNC, OFF))
-    found = 0
-    for _ in range(160):
-        made.chooser.now = SYNC
-        measures = decide(made, [SURE], 100, math.inf) == Decision(0)
-        found += measures
-        made.learn_step(1, StepCost(0 if measures else 1, 0.1, 0.1))
-    assert 10 <= found <= 20
 
 
 def test_where_drafting_was_asked_for_one_token_is_not_measured_again() -> None:
@@ -158,13 +128,6 @@ def test_waits_end_when_there_are_enough_candidates_or_the_next_one_is_late() ->
     assert found == sorted(found, reverse=True)
     assert (found[0], found[8]) == (True, False)
     assert sum(waits(0.15, 0.01)) > sum(waits(0.15, 0.15))
-
-
-def test_nothing_is_waited_for_after_a_candidate_of_low_confidence() -> None:
-    made = policy(SLOW_TARGET, 0.025, acceptance=0.8)
-    made.learn_scores([*scores(0.0, 40, DOUBTFUL), *scores(0.8)])
-    assert decide(made, [1.0], 100, 0.025).wait_s is not None
-    assert decide(made, [DOUBTFUL], 100, 0.025) == Decision(0)
 
 
 # Rejection sampling: from left to right
@@ -222,12 +185,6 @@ def test_the_draft_continues_while_its_candidates_are_likely_to_survive(acceptan
     assert found == {True, False}
     assert made.lookahead().allows([10.0] * (N_AHEAD - 1))
     assert not made.lookahead().allows([10.0] * N_AHEAD), "the limit"
-
-
-@pytest.mark.parametrize("schedule", [SYNC, OFF])
-def test_the_draft_goes_ahead_only_in_the_concurrent_schedule(schedule: Schedule) -> None:
-    assert policy(SLOW_TARGET).lookahead().allows([])
-    assert not policy(SLOW_TARGET, schedules=(schedule,)).lookahead().allows([])
 
 
 def test_after_the_draft_has_ended_the_target_stays_alone_in_this_text() -> None:
@@ -300,18 +257,6 @@ def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long() -> No
     assert made.probe_size() == 0, "it was not possible"
 
 
-@pytest.mark.parametrize("schedules", [(ASYNC,), (OFF,)])
-def test_a_draft_that_is_used_or_must_not_be_is_not_probed(schedules: Sequence[Schedule]) -> None:
-    assert unsure(schedules=schedules).probe_size() == 0
-
-
-def test_a_remote_draft_is_not_probed() -> None:
-    for remote, size in ((False, 24), (True, 0)):
-        made = unsure(remote=remote)
-        made.chooser.now = OFF
-        assert made.probe_size() == size
-
-
 def test_probes_are_paid_from_the_credit() -> None:
     made = unsure()
     credit_s = made.chooser.budget.credit_s
@@ -324,18 +269,6 @@ def test_probes_are_paid_from_the_credit() -> None:
     assert made.probe_size() >= 16, "a share of 100 s"
 
 
-def test_a_probe_is_of_all_that_the_draft_has_not_decoded_if_the_credit_covers_it() -> None:
-    made = unsure()
-    made.chooser.budget.spend(-0.5)
-    assert made.probe_size() == 24
-    made.chooser.budget.spend(-0.5)
-    assert made.probe_size() == 416
-    made.learn_probe(scores(0.3, 2), 416, 0.8, whole=True)
-    made.chooser.budget.spend(-9.0)
-    continue_off(made, 130)
-    assert made.probe_size() == 130
-
-
 @pytest.mark.parametrize(("target_s", "pays"), [(EASY, True), (DEAR, False)])
 def test_a_draft_is_not_asked_where_it_cannot_pay(target_s: dict[int, float], pays: bool) -> None:
     made = unsure(target_s)
@@ -345,20 +278,3 @@ def test_a_draft_is_not_asked_where_it_cannot_pay(target_s: dict[int, float], pa
         asked = asked or made.probe_size() > 0
         made.learn_step(1, STEP)
     assert (asked or bool(made.chooser.changes)) is pays
-
-
-@pytest.mark.parametrize(("target_s", "least", "most"), [(EASY, 3.0, 4.5), (DEAR, 1.0, 1.0)])
-def test_most_gain_is_that_of_an_excellent_draft(target_s: dict[int, float], least: float, most: float) -> None:
-    assert Policy(4, 8).max_gain() is None, "unknown"
-    made = unsure(target_s)
-    gain = made.statistics().most_gain or 0.0
-    assert least <= gain <= most
-    found = made.forecasts(0.95)
-    assert gain >= max(f.rate for f in found.values()) / found[OFF].rate
-
-
-def test_a_draft_whose_probes_are_good_is_used() -> None:
-    made = unsure()
-    made.learn_probe(scores(1.0, 100), 24, 0.02, whole=True)
-    continue_off(made, 16)
-    assert made.schedule is not OFF

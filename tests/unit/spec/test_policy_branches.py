@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 
-from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Policy
 from duo.spec.schedule import Schedule
 from duo.spec.simulate import Machine, constant, replay
-from tests.unit.spec.machines import N_AHEAD, N_MAX, TWO_CORES, foresee, times
+from tests.unit.spec.machines import N_AHEAD, N_MAX, times
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 RANKS = DEFAULT.ranks
@@ -51,24 +49,6 @@ def test_as_many_as_pay_are_prepared() -> None:
     assert known(CHEAP).lookahead().ranks == RANKS
 
 
-def test_a_small_gain_is_not_sought() -> None:
-    rates = {}
-    for growth in (0.18, 0.2, 0.22, 0.24):
-        made = known(replace(CHEAP, branch_s=[0.008 * (1 + growth * n) for n in range(9)]))
-        costs = _CARDS, 0.008, made.calibration.mean, N_AHEAD
-        best = max(
-            forecast.overlapped(
-                *costs,
-                branches=forecast.BranchModel(n, [made.beside.draft_time(0.0, i) for i in range(1, n + 2)], RANKS),
-            ).rate
-            for n in (1, 2, 4, 8)
-        )
-        gain = best / forecast.overlapped(*costs).rate
-        assert (made.lookahead().n_branches > 0) == (gain >= 1.02)
-        rates[growth] = gain
-    assert any(1 < gain < 1.02 for gain in rates.values()), rates
-
-
 @pytest.mark.parametrize("n", [0, 3, 8])
 def test_a_number_that_was_given_is_kept(n: int) -> None:
     assert known(DEAR, branches=n).lookahead().n_branches == n
@@ -95,16 +75,6 @@ def test_where_the_wrong_ranks_come_there_are_none() -> None:
     assert made.lookahead().n_branches > 0
 
 
-def test_numbers_are_compared_again_only_after_a_change() -> None:
-    made = known(CHEAP)
-    with mock.patch.object(forecast, "overlapped", wraps=forecast.overlapped) as solved:
-        made.begin(0, mode="greedy")
-        assert solved.call_count == 1, "the forecast itself"
-        made.learn_scores([(1.0, False)] * 20)
-        made.begin(0, mode="greedy")
-        assert solved.call_count == 1 + 1 + 5
-
-
 def test_several_sequences_do_not_disturb_the_time_for_one() -> None:
     made = known(CHEAP)
     for _ in range(20):
@@ -112,15 +82,6 @@ def test_several_sequences_do_not_disturb_the_time_for_one() -> None:
     assert made.costs.draft_s == pytest.approx(0.008)
     assert made.costs.draft_time(0.0, 9) > 0.1
     assert made.alone.draft_time(0.0, 9) == pytest.approx(CHEAP.branch_s[8], rel=0.01)
-
-
-def test_a_warm_up_tells_each_number_of_sequences_once() -> None:
-    made = Policy(N_MAX, N_AHEAD, branches=None)
-    made.learn_warmup(1, 0.01)
-    made.learn_branches(5, 2.0)
-    made.learn_branches(5, 900.0)
-    assert made.alone.draft_time(0.0, 5) == 0.02
-    assert [made.knows_draft(1, n) for n in (1, 2, 5)] == [True, False, True]
 
 
 def test_statistics_and_another_run() -> None:
@@ -141,33 +102,10 @@ def test_statistics_and_another_run() -> None:
 # In replays
 
 
-def test_auto_is_as_good_as_the_best_number() -> None:
-    for machine in (CHEAP, DEAR):
-        rates = {n: foresee(machine, ASYNC, constant(0.8), N_MAX, 6000, branches=n).rate for n in (0, 1, 2, 4, 8, None)}
-        assert rates[None] >= 0.97 * max(rates.values())
-
-
-def test_on_shared_cores_there_are_none_after_the_first_text() -> None:
-    machine = replace(TWO_CORES, branch_s=[TWO_CORES.beside_draft_s * (n + 1) for n in range(9)])
-    made = Policy(N_MAX, N_AHEAD, (ASYNC,), branches=None)
-    replay(made, machine, constant(0.8), 300)
-    assert replay(made, machine, constant(0.8, 1), 300).n_opened == 0
-    assert replay(Policy(N_MAX, N_AHEAD, (ASYNC,), branches=2), machine, constant(0.8), 300).n_opened > 0
-
-
 def test_ranks_are_learned_while_nothing_is_prepared() -> None:
     made = Policy(N_MAX, N_AHEAD, (ASYNC,), branches=None)
     replay(made, DEAR, constant(0.8), 2000, ranks=(0.2, 0.3, 0.4))
     assert made.calibration.ranks == pytest.approx((0.2, 0.3, 0.4), abs=0.15)
-
-
-def test_a_forecast_from_a_run_has_its_branches() -> None:
-    made = Policy(N_MAX, N_AHEAD, (ASYNC,), apart=True, branches=None)
-    found = replay(made, CHEAP, constant(0.8), 3000)
-    assert found.n_prepared > 100
-    assert made.forecasts(0.8)[ASYNC].rate == pytest.approx(found.rate, rel=0.06)
-    none = Policy(N_MAX, N_AHEAD, (ASYNC,), apart=True, branches=0)
-    assert found.rate > 1.1 * replay(none, CHEAP, constant(0.8), 3000).rate
 
 
 def test_a_text_without_branches_does_not_end_them() -> None:
@@ -177,10 +115,3 @@ def test_a_text_without_branches_does_not_end_them() -> None:
     for mode, found in (("rejection", 0), ("greedy", n)):
         made.begin(0, mode=mode)
         assert made.lookahead().n_branches == found, mode
-
-
-def test_a_profile_with_too_many_sequences_is_damaged() -> None:
-    state = known(CHEAP).state()
-    for key in ("1", "10", str(2**31 - 1)):
-        with pytest.raises(ValueError, match="sequences"):
-            known(CHEAP).restore({**state, "costs": {"0": [{"branch_s": {key: [1.0, 0.1]}}, {}]}})

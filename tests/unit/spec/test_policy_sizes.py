@@ -48,14 +48,6 @@ def test_its_tokens_are_arbitrary_unless_the_text_itself_has_as_many() -> None:
         assert decide(made, (), 100, math.inf, [(0.01, 9.0)] * n_found) == Decision(3, origin=source)
 
 
-def test_what_it_takes_longer_is_paid() -> None:
-    made = begun()
-    sizes(made, 2)
-    credit_s = made.chooser.budget.credit_s
-    sizes(made, 1)
-    assert made.chooser.budget.credit_s == pytest.approx(credit_s - 0.2 + 0.002 * 0.3)
-
-
 @pytest.mark.parametrize("schedules", [(SYNC,), (ASYNC,), (OFF,)])
 def test_nothing_is_measured_where_there_is_no_choice(schedules: Sequence[Schedule]) -> None:
     assert sizes(begun(schedules), 10) == [1] * 10
@@ -65,13 +57,6 @@ def test_nothing_is_measured_where_there_is_no_choice(schedules: Sequence[Schedu
 def test_a_smaller_batch_is_measured_if_the_credit_covers_no_more(n_room: int, found: list[int]) -> None:
     """Of 0.8, 1.4 and 3 tokens; two in a batch may take 2.1 times as long as one, and four 2.75 times."""
     assert sizes(begun(n_room=n_room), 3) == found
-
-
-def test_no_batch_is_larger_than_the_limit() -> None:
-    assert sizes(begun(n_max=2), 3) == [1, 1, 2]
-    made = begun()
-    sizes(made, 2)
-    assert decide(made, (), 3, math.inf).n_verify <= 2, "the text ends"
 
 
 def test_another_run_measures_two_tokens_to_see_whether_what_is_known_holds() -> None:

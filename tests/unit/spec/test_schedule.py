@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from duo.spec.constants import DEFAULT
-from duo.spec.schedule import ALL, Change, Chooser, RateEstimate, RateEstimates, Schedule
+from duo.spec.schedule import ALL, Chooser, RateEstimate, RateEstimates, Schedule
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
@@ -147,14 +147,6 @@ def test_drafting_begins_on_less_doubt_the_more_credit_is_missing(
     assert after_review(following(OFF, credit_s=credit_s), rates(sequential=11.9, doubt=doubt)) is then
 
 
-def test_the_prefill_that_a_change_was_weighed_against_does_not_count_as_a_loss() -> None:
-    chooser, estimates = following(OFF), rates(sequential=12.0, concurrent=1.0)
-    assert after_review(chooser, estimates, entry_s=1.0) is SYNC
-    assert not chooser.step(1, ALONE_S + 1.0, ALONE_S)
-    assert chooser.budget.credit_s < -0.8
-    assert chooser.step(1, ALONE_S + 0.2, ALONE_S), "a review is due"
-
-
 # Trials
 
 
@@ -191,17 +183,6 @@ def test_the_trial_that_is_worth_most_is_made_first_and_each_once_in_a_text() ->
     assert after_review(chooser, estimates, untried={SYNC, ASYNC}) is ASYNC
 
 
-def test_a_trial_may_pay_in_later_texts() -> None:
-    """This one is about to end."""
-    chooser = following(OFF, n_room=20, credit_s=0.1)
-    assert after_review(chooser, rates(sequential=9.5, concurrent=1.0, doubt=0.3), untried={SYNC}) is SYNC
-
-
-def test_what_was_never_tried_is_not_begun_if_the_credit_does_not_cover_its_prefill() -> None:
-    for untried, then in (({SYNC}, OFF), (set[Schedule](), SYNC)):
-        assert after_review(following(OFF), rates(sequential=20.0), 0.2, untried) is then
-
-
 # Changes
 
 
@@ -219,13 +200,6 @@ def test_what_was_never_tried_is_not_begun_if_the_credit_does_not_cover_its_pref
 )
 def test_a_schedule_changes_only_on_evidence(now: Schedule, estimates: RateEstimates, then: Schedule) -> None:
     assert after_review(following(now), estimates) is then
-
-
-def test_a_change_is_recorded_with_its_reason() -> None:
-    chooser = following(OFF)
-    chooser.review(rates(sequential=20.0), 0.0)
-    (change,) = chooser.changes
-    assert change == Change(16, SYNC, "20.0 instead of 10.0 tokens/s forecast")
 
 
 @pytest.mark.parametrize(

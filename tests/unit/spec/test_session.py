@@ -142,14 +142,6 @@ def test_a_local_draft_replaces_a_pending_candidate_and_what_follows() -> None:
     assert made.propose().candidates(9).tokens == (9,)
 
 
-def test_a_remote_draft_replaces_nothing() -> None:
-    made = session(1)
-    for position, token in enumerate([5, 6], 1):
-        assert made.offer(0, position, Guess(token, 0.5), n_known=1)
-    assert not made.offer(0, 1, Guess(8, 0.5), n_known=1)
-    assert made.propose().candidates(9).tokens == (5, 6)
-
-
 # Outcomes
 
 
@@ -173,21 +165,6 @@ def test_when_an_outcome_comes_true_its_tokens_are_the_candidates() -> None:
     assert made.prepare(0, Outcome(1, 8), 4, Guess(5, 0.5)), "its decode had begun before"
     assert made.offer(1, 5, Guess(6, 0.5))
     assert made.propose().candidates(9).tokens == (3, 4, 5, 6)
-
-
-def test_an_outcome_of_a_later_candidate() -> None:
-    made = prepared()
-    made.commit([5, 7], 2)
-    assert made.propose().candidates(9).tokens == (2,)
-    assert made.contradictions == [Contradiction(1, 0, True)]
-
-
-def test_an_outcome_that_was_begun_but_not_continued_yet() -> None:
-    made = prepared()
-    made.commit([9], 2)
-    assert (made.n_pending, made.contradictions) == (0, [Contradiction(0, 1, False)])
-    assert made.prepare(0, Outcome(1, 9), 2, Guess(3, 0.5))
-    assert made.propose().candidates(9).tokens == (3,)
 
 
 def test_a_token_that_was_no_alternative() -> None:

@@ -54,15 +54,6 @@ def test_a_target_token_is_offered_once_the_next_drafted_token_has_not_changed_i
     assert bench.offered == [b" cat", b" sat"]
 
 
-def test_tentative_tokens_are_offered_at_once_and_replaced() -> None:
-    bench = Bench()
-    bench.write(" ca", tentative=True)
-    assert bench.offered == [b" c", b"a"]
-    bench.write("t", tentative=True)
-    assert bench.offered == [b" cat"]
-    assert bench.translator.n_lost == 0
-
-
 def test_a_token_that_changes_after_all_is_replaced_and_counted() -> None:
     target = Words(" inter", " international", all_bytes=True)
     for replace in (True, False):
@@ -100,14 +91,6 @@ def test_the_end_of_the_draft_is_that_of_the_target(token: int) -> None:
     assert bench.pending[2:] == [(TARGET.end, 0.0)], "so that the draft pauses"
 
 
-def test_a_character_is_offered_when_it_is_complete() -> None:
-    bench = Bench(Words("é", "a"))
-    bench.write(b"\xc3", tentative=True)
-    assert bench.offered == []
-    bench.write(b"\xa9", tentative=True)
-    assert bench.offered == ["é".encode()]
-
-
 # Towards the draft
 
 
@@ -132,16 +115,6 @@ def test_text_far_back_is_not_tokenised_again() -> None:
         bench.say("x")
     assert max(map(len, asked)) <= 66
     assert bench.tokens == bench.draft.of(*"x" * 200)
-
-
-def test_characters_that_the_draft_lacks_are_left_out() -> None:
-    bench = Bench(draft=Words(" the", " ", "t", "h", "e", "c", "a"))
-    bench.say(" the", *[bytes([byte]) for byte in "日".encode()], " the")
-    assert bench.told == [b" the", b" the"]
-    bench.say(" c")
-    assert bench.told == [b" the", b" the", b" ", b"c"]
-    bench.write(" the", tentative=True)
-    assert bench.offered == [b" the"]
 
 
 def test_a_word_that_the_target_splits_may_be_one_token_of_the_draft() -> None:
