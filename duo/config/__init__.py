@@ -5,6 +5,7 @@ A new option is a field of one of these: see `option.py`.
 
 from duo.config.engine_config import AUTO_DRAFT as AUTO_DRAFT
 from duo.config.engine_config import CACHE_TYPES as CACHE_TYPES
+from duo.config.engine_config import LARGE_BATCH as LARGE_BATCH
 from duo.config.engine_config import MAX_BRANCHES as MAX_BRANCHES
 from duo.config.engine_config import MAX_CANDIDATES as MAX_CANDIDATES
 from duo.config.engine_config import MAX_THREADS as MAX_THREADS

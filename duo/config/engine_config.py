@@ -33,6 +33,7 @@ AUTO_DRAFT = 16  # default maximum of candidates
 MAX_THREADS = 512
 MAX_CANDIDATES = 64
 MAX_AHEAD = 128
+LARGE_BATCH = 64  # tokens from which on llama.cpp computes a batch with other kernels
 MAX_BRANCHES = 8
 MAX_SHARE = 1e30
 _THREADS = "llama.cpp computes with no more threads"  # ggml.h, GGML_MAX_N_THREADS
@@ -263,6 +264,7 @@ class EngineConfig:
         n_max = AUTO_DRAFT if self.draft_n_max is None else self.draft_n_max
         # Candidates are verified in one batch together with the last accepted token.
         n_max = min(n_max, max(2, min(self.n_batch, self.n_ubatch)) - 1)
+        n_max = min(n_max, LARGE_BATCH - 2) if self.exact else n_max
         n_ahead = 2 * n_max if self.draft_n_ahead is None else self.draft_n_ahead
         return DraftConfig(n_max, n_ahead, self.schedule, self.branches)
 

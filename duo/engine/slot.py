@@ -177,7 +177,7 @@ class Slot:
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.ready(self.target, target, stop)
-        self.target_context, self.target_cache = target, Cache(target)
+        self.target_context, self.target_cache = target, Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
         self.draft = self.new_draft(self.policy) if draft is not None else None
         self.n_ctx, self._is_largest = n_ctx, n_predict < 0

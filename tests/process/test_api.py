@@ -15,7 +15,7 @@ import pytest
 
 import duo
 from duo.engine.drafter import Drafter
-from tests.command import ONE_EACH, environment, models
+from tests.command import ONE_EACH, ROOT, environment, models
 from tests.command import duo as run_duo
 from tests.serving import PATIENCE_S
 
@@ -177,3 +177,18 @@ def test_a_draft_that_fails_is_logged_once_and_the_text_goes_on(
         assert again.text == plain
         assert again.statistics.draft is not None
         assert again.statistics.draft.error is None
+
+
+def test_exact_text_after_a_common_prefix_is_that_of_a_new_context(demo_pair: tuple[Path, Path]) -> None:
+    """llama.cpp's logits of a position differ between batches of fewer than 64 tokens and larger ones."""
+    with duo.load(demo_pair[0], exact=True, n_threads=1, lookup="off", profile=False, n_ctx=1024) as engine:
+        long = engine.tokenize((ROOT / "test_prompt.txt").read_text(encoding="utf-8") * 20)
+        other = engine.tokenize("Something else.")
+
+        def logprobs_after(*prompts: list[int]) -> object:
+            for prompt in (other, *prompts):
+                steps = list(engine.stream(prompt, max_tokens=2, logprobs=2))
+            return [step.logprobs for step in steps]
+
+        for n_before, n in ((100, 150), (150, 190), (60, 100), (60, 40), (390, 390)):
+            assert logprobs_after(long[:n_before], long[:n]) == logprobs_after(long[:n]), (n_before, n)

@@ -1,6 +1,9 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from duo.engine.cache import Cache
+from duo.config import LARGE_BATCH
+from duo.engine.cache import Cache, kept_exactly
 from tests.fakes import FakeContext
 
 
@@ -31,3 +34,31 @@ def test_the_common_prefix_is_kept(text: list[int], kept: int) -> None:
 def test_a_cache_that_cannot_be_rolled_back_so_far_is_kept_whole_or_cleared(n_rollback: int | None, kept: int) -> None:
     assert cache(n_rollback).begin([1, 2, 9]) == kept
     assert cache(n_rollback).begin([1, 2, 3, 4, 9]) == 4
+
+
+def read(n_kept: int, n_prompt: int, n_batch: int) -> list[bool]:
+    """Whether each token of a prompt that is read after `n_kept` tokens is in a large batch."""
+    sizes = [min(n_batch, n_prompt - first) for first in range(n_kept, n_prompt, n_batch)]
+    return [size >= LARGE_BATCH for size in sizes for _ in range(size)]
+
+
+@given(st.sampled_from((8, 64, 100, 512)), st.lists(st.tuples(st.integers(1, 1300), st.integers(0, 1300)), min_size=2))
+def test_with_exact_each_token_is_kept_or_read_as_in_a_new_context(n_batch: int, texts: list[tuple[int, int]]) -> None:
+    kinds: list[bool] = []  # of the tokens in the cache
+    held = Cache(FakeContext(n_ctx=3000, n_batch=n_batch), exact=True)
+    for n_prompt, n_written in texts:
+        n = held.begin([1] * n_prompt)
+        kinds = kinds[:n] + read(n, n_prompt, n_batch)
+        assert kinds == read(0, n_prompt, n_batch)
+        for first in range(n, n_prompt, n_batch):
+            held.context.decode([1] * min(n_batch, n_prompt - first), n_rows=0)
+        for _ in range(min(n_written, 3)):
+            held.context.decode([1])
+            kinds.append(False)
+        held.end([1] * len(kinds))
+
+
+def test_with_exact_a_long_prefix_is_kept_except_for_a_last_batch() -> None:
+    assert kept_exactly(1023, 1023, 1024, 512) == 1024 - LARGE_BATCH
+    assert kept_exactly(600, 600, 1500, 512) == 600
+    assert kept_exactly(50, 0, 60, 512) == 50
