@@ -82,7 +82,11 @@ def load_engine(
 ) -> Engine:
     """load(), with its settings as a config."""
     names = (target, None if config.draft_n_max == 0 else draft)
-    remote = _Listening(config.back_host, config.back_port, config.back_token) if config.back_port is not None else None
+    remote = (
+        _Listening(config.back_host, config.back_port, config.back_token or "")
+        if config.back_port is not None
+        else None
+    )
     loader = _Loader(names, config, remote or remote_drafts, progress)
     # On a background thread, so that the calling thread can handle signals.
     loading: Background[Engine] = Background(loader.run, "duo-load")

@@ -485,14 +485,14 @@ MUTATIONS = [
     ),
     Mutation(
         "options: a model named by the environment wins over one on the command line",
-        "duo/cli/options/declare.py",
-        "values[inherited] = None",
-        "values[typed] = None",
+        "duo/cli/parameters.py",
+        "given.pop(other, None)",
+        "given.pop(one.name, None)",
         ("tests/unit/cli/test_options.py",),
     ),
     Mutation(
         "options: with an empty file of API keys, a lead needs none",
-        "duo/cli/options/secrets.py",
+        "duo/cli/inputs.py",
         'if (keys or file) and not all(found or [""]):',
         "if not all(found):",
         ("tests/unit/cli/test_lead.py",),

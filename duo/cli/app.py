@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 import typer
 
-from duo.cli import commands, options
 from duo.cli.about import is_start, show_start, show_versions
 from duo.cli.arguments import Command, Commands, help_command
-from duo.cli.options.declare import comes_from, takes
-from duo.cli.options.run import RunOptions
+from duo.cli.options.by_command import RunOptions
+from duo.cli.parameters import comes_from, takes
 from duo.cli.terminal.console import discard_stdout, say, with_options
 from duo.cli.terminal.interrupts import interrupts_raise
 from duo.errors import DeviceError, DuoError, UsageError
@@ -29,7 +28,58 @@ T = TypeVar("T")
 _new_app = partial(
     typer.Typer, add_completion=False, add_help_option=False, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
-_DECLARE: dict[str, Callable[[], Any]] = {}  # functions that return a command with its options, by name
+
+
+class Declaration(NamedTuple):
+    """A command."""
+
+    options: str  # module and class in duo.cli.options
+    function: str  # module and function in duo.cli; takes the options and returns the exit status
+    help: str
+    closable: bool = True  # whether it ends with status 0 if the reader of stdout closes it
+
+    def defaults(self) -> Any:
+        """Its options, with their defaults."""
+        return _named("duo.cli.options", self.options)()
+
+    def call(self) -> Callable[[Any], int]:
+        """Its function."""
+        found: Callable[[Any], int] = _named("duo.cli", self.function)
+        return found
+
+
+# fmt: off
+COMMANDS = {
+    "demo": Declaration("by_command.DemoOptions", "commands.run.demo",
+        "Run two small models, fetched on first use (360 MB), and compare the speed with and without the draft."),
+    "plan": Declaration("by_command.PlanOptions", "commands.plan.plan",
+        "Predict the speed with a draft from decode times, for any hardware."),
+    "list": Declaration("by_command.ListOptions", "commands.list_models.list_models",
+        "List the models in the caches of duo and Hugging Face, and which can draft for which."),
+    "tune": Declaration("by_command.TuneOptions", "commands.tune.tune",
+        "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft."),
+    "check": Declaration("by_command.CheckOptions", "commands.check.check",
+        "Check that a draft does not change the text: generate the same texts with and without it.", closable=False),
+    "bench": Declaration("by_command.BenchOptions", "commands.bench.bench",
+        "Benchmark plain decoding, duo and llama.cpp's programs with these models on this machine."),
+    "doctor": Declaration("by_command.DoctorOptions", "commands.doctor.doctor",
+        "Describe this installation, its problems, and the commands that fix them."),
+    "chat": Declaration("by_command.ChatOptions", "commands.chat.chat",
+        "Chat with a model in this process, or on an OpenAI-compatible server such as `duo lead`."),
+    "lead": Declaration("by_command.LeadOptions", "commands.lead.lead",
+        "Serve a target over an OpenAI-compatible HTTP API, with a local draft or remote ones.", closable=False),
+    "back": Declaration("by_command.BackOptions", "commands.back.back",
+        "Run a remote draft for a lead on another machine; reconnect whenever the lead is available.",
+        closable=False),
+    "rpc-server": Declaration("by_command.RpcServerOptions", "commands.rpc_server.rpc_server",
+        "Serve the devices of this machine to models on other machines, over llama.cpp's RPC.", closable=False),
+}
+# fmt: on
+
+
+def _named(package: str, path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"{package}.{module}"), name)
 
 
 class _Group(Commands):
@@ -38,8 +88,8 @@ class _Group(Commands):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that `args` name; for Typer. Raises UsageError."""
         name = args[0]
-        if name in _DECLARE and not self.commands[name].params:
-            self.commands[name] = _DECLARE[name]()
+        if name in COMMANDS and not self.commands[name].params:
+            self.commands[name] = _declare(name)
         elif name not in self.commands and not ctx.resilient_parsing:
             from duo.cli.other_words import unknown_command  # noqa: PLC0415 - only here
 
@@ -50,43 +100,63 @@ class _Group(Commands):
         """The commands that have an option of this name: only `duo` if it has it."""
         if any(name in option.opts for option in self.params):
             return ["duo"]
-        declared = ((one, _DECLARE[one]()) for one in _DECLARE)
+        declared = ((one, _declare(one)) for one in COMMANDS)
         return [f"duo {one}" for one, command in declared if any(name in option.opts for option in command.params)]
 
 
+def _declare(name: str) -> Any:
+    """The command with its options."""
+    said = COMMANDS[name]
+
+    def call(_: typer.Context, options: Any) -> None:
+        if name == "back" or (name == "lead" and not options.has_draft):
+            spin_briefly()  # the other one may run on this machine, too
+        raise typer.Exit(_finish(said.call(), options, closable=said.closable))
+
+    one = _new_app()
+    one.command(name, cls=Command, help=said.help, add_help_option=False)(takes(said.defaults(), name)(call))
+    return typer.main.get_command(one)
+
+
 app = _new_app(cls=_Group)
+for _name, _said in COMMANDS.items():  # for the list of commands
+    app.command(_name, help=_said.help, add_help_option=False)(lambda: None)
 
 
-@app.callback(invoke_without_command=True, epilog=EPILOG, add_help_option=False, subcommand_metavar="")
-@takes(RunOptions)
-def duo(context: typer.Context, options: RunOptions) -> None:
+def duo(context: typer.Context, options: Any) -> None:
     """Generate text with a large target model, faster: a small draft model runs concurrently.
 
     The text is the target's own, token for token; the draft changes only the speed.
     """
     if context.invoked_subcommand is None:
-        raise typer.Exit(_finish((lambda _: show_start()) if is_start() else _chosen(options), options))
+        raise typer.Exit(_finish(_chosen(options), options))
     if any(comes_from(context, name, "COMMANDLINE") for name in context.params):
         command = context.invoked_subcommand
         raise UsageError(f"options of `duo {command}` must follow `{command}`")
 
 
-def _chosen(options: RunOptions) -> Callable[[RunOptions], int]:
+_whole = app.callback(
+    invoke_without_command=True, epilog=EPILOG, add_help_option=False, subcommand_metavar="", help=duo.__doc__
+)
+_whole(takes(RunOptions(), "duo")(duo))
+
+
+def _chosen(options: Any) -> Callable[[Any], int]:
+    """What `duo` without a subcommand does."""
+    if is_start():
+        return lambda _: show_start()
     if options.version:
         return lambda options: show_versions(verbose=options.verbose)
     if options.list_devices:
-        from duo.cli.devices import show_devices  # noqa: PLC0415 - it loads llama.cpp
-
-        return show_devices
-    if options.conversation and not options.single_turn:
-        return commands.chat.converse
-    return _run
-
-
-def _run(options: RunOptions) -> int:
-    if options.back_port is not None:
-        _share_cores(options)
-    return commands.run.run(options)
+        function = "devices.show_devices"
+    elif options.conversation and not options.single_turn:
+        function = "commands.chat.converse"
+    else:
+        function = "commands.run.run"
+        if options.engine.back_port is not None and not options.has_draft:
+            spin_briefly()  # a remote draft may run on this machine, too
+    found: Callable[[Any], int] = _named("duo.cli", function)
+    return found
 
 
 def _finish(command: Callable[[T], int], options: T, *, closable: bool = True) -> int:
@@ -101,75 +171,6 @@ def _finish(command: Callable[[T], int], options: T, *, closable: bool = True) -
             raise
         discard_stdout()
         return 0
-
-
-def _command(
-    name: str,
-    options: Callable[[], type[T]],
-    find: Callable[[], Callable[[T], int]],
-    text: str,
-    *,
-    closable: bool = True,
-) -> None:
-    """Register the command whose options and function these return; `text` is its help, `closable` as for _finish()."""
-
-    def call(context: typer.Context, given: T) -> None:
-        if name == "chat":  # a server decides what the command line does not
-            typed = frozenset(field for field in context.params if comes_from(context, field, "COMMANDLINE"))
-            given = replace(given, given=typed)  # type: ignore[type-var]
-        raise typer.Exit(_finish(find(), given, closable=closable))
-
-    def declare() -> Any:
-        one = _new_app()
-        one.command(name, cls=Command, help=text, add_help_option=False)(takes(options())(call))
-        return typer.main.get_command(one)
-
-    _DECLARE[name] = declare
-    app.command(name, help=text, add_help_option=False)(lambda: None)  # for the list of commands
-
-
-def _lead(options: Any) -> int:
-    _share_cores(options)
-    return commands.lead.lead(options)
-
-
-def _share_cores(options: Any) -> None:
-    """A remote draft may run on this machine, too."""
-    if not options.has_draft:
-        spin_briefly()
-
-
-def _back(options: Any) -> int:
-    spin_briefly()
-    return commands.back.back(options)
-
-
-# fmt: off
-_command("demo", lambda: options.demo.DemoOptions, lambda: _run,
-         "Run two small models, fetched on first use (360 MB), and compare the speed with and without the draft.")
-_command("plan", lambda: options.plan.PlanOptions, lambda: commands.plan.plan,
-         "Predict the speed with a draft from decode times, for any hardware.")
-_command("list", lambda: options.list_models.ListOptions, lambda: commands.list_models.list_models,
-         "List the models in the caches of duo and Hugging Face, and which can draft for which.")
-_command("tune", lambda: options.tune.TuneOptions, lambda: commands.tune.tune,
-         "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft.")
-_command("check", lambda: options.check.CheckOptions, lambda: commands.check.check,
-         "Check that a draft does not change the text: generate the same texts with and without it.",
-         closable=False)
-_command("bench", lambda: options.bench.BenchOptions, lambda: commands.bench.bench,
-         "Benchmark plain decoding, duo and llama.cpp's programs with these models on this machine.")
-_command("doctor", lambda: options.doctor.DoctorOptions, lambda: commands.doctor.doctor,
-         "Describe this installation, its problems, and the commands that fix them.")
-_command("chat", lambda: options.chat.ChatOptions, lambda: commands.chat.chat,
-         "Chat with a model in this process, or on an OpenAI-compatible server such as `duo lead`.")
-_command("lead", lambda: options.lead.LeadOptions, lambda: _lead,
-         "Serve a target over an OpenAI-compatible HTTP API, with a local draft or remote ones.", closable=False)
-_command("back", lambda: options.back.BackOptions, lambda: _back,
-         "Run a remote draft for a lead on another machine; reconnect whenever the lead is available.",
-         closable=False)
-_command("rpc-server", lambda: options.rpc_server.RpcServerOptions, lambda: commands.rpc_server.rpc_server,
-         "Serve the devices of this machine to models on other machines, over llama.cpp's RPC.", closable=False)
-# fmt: on
 
 
 def run() -> int:
@@ -193,7 +194,7 @@ def run() -> int:
             if is_lost():  # a thread hangs in llama.cpp, or must not call it again
                 os._exit(status)  # nothing is buffered
     except typer.TyperException as error:
-        say(f"duo: error: {_explain(error)} (see {help_command(getattr(error, 'ctx', None))})")
+        say(f"duo: error: {error.format_message().removesuffix('.')} (see {help_command(getattr(error, 'ctx', None))})")
         status = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         status = 130
@@ -209,13 +210,3 @@ def _arguments(typed: list[str]) -> list[str]:
     if typed[:1] == ["help"]:
         return [*typed[1:], "--help"]
     return ["--version"] if typed == ["version"] else typed
-
-
-def _explain(error: typer.TyperException) -> str:
-    """What is wrong with an argument, in one line."""
-    message = error.format_message().replace("Value error, ", "").removesuffix(".")
-    about, found, kind = message.partition("Input should be a valid ")
-    wrong = [one["input"] for one in getattr(error.__cause__, "errors", list)()]
-    if not found or not wrong:
-        return message
-    return f"{about}{wrong[0]!r} is not {'an integer' if kind.startswith('integer') else 'a number'}"

@@ -5,30 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from duo.config.option import nearest
+from duo.config.option import Option, nearest
 from duo.errors import UsageError
 
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
-_ON, _OFF = ("true", "enabled", "1"), ("false", "disabled", "0")
-# llama.cpp's spellings of the values of a switch, by the option's parameter; the empty one: without a value.
-_VALUES = {
-    "flash_attn": {"": "on", "-1": "auto"} | dict.fromkeys(_ON, "on") | dict.fromkeys(_OFF, "off"),
-    "color": {"": "auto", "-1": "auto"}
-    | dict.fromkeys(("on", *_ON), "always")
-    | dict.fromkeys(("off", *_OFF), "never"),
-}
-# Values of llama.cpp that mean what duo calls otherwise; None: leaving the option out.
-_MEANINGS: dict[str, dict[str, str | None]] = {
-    "predict": {"-2": "-1"},  # until the context is full, which ends a text here
-    "threads": {"-1": None}, "threads_batch": {"-1": None}, "threads_draft": {"-1": None},
-}  # fmt: skip
-# Commands for which llama.cpp's flags are answered; the empty name is `duo` itself.
-_WITH_FLAGS = ("", "bench", "chat", "check", "lead", "tune")
 
 
 class WholeNames:
@@ -62,7 +47,8 @@ class ArgumentReader:
         self._options = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
         self._is_group = isinstance(command, TyperGroup)
         self._command = "" if self._is_group else str(command.name)
-        self._answers_flags = self._command in _WITH_FLAGS
+        self._said: Mapping[str, Option] = getattr(command.callback, "said", {})  # by the name of the parameter
+        self._answers_flags = "model_draft" in self._said  # those of llama.cpp: it runs both models
         arguments = [one for one in command.params if one.param_type_name == "argument"]
         self._n_texts = sum(one.nargs if one.nargs > 0 else len(sys.argv) for one in arguments)  # at most
         self._ignored: list[str] = []
@@ -120,18 +106,16 @@ class ArgumentReader:
         return found if found in self._options else None
 
     def _with_value(self, name: str, rest: deque[str], *, attached: bool) -> list[str]:
-        """An option that the command has, and its value; nothing if that asks for the default."""
+        """An option that the command has, and its value."""
         option = self._options[name]
         if option.is_flag:
             return [name]
-        values = _VALUES.get(option.name, {})
-        if values and not attached and (not rest or (rest[0].startswith("-") and rest[0] not in values)):
-            return [name, values[""]]
+        values = self._said[option.name].spellings if option.name in self._said else {}
+        if "" in values and not attached and (not rest or (rest[0].startswith("-") and rest[0] not in values)):
+            return [name, str(values[""])]
         if not rest:
             raise UsageError(f"{name} requires an argument ({self._help()})")
-        typed = rest.popleft()
-        value = _MEANINGS.get(option.name, {}).get(typed, values.get(typed, typed))
-        return [] if value is None else [name, value]
+        return [name, rest.popleft()]
 
     def _ignore(self, name: str, rest: deque[str], *, attached: bool) -> None:
         """Leave out a flag of llama.cpp that has no effect here. Raises UsageError for any other name."""

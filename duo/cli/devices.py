@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
-from duo.cli.options.devices import DeviceOptions
-from duo.cli.options.engine import EngineOptions
-from duo.cli.options.run import RunOptions
+from duo.cli.options.by_command import RunOptions
+from duo.cli.options.groups import EngineOptions
 from duo.cli.problems import CUDA, RPC, best_backend, build_with
 from duo.cli.terminal.console import warn
+from duo.config import EngineConfig
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
 from duo.llama.build import CPU, built_gpu_backends, hiding_variables
@@ -24,10 +25,10 @@ def show_devices(options: RunOptions) -> int:
 
     Warns if a GPU is expected but missing. Raises DeviceError.
     """
-    servers = (*(options.rpc or ()), *(options.rpc_draft or ()))
+    servers = (*options.engine.rpc_servers, *(options.engine.draft_rpc_servers or ()))
     check_rpc(servers)
     for server in servers:
-        add_server(server, options.rpc_timeout)
+        add_server(server, options.engine.rpc_timeout_s)
     for device in list_devices():
         free, total = device.memory
         print(f"{device.name}: {device.description} ({total / 2**20:.0f} MiB, {free / 2**20:.0f} MiB free)")  # noqa: T201
@@ -36,66 +37,67 @@ def show_devices(options: RunOptions) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The RPC servers of each model."""
+def with_servers(options: EngineOptions) -> EngineConfig:
+    """How the engine is loaded, with the servers of each model.
 
-    target: tuple[str, ...] = ()
-    draft: tuple[str, ...] = ()
-
-
-def rpc_servers(options: EngineOptions) -> Servers:
-    """The servers of --rpc (for the draft; with --rpcd, or without a draft, for the target) and --rpcd.
-
-    With `--draft 0` those of the draft are checked, but not used. Raises UsageError, or DeviceError if llama.cpp was
-    built without RPC.
+    Those of --rpc are the draft's; with --rpcd, or without a draft, the target's. With `--draft 0` those of the draft
+    are checked, but not used. Raises UsageError, or DeviceError if llama.cpp was built without RPC.
     """
-    named, for_draft = options.rpc or (), options.rpc_draft
-    check_rpc(named or for_draft)
+    named, for_draft = tuple(options.engine.rpc_servers), options.engine.draft_rpc_servers
     names_draft = bool(options.is_demo or options.model_draft or options.hf_repo_draft)
     if for_draft and not names_draft:
+        check_rpc(for_draft)
         raise UsageError("--rpcd without a draft: name one with -md or -hfd, or use --rpc for the target")
-    servers = Servers(named, for_draft or ()) if for_draft is not None or not names_draft else Servers((), named)
-    all_servers = (*servers.target, *servers.draft)
-    found = Counter(resolved(server) or server for server in all_servers)
-    for server in all_servers:
+    if for_draft is None and names_draft:
+        named, for_draft = (), named
+    config = replace(options.engine, rpc_servers=named, draft_rpc_servers=tuple(for_draft or ()))
+    check_servers(config)
+    return config if config.draft_n_max != 0 else replace(config, draft_rpc_servers=())
+
+
+def check_servers(config: EngineConfig) -> None:
+    """Raise UsageError for servers that cannot be used, or DeviceError if llama.cpp was built without RPC."""
+    servers = (*config.rpc_servers, *(config.draft_rpc_servers or ()))
+    check_rpc(servers)
+    found = Counter(resolved(server) or server for server in servers)
+    for server in servers:
         if found[resolved(server) or server] > 1:
             raise UsageError(
                 f"{server} is named twice, but a server has one client at a time: start another one on that machine, "
                 "on another port"
             )
-    _check_used("--rpc", servers.target, options.gpu_layers, options.device)
-    _check_used("--rpc (the draft)", servers.draft, options.gpu_layers_draft, options.device_draft)
-    return servers if options.draft != 0 else Servers(servers.target)
+    _check_used("--rpc", config.rpc_servers, config.n_gpu_layers, config.devices)
+    draft_servers = config.draft_rpc_servers or ()
+    _check_used("--rpc (the draft)", draft_servers, config.draft_n_gpu_layers, config.draft_devices)
 
 
-def check_rpc(servers: tuple[str, ...] | None) -> None:
+def check_rpc(servers: Sequence[str]) -> None:
     """Raise DeviceError if there are servers, but llama.cpp was built without RPC."""
     if servers and not supports_rpc():
         raise DeviceError(f"--rpc: llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
 
 
-def _check_used(option: str, servers: tuple[str, ...], layers: int | None, devices: tuple[str, ...] | None) -> None:
+def _check_used(option: str, servers: Sequence[str], layers: int | str, devices: Sequence[str] | None) -> None:
     """Raise UsageError for servers that would get no layers."""
     if servers and layers == 0:
         raise UsageError(f"{option} {servers[0]}: with 0 layers (-ngl, -ngld) the server is not used")
-    if servers and devices == ():
+    if servers and devices is not None and not devices:
         raise UsageError(f"{option} {servers[0]}: with -dev none (or -devd none) the server is not used")
 
 
-def check_gpu(options: DeviceOptions, servers: Servers, *, has_draft: bool) -> None:
+def check_gpu(config: EngineConfig, *, has_draft: bool) -> None:
     """Warn of options that need a GPU if there is none. Raises UsageError for named devices."""
     if gpus():
         return
     asked: dict[str, object] = {}
     named: dict[str, object] = {}
-    if not servers.target:
-        named |= {"-dev": options.device}
-        asked |= {"-ngl": options.gpu_layers, "-sm": options.split_mode != "layer"}
-        asked |= {"-ts": options.tensor_split, "-mg": options.main_gpu}
-    if has_draft and not servers.draft:
-        named |= {"-devd": options.device_draft}
-        asked |= {"-ngld": options.gpu_layers_draft}
+    if not config.rpc_servers:
+        named |= {"-dev": config.devices}
+        asked |= {"-ngl": config.n_gpu_layers not in ("auto", 0), "-sm": config.split_mode != "layer"}
+        asked |= {"-ts": config.tensor_split, "-mg": config.main_gpu}
+    if has_draft and not config.draft_rpc_servers:
+        named |= {"-devd": config.draft_devices}
+        asked |= {"-ngld": config.draft_n_gpu_layers not in ("auto", 0)}
     why = no_gpu_found()
     if why is None:
         command = build_with(best_backend(read_host()) or CUDA)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from duo.cli.devices import check_gpu, rpc_servers
+from duo.cli.devices import check_gpu, with_servers
 from duo.cli.hints import branches_hint, draft_hint
-from duo.cli.options.engine import EngineOptions, GenerationOptions
-from duo.cli.options.secrets import back_token
+from duo.cli.inputs import back_token
+from duo.cli.options.groups import BackTokenFile, EngineOptions, GenerationOptions
 from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
+from duo.config import EngineConfig
 from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
 from duo.errors import UsageError
@@ -26,23 +28,22 @@ Loaded = TypeVar("Loaded", Engine, Model)
 Show = Callable[[str, float, float | None], bool]
 
 
-def check_usage(options: EngineOptions) -> None:
-    """Check options before anything is downloaded or loaded. Raises UsageError."""
-    config = options.engine_config()
-    threads = plan_threads(config, drafting=False)
-    config.context(1, threads.target, threads.target_batch, config.drafting().n_max)
+def check_usage(config: EngineConfig) -> None:
+    """Check what a config says about threads before anything is downloaded or loaded. Raises UsageError."""
+    plan_threads(config, drafting=False)
 
 
 @contextmanager
-def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
-    """The engine that the options describe. Raises DuoError, or SystemExit after Ctrl-C."""
+def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
+    """The engine that the options describe, for texts of `n_predict` tokens.
+
+    Raises DuoError, or SystemExit after Ctrl-C.
+    """
     target, draft = options.model_names()
-    servers = rpc_servers(options)
-    check_gpu(options, servers, has_draft=options.draft != 0 and options.has_draft)
-    token = _back_token(options) if options.back_port is not None else ""
-    config = replace(
-        options.engine_config(), rpc_servers=servers.target, draft_rpc_servers=servers.draft, back_token=token
-    )
+    config = replace(with_servers(options), n_predict=n_predict)
+    check_gpu(config, has_draft=config.draft_n_max != 0 and options.has_draft)
+    if config.back_port is not None and isinstance(options, BackTokenFile):
+        config = replace(config, back_token=_back_token(config, options.back_token_file))
 
     def assemble(show: Show) -> Engine:
         return load_engine(target, draft, config, remote_drafts=remote_drafts, progress=show)
@@ -53,8 +54,8 @@ def loaded(options: EngineOptions, *, remote_drafts: RemoteDrafts | None = None)
             say(f"duo: {why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         if hint := draft_hint(engine.slot):
             say(f"duo: {hint}")
-        is_rejection = isinstance(options, GenerationOptions) and options.verify == "rejection" and options.temp > 0
-        if hint := branches_hint(engine.slot, options.branches, options.schedule, is_rejection=is_rejection):
+        is_rejection = isinstance(options, GenerationOptions) and options.generation.is_rejection
+        if hint := branches_hint(engine.slot, config.branches, config.schedule, is_rejection=is_rejection):
             warn(hint)
         with engine:
             yield engine
@@ -87,14 +88,14 @@ def _stop_loading(status: int) -> None:
     raise SystemExit(status)
 
 
-def _back_token(options: EngineOptions) -> str:
+def _back_token(config: EngineConfig, file: Path | None) -> str:
     """The token of remote drafts. Raises UsageError if one is required and missing."""
     from duo.link.guard import is_loopback  # noqa: PLC0415 - it imports a server's packages
 
-    token = back_token(options.back_token, options.back_token_file)
-    if not token and not is_loopback(options.back_host):
+    token = back_token(config.back_token, file)
+    if not token and not is_loopback(config.back_host):
         raise UsageError(
-            f"--back-host {options.back_host}: other machines can reach this address, so remote drafts must send a "
+            f"--back-host {config.back_host}: other machines can reach this address, so remote drafts must send a "
             "token: add --back-token TOKEN (or --back-token-file, DUO_BACK_TOKEN)"
         )
     return token

@@ -59,7 +59,8 @@ def split_endpoint(server: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _servers(text: str) -> tuple[str, ...]:
+def parse_servers(text: str) -> tuple[str, ...]:
+    """Addresses of RPC servers, separated by commas; `none` is the empty list. Raises ValueError."""
     found = names(text)
     for server in found:
         split_endpoint(server)
@@ -90,8 +91,8 @@ class EngineConfig:
     back_host: str = option(
         "127.0.0.1", "--back-host", BACKS,
         "Address for --back-port. A token is required unless it is a loopback address.", who=RUN, metavar="ADDRESS")
-    back_token: str = option(
-        "", "--back-token", BACKS, "Token that remote drafts must send.", who=RUN | {"lead"}, metavar="TOKEN",
+    back_token: str | None = option(
+        None, "--back-token", BACKS, "Token that remote drafts must send.", who=RUN | {"lead"}, metavar="TOKEN",
         env=("DUO_BACK_TOKEN",))
     offline: bool = option(
         False, "--offline", MODELS, "Use only cached models, without network access.", who=_DECODING | {"demo"},
@@ -181,11 +182,11 @@ class EngineConfig:
     rpc_servers: Sequence[str] = option(
         (), "--rpc", DEVICES,
         "RPC servers (duo rpc-server, or llama.cpp's) for the draft; with --rpcd, or without a draft, for the target.",
-        who=TEXTS, metavar="HOST:PORT,...", parse=_servers, env=("LLAMA_ARG_RPC",))
+        who=TEXTS, metavar="HOST:PORT,...", parse=parse_servers, env=("LLAMA_ARG_RPC",))
     draft_rpc_servers: Sequence[str] | None = option(
         None, "--rpcd --rpc-draft", DEVICES,
         "RPC servers for the draft; --rpc is then for the target. none: the draft is on this machine.", who=TEXTS,
-        metavar="HOST:PORT,...|none", parse=_servers)
+        metavar="HOST:PORT,...|none", parse=parse_servers)
     rpc_timeout_s: float = option(
         8.0, "--rpc-timeout", DEVICES, "Time after which an RPC server that does not respond counts as lost.",
         who=TEXTS | BACK, metavar="SECONDS", least=1, most=86_400, why="a server that is silent for a day is lost")
@@ -214,7 +215,7 @@ class EngineConfig:
         "included in the statistics.", who=_DECODING, env=("LLAMA_ARG_WARMUP",))
     n_predict: int = option(
         -1, help="Expected number of tokens of a text, for which memory of devices is reserved; -1: unknown.",
-        who=frozenset(), least=-1, most=MAX_INT, why=INT)
+        least=-1, most=MAX_INT, why=INT)
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -52,9 +52,14 @@ class Option:
     excludes: str = ""  # a field that the environment cannot set where the command line sets this one
     is_main: bool = False  # whether `duo --help` shows it
     hidden: bool = False  # whether no help shows it
+    is_eager: bool = False  # whether it is read before the others
     is_argument: bool = False  # whether it has no flags, but is told by its place
     name: str = ""  # of the parameter, where it is not the field's
     accepts: str = ""  # the parameter's type, where it is not the field's
+
+    def is_of(self, command: str) -> bool:
+        """Whether a command has it."""
+        return bool(self.flags or self.is_argument) and (self.who is None or command in self.who)
 
     @property
     def flag(self) -> str:
@@ -77,27 +82,28 @@ class Declared(NamedTuple):
     owner: type
 
 
-def declared(config: Any, command: str | None = None) -> Iterator[Declared]:
-    """The options of `config` and of the configs in its fields; only those that `command` has, if it is not None."""
+def declared(config: Any, command: str = "") -> Iterator[Declared]:
+    """The options of `config` and of the configs in its fields; only those that `command` has, if it is named."""
     for one in fields(config):
         said: Option | None = one.metadata.get("option")
         value = getattr(config, one.name)
-        if said is not None and (command is None or said.who is None or command in said.who):
+        if said is not None and (not command or said.is_of(command)):
             yield Declared(said.name or one.name, said, value, one, type(config))
         elif is_dataclass(value):
             yield from declared(value, command)
 
 
-def with_values(config: T, values: Mapping[str, Any]) -> T:
-    """`config` with these values of parameters, also in the configs in its fields. Raises UsageError."""
+def with_values(config: T, values: Mapping[str, Any], command: str = "") -> T:
+    """`config` with these values of the options that declared() yields, by their names. Raises UsageError."""
     changes: dict[str, Any] = {}
     for one in fields(config):  # type: ignore[arg-type]
         said: Option | None = one.metadata.get("option")
         name = (said and said.name) or one.name
         value = getattr(config, one.name)
-        if said is not None and name in values:
-            changes[one.name] = values[name]
-        elif is_dataclass(value) and (changed := with_values(value, values)) is not value:
+        if said is not None:
+            if name in values and (not command or said.is_of(command)):
+                changes[one.name] = values[name]
+        elif is_dataclass(value) and (changed := with_values(value, values, command)) is not value:
             changes[one.name] = changed
     return replace(config, **changes) if changes else config  # type: ignore[type-var]
 
@@ -176,7 +182,7 @@ def read(said: Option, kind: str, text: str) -> Any:
         if known in said.choices:
             return known
         if not kind.startswith("int"):
-            raise ValueError(f"{text!r} is not one of {', '.join(said.choices)}")
+            raise ValueError(f"{text!r} is not one of {', '.join(map(repr, said.choices))}")
     if kind.startswith("int"):
         words = [*said.choices, *(name for name, value in said.spellings.items() if value is None and name.isalpha())]
         return whole(known, words)
@@ -187,7 +193,7 @@ def whole(text: str, words: Sequence[str] = ()) -> int:
     """A whole number; the message says that these `words` are possible, too. Raises ValueError."""
     with suppress(ValueError):
         return int(text)
-    raise ValueError(f"{text!r} is not " + " or ".join(["a number" if words else "an integer", *map(repr, words)]))
+    raise ValueError(f"{text!r} is not {' or '.join(['a number', *map(repr, words)]) if words else 'an integer'}")
 
 
 def number(text: str) -> float:

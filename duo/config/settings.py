@@ -10,7 +10,7 @@ class Settings(TypedDict, total=False):
     draft_n_max: int | None
     back_port: int | None
     back_host: str
-    back_token: str
+    back_token: str | None
     offline: bool
     use_mlock: bool
     use_mmap: bool

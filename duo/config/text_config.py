@@ -40,7 +40,7 @@ class SamplingConfig:
         0.0, "--temp --temperature", SAMPLING,
         "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", who=_SAMPLING, metavar="T",
         env=("LLAMA_ARG_TEMPERATURE",), is_main=True, least=0, most=MAX_LOGIT, why=_LOGITS, name="temperature",
-        parse=lambda text: max(0.0, number(text)))  # as llama.cpp reads it
+        parse=lambda text: 0.0 if number(text) < 0 else number(text))  # as llama.cpp reads it
     top_k: int = option(
         40, "--top-k", SAMPLING, "Top-k sampling; 0: disabled.", who=_SAMPLING, metavar="N", env=("LLAMA_ARG_TOP_K",),
         least=0, most=MAX_INT, why=INT, parse=lambda text: max(0, whole(text)))
@@ -67,9 +67,9 @@ class SamplingConfig:
         0.0, "--frequency-penalty", SAMPLING, "Amount to subtract for each occurrence; 0: disabled.", who=_SAMPLING,
         metavar="X", env=("LLAMA_ARG_FREQUENCY_PENALTY",), least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
     # (token id, value added to its logit); the command has these three in another form
-    logit_bias: tuple[tuple[int, float], ...] = option((), accepts="Mapping[int, float] | None", who=frozenset())
-    samplers: tuple[str, ...] = option(SAMPLERS, accepts="Sequence[str]", who=frozenset())  # to apply, in this order
-    seed: int = option(0, accepts="int | None", who=frozenset(), least=0, most=MAX_SEED, why="a seed has 64 bits")
+    logit_bias: tuple[tuple[int, float], ...] = option((), accepts="Mapping[int, float] | None")
+    samplers: tuple[str, ...] = option(SAMPLERS, accepts="Sequence[str]")  # to apply, in this order
+    seed: int = option(0, accepts="int | None", least=0, most=MAX_SEED, why="a seed has 64 bits")
 
     def __post_init__(self) -> None:
         check(self)
@@ -97,7 +97,7 @@ class StopConfig:
         who=TEXTS | {"demo"}, metavar="N", env=("LLAMA_ARG_N_PREDICT",), is_main=True, least=-1, most=MAX_INT, why=INT,
         spellings={"-2": "-1"},  # until the context is full, which ends a text here
         name="max_tokens", accepts="int | None")
-    stop_strings: tuple[str, ...] = option((), name="stop", accepts="str | Sequence[str]", who=frozenset())
+    stop_strings: tuple[str, ...] = option((), name="stop", accepts="str | Sequence[str]")
     ignore_eos: bool = option(
         False, "--ignore-eos", PROMPT, "Ignore end-of-text tokens and continue.", who=TEXTS)
 
@@ -113,7 +113,7 @@ class GenerationConfig:
 
     sampling: SamplingConfig = SamplingConfig()
     stop: StopConfig = StopConfig()
-    grammar: str | None = option(None, who=frozenset())  # GBNF
+    grammar: str | None = option(None)  # GBNF
     verify: str = option(
         "coupled", "--verify", SAMPLING,
         "How candidates are verified above temperature 0. coupled: target and draft share their random numbers, and "
@@ -121,7 +121,7 @@ class GenerationConfig:
         choices=("coupled", "rejection"))
     # Most likely tokens whose logprobs to add to each token's own; None: no logprobs.
     n_logprobs: int | None = option(
-        None, name="logprobs", who=frozenset(), least=0, most=MAX_LOGPROBS, why="OpenAI's API has no more")
+        None, name="logprobs", least=0, most=MAX_LOGPROBS, why="OpenAI's API has no more")
     # fmt: on
 
     def __post_init__(self) -> None:

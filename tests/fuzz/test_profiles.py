@@ -20,7 +20,7 @@ import pytest
 import duo
 from duo.cli.commands.plan import plan
 from duo.cli.commands.saved_profiles import describe, table
-from duo.cli.options.plan import PlanOptions
+from duo.cli.options.by_command import PlanOptions
 from duo.config import EngineConfig
 from duo.engine.cores import kept_threads, plan_threads, tuned_threads
 from duo.errors import DownloadError

@@ -9,14 +9,14 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from duo.cli.devices import check_gpu, rpc_servers
+from duo.cli.devices import check_gpu, check_servers
+from duo.cli.inputs import back_token
 from duo.cli.load import Show, interruptible
-from duo.cli.options.back import BackOptions
-from duo.cli.options.secrets import back_token
+from duo.cli.options.by_command import BackOptions
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.config import ALL_LAYERS, AUTO_DRAFT, DEMO, HUB, ModelConfig
+from duo.config import AUTO_DRAFT, DEMO, HUB, ModelConfig
 from duo.engine.background import Background
 from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
@@ -37,7 +37,7 @@ def back(options: BackOptions) -> int:
         end_with_stdin()
     send_log(verbose=options.verbose, file=options.log_file)
     token = back_token(options.token, options.token_file, "--token")
-    config = replace(options.engine_config(), n_ubatch=DRAFT_BATCH)
+    config = replace(options.engine, n_ubatch=DRAFT_BATCH)
     threads = plan_threads(config, drafting=False)
     check_threads(threads, beside=False)
     model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
@@ -51,7 +51,7 @@ def back(options: BackOptions) -> int:
             cores.begin()
             n = cores.limit or threads.target
             made = replace(spare, n_threads=n, n_threads_batch=n)
-        return draft_context(model, made, n_draft, fixed=options.ctx_size, warmup=options.warmup)
+        return draft_context(model, made, n_draft, fixed=options.engine.n_ctx, warmup=options.engine.warmup)
 
     with (
         interruptible(lambda show: _load(model_config, show)) as loaded,
@@ -83,19 +83,10 @@ def _load(config: ModelConfig, show: Show) -> Model:
 def _model_config(options: BackOptions) -> ModelConfig:
     """The draft that the options name, by default that of the demo pair. Raises DuoError."""
     path = _path(options)
-    as_target = replace(options, model=path)
-    check_gpu(as_target, rpc_servers(as_target), has_draft=False)
-    config = ModelConfig(
-        path=path,
-        n_gpu_layers=ALL_LAYERS if options.gpu_layers is None else options.gpu_layers,
-        fits_layers=options.gpu_layers is None,
-        use_mmap=options.mmap,
-        use_mlock=options.mlock,
-        rpc_servers=options.rpc or (),
-        rpc_timeout_s=options.rpc_timeout,
-        uses_gpus=not options.rpc,
-        devices=options.device,
-    )
+    check_servers(options.engine)
+    check_gpu(options.engine, has_draft=False)
+    config = options.engine.target_model(path, has_draft=False)
+    config = replace(config, uses_gpus=not config.rpc_servers)
     for part in config.shards:
         check_gguf(part)
     return config
@@ -105,11 +96,11 @@ def _path(options: BackOptions) -> Path:
     if options.model and options.hf_repo:
         raise UsageError("-m and -hf both name the draft: use only one")
     if options.hf_repo:
-        return find_model(f"{HUB}{options.hf_repo}", offline=options.offline)
+        return find_model(f"{HUB}{options.hf_repo}", offline=options.engine.offline)
     if options.model and options.model != Path(DEMO):
         return check_gguf(options.model)
     with progress_bar(unit_bytes=True) as bar:
-        _, draft = demo_pair(bar, offline=options.offline)
+        _, draft = demo_pair(bar, offline=options.engine.offline)
     why = "" if options.model else "no model given (-m, -hf): "
     say(f"duo: {why}using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
     return draft

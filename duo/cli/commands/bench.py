@@ -19,10 +19,10 @@ from duo.bench.modes import ALONE, MODES, InProcess, own_modes
 from duo.bench.prompts import Prompt, built_in, chosen, parse_prompts, rounds
 from duo.bench.results import Results
 from duo.bench.rounds import Job, Sample, measure
+from duo.cli.inputs import read_file
 from duo.cli.installation import SLOWING
 from duo.cli.load import check_usage, loaded
-from duo.cli.options.bench import BenchOptions
-from duo.cli.options.prompt import read_file
+from duo.cli.options.by_command import BenchOptions
 from duo.cli.terminal import bench_table
 from duo.cli.terminal.console import say, warn
 from duo.cli.terminal.interrupts import on_interrupt
@@ -64,10 +64,10 @@ def bench(options: BenchOptions) -> int:
     send_log(verbose=options.verbose, file=options.log_file, hidden=("duo.link", "duo.process"))
     plan = read_plan(options)
     load_before, since = round(os.getloadavg()[0], 2), cpu_times()
-    options = replace(options, draft=plan.largest)
-    check_usage(options)
+    options = replace(options, engine=replace(options.engine, draft_n_max=plan.largest))
+    check_usage(options.engine)
     versions = {name: {"path": str(path), "version": programs.version(path)} for name, path in plan.programs.items()}
-    with loaded(options) as engine:
+    with loaded(options, options.predict) as engine:
         slot = engine.slot
         _warn_of_programs(plan, slot)
         prompts = [replace(p, text=_text(p, slot.target, raw=options.raw)) for p in plan.prompts]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from duo.cli.options.chat import ChatOptions
-from duo.cli.options.prompt import read_argument, read_prompt
-from duo.cli.options.run import RunOptions
-from duo.cli.options.secrets import api_keys
+from duo.cli.inputs import api_keys, read_argument, read_prompt
+from duo.cli.options.by_command import ChatOptions, RunOptions
 from duo.cli.terminal.console import say
 from duo.cli.terminal.log import send_log
 from duo.cli.terminal.talk import CLEAR, Answer, ChatBackend, Printer, Talk, beginning
@@ -32,7 +30,7 @@ def chat(options: ChatOptions) -> int:
     options.check_server()
     model = read_argument(str(options.model), "-m", escape=False) if "model" in options.given else None
     server = Server(url, key=_key(options), model=model, settings=options.settings(), marks=marks_tokens(options.color))
-    options.generation_config(escape=options.escape)  # checks its values
+    options.config(escape=options.escape)  # checks its values
     return _talk(server, options, _first(options))
 
 
@@ -40,21 +38,23 @@ def converse(options: RunOptions | ChatOptions) -> int:
     """Chat with a model in this process. Returns the exit status. Raises DuoError."""
     if isinstance(options, RunOptions):
         _check_run(options)
-    if options.back_port is not None and not options.has_draft:
+    if options.engine.back_port is not None and not options.has_draft:
         spin_briefly()  # a remote draft may run on this machine, too
     send_log(
-        verbose=options.verbose, file=options.log_file, hidden=() if options.back_port is not None else ("duo.link",)
+        verbose=options.verbose,
+        file=options.log_file,
+        hidden=() if options.engine.back_port is not None else ("duo.link",),
     )
     from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
-    from duo.cli.devices import rpc_servers  # noqa: PLC0415
+    from duo.cli.devices import with_servers  # noqa: PLC0415
     from duo.cli.load import check_usage, loaded  # noqa: PLC0415
 
-    check_usage(options)
-    config = options.generation_config(escape=options.escape)
-    if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
+    check_usage(options.engine)
+    config = options.config(escape=options.escape)
+    if config.is_rejection and (options.engine.back_port is not None or with_servers(options).draft_rpc_servers):
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     first = _first(options)
-    with loaded(options) as engine:
+    with loaded(options, config.stop.n_predict) as engine:
         return _talk(LocalModel(engine, config), options, first)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
-from duo.cli.options.check import CheckOptions
-from duo.cli.options.prompt import read_argument
-from duo.cli.options.sampling import RANDOM_SEED
+from duo.cli.options.by_command import CheckOptions
+from duo.cli.options.groups import RANDOM_SEED
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
@@ -35,10 +36,11 @@ _PROMPTS = (
 def check(options: CheckOptions) -> int:
     """Compare, and print a verdict. Returns 0, or 1 if the draft changes the text. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file)
-    config = options.generation_config()
+    config = options.config()
+    config = replace(config, stop=replace(config.stop, n_predict=options.predict))
     if config.is_rejection:
         raise UsageError("nothing to check: with --verify rejection, the draft changes the text by design")
-    if options.schedule == "off" or options.draft == 0:
+    if options.engine.schedule == "off" or options.engine.draft_n_max == 0:
         raise UsageError("nothing to check without drafting: omit --schedule off and --draft 0")
     if options.seed == RANDOM_SEED:
         say(f"duo: seed {config.sampling.seed}")
@@ -46,7 +48,7 @@ def check(options: CheckOptions) -> int:
         raise UsageError("nothing to check without a draft: name one with -md or -hfd")
     found = []
     stop = threading.Event()
-    with loaded(options) as engine, progress_bar() as show:
+    with loaded(options, options.predict) as engine, progress_bar() as show:
         texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
         prompts = [engine.tokenize(text) for text in texts or _PROMPTS]
         _reserve(engine, prompts, options.predict)

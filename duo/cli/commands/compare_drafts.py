@@ -13,9 +13,9 @@ from typing import Any
 
 from duo.bench.prompts import built_in, rounds
 from duo.bench.texts import loops
+from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
-from duo.cli.options.prompt import read_argument
-from duo.cli.options.tune import TuneOptions
+from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import columns, progress_bar, say, size_of, with_options
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
@@ -97,10 +97,10 @@ def compare_drafts(options: TuneOptions) -> int:
     """Measure and print a table. Returns the exit status. Raises DuoError."""
     if options.is_demo:
         with progress_bar() as bar:
-            options = replace(options, model=demo_pair(bar, offline=options.offline)[0])
+            options = replace(options, model=demo_pair(bar, offline=options.engine.offline)[0])
         say(f"duo: no model given (-m, -hf): using {options.model}")
     found, stop = Found(), threading.Event()
-    with loaded(replace(options, model_draft=None, hf_repo_draft=None)) as engine:
+    with loaded(replace(options, model_draft=None, hf_repo_draft=None), options.predict) as engine:
         prompts = prompts_of(options, engine)
         with progress_bar() as show, on_interrupt(stop.set) as interrupt, suppress(Stopped):
             _measure(engine, options, prompts, found, show, stop)
@@ -194,7 +194,7 @@ def _measure(
 ) -> None:
     """Fill `found`. Raises Stopped after Ctrl-C, or DuoError for what the target cannot do."""
     target = engine.slot.target
-    make = partial(DraftComparison, target, options.engine_config(), prompts, options.predict, _note)
+    make = partial(DraftComparison, target, options.engine, prompts, options.predict, _note)
     with engine.call(lambda _: make()) as comparison:
         figures = engine.call(lambda _: comparison.measure_target(show, stop))
         found.lookup = replay_lookup(figures, comparison.n_max)
@@ -233,7 +233,7 @@ def _candidates(options: TuneOptions, target: Path, found: Found) -> list[Path]:
     _, draft = options.model_names()
     if draft is not None:
         try:
-            given.insert(0, find_model(draft, offline=options.offline))
+            given.insert(0, find_model(draft, offline=options.engine.offline))
         except DuoError as error:
             found.skip(Path(draft), error)
     return find_candidates(given, target)
@@ -248,8 +248,8 @@ def _loaded_draft(path: Path, options: TuneOptions, show: Show, stop: threading.
 
     return load(
         path,
-        n_gpu_layers="auto" if options.gpu_layers_draft is None else options.gpu_layers_draft,
-        devices=options.device_draft,
+        n_gpu_layers=options.engine.draft_n_gpu_layers,
+        devices=options.engine.draft_devices,
         progress=on_progress,
     )
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 
 from duo.cli.installation import Installation, read_installation
-from duo.cli.options.doctor import DoctorOptions
+from duo.cli.options.by_command import DoctorOptions
 from duo.cli.problems import Problem, find_problems
 
 _wrap = partial(textwrap.wrap, width=80, break_long_words=False, break_on_hyphens=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from socket import gethostname
 
+from duo.cli.inputs import api_keys, back_token
 from duo.cli.load import check_usage, loaded
-from duo.cli.options.lead import LeadOptions
-from duo.cli.options.sampling import RANDOM_SEED
-from duo.cli.options.secrets import api_keys, back_token
+from duo.cli.options.by_command import LeadOptions
+from duo.cli.options.groups import RANDOM_SEED
 from duo.cli.terminal.console import say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import finish_notices, send_log
@@ -28,7 +28,7 @@ _MAX_QUEUED = 4096  # steps that wait to be printed
 def lead(options: LeadOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     send_log(verbose=options.verbose, file=options.log_file)
-    check_usage(options)
+    check_usage(options.engine)
     keys = api_keys(options.api_key, options.api_key_file)
     if not keys and not is_loopback(options.host):
         raise UsageError(
@@ -51,15 +51,15 @@ def lead(options: LeadOptions) -> int:
         api_keys=keys,
         allowed_host=options.allowed_host or (),
         cors_origins=options.cors_origin or (),
-        back_token=back_token(options.back_token, options.back_token_file),
+        back_token=back_token(options.engine.back_token, options.back_token_file),
         n_queue=options.queue,
         alias=options.alias,
-        defaults=options.generation_config(),
+        defaults=options.config(),
         random_seed=options.seed == RANDOM_SEED,
         page=options.page,
         on_step=show,
         on_text=show,
-    ) as server, loaded(options, remote_drafts=server.drafts) as engine:  # fmt: skip
+    ) as server, loaded(options, options.generation.stop.n_predict, remote_drafts=server.drafts) as engine:  # fmt: skip
 
         def stop() -> None:
             server.stop()
@@ -70,7 +70,11 @@ def lead(options: LeadOptions) -> int:
             if not server.takes_drafts:
                 say("duo: remote drafts are disabled: to accept them, add --back-token")
             finish_notices()
-            say(_introduction(server, engine, temp=options.temp, needs_key=bool(keys), has_page=options.page))
+            say(
+                _introduction(
+                    server, engine, temp=options.generation.sampling.temp, needs_key=bool(keys), has_page=options.page
+                )
+            )
             say(f"duo: listening on {server.url} (Ctrl-C to stop)")
             rejected = engine.slot.target.piece if options.print == "all" else None
             _show(shown, TextWriter(marks=marks, rejected=rejected))

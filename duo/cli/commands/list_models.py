@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duo.cli.options.list_models import ListOptions
+from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
 from duo.llama.gguf_summary import GgufSummary, NoTextModelError, summarize

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duo.cli.options.plan import MAX_DRAFT, PlanOptions
+from duo.cli.options.by_command import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
 from duo.diagnose.machine_file import read_pair

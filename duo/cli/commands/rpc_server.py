@@ -7,7 +7,7 @@ import socket
 import subprocess
 from contextlib import suppress
 
-from duo.cli.options.rpc_server import RpcServerOptions
+from duo.cli.options.by_command import RpcServerOptions
 from duo.cli.problems import RPC, build_with
 from duo.cli.terminal.console import say
 from duo.cli.terminal.files import blame

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from duo import __version__
 from duo.cli import hints
-from duo.cli.devices import rpc_servers
+from duo.cli.devices import with_servers
+from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.load import check_usage, loaded
-from duo.cli.options.prompt import DEMO_PROMPT, read_argument, read_prompt
-from duo.cli.options.run import RunOptions
+from duo.cli.options.by_command import DemoOptions, RunOptions
 from duo.cli.terminal import report
 from duo.cli.terminal.comparison import notice, render_comparison
 from duo.cli.terminal.console import discard_stdout, progress_bar, say, warn
@@ -40,20 +40,20 @@ def run(options: RunOptions) -> int:
         options.model_names()  # which may know better what is missing
         raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo`")
     # Without --back-port, link messages are about a draft process of this command.
-    hidden = () if options.back_port is not None else ("duo.link",)
+    hidden = () if options.engine.back_port is not None else ("duo.link",)
     send_log(verbose=options.verbose, file=options.log_file, hidden=hidden)
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
     if options.json and options.trace and options.json.absolute() == options.trace.absolute():
         raise UsageError(f"--json and --trace both write {options.json}: use a different file for each")
-    check_usage(options)
-    config = options.generation_config(escape=options.escape)
+    check_usage(options.engine)
+    config = options.config(escape=options.escape)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not options.is_demo:
         raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat with -cnv")
-    if config.is_rejection and (options.back_port is not None or rpc_servers(options).draft):
+    if config.is_rejection and (options.engine.back_port is not None or with_servers(options).draft_rpc_servers):
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
-    with loaded(options) as engine:
+    with loaded(options, config.stop.n_predict) as engine:
         text = _prompt_text(options, prompt, engine)
         _hint(
             hints.prompt_hint(engine.slot.target, text) if text == prompt and options.conversation is not False else ""
@@ -63,7 +63,7 @@ def run(options: RunOptions) -> int:
         watch = Watch(metrics, _live(options, metrics), trace)
         stream, tokens, status = _write(options, engine, text, config, watch)
         policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
-        statistics = RunStatistics.of(engine.slot, stream.statistics, config, policy, options.schedule)
+        statistics = RunStatistics.of(engine.slot, stream.statistics, config, policy, options.engine.schedule)
         facts = Facts.of(engine.slot, options) if options.json else None
         alone = None
         has_rate = statistics.text.tokens_per_s is not None
@@ -71,7 +71,7 @@ def run(options: RunOptions) -> int:
             alone, status = _write_alone(engine, stream.request, len(tokens))
     finish_notices()  # so that the statistics come last
     if alone is not None:
-        say(render_comparison(statistics, tokens, alone, exact=options.exact))
+        say(render_comparison(statistics, tokens, alone, exact=options.engine.exact))
     else:
         render = report.render_verbose if options.verbose else report.render
         say(render(statistics))
@@ -82,6 +82,11 @@ def run(options: RunOptions) -> int:
         with blame("--trace", options.trace):
             raise trace.error
     return status
+
+
+def demo(options: DemoOptions) -> int:
+    """Generate one text with the demo pair: see run()."""
+    return run(options.as_run())
 
 
 def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str:
@@ -120,8 +125,9 @@ def _write(
         for stream in started:
             stream.close()
 
+    n_batch = min(options.engine.n_batch, options.engine.n_ubatch)
     with on_interrupt(stop) as interrupt, _until_hang_up(interrupt):
-        show = bar.enter_context(progress_bar()) if len(prompt) > min(options.batch_size, options.ubatch_size) else None
+        show = bar.enter_context(progress_bar()) if len(prompt) > n_batch else None
         try:
             with bar, watch, engine.start(prompt, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
                 started.append(stream)
@@ -139,7 +145,7 @@ def _write(
         finally:
             writer.end()
     if not has_text:
-        _hint(hints.empty_hint(watch.metrics.stop, len(tokens), options.predict))
+        _hint(hints.empty_hint(watch.metrics.stop, len(tokens), config.stop.n_predict))
     return stream, tokens, interrupt.status
 
 
@@ -156,7 +162,7 @@ def _until_hang_up(interrupt: Interrupt) -> Iterator[None]:
 
 def _is_compared(options: RunOptions) -> bool:
     """Whether this is the demo, which compares duo with the target alone; --json and -v have reports of their own."""
-    return options.is_demo and options.schedule == "auto" and not (options.json or options.verbose)
+    return options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
 
 
 def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[Completion | None, int]:
@@ -204,7 +210,7 @@ def _trace(options: RunOptions, metrics: Metrics, slot: Slot) -> TraceFile | Non
         "duo": __version__,
         "target": slot.target.path.name,
         "draft": slot.draft_model.path.name if slot.draft_model is not None else None,
-        "schedule": options.schedule,
+        "schedule": options.engine.schedule,
         "cores": usable_cores(),
         "threads": {"target": slot.threads.target, "beside": slot.threads.beside},
         # A remote draft may run on this machine: only the times can tell.

@@ -11,7 +11,7 @@ from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
 from duo.cli.commands.plan import Prospects, foretell, render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import check_usage, loaded
-from duo.cli.options.tune import TuneOptions
+from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import on_interrupt
@@ -58,17 +58,18 @@ def tune(options: TuneOptions) -> int:
     send_log(verbose=options.verbose, file=options.log_file)
     check_writable(options.json, "--json")
     options.model_names()
-    check_usage(options)
+    check_usage(options.engine)
     return compare_drafts(options) if names or not options.has_draft else _tune_pair(options)
 
 
 def _tune_pair(options: TuneOptions) -> int:
     """Measure a pair, print what it means, and save it. Returns the exit status."""
-    given = [name for name, n in (("-t", options.threads), ("-td", options.threads_draft)) if n is not None]
+    threads_given = {"-t": options.engine.n_threads, "-td": options.engine.draft_n_threads}
+    given = [name for name, n in threads_given.items() if n is not None]
     if given:
         say(f"duo: without effect here: {', '.join(given)}: the best numbers of threads are measured")
-        options = replace(options, threads=None, threads_draft=None)
-    with loaded(options) as engine:
+        options = replace(options, engine=replace(options.engine, n_threads=None, draft_n_threads=None))
+    with loaded(options, options.predict) as engine:
         slot = engine.slot
         prompts = prompts_of(options, engine)
         if slot.can_speculate:

@@ -38,31 +38,18 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# Options by the parameter that a message names anywhere: neither words of English nor names of files.
-_ANYWHERE = {
-    "n_ctx": "-c", "n_ubatch": "-ub", "type_k": "-ctk", "type_v": "-ctv", "draft_n_max": "--draft",
-    "n_gpu_layers": "-ngl", "draft_n_gpu_layers": "-ngld", "profile=False": "--no-profile",
-}  # fmt: skip
-# And by the parameter that a message begins with.
-_FIRST = {
-    "exact": "--exact", "n_ctx": "-c", "n_threads": "-t", "n_threads_batch": "-tb", "n_batch": "-b", "n_ubatch": "-ub",
-    "draft_n_threads": "-td", "cpu_range": "-Cr", "draft_cpu_range": "-Crd", "n_predict": "-n", "seed": "-s",
-    "draft_n_max": "--draft", "draft_n_ahead": "--draft-ahead", "temperature": "--temp", "top_k": "--top-k",
-    "branches": "--branches",
-    "top_p": "--top-p", "min_p": "--min-p", "typical_p": "--typical", "repeat_penalty": "--repeat-penalty",
-    "repeat_last_n": "--repeat-last-n", "presence_penalty": "--presence-penalty", "stop": "-r", "max_tokens": "-n",
-    "frequency_penalty": "--frequency-penalty", "logit_bias": "--logit-bias", "lead": "--lead", "devices": "-dev",
-    "n_gpu_layers": "-ngl", "main_gpu": "-mg", "tensor_split": "-ts", "split_mode": "-sm", "draft_devices": "-devd",
-    "draft_n_gpu_layers": "-ngld",
-    "rpc_timeout_s": "--rpc-timeout", "grammar": "--grammar", "json_schema": "-j", "categories": "--categories",
-}  # fmt: skip
-_PARAMETER = re.compile(rf"(?<![\w./-])({'|'.join(_ANYWHERE)})(?![\w./-])")
-
-
 def with_options(text: str, parameter: str = "") -> str:
-    """A message, with options instead of parameters: those in it, and `parameter`, with which it begins."""
-    rest = _PARAMETER.sub(lambda match: _ANYWHERE[match[1]], text.removeprefix(parameter))
-    return _FIRST.get(parameter, parameter) + rest
+    """A message, with options instead of parameters: those of an engine in it, and `parameter`, its beginning."""
+    from duo.cli.options import by_command  # noqa: PLC0415 - rarely needed
+    from duo.config.option import declared  # noqa: PLC0415
+
+    options = (by_command.BackOptions(), by_command.BenchOptions(), by_command.RunOptions())
+    flags = {one.name: one.option.flag for config in options for one in declared(config) if one.option.flags}
+    engine = {one.name for one in declared(by_command.RunOptions().engine) if "_" in one.name and one.option.flags}
+    anywhere = {name: flags[name] for name in engine} | {"profile=False": "--no-profile"}
+    named = re.compile(rf"(?<![\w./-])({'|'.join(anywhere)})(?![\w./-])")
+    rest = named.sub(lambda match: anywhere[match[1]], text.removeprefix(parameter))
+    return flags.get(parameter, parameter) + rest
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
-from duo.cli.options.output import Color
 from duo.cli.terminal.console import say
 from duo.spec.types import Source, Step
 
@@ -24,7 +23,7 @@ _STRUCK = b"\x1b[9;2m"
 _RESET = b"\x1b[0m"
 
 
-def marks_tokens(color: Color) -> bool:
+def marks_tokens(color: str) -> bool:
     """Whether to mark tokens with colours."""
     if color == "auto":
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

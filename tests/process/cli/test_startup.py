@@ -64,7 +64,6 @@ SLOW = {
     "llama_cpp", "numpy", "pydantic", "jinja2", "httpx", "uvicorn", "websockets", "asyncio", "huggingface_hub",
     "prompt_toolkit", "packaging", "logging.handlers",
 }  # fmt: skip
-OPTIONS = {f"duo.cli.options.{name}" for name in ("lead", "back", "bench", "chat", "plan")}
 
 
 @pytest.mark.parametrize(
@@ -72,12 +71,12 @@ OPTIONS = {f"duo.cli.options.{name}" for name in ("lead", "back", "bench", "chat
     [
         ("import duo", {"logging", "typing", "enum"}),
         ("import duo.cli.main", {"logging", "typing", "enum", "signal", "typer"}),
-        ("import duo.cli.app", SLOW | OPTIONS | {"rich", "secrets"}),
+        ("import duo.cli.app", SLOW | {"rich", "secrets"}),
         ("import duo.cli.commands.run", {"asyncio", "uvicorn", "starlette", "websockets", "httpx", "packaging"}),
         ("main()", SLOW | {"typer", "rich", "duo.config"}),
         ("main('--version')", SLOW | {"typer", "rich", "duo.config"}),
-        ("main('--help')", SLOW | OPTIONS),
-        ("main('plan', '--help')", SLOW - {"pydantic"} | OPTIONS - {"duo.cli.options.plan"}),
+        ("main('--help')", SLOW),
+        ("main('plan', '--help')", SLOW - {"pydantic"}),
     ],
 )
 def test_what_is_not_imported(code: str, unwanted: set[str]) -> None:
@@ -109,7 +108,7 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.parametrize(
     "name",
     [
-        "duo.cli.app", "typer", "duo.cli.options.run", "pydantic", "duo.cli.commands.run",
+        "duo.cli.app", "typer", "duo.cli.options.by_command", "pydantic", "duo.cli.commands.run",
         "numpy", "llama_cpp", "duo.engine.engine", "rich.console",
     ],
 )  # fmt: skip

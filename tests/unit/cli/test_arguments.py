@@ -84,7 +84,8 @@ def test_all_pairs_of_short_options_apart(command: str) -> None:
 @pytest.mark.parametrize("typed", ["-n512 -t4 -c4096 -ngl99 -s-1", "-n=512 -t=4 -c=4096 -ngl=99 -s=-1"])
 def test_attached_numbers(typed: str) -> None:
     options = parse(*typed.split())
-    assert (options.predict, options.threads, options.ctx_size, options.gpu_layers) == (512, 4, 4096, 99)
+    assert (options.generation.stop.n_predict, options.engine.n_threads) == (512, 4)
+    assert (options.engine.n_ctx, options.engine.n_gpu_layers) == (4096, 99)
 
 
 @pytest.mark.parametrize("argument", ["-cnvx", "-no-cvn", "-nx", "-ve", "-n5x", "-pHello", "-v1", "-tx4", "-5"])
@@ -94,8 +95,10 @@ def test_nothing_else_is_attached(argument: str) -> None:
 
 def test_values_of_llama_cpp_with_the_same_meaning() -> None:
     options = parse("-n", "-2", "-t", "-1", "-tb=-1", "-td-1", "--repeat-last-n", "-1")
-    assert (options.predict, options.threads, options.threads_batch, options.threads_draft) == (-1, None, None, None)
-    assert options.sampling_config().repeat_last_n == MAX_INT
+    engine = options.engine
+    assert options.generation.stop.n_predict == -1
+    assert (engine.n_threads, engine.n_threads_batch, engine.draft_n_threads) == (None, None, None)
+    assert options.config().sampling.repeat_last_n == MAX_INT
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_values_and_texts_that_do_not_fit(arguments: str, said: str) -> None:
 
 def test_values_that_begin_with_a_dash() -> None:
     options = parse("-p", "-f", "-n", "-1", "--temp=-1", "-r", "--", "-sys=--jinja")
-    assert (options.prompt, options.predict, options.temp) == ("-f", -1, -1.0)
+    assert (options.prompt, options.generation.stop.n_predict) == ("-f", -1)
     assert (options.reverse_prompt, options.system_prompt) == (["--"], "--jinja")
 
 
@@ -132,7 +135,7 @@ def test_values_that_begin_with_a_dash() -> None:
 )
 def test_switches_as_llama_cpp_spells_them(typed: str, flash: str, color: str) -> None:
     options = parse(*typed.split())
-    assert (options.flash_attn, options.color) == (flash, color)
+    assert (options.engine.flash_attn, options.color) == (flash, color)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_a_switch_takes_no_value() -> None:
 
 
 def test_underscores_in_long_names_as_in_llama_cpp() -> None:
-    assert parse("--n_predict", "7").predict == 7
+    assert parse("--n_predict", "7").generation.stop.n_predict == 7
 
 
 def test_nearest_is_at_most_three_names_the_best_first() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duo.cli.commands.bench import read_plan
-from duo.cli.options.bench import BenchOptions
+from duo.cli.options.by_command import BenchOptions
 from tests.command import ONE_EACH, Run, assert_refused, models
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
@@ -118,8 +118,8 @@ def test_a_text_that_does_not_fit_is_refused(tiny: Path) -> None:
         (["-m", "a.gguf", "--modes", "plain,async"], "--modes async needs a draft: name one with -md or -hfd"),
         (["--draft", "4,x"], "--draft: 'x' is neither a number of at least 1 nor auto"),
         (["--draft", "0"], "--draft: '0' is neither a number of at least 1 nor auto"),
-        (["-n", "1"], "'-n' / '--predict'"),
-        (["-r", "0"], "'-r' / '--repetitions'"),
+        (["-n", "1"], "-n must be at least 2, not 1"),
+        (["-r", "0"], "-r must be at least 1, not 0"),
         (["--categories", "poem"], "--categories: unknown category 'poem' (available: chat, code"),
         (["--peers", "vllm=/bin/true"], "--peers: unknown program 'vllm' (available: llama-completion"),
         (["--peers", "llama-cli=/no/such"], "--peers llama-cli=/no/such: no such file: use llama-cli=PATH"),

@@ -11,7 +11,7 @@ import pytest
 from duo.cli import chat_client
 from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
-from duo.cli.options.chat import ChatOptions
+from duo.cli.options.by_command import ChatOptions
 from duo.cli.terminal.talk import Answer
 from duo.spec.types import Source
 from tests.command import Argument, assert_refused, command, environment

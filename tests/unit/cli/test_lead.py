@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duo.cli.commands.lead import _addresses
-from duo.cli.options.secrets import api_keys
+from duo.cli.inputs import api_keys
 from tests.command import Argument, assert_refused
 from tests.unit.cli.runner import duo
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer
 
 from duo.cli.app import app
-from duo.cli.options.context import CacheType
-from duo.cli.options.run import RunOptions
+from duo.cli.options.by_command import RunOptions
 from duo.cli.terminal.console import with_options
 from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
-from duo.llama.model_size import CACHE_TYPES
 from tests.command import assert_refused
 from tests.unit.cli.runner import duo, parse
 
@@ -45,7 +43,7 @@ def test_environment_variables_stand_for_options() -> None:
 def test_a_typed_option_wins_over_the_environment() -> None:
     env = {"LLAMA_ARG_MODEL": "a.gguf", "LLAMA_ARG_N_PREDICT": "7", "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "user/repo"}
     options = parse("-hf", "other/repo", "-md", "b.gguf", "-n", "3", env=env)
-    assert (options.model, options.hf_repo, options.predict) == (None, "other/repo", 3)
+    assert (options.model, options.hf_repo, options.generation.stop.n_predict) == (None, "other/repo", 3)
     assert (options.model_draft, options.hf_repo_draft) == (Path("b.gguf"), None)
     run = duo("tune", "-m", "a.gguf", "-md", "b.gguf", env={"LLAMA_ARG_HF_REPO": "user/repo"})
     assert_refused(run, "a.gguf: no such file")
@@ -53,10 +51,6 @@ def test_a_typed_option_wins_over_the_environment() -> None:
 
 def test_a_bad_value_in_the_environment_names_the_option() -> None:
     assert_refused(duo("-p", "x", env={"LLAMA_ARG_CTX_SIZE": "many"}), "'-c'", status=2)
-
-
-def test_the_cache_types_are_those_of_llama_cpp() -> None:
-    assert list(get_args(CacheType)) == list(CACHE_TYPES)
 
 
 @pytest.mark.parametrize(
@@ -78,62 +72,65 @@ def test_model_names(arguments: str, expected: tuple[Path | str, Path | str | No
 
 
 def test_the_engine_config() -> None:
-    assert RunOptions().engine_config() == EngineConfig()
+    assert RunOptions().engine == EngineConfig()
     options = parsed(
         "-c 9 -b 8 -ub 7 -fa on -ctk f32 -ctv q8_0 -t 3 -tb 4 -td 2 -Cr 0-1 -Crd 2-3 --draft 5 --draft-ahead 6 "
-        "--schedule sync -n 10 --exact --no-warmup --branches 3"
+        "--schedule sequential --exact --no-warmup --branches 3 -ngl all -ngld 7 -dev none -ts 3/1 --rpcd a:1,b:2"
     )
-    assert options.engine_config() == EngineConfig(
+    assert options.engine == EngineConfig(
         n_ctx=9, n_batch=8, n_ubatch=7, flash_attn="on", type_k="f32", type_v="q8_0", exact=True, n_threads=3,
         n_threads_batch=4, draft_n_threads=2, cpu_range="0-1", draft_cpu_range="2-3", draft_n_max=5, draft_n_ahead=6,
-        schedule="sync", n_predict=10, warmup=False, branches=3,
+        schedule="sync", warmup=False, branches=3, n_gpu_layers="all", draft_n_gpu_layers=7, devices=(),
+        tensor_split=(3.0, 1.0), draft_rpc_servers=("a:1", "b:2"),
     )  # fmt: skip
-    autos = ("--draft", "auto", "--draft-ahead", "auto", "--branches", "auto")
-    assert parse(*autos).engine_config() == EngineConfig()
+    assert parsed("--draft auto --draft-ahead auto --branches auto -ngl auto").engine == EngineConfig()
 
 
 @pytest.mark.parametrize("names", ["-n7", "--predict=7", "--n-predict=7"])
 def test_other_spellings_of_an_option(names: str) -> None:
-    assert parse(names).predict == 7
+    assert parse(names).generation.stop.n_predict == 7
     for name in ("--draft", "--draft-max", "--draft-n", "--spec-draft-n-max"):
-        assert parse(name, "0").draft == 0
+        assert parse(name, "0").engine.draft_n_max == 0
+
+
+def sampling(*arguments: str) -> SamplingConfig:
+    return parse(*arguments).config().sampling
 
 
 def test_the_sampling_config() -> None:
-    defaults = RunOptions().sampling_config()
-    assert replace(defaults, seed=0) == SamplingConfig()
-    options = parsed(
+    assert replace(sampling("-e"), seed=0) == SamplingConfig()
+    options = (
         "--temp 0.9 -s 7 --top-k 5 --top-p 0.8 --min-p 0.1 --typical 0.7 --repeat-penalty 1.2 "
         "--repeat-last-n 9 --presence-penalty 1 --frequency-penalty 2 -l 5-inf -l 6+1.5 --samplers top_k;temp"
     )
-    assert options.sampling_config() == SamplingConfig(
+    assert sampling(*options.split()) == SamplingConfig(
         temp=0.9, seed=7, top_k=5, top_p=0.8, min_p=0.1, typical=0.7, repeat_penalty=1.2, repeat_last_n=9,
         presence_penalty=1.0, frequency_penalty=2.0, logit_bias=((5, float("-inf")), (6, 1.5)),
         samplers=("top_k", "temperature"),
     )  # fmt: skip
-    assert parse("--temp", "-1").sampling_config().temp == 0.0, "as llama.cpp reads it"
-    assert parse("--top-k", "-1").sampling_config().top_k == 0
-    assert len({parse("-s", "-1").sampling_config().seed for _ in range(3)}) == 3, "-1 is a new seed each time"
+    assert sampling("--temp", "-1").temp == 0.0, "as llama.cpp reads it"
+    assert sampling("--top-k", "-1").top_k == 0
+    assert len({sampling("-s", "-1").seed for _ in range(3)}) == 3, "-1 is a new seed each time"
 
 
 def test_unsupported_samplers_are_left_out_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     options = parse("--samplers", "penalties;dry;top_n_sigma;top-k;typ_p;top_p;min_p;xtc;temp")
-    assert options.sampling_config().samplers == SAMPLERS
+    assert options.config().sampling.samplers == SAMPLERS
     warnings = capsys.readouterr().err.splitlines()
     assert [line.split("--samplers: ")[1].split()[0] for line in warnings] == ["dry", "top_n_sigma", "xtc"]
 
 
 def test_the_generation_config(tmp_path: Path) -> None:
     options = parse("-n", "5", "-r", r"a\n", "-r", "b", "--ignore-eos", "--verify", "rejection", "--temp", "1")
-    config = options.generation_config(escape=True)
+    config = options.config(escape=True)
     assert config.stop == StopConfig(5, ("a\n", "b"), ignore_eos=True)
     assert config.is_rejection
-    assert options.generation_config(escape=False).stop.stop_strings == (r"a\n", "b")
+    assert options.config(escape=False).stop.stop_strings == (r"a\n", "b")
     file, schema = tmp_path / "grammar", tmp_path / "schema"
     file.write_text('root ::= "a"\n')
     schema.write_text("{}")
     grammars = [("--grammar", 'root ::= "a"'), ("--grammar-file", str(file)), ("-j", "{}"), ("-jf", str(schema))]
-    found = [parse(*arguments).grammar_text() for arguments in grammars]
+    found = [parse(*arguments).config().grammar for arguments in grammars]
     assert found[0] == found[1] == 'root ::= "a"'
     assert found[2] == found[3]
     assert "root ::=" in (found[2] or "")

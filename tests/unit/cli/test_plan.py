@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duo.cli.commands import plan as command
 from duo.cli.commands.plan import informed, plan, read_table
-from duo.cli.options.plan import PlanOptions
+from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -312,7 +312,7 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
             "--machine has all times: remove --target-ms, --table, --draft-ms and --draft-pair-ms",
         ),
         ("--machine nowhere.json --accept 0.5", "nowhere.json: No such file or directory"),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "'--draft'"),
+        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "--draft must be at most 16, not 17"),
         ("--target-ms 1e308 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
         (f"--target-ms 1:490,1{'0' * 400}:500 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
         ("nonsense", "nonsense"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.cli.options.prompt import read_prompt
+from duo.cli.inputs import read_prompt
 from tests.command import Run, assert_refused
 from tests.gguf_files import N_CTX_TRAIN, tiny_llama
 from tests.unit.cli.runner import duo

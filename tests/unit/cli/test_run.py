@@ -137,7 +137,7 @@ def test_json_has_the_facts(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
     _, report, _ = drafted
     assert report["models"]["target"] == report["models"]["draft"]
     assert (report["models"]["target"]["path"], report["context"]) == (str(tiny), 300)
-    assert (report["options"]["prompt"], report["options"]["draft"]) == ("the cat", 4)
+    assert (report["options"]["prompt"], report["options"]["engine"]["draft_n_max"]) == ("the cat", 4)
     threads = report["threads"]
     assert (threads["target"], threads["draft"], threads["beside"]) == (1, [1], [1, 1])
 

@@ -67,7 +67,7 @@ def test_a_biased_token(tiny: Path) -> None:
         "-m", tiny, "-n", "3"
     )
     run = duo("-m", tiny, *PROMPT, "-l", "999999+1")
-    assert_refused(run, "--logit-bias: no token 999999 in a vocabulary of", status=2)
+    assert_refused(run, "-l: no token 999999 in a vocabulary of", status=2)
 
 
 def test_samplers_run_in_the_given_order(tiny: Path) -> None:

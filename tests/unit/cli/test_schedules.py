@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from duo.cli.options.context import CacheType
+from duo.config import CACHE_TYPES
 from duo.engine.drafter import Drafter
 from tests.command import ONE_EACH, Argument, Run, models
 from tests.unit.cli.runner import duo
@@ -42,7 +42,7 @@ def test_the_text_is_the_same_in_every_schedule(kin: dict[str, Path], tmp_path: 
             assert report["generation"]["decodes"] == 31
 
 
-@pytest.mark.parametrize("kind", get_args(CacheType))
+@pytest.mark.parametrize("kind", CACHE_TYPES)
 def test_every_cache_type_decodes(tiny: Path, kind: str) -> None:
     run = duo(*models(tiny, tiny), "-p", "the cat", "-n", "4", "-ctk", kind, "-ctv", kind, "-fa", "on")
     assert (run.status, run.n_tokens, run.warnings) == (0, 4, [])

@@ -6,7 +6,6 @@ import io
 
 import pytest
 
-from duo.cli.options.output import Color
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.spec.types import Step
 
@@ -58,7 +57,7 @@ def test_accepted_candidates_are_green_and_rejected_ones_are_struck_through_in_p
     ],
 )
 def test_when_tokens_are_marked_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, color: Color, environment: dict[str, str], marked: bool
+    monkeypatch: pytest.MonkeyPatch, color: str, environment: dict[str, str], marked: bool
 ) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(Terminal()))
     monkeypatch.delenv("NO_COLOR", raising=False)

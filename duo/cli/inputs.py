@@ -1,61 +1,14 @@
-"""The prompt, and what stops a text."""
+"""What options name: texts, files with texts, API keys and tokens."""
 
 from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-from duo.cli.options.declare import MAIN, PROMPT, option
-from duo.cli.options.drafting import DraftOpt
 from duo.errors import PromptError, UsageError
 from duo.models.storage import MIB, read_at_most, read_path
-
-
-# fmt: off
-@dataclass(frozen=True)
-class LimitOptions:
-    """Maximum numbers of tokens."""
-
-    predict: Annotated[int, option(
-        "-n", "--predict", "--n-predict", panel=MAIN, metavar="N", env="LLAMA_ARG_N_PREDICT",
-        help="Maximum number of tokens to generate; -1: until the end of the text.")] = -1
-    draft: DraftOpt = None
-
-
-@dataclass(frozen=True)
-class StopOptions:
-    """What stops a text."""
-
-    reverse_prompt: Annotated[list[str] | None, option(
-        "-r", "--reverse-prompt", panel=PROMPT, metavar="TEXT", help="Stop before this text; may be repeated.")] = None
-    ignore_eos: Annotated[bool, option(
-        "--ignore-eos", panel=PROMPT, help="Ignore end-of-text tokens and continue.")] = False
-
-
-@dataclass(frozen=True)
-class PromptOptions:
-    """The prompt of a run."""
-
-    prompt: Annotated[str | None, option("-p", "--prompt", panel=MAIN, metavar="TEXT", help="Prompt.")] = None
-    file: Annotated[str | None, option(
-        "-f", "--file", panel=MAIN, metavar="FILE", help="File with the prompt; -: stdin.")] = None
-
-
-@dataclass(frozen=True)
-class TemplateOptions:
-    """How the prompt is processed."""
-
-    chat: Annotated[bool, option(
-        "--chat", panel=PROMPT, help="Format the prompt with the model's chat template.")] = False
-    system_prompt: Annotated[str | None, option(
-        "-sys", "--system-prompt", panel=PROMPT, metavar="TEXT", help="System prompt; implies --chat.")] = None
-    escape: Annotated[bool, option(
-        "--escape/--no-escape", "-e", panel=PROMPT,
-        help=r"Process escapes in prompts: \n, \t, \", \\ and \xHH.")] = True
-
 
 _MAX_PROMPT = 64 * MIB  # more than the tokens of the largest contexts
 MAX_GRAMMAR = MIB
@@ -122,17 +75,51 @@ def _unescape(data: bytes) -> bytes:
     return _ESCAPE.sub(replace, data)
 
 
-def _read_stdin(most: int) -> bytes:
-    return read_at_most(sys.stdin.buffer, most) if sys.stdin is not None else b""  # None: closed by the parent process
+def _read_stdin(limit: int) -> bytes:
+    return read_at_most(sys.stdin.buffer, limit) if sys.stdin is not None else b""  # None: closed by the parent process
 
 
-def read_file(file: str, *, escape: bool, most: int = _MAX_PROMPT) -> tuple[str, str]:
-    """Name and text of a file of at most `most` bytes, or of standard input for `-`. Raises PromptError."""
+def read_file(file: str, *, escape: bool, limit: int = _MAX_PROMPT) -> tuple[str, str]:
+    """Name and text of a file of at most `limit` bytes, or of standard input for `-`. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:
-        data = _read_stdin(most) if file == "-" else read_path(Path(file), most)
+        data = _read_stdin(limit) if file == "-" else read_path(Path(file), limit)
     except FileNotFoundError:
         raise PromptError(f"{file}: no such file") from None
     except (OSError, ValueError) as error:  # a name with a NUL, or a closed standard input
         raise PromptError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
     return name, _decode(data.removesuffix(b"\n"), name, escape=escape)
+
+
+def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
+    """All keys; an argument may have several, separated by commas, as in llama-server. Raises UsageError."""
+    found = [part.strip() for key in keys or () for part in key.split(",")]
+    if file is not None:
+        found += _lines(file, "--api-key-file")
+    if (keys or file) and not all(found or [""]):
+        raise UsageError("an API key must not be empty: omit --api-key if clients need none")
+    if not all(key.isascii() and key.isprintable() for key in found):
+        raise UsageError("an API key has characters that are not allowed in HTTP headers")
+    return found
+
+
+def back_token(token: str | None, file: Path | None, option: str = "--back-token") -> str:
+    """The token of remote drafts; empty if there is none. Raises UsageError."""
+    if token is not None and file is not None:
+        raise UsageError(f"{option} and {option}-file both give the token: use only one")
+    if file is not None:
+        lines = _lines(file, f"{option}-file")
+        token = lines[0] if lines else ""
+    if token == "":
+        raise UsageError(f"the token must not be empty: omit {option} if none is needed")
+    if token is not None and (len(token) > 256 or not token.isprintable()):
+        raise UsageError(f"{option} must have at most 256 characters, all printable")
+    return token or ""
+
+
+def _lines(file: Path, option: str) -> list[str]:
+    try:
+        lines = read_path(file, MIB).decode().splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option} {file}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    return [line.strip() for line in lines if line.strip()]
