@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
+from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
@@ -73,6 +74,7 @@ class ScriptedSlot:
 
     def __init__(self) -> None:
         self.target = ScriptedModel()
+        self.config = EngineConfig()
         self.n_ctx = N_CTX
         self.draft_model: ScriptedModel | None = None
         self.translation: object = None

@@ -82,7 +82,13 @@ NO_EFFECT = """
 --cpu-strict-batch-draft --spec-draft-cpu-strict-batch B | --prio-batch-draft --spec-draft-prio-batch N
 --poll-batch-draft --spec-draft-poll-batch B | --spec-draft-backend-sampling | --no-spec-draft-backend-sampling
 -ctkd --cache-type-k-draft --spec-draft-type-k TYPE | -ctvd --cache-type-v-draft --spec-draft-type-v TYPE
---spec-default | --draft-p-split --spec-draft-p-split P
+--spec-default | --draft-p-split --spec-draft-p-split P | --draft-min --draft-n-min --spec-draft-n-min N
+--draft-p-min --spec-draft-p-min P | --spec-synth-len L | --spec-synth-rates P0,P1 | -cd --ctx-size-draft N
+--spec-ngram-size-n N | --spec-ngram-size-m N | --spec-ngram-min-hits N | --spec-ngram-mod-n-min N
+--spec-ngram-mod-n-max N | --spec-ngram-mod-n-match N | --spec-ngram-simple-size-n N | --spec-ngram-simple-size-m N
+--spec-ngram-simple-min-hits N | --spec-ngram-map-k-size-n N | --spec-ngram-map-k-size-m N
+--spec-ngram-map-k-min-hits N | --spec-ngram-map-k4v-size-n N | --spec-ngram-map-k4v-size-m N
+--spec-ngram-map-k4v-min-hits N | -lcs --lookup-cache-static FILE | -lcd --lookup-cache-dynamic FILE
 --prompt-cache FILE | --prompt-cache-all | --prompt-cache-ro
 --no-mmproj --no-mmproj-auto | --mmproj-auto | --mmproj-offload | --no-mmproj-offload
 --xtc-threshold N | --dry-base N | --dry-allowed-length N | --dry-penalty-last-n N | --dry-sequence-breaker TEXT
@@ -107,24 +113,13 @@ NOT_HERE = {
         "--yarn-beta-fast N = -1 | -gan --grp-attn-n N = 1 | -gaw --grp-attn-w N",
     "duo uses the model file as it is: change a copy of it with gguf-set-metadata, of the Python package gguf":
         "--override-kv KEY=TYPE:VALUE",
-    "duo decides at every step how many candidates to verify: --draft N is the most, --draft 0 none":
-        "--draft-min --draft-n-min --spec-draft-n-min N = 0 | --draft-p-min --spec-draft-p-min P = 0 | "
-        "--spec-synth-len L | --spec-synth-rates P0,P1",
     "duo chooses the source of candidates itself: -md FILE for a draft model, --lookup auto|off for n-grams":
         "--spec-type TYPE = draft-simple",
-    "duo's n-gram lookup adapts itself: --lookup off turns it off":
-        "--spec-ngram-size-n N | --spec-ngram-size-m N | --spec-ngram-min-hits N | --spec-ngram-mod-n-min N | "
-        "--spec-ngram-mod-n-max N | --spec-ngram-mod-n-match N | --spec-ngram-simple-size-n N | "
-        "--spec-ngram-simple-size-m N | --spec-ngram-simple-min-hits N | --spec-ngram-map-k-size-n N | "
-        "--spec-ngram-map-k-size-m N | --spec-ngram-map-k-min-hits N | --spec-ngram-map-k4v-size-n N | "
-        "--spec-ngram-map-k4v-size-m N | --spec-ngram-map-k4v-min-hits N | -lcs --lookup-cache-static FILE | "
-        "-lcd --lookup-cache-dynamic FILE",
     "duo generates one text after the other, each as fast as it can; duo lead lets requests wait (--queue N)":
         "-np --parallel N = 1 = -1 | -ns --sequences N = 1",
     "duo lead has no /slots: GET /metrics has its figures": "--slots",
     "duo lead starts a new answer after a final message of the assistant: use /v1/completions to continue a text":
         "--prefill-assistant",
-    "the size of the draft's context follows the target's: -c N": "-cd --ctx-size-draft N = 0",
     "duo places whole layers: use -ngl, -ngld, -ts or -dev":
         "-ot --override-tensor NAME=TYPE | -cmoe --cpu-moe | -ncmoe --n-cpu-moe N = 0 | "
         "-ncffn --n-cpu-ffn N = 0 | -otd --override-tensor-draft --spec-draft-override-tensor NAME=TYPE | "

@@ -17,6 +17,7 @@ from duo.spec.constants import DEFAULT
 log = logging.getLogger("duo.engine")
 
 # Quantisations whose kernels give the same bits for two rows or more: see tests/process/llama/test_exact.py.
+_LONG = 2**20  # characters that are tokenised in about a second
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 
 
@@ -38,6 +39,15 @@ def context_size(model: Model, config: EngineConfig, n_prompt: int, n_predict: i
         origin = "n_ctx" if config.n_ctx else "what the model was trained for"
         raise PromptError(f"the prompt has {n_prompt} tokens, the context {n_ctx} ({origin})")
     return n_ctx
+
+
+def check_length(model: Model, config: EngineConfig, text: str) -> None:
+    """Raise PromptError for a text that is too long for any context, before it is tokenised, which takes long."""
+    if len(text) < _LONG:
+        return
+    n_ctx, longest = config.n_ctx or model.n_ctx_train, max(len(model.piece(token)) for token in range(model.n_vocab))
+    if (n_bytes := len(text.encode())) > n_ctx * longest:
+        raise PromptError(f"the prompt has {n_bytes} bytes, too many for a context of {n_ctx} tokens")
 
 
 def _largest(model: Model, config: EngineConfig, n_prompt: int) -> int:

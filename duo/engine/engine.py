@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import GenerationConfig
+from duo.engine.contexts import check_length
 from duo.engine.metrics import Metrics
 from duo.engine.options import generation_config
 from duo.engine.request import Drafts, TextRequest
@@ -101,23 +102,28 @@ class Engine:
         Dropping the stream cancels the generation. Raises ClosedError, PromptError or UsageError; iterating raises
         DecodeError, DeviceError, or MemoryLimitError or PromptError if the prompt does not fit.
         """
-        return self.start(self._tokens(prompt), generation_config(**options))
+        return self.start(self.prompt_tokens(prompt), generation_config(**options))
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> Completion:
         """Generate the whole text after `prompt`. Takes and raises what stream() does."""
         return self.stream(prompt, **options).completion()
 
-    def stream_chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Stream:
-        """Generate the answer to `messages` (`role`, `content`) with the model's chat template: see stream()."""
+    def stream_chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Stream:
+        """Generate the answer to `messages` (`role`, `content`) with the model's chat template: see stream().
+
+        A string is one message of the user.
+        """
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         return self.stream(self.apply_chat_template(messages), **options)
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Completion:
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Completion:
         """Generate the whole answer to `messages`: see stream_chat()."""
         return self.stream_chat(messages, **options).completion()
 
     def astream(self, prompt: str | Sequence[int], **options: Unpack[TextOptions]) -> AsyncIterator[Step]:
         """stream() for asyncio: `async for step in engine.astream(...)`."""
-        return self._asteps(self._tokens(prompt), generation_config(**options))
+        return self._asteps(self.prompt_tokens(prompt), generation_config(**options))
 
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
@@ -153,6 +159,16 @@ class Engine:
         if self._closing:
             raise ClosedError("the engine is closed")
         return self._slot
+
+    def prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """The tokens of a prompt. Raises PromptError for those that no context has room for, and for unknown tokens."""
+        model = self.slot.target
+        if isinstance(prompt, str):
+            check_length(model, self.slot.config, prompt)
+            return model.tokenize(prompt)
+        if wrong := [token for token in prompt if not 0 <= token < model.n_vocab]:
+            raise PromptError(f"no token {wrong[0]} in a vocabulary of {model.n_vocab}")
+        return list(prompt)
 
     def start(
         self,
@@ -238,14 +254,6 @@ class Engine:
         while not wait((future,), _WAIT_S).done:
             pass
         return future.result()
-
-    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        model = self.slot.target
-        if isinstance(prompt, str):
-            return model.tokenize(prompt)
-        if wrong := [token for token in prompt if not 0 <= token < model.n_vocab]:
-            raise PromptError(f"no token {wrong[0]} in a vocabulary of {model.n_vocab}")
-        return list(prompt)
 
     async def _asteps(self, prompt: Sequence[int], config: GenerationConfig) -> AsyncIterator[Step]:
         steps = AsyncSteps()

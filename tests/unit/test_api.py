@@ -84,7 +84,8 @@ def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> 
     prompt = "<user>the cat<assistant>"
     assert engine.apply_chat_template(MESSAGES) == prompt
     assert engine.chat(MESSAGES).text == text_of(engine.stream_chat(MESSAGES)) == TEXT
-    assert [request.prompt for request in slot.requests] == [[BOS, *tokens_of(prompt)]] * 2
+    assert engine.chat("the cat").text == TEXT, "a string is a message of the user"
+    assert [request.prompt for request in slot.requests] == [[BOS, *tokens_of(prompt)]] * 3
 
 
 def test_the_steps_of_several_threads_are_their_own(engine: duo.Engine) -> None:
@@ -295,6 +296,7 @@ def test_unknown_keywords(tiny: duo.Engine) -> None:
         ([], "the prompt .* no tokens|empty"),
         ([1, 10**12], r"no token 10{12} in a vocabulary of \d+"),
         ([-1], "no token -1"),
+        ("a" * 2**21, r"the prompt has 2097152 bytes, too many for a context of 512 tokens"),
         ("a" * N_CTX_TRAIN, r"the prompt has 513 tokens, the context 512 \(what the model was trained for\)"),
     ],
 )

@@ -113,7 +113,7 @@ def _write(
     Raises BrokenPipeError or DuoError.
     """
     writer = TextWriter(marks=marks_tokens(options.color), stream=watch.live)
-    prompt, tokens, has_text = engine.tokenize(text), list[int](), False
+    prompt, tokens, has_text = engine.prompt_tokens(text), list[int](), False
     bar = ExitStack()
     started: list[Stream] = []
 

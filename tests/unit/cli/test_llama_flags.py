@@ -109,8 +109,7 @@ def test_all_that_are_refused_are_said_at_once() -> None:
 
 def test_flags_of_other_releases_and_those_that_ask_for_something_else() -> None:
     assert_refused(duo("lead", "--prefill-assistant"), "/v1/completions to continue a text", status=2)
-    assert_refused(duo("-m", "x", "-cd", "512"), "-cd: the size of the draft's context follows", status=2)
-    assert read("", "--direct-io", "-cd", "0") == []
+    assert read("", "--direct-io", "-cd", "512", "--draft-min", "3", "--spec-draft-p-min", "0.5") == []
     assert read("lead", "--no-prefill-assistant") == []
 
 
