@@ -15,8 +15,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, NoReturn, TypeVar
+import sys
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -29,12 +29,14 @@ TRY_LATER = 1013  # close code (RFC 6455, registry)
 # Neither side compresses: messages are small, and compression costs time and memory.
 MAX_FROM_DRAFT = 64 * 1024  # bytes of one message; the largest is a Hello
 MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may contain a long text
-_MAX_S = 3600.0
 _MAX_CONFIDENCE = 50.0
+_MAX_FLOAT = sys.float_info.max
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Tokens = list[Number]
+Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -63,9 +65,9 @@ class GuessMessage(Message, frozen=True, tag=2):
     n_known: Number
     position: Number
     token: Number
-    confidence: float
+    confidence: Finite
     n_tokens: Number
-    seconds: float
+    seconds: Seconds
 
 
 class Alive(Message, frozen=True, tag=3):
@@ -137,14 +139,8 @@ def encode(message: Message) -> bytes:
 
 
 def from_draft(data: bytes | str) -> FromDraft:
-    """Decode a draft's message and check its values. Raises LinkError."""
-    message = _decode(_from_draft, data, MAX_FROM_DRAFT)
-    if isinstance(message, GuessMessage):
-        if not math.isfinite(message.confidence):
-            _reject("the confidence is not finite")
-        if not 0 <= message.seconds <= _MAX_S:
-            _reject("the time is out of range")
-    return message
+    """Decode a draft's message. Raises LinkError."""
+    return _decode(_from_draft, data, MAX_FROM_DRAFT)
 
 
 def other_version(data: bytes | str) -> int | None:
@@ -174,15 +170,11 @@ def printable(text: str) -> str:
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[M], data: bytes | str, limit: int) -> M:
-    if isinstance(data, str):
-        _reject("text instead of bytes")
-    if len(data) > limit:
-        _reject(f"{len(data)} bytes are more than {limit}")
     try:
+        if isinstance(data, str):
+            raise LinkError("text instead of bytes")
+        if len(data) > limit:
+            raise LinkError(f"{len(data)} bytes are more than {limit}")
         return decoder.decode(data)
     except (msgspec.DecodeError, DuoError, RecursionError, UnicodeDecodeError) as error:
         raise LinkError(f"not a message of protocol {VERSION}: {error}") from None
-
-
-def _reject(what: str) -> NoReturn:
-    raise LinkError(f"not a message of protocol {VERSION}: {what}")

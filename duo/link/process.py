@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -106,9 +105,7 @@ class DraftProcess:
         self._process: subprocess.Popen[str] | None = None
         self._stop = threading.Event()
         self._settled = threading.Event()  # the draft has connected or failed
-        self._has_connected = False
         self._reported: str | None = None  # the failure that was logged last, until the draft connects
-        self.failure: str | None = None  # the last one
         self._thread = threading.Thread(target=self._run, name="duo-process")
         self._usage_error: str | None = None  # why it cannot run with these options
 
@@ -147,11 +144,10 @@ class DraftProcess:
             status, last = self._run_once()
             if self._stop.is_set():
                 return
-            if status == UsageError.exit_status and not self._has_connected:
+            if status == UsageError.exit_status and not self._settled.is_set():
                 self._usage_error = last
                 self._settled.set()
                 return
-            self.failure = last
             pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
             if last != self._reported:
                 log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, last)
@@ -197,7 +193,6 @@ class DraftProcess:
         if self._reported is not None:
             log.info("%s: connected again", self._name)
         self._reported = None
-        self._has_connected = True
         self._settled.set()
 
 
@@ -233,7 +228,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[_Reporter()])
     logging.getLogger("duo.llama").setLevel(logging.CRITICAL)
     try:
-        plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=_decode)
+        plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=lambda kind, value: kind(value))
         run_draft(plan, os.environ.pop(_TOKEN, ""))
     except DuoError as error:
         _write(Failed(str(error)))
@@ -288,10 +283,6 @@ class _Reporter(logging.Handler):
 def _write(report: Connected | Failed | Logged) -> None:
     with suppress(OSError):  # nobody reads
         os.write(1, msgspec.json.encode(report) + b"\n")
-
-
-def _decode(kind: type, value: Any) -> Any:
-    return Path(value) if kind is Path else value
 
 
 def end_with_stdin() -> None:

@@ -30,12 +30,6 @@ def write(client: TestClient, **fields: Any) -> Any:
 # Endpoints
 
 
-def test_health(client: TestClient) -> None:
-    for path in ("/health", "/v1/health"):
-        assert (client.get(path).status_code, client.get(path).json()) == (200, {"status": "ok"})
-        assert (client.head(path).status_code, client.head(path).text) == (200, "")
-
-
 def test_the_list_of_models(client: TestClient, make_lead: MakeLead) -> None:
     (model,) = client.get("/v1/models").json()["data"]
     assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "duo")

@@ -1,4 +1,4 @@
-"""The page's files: headers, keys, caching, and a lead without them."""
+"""The page's files: headers, keys, caching, a lead without them; small, with nothing inline or from outside."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ MakeLead = Callable[..., Lead]
 ASSETS = {file.name: file.read_bytes() for file in (files("duo.server") / "assets").iterdir()}
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 MOST_BYTES = 150_000
+CONTENTS = {name: content.decode() for name, content in ASSETS.items()}
 
 
 def paths() -> list[str]:
@@ -79,3 +80,47 @@ def test_a_lead_without_the_page(make_lead: MakeLead) -> None:
         assert_error(client.get(path), 404)
     assert_error(client_of(make_lead(page=False, api_keys=["sk-one"])).get("/"), 401)
     assert client.get("/v1/models").status_code == 200
+
+
+# What is in them
+
+
+def test_both_colour_schemes_have_all_colours_and_no_rule_has_another() -> None:
+    light, _, dark = CONTENTS["style.css"].partition("@media (prefers-color-scheme: dark)")
+    names = [set(re.findall(r"--([\w-]+): #[0-9a-f]{6};", scheme)) for scheme in (light, dark)]
+    assert names[0] == names[1]
+    assert len(names[0]) > 10
+    assert not re.search(r":[^;{}]*#[0-9a-f]{3,8}\b", re.sub(r"--[\w-]+: [^;]+;", "", CONTENTS["style.css"]))
+
+
+def test_the_page_is_small() -> None:
+    assert sum(len(content.encode()) for content in CONTENTS.values()) <= MOST_BYTES
+
+
+def test_nothing_is_inline() -> None:
+    page = CONTENTS["index.html"]
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
+    assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/page/app.js">']
+    assert "</script>" in page.partition("<script")[2][:60]
+
+
+def test_nothing_comes_from_outside() -> None:
+    for name, content in CONTENTS.items():
+        outside = set(re.findall(r"https?://[\w.]+", content)) - {"http://www.w3.org"}
+        assert not outside, name
+        assert "import(" not in content, name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.(write|cookie)|eval\(", content), name
+
+
+def test_every_file_is_used() -> None:
+    all_code = "".join(CONTENTS.values())
+    unused = [name for name in CONTENTS if name != "index.html" and not re.search(rf'/{re.escape(name)}"', all_code)]
+    assert not unused
+
+
+def test_every_element_that_scripts_name_exists() -> None:
+    ids = set(re.findall(r'id="([\w-]+)"', CONTENTS["index.html"]))
+    for name, content in CONTENTS.items():
+        if name.endswith(".js"):
+            named = set(re.findall(r'(?:\$|put)\("([\w-]+)"', content))
+            assert named <= ids, name

@@ -108,11 +108,6 @@ def test_tool_choices(choice: Any, names: list[str], is_required: bool, is_paral
     assert not calls(choice, is_parallel=False).is_parallel
 
 
-def test_no_tools_or_none_of_them() -> None:
-    assert Calls.of(None, None, is_parallel=True) is Calls.of([], "auto", is_parallel=True) is None
-    assert Calls.of(tools(FUNCTIONS), "none", is_parallel=True) is None
-
-
 @pytest.mark.parametrize(
     ("given", "choice", "said"),
     [
