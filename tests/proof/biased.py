@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from duo.config import SamplingConfig
-from duo.spec.noise import Purpose, gumbel, uniform, uniforms
+from duo.spec.noise import Purpose, gumbel, uniform
 from duo.spec.sampling import Coupled
 from duo.spec.types import Acceptance, Candidates, Distribution, Guess, Logits
 from duo.spec.verify import Matching, Rejection, Verifier, draw, residual
@@ -22,20 +22,6 @@ class Generous(Rejection):
         return super()._judge(target, guess, position)
 
 
-class Unnormalised(Rejection):
-    """Does not normalise the residual, and draws the target's most likely token with what is missing."""
-
-    def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
-        token = super()._judge(target, guess, position)
-        if token == guess.token:
-            return token
-        assert guess.distribution is not None
-        reaches = np.minimum(target.probabilities, guess.distribution.probabilities).sum()
-        if uniform(self._seed + 1, Purpose.COIN, position) < reaches:
-            return int(target.ids[target.probabilities.argmax()])
-        return token
-
-
 class ResidualOfDraw(Rejection):
     """Draws the residual with the noise of the draft's draw."""
 
@@ -46,17 +32,6 @@ class ResidualOfDraw(Rejection):
         return draw(residual(target, guess.distribution), self._seed, Purpose.DRAFT, position)
 
 
-class CoinOfDraw(Rejection):
-    """Uses the number that drew the candidate as the coin."""
-
-    def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
-        assert guess.distribution is not None
-        coin = uniforms(self._seed, Purpose.DRAFT, position, np.array([guess.token]))[0]
-        if coin * guess.distribution.of(guess.token) < target.of(guess.token):
-            return guess.token
-        return draw(residual(target, guess.distribution), self._seed, Purpose.RESIDUAL, position)
-
-
 class BonusOfDraw(Rejection):
     """Draws the bonus with the noise that drew the candidate before it."""
 
@@ -64,19 +39,6 @@ class BonusOfDraw(Rejection):
         if guess is not None:
             return super()._settle(logits, guess, position, before)
         return draw(self._chain.distribution(logits, ()), self._seed, Purpose.DRAFT, position - 1)
-
-
-class Choosy(Rejection):
-    """Drops a candidate that was an unlikely draw, and all after it."""
-
-    def verify(
-        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
-    ) -> Acceptance:
-        likely = [
-            guess.distribution is not None and guess.distribution.of(guess.token) > 0.2 for guess in candidates.guesses
-        ]
-        n = likely.index(False) if False in likely else len(likely)
-        return super().verify(target_logits, Candidates(candidates.guesses[:n]), position, recent)
 
 
 class FarSighted(Rejection):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from duo.errors import DecodeError
 from duo.llama.library import quantize
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from tests.fakes import Eager, FakeContext, Preparing, restless
+from tests.fakes import Eager, FakeContext, Preparing
 from tests.prompts import PROMPTS
 from tests.proof.pair import N_CTX, ONE, TWO, Before, Pair, opened, policies
 from tests.unit.engine.helpers import until
@@ -106,16 +105,6 @@ def test_the_text_is_the_same_where_prepared_outcomes_certainly_come_true(pair: 
         assert statistics.branches is not None
         n_hits += statistics.branches.hits
     assert n_hits > 0
-
-
-@Q8_0
-@pytest.mark.parametrize("seed", range(4))
-def test_the_text_is_the_same_when_the_schedule_changes_at_random_steps(pair: Pair, seed: int) -> None:
-    """And with it the threads; with probes at random."""
-    plain = pair.begin(PROMPTS[("code", "story", "german")[seed % 3]], SamplingConfig(temp=0.4 * seed, seed=seed))
-    assert pair.write(pair.draft, restless(seed, 8, 16), replace(TWO, beside=(1 + seed % 2, 1))) == plain
-    assert pair.metrics.draft_error is None
-    assert len({step.schedule for step in pair.metrics.steps}) > 1
 
 
 def dies_at(n: int) -> Callable[[], None]:

@@ -5,20 +5,16 @@ Compared as they are: two floats are equal only if all their bits are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import duo
 from duo.config import SamplingConfig
 from tests.prompts import PROMPTS
 from tests.proof.pair import ONE, TWO, Pair, opened, policies
-from tests.serving import PATIENCE_S, LeadProcess
 
 N = 50
 GREEDY: dict[str, Any] = {}
@@ -75,39 +71,3 @@ def test_of_an_engine(demo_pair: tuple[Path, Path], alone: list[duo.Completion],
     assert [len(text.logprobs) for text in found] == [N] * 4
     for text, expected in zip(found, alone, strict=True):
         assert text.logprobs == expected.logprobs
-
-
-def test_over_http(demo_pair: tuple[Path, Path]) -> None:
-    target, draft = demo_pair
-    with ExitStack() as stack:
-        plain, drafted = (
-            stack.enter_context(LeadProcess(target, "--exact", *more))
-            for more in (("--lookup", "off"), ("-md", draft, "--schedule", "sync"))
-        )
-        for sampling in (GREEDY, SAMPLED):
-            expected = _asked(plain, **sampling)
-            assert [len(one["content"]) for one in expected[:2]] == [N] * 2
-            assert _asked(drafted, **sampling) == expected
-            assert expected[0]["content"] == expected[1]["content"], "whole or streamed"
-        assert drafted.metric("spec_decode_num_draft_tokens_total") > 0
-
-
-def _asked(lead: LeadProcess, **sampling: Any) -> list[dict[str, Any]]:
-    """The logprobs of a chat, of the same chat as a stream, and of a completion."""
-    chat: dict[str, Any] = {
-        "messages": [{"role": "user", "content": "Why is the sky blue?"}],
-        "max_tokens": N,
-        "ignore_eos": True,
-        "logprobs": True,
-        "top_logprobs": 5,
-        **sampling,
-    }
-    path = "/v1/chat/completions"
-    whole = lead.post(path, **chat).json()["choices"][0]["logprobs"]
-    content = []
-    with httpx.stream("POST", lead.url + path, json=chat | {"stream": True}, timeout=PATIENCE_S) as response:
-        for line in response.iter_lines():
-            if line.startswith("data: {") and (logprobs := json.loads(line[6:])["choices"][0]["logprobs"]):
-                content += logprobs["content"]
-    completion = lead.post("/v1/completions", prompt=PROMPTS["story"], max_tokens=N, logprobs=3, **sampling).json()
-    return [whole, {"content": content}, completion["choices"][0]["logprobs"]]

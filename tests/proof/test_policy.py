@@ -67,31 +67,10 @@ def test_on_random_machines_the_policy_is_as_good_as_the_best_fixed_settings(
         assert min(found * random_case(seed).machine.target_s[0] for seed, found in rates.items()) >= 0.95
 
 
-@pytest.mark.parametrize(("seed", "bar"), [(101, 0.94), (121, 0.95), (230, 0.97)])
+@pytest.mark.parametrize(("seed", "bar"), [(101, 0.94), (121, 0.95)])
 def test_a_draft_without_gain_is_not_used_again_and_again(seed: int, bar: float) -> None:
     """Where duo lost most against the target alone among 400 random machines: see benchmarks/NOTES.md."""
     assert rate(seed, ALL, 20_000) * random_case(seed).machine.target_s[0] >= bar
-
-
-@pytest.mark.parametrize(("seed", "bar"), [(44, 0.84), (106, 0.88)])
-def test_a_batch_size_that_is_faster_than_a_smaller_one_is_found(seed: int, bar: float) -> None:
-    """Where duo lost most against fixed concurrent settings among them: it takes no batch for faster than a smaller."""
-    assert concurrent_share(random_case(seed), rate(seed, ASYNC, 20_000)) >= bar
-
-
-@MACHINES
-@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
-def test_the_policy_finds_the_best_schedule(machine: Machine, acceptance: float) -> None:
-    found = replay(Policy(N_MAX, N_AHEAD, apart=machine is APART), machine, constant(acceptance), 10_000).rate
-    assert found >= 0.97 * best_rate(machine, acceptance)
-
-
-def test_the_policy_finds_the_best_settings_of_the_example_in_the_design() -> None:
-    """T(1, 2, 4, 5, 8) = 490, 495, 520, 540, 650 ms, t_d = 25 ms, α = 0.8: wait for 4 and verify up to 6."""
-    best, k, wait = best_concurrent(APART, 0.8)
-    assert (k, wait) == (6, 4)
-    assert best == pytest.approx(5.59, abs=0.005)
-    assert replay(Policy(N_MAX, N_AHEAD, ASYNC), APART, constant(0.8), 10_000).rate >= 0.97 * best
 
 
 # Drafts that change
@@ -165,12 +144,8 @@ def shares_of_best(machine: Machine, shares: Sequence[float], phase: int, seed: 
     [(APART, 0.95), (FAST_DRAFT, 0.95), (TWO_CORES, 0.92)],  # the last can probe such a draft only rarely
     ids=["apart", "fast draft", "two cores"],
 )
-@pytest.mark.parametrize("shares", [(0.0, 0.85, 0.0), (0.05, 0.6, 0.05)], ids=str)
-def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(
-    machine: Machine, bar: float, shares: tuple[float, ...]
-) -> None:
-    for seed in range(2):
-        assert min(shares_of_best(machine, shares, 4000, seed)) >= bar
+def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine: Machine, bar: float) -> None:
+    assert min(shares_of_best(machine, (0.0, 0.85, 0.0), 4000, 0)) >= bar
 
 
 @MACHINES
@@ -182,15 +157,10 @@ def test_the_policy_stops_using_a_draft_that_stalls(machine: Machine) -> None:
     assert (phase - 256) * plain_s >= 0.88 * rest, "a share of what drafting had gained is spent on it"
 
 
-def test_the_policy_does_not_wait_for_a_concurrent_draft_that_stalls() -> None:
-    _, stalled = seconds_of(APART, stalling(2000), [2000, 5000], ASYNC)
-    assert 3000 * APART.target_s[0] >= 0.97 * stalled
-
-
 # Forecasts
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(9) if has_fast_draft(random_case(seed).machine)])
+@pytest.mark.parametrize("seed", [seed for seed in range(5) if has_fast_draft(random_case(seed).machine)])
 def test_forecasts_and_formulas_agree_with_replays_on_random_machines(seed: int) -> None:
     """The policy reaches the concurrent forecast, and never the limit; the formula for fixed settings is exact."""
     case = random_case(seed)
@@ -208,7 +178,7 @@ def test_forecasts_and_formulas_agree_with_replays_on_random_machines(seed: int)
 # Outcomes prepared
 
 
-@pytest.mark.parametrize("seed", [seed for seed in SEEDS[:12] if has_fast_draft(random_case(seed).machine)])
+@pytest.mark.parametrize("seed", [seed for seed in SEEDS[:6] if has_fast_draft(random_case(seed).machine)])
 def test_on_random_devices_apart_preparing_outcomes_loses_nothing(seed: int) -> None:
     """Each further sequence costs the draft up to a fifth of one token. A gain below 2 % is not sought."""
     case, growth = random_case(seed), random.Random(seed).uniform(0, 0.2)
@@ -216,6 +186,6 @@ def test_on_random_devices_apart_preparing_outcomes_loses_nothing(seed: int) -> 
     machine = replace(case.machine, branch_s=branch_s, target_s=case.machine.beside_target_s)
     rates = {
         n: foresee(machine, Schedule.ASYNC, constant(case.acceptance), N_MAX, 8000, branches=n).rate
-        for n in (0, 1, 2, 4, 8, None)
+        for n in (0, 2, 8, None)
     }
     assert rates[None] >= 0.95 * max(rates.values()), rates

@@ -73,15 +73,12 @@ LIMIT = FALSE_ALARMS / len(CASES)
 BAD = Case("rejection", "bad", "sync", PLAIN, eager=True)
 BIASED = {
     "one candidate in 25 too many": replace(BAD, verifier=biased.Generous),
-    "the residual is not renormalised": replace(BAD, verifier=biased.Unnormalised),
     "one noise for draw and residual": replace(BAD, verifier=biased.ResidualOfDraw),
-    "one noise for draw and coin": replace(BAD, verifier=biased.CoinOfDraw),
     "one noise for draw and bonus": replace(BAD, draft="good", verifier=biased.BonusOfDraw),
     "one noise for two positions": Case("coupled", "good", "sync", PLAIN, verifier=biased.halved),
     "one noise for two positions, with branches": Case(
         "coupled", "good", "async", PLAIN, verifier=biased.halved, branches=4
     ),
-    "candidates dropped by their own probability": replace(BAD, verifier=biased.Choosy),
     "candidates dropped by what follows": replace(BAD, verifier=biased.FarSighted),
 }
 

@@ -48,15 +48,6 @@ def test_a_share_of_the_time_and_of_what_was_gained_is_added_and_what_was_lost_i
     assert budget.credit_s == pytest.approx(0.2 + 0.002 * 3.0 * len(gains_s) + change_s)
 
 
-def test_what_is_spent_is_subtracted_and_not_carried_to_the_next_text() -> None:
-    budget = begun()
-    budget.spend(0.5)
-    assert budget.credit_s == pytest.approx(-0.3)
-    budget.step(100.0, 5.0, ALONE_S)
-    budget.begin(None, is_first=False)
-    assert budget.credit_s == pytest.approx(0.2)
-
-
 def test_a_text_in_which_earlier_knowledge_is_wrong_counts_as_the_first_once() -> None:
     budget = begun()
     budget.spend(0.1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
-from duo.spec.means import Mean, Time
+from duo.spec.means import Time
 
 SURE, DOUBTFUL = 9.0, 0.0
 SLOWER = (1.2, 1.5, 1.9)  # how much slower both models are concurrently
@@ -21,19 +21,6 @@ AS_FAST = (1.0, 1.0, 1.0)
 
 
 # Means
-
-
-def test_a_mean_weights_the_first_values_equally_and_forgets_them_later() -> None:
-    running = Mean(weight=0.1)
-    for value in (1, 2, 3):
-        running.add(value)
-    assert running.value == 2
-    for _ in range(100):
-        running.add(7)
-    assert running.value == pytest.approx(7, abs=0.01)
-    started = Mean(value=1.0, n=3)  # begins with a value that counts as three
-    started.add(5.0)
-    assert started.value == 2
 
 
 def timed(*seconds: float, kept: float = 0.0) -> Time:
@@ -94,12 +81,6 @@ def measured(target_s: Mapping[int, float], n_times: int = 1) -> CostModel:
 )
 def test_curve_from_some_measured_sizes(target_s: dict[int, float], curve: list[float]) -> None:
     assert measured(target_s).curve(len(curve)) == pytest.approx(curve)
-
-
-def test_several_tokens_take_no_longer_than_a_larger_batch_and_one_token_as_long_as_measured() -> None:
-    """A batch could be padded to the larger one, but a target alone is asked for one token."""
-    assert measured({1: 10.0, 2: 19.0, 4: 16.0}).curve(4) == pytest.approx([10, 16, 16, 16])
-    assert measured({1: 20.0, 4: 16.0}).curve(4) == pytest.approx([20, 56 / 3, 52 / 3, 16])
 
 
 TIMES = st.dictionaries(st.integers(2, 10), st.floats(0.001, 1.0), max_size=5)
@@ -231,17 +212,6 @@ def test_several_tokens_that_contradict_what_was_kept_make_other_kept_ones_forgo
     assert not alone.was_wrong
 
 
-def test_one_token_from_an_earlier_run_is_doubted_until_measured_if_several_were_wrong() -> None:
-    costs = another_run(measured({1: 10.0, 4: 30.0}))
-    costs.add_target(4, 14.0)
-    assert (costs.was_wrong, costs.is_doubted) == (True, True)
-    assert costs.target_s(1) == 10
-    costs.add_target(2, 11.0)
-    assert costs.is_doubted
-    costs.add_target(1, 10.0)
-    assert not costs.is_doubted
-
-
 @pytest.mark.parametrize(("n_decodes", "factor"), [(4, 1.0), (5, 0.75)])
 def test_sizes_that_a_text_does_not_use_change_like_those_that_it_uses(n_decodes: int, factor: float) -> None:
     """Schedule sync does not measure T(1): what a run on a slower machine had measured would remain."""
@@ -328,28 +298,6 @@ def test_calibration_follows_a_change_of_the_text(before: float, after: float) -
         assert (all_of_them - before) / (after - before) > least
 
 
-def test_calibration_does_not_follow_chance() -> None:
-    """The mean of the last 200 candidates would be off by 0.028 (root mean square), that of the last 100 by 0.04."""
-    squares = []
-    for seed in range(4):
-        calibration, dice = learn(Calibration(), 0.8, 200, seed), random.Random(seed)
-        for _ in range(1000):
-            calibration.add(1.0, dice.random() < 0.8)
-            squares.append((calibration.mean - 0.8) ** 2)
-    assert math.sqrt(mean(squares)) < 0.046
-
-
-def test_doubt_about_the_acceptance_shrinks_but_not_below_what_a_text_may_differ() -> None:
-    calibration, doubts = Calibration(), []
-    for _ in range(4):
-        doubts.append(calibration.sd)
-        learn(calibration, 1.0, 15)
-    assert doubts == sorted(doubts, reverse=True)
-    assert doubts[0] > 0.2, "the prior"
-    assert learn(calibration, 1.0, 1000).sd == pytest.approx(math.sqrt(0.09 / 50)), "even if all were accepted"
-    assert learn(Calibration(), 0.5, 1000).sd == pytest.approx(math.sqrt(0.25 / 50), rel=0.02)
-
-
 def test_another_run_begins_with_the_learned_acceptance_as_that_of_12_candidates() -> None:
     calibration, restored = learn(Calibration(), 0.3, 500), Calibration()
     calibration.begin()
@@ -367,15 +315,6 @@ def test_a_text_begins_with_the_acceptance_of_all_texts_not_of_the_last_one() ->
     calibration.begin()
     assert calibration.mean == pytest.approx(0.65, abs=0.1)
     assert learn(calibration, 0.3, 48).mean < 0.4, "this text counts more"
-
-
-def test_a_share_of_candidates_says_nothing_about_their_confidence() -> None:
-    calibration = Calibration()
-    before = calibration.probabilities(), calibration.chances(0.5)
-    calibration.add_share(0.2, 24)
-    assert (calibration.probabilities(), calibration.chances(0.5)) == before
-    assert calibration.mean == pytest.approx((4 * 0.7 + 24 * 0.2) / 28)
-    assert calibration.n_scored == 24
 
 
 @given(acceptance=st.floats(0, 1), n=st.integers(0, 300), wanted=st.floats(0, 1))
@@ -449,15 +388,3 @@ def test_ranks_follow_what_the_target_chose_instead() -> None:
 
 
 # What is computed from T(n)
-
-
-def test_a_larger_batch_is_affordable_if_the_credit_covers_a_linear_cost() -> None:
-    costs = CostModel()
-    assert costs.n_affordable(1.0) == 1, "nothing is known"
-    costs.add_target(1, 0.1)
-    assert [costs.n_affordable(credit_s) for credit_s in (-1.0, 0.0, 0.25, 0.35)] == [1, 1, 3, 4]
-    costs.add_target(4, 0.2)
-    assert [costs.n_affordable(credit_s) for credit_s in (-1.0, 0.26)] == [4, 7]
-    other = CostModel()
-    other.relatives = [(costs, SLOWER)]
-    assert other.n_affordable(-1.0) == 4, "measured in the other condition"

@@ -114,16 +114,6 @@ def test_concurrent_forecast_is_at_least_as_good_as_every_fixed_setting() -> Non
         assert concurrent(case).rate >= 0.995 * best_concurrent(case.machine, case.acceptance)[0]
 
 
-def test_forecasts_without_gain_are_the_target_alone() -> None:
-    assert Forecast(4.0) == turns([0.25, 0.3], 9.0, 0.5)
-    for draft_s, acceptance in ((0.025, 0.0), (0.6, 0.9)):
-        assert turns(APART.target_s, draft_s, acceptance) == Forecast(1 / APART.target_s[0])
-    assert overlapped([0.02], 0.01, 0.8, N_AHEAD).rate == pytest.approx(50)
-    never_right = overlapped(APART.target_s, 0.025, 0.0, N_AHEAD)
-    assert never_right.rate == pytest.approx(1 / 0.49)
-    assert (never_right.n_verify, never_right.n_wait) == (0, 0)
-
-
 Foresee = Callable[[Machine, float, float], float]
 FORESEE: dict[str, Foresee] = {
     "concurrent": lambda machine, draft_s, share: overlapped(machine.beside_target_s, draft_s, share, N_AHEAD).rate,

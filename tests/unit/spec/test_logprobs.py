@@ -27,15 +27,6 @@ def test_logprobs_are_the_logarithms_of_the_probabilities() -> None:
     assert sum(math.exp(value) for _, value in logprobs(rows, [0], 5000)[0].top) == pytest.approx(1, abs=1e-9)
 
 
-def test_each_row_is_by_itself_and_is_left_as_it_was() -> None:
-    rows = drawn(9)
-    before = rows.copy()
-    tokens = range(9)
-    assert logprobs(rows, tokens, 5) == tuple(logprobs(rows[i : i + 1], [i], 5)[0] for i in tokens)
-    assert logprobs(rows, tokens, 5)[:3] == logprobs(rows, [0, 1, 2], 5), "rows without a token are not needed"
-    assert (rows == before).all()
-
-
 def test_of_equals_the_lowest_ids_come_first() -> None:
     row = np.array([[1, 5, 0, 5, 5, 1]], np.float32)
     assert [token for token, _ in logprobs(row, [4], 4)[0].top] == [1, 3, 4, 0]

@@ -57,13 +57,6 @@ def test_longer_matches_are_surer_and_undisputed_ones() -> None:
     assert two < unanimous
 
 
-def test_each_candidate_counts_those_before_it_as_matching() -> None:
-    found = chances(made(*range(20), *range(2)), 9)
-    assert len(found) == 9
-    assert found == sorted(found)
-    assert found[0] < found[-1]
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_it_learns_how_often_it_is_right_in_this_text_only(right: bool) -> None:
     block = list(range(10, 20))

@@ -103,13 +103,6 @@ def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
     assert n_decodes[0] <= found <= n_decodes[1]
 
 
-def test_where_drafting_was_asked_for_one_token_is_not_measured_again() -> None:
-    made = policy({1: 0.1, 2: 0.1, 4: 0.13}, 0.03, 0.5, schedules=(SYNC,))
-    for _ in range(500):
-        assert decide(made, [SURE], 100, math.inf).n_verify
-        made.learn_step(2, StepCost(1, 0.1, 0.13))
-
-
 def test_a_fast_draft_is_waited_for_and_a_slow_one_is_not() -> None:
     fast = policy(SLOW_TARGET, 0.025)
     wait_s = decide(fast, [], 100, next_s=0.025).wait_s
@@ -237,12 +230,6 @@ def unsure(target_s: dict[int, float] = EASY, schedules: Sequence[Schedule] = AL
 def continue_off(made: Policy, n_steps: int) -> None:
     for _ in range(n_steps):
         made.learn_step(1, STEP)
-
-
-def test_a_forced_schedule_drafts_with_rejection_sampling_too() -> None:
-    made = policy(STEEP, 0.02, 0.1, schedules=(SYNC,), mode="rejection")
-    assert decide(made, [], 100, 0.02).wait_s is not None
-    assert decide(made, [], 100, math.inf) == Decision(0)
 
 
 def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long() -> None:

@@ -10,7 +10,7 @@ import pytest
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Policy
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, constant, replay
+from duo.spec.simulate import Machine
 from tests.unit.spec.machines import N_AHEAD, N_MAX, times
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
@@ -100,12 +100,6 @@ def test_statistics_and_another_run() -> None:
 
 
 # In replays
-
-
-def test_ranks_are_learned_while_nothing_is_prepared() -> None:
-    made = Policy(N_MAX, N_AHEAD, (ASYNC,), branches=None)
-    replay(made, DEAR, constant(0.8), 2000, ranks=(0.2, 0.3, 0.4))
-    assert made.calibration.ranks == pytest.approx((0.2, 0.3, 0.4), abs=0.15)
 
 
 def test_a_text_without_branches_does_not_end_them() -> None:

@@ -15,7 +15,7 @@ from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from duo.spec.simulate import Machine, constant, replay
 from tests.unit.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
-from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, decide, policy, scores
+from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, policy, scores
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
@@ -46,22 +46,6 @@ def another_run(policy: Policy) -> Policy:
     return made
 
 
-@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
-def test_draft_time_is_that_of_single_tokens(schedule: Schedule) -> None:
-    made = policy(FLAT, 0.005, schedules=(schedule,))
-    for n_tokens in (5, 500):
-        made.learn_draft(n_tokens, 0.9)
-    assert made.costs.draft_s == 0.005
-
-
-def test_sequential_draft_uses_the_fastest_number_of_threads() -> None:
-    made = Policy(8, N_AHEAD, (SYNC,), draft_threads=(2, 1))
-    for _ in range(20):
-        made.learn_draft(1, {1: 0.004, 2: 0.006}[made.n_draft_threads])
-    assert made.n_draft_threads == 1
-    assert made.costs.draft_s == pytest.approx(0.004)
-
-
 def test_a_wrong_forecast_is_corrected() -> None:
     made = policy(FLAT, 0.005, 0.5)
     for _ in range(160):
@@ -85,17 +69,6 @@ def test_forecasts_lie_between_the_low_and_the_high_one(
     for outlook in made.estimates().values():
         assert outlook.low <= 1.001 * outlook.rate <= 1.002 * outlook.high
     assert made.estimates()[OFF].low < made.estimates()[OFF].high, "costs are uncertain too"
-
-
-@pytest.mark.parametrize(("acceptance", "followed"), [(0.2, OFF), (0.9, SYNC)])
-def test_one_slow_decode_changes_no_schedule(acceptance: float, followed: Schedule) -> None:
-    made, changes = policy(FLAT, 0.002, acceptance, schedules=(SYNC, OFF)), []
-    for seconds in [*[0.010] * 64, 0.100, *[0.010] * 64]:
-        drafted = made.schedule is not OFF
-        made.learn_step(1 + drafted, StepCost(0, seconds, seconds + 0.005 * drafted))
-        changes.append(len(made.chooser.changes))
-    assert made.schedule is followed
-    assert changes[63] == changes[-1] <= 1
 
 
 def test_the_draft_measured_while_loading_counts_until_it_was_measured_in_a_text() -> None:
@@ -126,19 +99,6 @@ def test_statistics_are_json(learned: dict[str, Policy]) -> None:
     assert found["rate"] == pytest.approx(26, rel=0.15)
     assert found["forecast_tokens_per_s"] == pytest.approx({"async": 22, "sync": 26, "off": 18.5}, rel=0.15)
     assert {"tokens", "schedule", "reason"} == set(found["changes"][0])
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_first_text_starts_with_the_target_alone_unless_the_draft_is_apart(apart: bool) -> None:
-    made, found = Policy(8, N_AHEAD, apart=apart), []
-    made.begin(10)
-    made.learn_warmup(1, 0.0005)
-    for _ in range(4):
-        found.append(made.schedule)
-        decision = decide(made, (), 100, math.inf)
-        made.learn_step(1, StepCost(decision.n_verify, 0.010, 0.010, decision.origin))
-    assert found[:3] == [ASYNC if apart else OFF] * 3
-    assert made.schedule is not OFF
 
 
 # Text after text
@@ -230,22 +190,6 @@ def test_a_profile_that_wrongly_says_that_drafting_does_not_pay_is_found_out(
 # On some of the cores
 
 
-@pytest.mark.parametrize("kept", [0, 3])
-def test_all_schedules_are_forecast_on_a_new_number_of_cores(kept: int) -> None:
-    """Also if the draft was never used concurrently, and its time on the new ones is known from a warm-up."""
-    made = Policy(8, N_AHEAD)
-    made.use_cores(kept)
-    made.alone.add_target(1, 0.010)
-    made.alone.add_draft(0.002)
-    for n_cores, n_warmed in ((2, 0), (1, 1)):
-        made.use_cores(n_cores)
-        for _ in range(n_warmed):
-            made.learn_warmup(1, 0.004)
-        rates = made.rates()
-        assert set(rates) == set(ALL)
-        assert all(0 < rate < 1000 for rate in rates.values())
-
-
 def test_the_costs_of_each_number_of_cores_are_kept_and_the_current_one_remains() -> None:
     made = Policy(8, N_AHEAD)
     for n_cores, seconds in ((0, 0.010), (3, 0.030)):
@@ -260,15 +204,6 @@ def test_the_costs_of_each_number_of_cores_are_kept_and_the_current_one_remains(
     assert (again.alone.target(1).value, again.beside.target(1).value) == (0.030, 0.060)
     again.use_cores(0)
     assert (again.alone.target(1).value, again.beside.target(1).value) == (0.010, 0.020)
-
-
-def test_another_run_soon_stops_using_a_useless_draft(learned: dict[str, Policy]) -> None:
-    n_verified = replay(another_run(learned["useless"]), FAST_DRAFT, constant(0.0), 256).n_verified
-    assert sum(map(bool, n_verified)) <= 0.1 * len(n_verified)
-
-
-def test_the_state_of_an_empty_policy_can_be_restored() -> None:
-    assert another_run(Policy(8, N_AHEAD)).forecasts() == {}
 
 
 @pytest.mark.parametrize("name", ["costs", "acceptance", "read_s", "latency_s", "bias"])
@@ -352,16 +287,6 @@ def test_a_probe_tells_the_draft_s_time_if_no_warm_up_did() -> None:
     assert made.alone.draft_s == pytest.approx(0.01 / DEFAULT.read)
     assert made.forecasts()
     assert not made.state()["costs"]["0"][0]["draft_s"], "it is inferred"
-
-
-def test_a_probe_during_which_a_device_may_have_compiled_costs_nothing_and_tells_no_time() -> None:
-    made = cold()
-    made.learn_probe([], 24, 0.24, whole=False)
-    credit_s = made.chooser.budget.credit_s
-    made.learn_probe(scores(0.9, 12), 24, 0.0, whole=False)
-    assert made.chooser.budget.credit_s == credit_s
-    assert made.read_s == 0.01
-    assert made.calibration.mean > 0.7
 
 
 def test_a_forced_schedule_makes_no_debt() -> None:

@@ -71,19 +71,6 @@ def test_at_temperature_0_the_most_likely_token_after_bias_and_penalties_is_chos
     assert Coupled(SamplingConfig()).sample(LOGITS, 0) == Greedy().sample(LOGITS, 0)
 
 
-def test_the_order_of_the_samplers_counts() -> None:
-    hot = replace(SamplingConfig(temp=2.0), top_k=0, top_p=0.8, min_p=0.0)
-    late, early, unfiltered = (
-        len(Chain(config).distribution(LOGITS, ()).ids)
-        for config in (
-            hot,
-            replace(hot, samplers=("temperature", "top_p")),
-            replace(hot, samplers=("temperature",)),
-        )
-    )
-    assert late < early < unfiltered == len(LOGITS)
-
-
 def test_no_token_left_is_an_error() -> None:
     with pytest.raises(GrammarError):
         Chain(OPEN).distribution(np.full(4, -np.inf, np.float32), ())

@@ -79,16 +79,6 @@ def test_reviews_become_less_frequent_and_frequent_again_after_a_change(is_first
     assert reviews(chooser, 20) == [4, 8, 16]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "allowed", "found"),
-    [(SYNC, ALL, [1, 3, 5]), (OFF, ALL, [3]), (SYNC, (SYNC, ASYNC), [3])],
-)
-def test_drafting_without_credit_is_reviewed_more_often(
-    schedule: Schedule, allowed: tuple[Schedule, ...], found: list[int]
-) -> None:
-    assert reviews(following(schedule, allowed, credit_s=-0.1), 6) == found
-
-
 def test_a_draft_apart_is_compared_with_the_text_before_the_first_review_counts() -> None:
     chooser = Chooser(ALL, DEFAULT, ASYNC)
     chooser.step(15, 1.5, ALONE_S)
@@ -219,12 +209,6 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
     chooser = following(now, n_room=n_room)
     chooser.step(n_tokens - 16, 0.0, ALONE_S)
     assert after_review(chooser, rates(sequential=20.0), entry_s) is then
-
-
-def test_only_allowed_schedules_are_followed() -> None:
-    chooser = following(OFF, (ASYNC, OFF))
-    run(chooser, rates(concurrent=11.0, sequential=90.0), 100)
-    assert [change.schedule for change in chooser.changes] == [ASYNC]
 
 
 @pytest.mark.parametrize("allowed", [ALL, (ASYNC,), (SYNC,)])

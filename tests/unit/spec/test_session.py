@@ -183,15 +183,6 @@ def test_outcomes_of_later_positions_outlive_a_commit() -> None:
     assert made.propose().candidates(9).tokens == (2,)
 
 
-def test_what_does_not_continue_an_outcome_is_dropped() -> None:
-    made = prepared()
-    assert not made.prepare(0, Outcome(1, 8), 5, Guess(1, 0.5)), "a gap"
-    assert not made.prepare(0, Outcome(1, 8), 4, Guess(10, 0.5)), "another vocabulary"
-    assert not made.prepare(1, Outcome(1, 8), 4, Guess(1, 0.5)), "another epoch"
-    made.commit([8])
-    assert made.propose().candidates(9).tokens == (3, 4)
-
-
 def test_an_outcome_does_not_outlive_two_epochs() -> None:
     made = prepared()
     made.commit([8])

@@ -10,7 +10,7 @@ from duo.config import SamplingConfig
 from duo.errors import GrammarError
 from duo.spec.sampling import Coupled, Greedy, softmax
 from duo.spec.types import Candidates, Distribution, Guess, Logits
-from duo.spec.verify import Constraint, Matching, Proposer, Rejection, Verifier, residual
+from duo.spec.verify import Constraint, Matching, Proposer, Rejection, Verifier
 
 OPEN = SamplingConfig(temp=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -62,16 +62,6 @@ def test_rows_after_a_rejection_are_not_sampled() -> None:
 
     Matching(Recorder()).verify(rows(1, 2, 3, 4), chain(1, 7, 3), position=10)
     assert asked == [10, 11]
-
-
-def test_residual_of_two_distributions() -> None:
-    target = Distribution(np.array([1, 3, 5]), np.array([0.5, 0.3, 0.2]))
-    draft = Distribution(np.array([0, 1, 5]), np.array([0.1, 0.7, 0.2]))
-    found = residual(target, draft)
-    assert found.ids.tolist() == [1, 3, 5]
-    assert found.probabilities == pytest.approx([0, 1, 0])
-    assert residual(target, target) is target
-    assert (target.of(3), target.of(4), target.of(9)) == (0.3, 0, 0)
 
 
 def test_a_proposal_has_its_distribution_and_a_confidence_independent_of_the_draw() -> None:
