@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.virtual import MODE, NoisyPolicy, Replay, recorded, replay
 from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.machine import Machine, inform
 from duo.spec.policy import Policy
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Machine, Replay, inform, recorded, replay
 
 N_MAX, N_AHEAD = 16, 32
 N_PROMPT = 40  # tokens
 OFF = "off"
-_MODE = "greedy"  # as in duo.spec.simulate
 
 Text = tuple[tuple[float, bool], ...]  # of each prediction of the draft: its confidence, and whether it is right
 
@@ -40,7 +40,7 @@ class Case:
     ) -> Policy:
         """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
         machine = self.machine
-        made = Policy(
+        made = NoisyPolicy(
             N_MAX,
             N_AHEAD,
             schedules,
@@ -61,7 +61,7 @@ class Case:
     def known(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = None) -> Policy:
         """A policy with one schedule that knows all costs, and how often this text's candidates are accepted."""
         made, machine = self.policy((schedule,), branches=branches), self.machine
-        made.begin(self.n_prompt, mode=_MODE)
+        made.begin(self.n_prompt, mode=MODE)
         scores = [text[i % len(text)] for i in range(n_tokens)]
         made.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
         made.learn_draft(N_PROMPT, N_PROMPT * machine.read_s)
@@ -105,7 +105,7 @@ def fixed(case: Case, text: Text, n_tokens: int) -> Iterator[tuple[str, Replay]]
 
 
 def in_turns(machine: Machine, text: Text, k: int, n_tokens: int, n_prompt: int = N_PROMPT) -> Replay:
-    """Always draft `k` candidates and verify these: schedule sync of duo.spec.simulate, without a policy."""
+    """Always draft `k` candidates and verify these: schedule sync without a policy."""
     found, unread = Replay(), n_prompt  # tokens that the draft has not decoded
     most = k
     while found.tokens < n_tokens:

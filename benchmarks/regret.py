@@ -28,12 +28,13 @@ from benchmarks import samples
 from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
 from benchmarks.runner import Verdict
 from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches, with_first
+from benchmarks.virtual import Replay
 from duo.bench.results import Range
 from duo.cli.commands.plan import predict
 from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.machine import Machine
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule, fastest
-from duo.spec.simulate import Machine, Replay
 
 FOLDER, LETTERS = samples.FOLDER, samples.LETTERS  # of the recorded texts: see benchmarks/traces.py
 N_SHORT = 16  # tokens of a short first text

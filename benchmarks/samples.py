@@ -17,7 +17,7 @@ from benchmarks.oracle import N_MAX, Case, Text
 from duo.diagnose.machine_file import Pair, read_machine
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.simulate import Machine
+from duo.spec.machine import Machine
 
 FOLDER = Path(__file__).parent / "machines"
 LETTERS = "abcdefghi"  # of the bins of confidence in a trace

@@ -22,9 +22,9 @@ from duo.errors import ModelError, PromptError
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 from duo.spec.lookup import Lookup
+from duo.spec.machine import Machine, inform
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule, fastest
-from duo.spec.simulate import Machine, inform
 from duo.spec.types import Proposal, Source, common_prefix
 
 N_MAX = SIZES[-1] - 1  # candidates in the largest batch

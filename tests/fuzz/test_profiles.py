@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import duo
+from benchmarks.virtual import constant, replay
 from duo.cli.commands.plan import plan
 from duo.cli.commands.saved_profiles import describe, table
 from duo.cli.options.by_command import PlanOptions
@@ -26,8 +27,8 @@ from duo.engine.cores import kept_threads, plan_threads, tuned_threads
 from duo.errors import DownloadError
 from duo.models.hub import resolve_hub
 from duo.models.profiles import Profile, saved_profiles
+from duo.spec.machine import Machine
 from duo.spec.policy import Policy
-from duo.spec.simulate import Machine, constant, replay
 from tests.fuzz.cases import FULL, n_cases
 from tests.gguf_files import tiny_llama
 

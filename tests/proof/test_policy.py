@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.virtual import Guesses, constant, replay
 from duo.spec.forecast import limit, overlapped
+from duo.spec.machine import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Guesses, Machine, constant, replay
 from tests.unit.spec.machines import (
     APART,
     FAST_DRAFT,

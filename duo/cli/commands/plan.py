@@ -20,9 +20,9 @@ from duo.models.storage import MIB, read_path
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import Forecast
+from duo.spec.machine import Machine, inform
 from duo.spec.pair import PairModel
 from duo.spec.schedule import Schedule, fastest
-from duo.spec.simulate import Machine, inform
 
 _MAX_STATISTICS = 64 * MIB
 _LEAST_MS, _MOST_MS = 1e-6, 1e9  # times that a decode can take

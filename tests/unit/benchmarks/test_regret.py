@@ -30,10 +30,11 @@ from benchmarks.samples import (
     with_draft,
     with_pair,
 )
+from benchmarks.virtual import Replay, recorded, replay
 from duo.diagnose.machine_file import read_machine
+from duo.spec.machine import Machine
 from duo.spec.policy import Decision
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, Replay, recorded, replay
 from duo.spec.types import Proposal
 from tests.unit.spec.machines import Fixed
 

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.virtual import constant, replay
 from duo.cli.commands import plan as command
 from duo.cli.commands.plan import informed, plan, read_table
 from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
+from duo.spec.machine import Machine, inform
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine, constant, inform, replay
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
 from tests.unit.cli.runner import duo
 from tests.unit.cli.table import Row, table

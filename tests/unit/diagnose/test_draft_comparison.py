@@ -25,8 +25,8 @@ from duo.diagnose.measure import Meter
 from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
+from duo.spec.machine import Machine
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine
 from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF

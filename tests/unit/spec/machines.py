@@ -11,11 +11,14 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks.virtual import Guesses, Replay, replay
+from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
+from duo.spec.machine import Machine
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Guesses, Machine, Replay, replay
 from duo.spec.types import Proposal
+from tests.fakes import CERTAIN
 
 N_MAX, N_AHEAD = 8, 16
 
@@ -165,8 +168,8 @@ def best_rate(machine: Machine, acceptance: float) -> float:
 class Fixed(Policy):
     """Always waits for `wait` candidates and verifies at most `k`."""
 
-    def __init__(self, k: int, wait: int, schedule: Schedule = Schedule.ASYNC) -> None:
-        super().__init__(N_MAX, N_AHEAD, (schedule,))
+    def __init__(self, k: int, wait: int, schedule: Schedule = Schedule.ASYNC, branches: int = 0) -> None:
+        super().__init__(N_MAX, N_AHEAD, (schedule,), branches=branches)
         self._k = k
         self._wait = wait
 
@@ -175,8 +178,8 @@ class Fixed(Policy):
             return Decision(0, drafted.next_s + self.costs.draft_s)
         return Decision(min(len(drafted.guesses), self._k))
 
-    def may_draft(self, confidences: Sequence[float]) -> bool:
-        return self.schedule is Schedule.ASYNC and len(confidences) < self.n_ahead
+    def lookahead(self) -> Lookahead:
+        return Lookahead(self.n_ahead, 0.0, CERTAIN) if self.schedule is Schedule.ASYNC else Lookahead()
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """Learns nothing: the settings are fixed."""

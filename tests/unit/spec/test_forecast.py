@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.forecast import BranchModel, Forecast, limit, overlapped, taking_turns
+from duo.spec.machine import Machine
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine
 from tests.unit.spec.machines import (
     APART,
     N_AHEAD,

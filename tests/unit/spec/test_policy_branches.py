@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from duo.spec.constants import DEFAULT
+from duo.spec.machine import Machine
 from duo.spec.policy import REJECTION, Policy
 from duo.spec.schedule import Schedule
-from duo.spec.simulate import Machine
 from tests.unit.spec.machines import N_AHEAD, N_MAX, times
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.virtual import constant, replay
 from duo.config import MAX_THREADS
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
+from duo.spec.machine import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
-from duo.spec.simulate import Machine, constant, replay
 from tests.unit.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
 from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, policy, scores
 

@@ -1,0 +1,317 @@
+"""A pair on hardware with given costs, in virtual time: the engine itself, with models that only take time."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
+
+from benchmarks.virtual_clock import VirtualClock
+from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
+from duo.engine.cache import Cache
+from duo.engine.draft import Draft
+from duo.engine.generation import Generation, Sources
+from duo.engine.local_draft import LocalDraft
+from duo.engine.metrics import Metrics
+from duo.engine.source import DraftRequest
+from duo.engine.text import Ending, TextStream
+from duo.errors import DecodeAborted
+from duo.spec.constants import DEFAULT
+from duo.spec.machine import Machine
+from duo.spec.policy import Policy, StepCost
+from duo.spec.schedule import Schedule
+from duo.spec.session import Session
+from duo.spec.types import Acceptance, Candidates, Guess, Logits
+
+# The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
+Guesses = Callable[[int], tuple[float, bool]]
+MODE = "greedy"  # of sampling
+_WARMED = (2, 5, 9)  # sequences of which a warm-up measures t_d
+_N_VOCAB = 8
+_WRONG = 2  # a candidate that is wrong everywhere; the token at each position is 0 or 1, and never that before it
+_OTHERS = range(3, _N_VOCAB)
+
+
+@dataclass(slots=True)
+class Replay:
+    """The result of a replay."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    n_verified: list[int] = field(default_factory=list)  # candidates of each step
+    n_contradicted: int = 0  # while there were branches: drafted tokens, each time the first wrong one
+    n_prepared: int = 0  # of these, outcomes that the draft had prepared
+    n_opened: int = 0  # branches begun
+    ends: list[tuple[int, float]] = field(default_factory=list)  # after each step: tokens and seconds so far
+    tokens_in: dict[Schedule, int] = field(default_factory=lambda: dict.fromkeys(Schedule, 0))
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+def constant(acceptance: float, seed: int = 0) -> Guesses:
+    """Candidates that are all accepted with the same probability."""
+    dice = random.Random(seed)
+    return recorded([(0.0, dice.random() < acceptance) for _ in range(1 << 14)])
+
+
+def recorded(scores: Sequence[tuple[float, bool]]) -> Guesses:
+    """The predictions of a real text, which begins again at its end."""
+    return lambda i: scores[i % len(scores)]
+
+
+def replay(
+    policy: Policy,
+    machine: Machine,
+    guesses: Guesses,
+    n_tokens: int,
+    n_prompt: int = 1,
+    seed: int = 0,
+    ranks: Sequence[float] = DEFAULT.ranks,
+) -> Replay:
+    """Generate `n_tokens` with `policy` on `machine`, with a draft that produces `guesses`.
+
+    The draft has not decoded the prompt. Where it is wrong, the right token is its alternative of rank r with
+    probability `ranks[r]`. The clock is exact; `seed` is that of the noise in what a NoisyPolicy is told.
+    """
+    clock = VirtualClock()
+    if isinstance(policy, NoisyPolicy):
+        policy.disturb(machine, seed)
+    if policy.n_max:
+        policy.learn_warmup(1, machine.draft_s)
+        for n in _WARMED if machine.branch_s and policy.branches != 0 else ():
+            policy.learn_branches(n, machine.drafting_s(n) / machine.draft_s)
+    if machine.latency_s:
+        policy.learn_latency(machine.latency_s)
+    prompt = [position % 2 for position in range(n_prompt)]
+    metrics = Metrics(clock)
+    ending = Ending(StopConfig(n_tokens, ignore_eos=True), TextStream(lambda _: b"."), lambda _: False)
+    guesser = _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
+    request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, _N_VOCAB, guesser, SamplingConfig(), mode=MODE)
+    draft: LocalDraft | None = None
+    threads = ThreadConfig(1, 1, (1,), (1, 1), apart=policy._apart)
+    if policy.n_max:
+        draft = LocalDraft(Cache(_VirtualDraft(clock, machine)), policy, threads)
+    target = _VirtualTarget(clock, machine)
+    target.read(prompt[:-1])
+    sources = Sources(Draft(1, None if draft else policy), draft)
+    generation = Generation(target, request, _Verifier(), threads, sources)
+    generation.run(lambda _: None, threading.Event())
+    if metrics.draft_error:
+        raise RuntimeError(metrics.draft_error)
+    return _result(metrics)
+
+
+def _result(metrics: Metrics) -> Replay:
+    steps, counts = metrics.steps, accumulate(step.n_tokens for step in metrics.steps)
+    found = Replay(
+        ends=[(n, step.end) for n, step in zip(counts, steps, strict=True)],
+        n_verified=[step.n_candidates for step in steps],
+        n_contradicted=len(metrics.resolutions),
+        n_prepared=sum(each.hit for each in metrics.resolutions),
+        n_opened=sum(record.n_opened for record in metrics.branch_records),
+    )
+    found.tokens, found.seconds = found.ends[-1]
+    for step in steps:
+        found.tokens_in[step.schedule] += step.n_tokens
+    return found
+
+
+class NoisyPolicy(Policy):
+    """Is told times with the noise of a machine's measurements. So the noise costs no time."""
+
+    _noise = _spikes = 0.0
+    _dice = random.Random(0)
+
+    def disturb(self, machine: Machine, seed: int) -> None:
+        """From now on, the noise is that of `machine`."""
+        self._noise, self._spikes, self._dice = machine.noise, machine.spikes, random.Random(seed)
+
+    def _measured(self, seconds: float) -> float:
+        if not self._noise:
+            return seconds
+        spike = self._dice.uniform(1.5, 4) if self._dice.random() < self._spikes else 1.0
+        return seconds * spike * math.exp(self._dice.gauss(0, self._noise))
+
+    def learn_warmup(self, n_threads: int, seconds: float) -> None:
+        """See PairModel."""
+        super().learn_warmup(n_threads, self._measured(seconds))
+
+    def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
+        """See Policy."""
+        super().learn_draft(n_tokens, self._measured(seconds), n_sequences)
+
+    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+        """See Policy."""
+        decode_s = self._measured(cost.decode_s)
+        super().learn_step(n_tokens, replace(cost, decode_s=decode_s, total_s=cost.total_s - cost.decode_s + decode_s))
+
+
+class _VirtualContext:
+    """A Decoder that takes time, and whose cache knows of each sequence its length and how much of it is right.
+
+    A row of logits is the number of tokens before it and whether these are all right.
+    """
+
+    n_ctx = n_batch = 1 << 20
+    n_vocab = _N_VOCAB
+    n_rollback: int | None = None
+    n_branches = 0
+    was_first = False
+
+    def __init__(self, clock: VirtualClock, machine: Machine) -> None:
+        self._clock, self._machine = clock, machine
+        self._condition = clock.condition()
+        self._sequences = {0: (0, 0)}
+        self._first = 0  # the token at the beginning of the cache, which a probe without context has elsewhere
+        self._is_stopped = self._is_cancelled = False
+
+    @property
+    def n_past(self) -> int:
+        return self._sequences[0][0]
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text, in no time."""
+        self._append(0, tokens)
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        self._take(self._seconds(len(tokens)))
+        rows = [self._append(0, [token]) for token in tokens] if n_rows else []
+        if not n_rows:
+            self._append(0, tokens)
+        return np.array(rows[len(rows) - n_rows :], np.float64).reshape(n_rows, 2)
+
+    def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        self._take(self._machine.drafting_s(len(tokens)))
+        return np.array([self._append(sequence, [token]) for sequence, token in tokens], np.float64)
+
+    def _append(self, sequence: int, tokens: Sequence[int]) -> tuple[int, bool]:
+        n, n_right = self._sequences[sequence]
+        for token in tokens:
+            self._first = self._first if n else token
+            if n == n_right and token == (self._first + n) % 2:
+                n_right += 1
+            n += 1
+        self._sequences[sequence] = n, n_right
+        return n, n == n_right
+
+    def _seconds(self, n: int) -> float:
+        raise NotImplementedError
+
+    def _take(self, seconds: float) -> None:
+        """Wait until the decode is done, or aborted if the device can do that."""
+        if self._is_stopped:
+            raise DecodeAborted("aborted")
+        self._is_cancelled = False
+        end = self._clock.now() + seconds
+        while not self._is_cancelled and (left_s := end - self._clock.now()) > 0 and self._condition.wait(left_s):
+            pass
+        if self._is_cancelled:
+            raise DecodeAborted("aborted")
+
+    def rollback(self, n_past: int) -> None:
+        self._sequences[0] = n_past, min(n_past, self._sequences[0][1])
+
+    def branch(self, sequence: int, n_past: int) -> None:
+        self._sequences[sequence] = n_past, min(n_past, self._sequences[0][1])
+
+    def adopt(self, sequence: int) -> None:
+        self._sequences[0] = self._sequences.pop(sequence)
+
+    def drop(self, sequence: int) -> None:
+        self._sequences.pop(sequence, None)
+
+    def cancel(self) -> None:
+        if self._machine.aborts:
+            self._is_cancelled = True
+            self._condition.notify_all()
+
+    def abort(self) -> None:
+        self._is_stopped = True
+        self.cancel()
+
+    def resume(self) -> None:
+        self._is_stopped = False
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """It has none."""
+
+
+class _VirtualTarget(_VirtualContext):
+    def _seconds(self, n: int) -> float:
+        machine = self._machine
+        return (machine.beside_target_s if self._clock.n_threads else machine.target_s)[n - 1]
+
+
+class _VirtualDraft(_VirtualContext):
+    n_branches = MAX_BRANCHES
+    _is_behind = False  # whether it begins anew: what it must know arrives late
+
+    def _seconds(self, n: int) -> float:
+        machine = self._machine
+        if self._clock.n_threads:
+            late_s, self._is_behind = self._is_behind * machine.latency_s, False
+            return machine.beside_draft_s + (n - 1) * machine.read_s + late_s
+        return machine.reading_s(n)
+
+    def rollback(self, n_past: int) -> None:
+        self._is_behind = self._is_behind or n_past < self.n_past
+        super().rollback(n_past)
+
+    def cancel(self) -> None:
+        self._is_behind = True
+        super().cancel()
+
+
+class _Guesser:
+    """Chooses the draft's tokens, from what is known of its predictions."""
+
+    n_recent = 0
+
+    def __init__(self, guesses: Guesses, n_prompt: int, n_tokens: int, seed: int, ranks: Sequence[float]) -> None:
+        self._guesses, self._n_prompt, self._dice = guesses, n_prompt, random.Random(seed)
+        self._ranks = tuple(accumulate(ranks))
+        n = n_prompt + n_tokens + 64
+        dice, n_ranks = random.Random(seed), len(self._ranks)
+        self._rank = [
+            next((rank for rank, share in enumerate(self._ranks) if x < share), n_ranks)
+            for x in (dice.random() for _ in range(n))
+        ]
+
+    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
+        confidence, right = self._guesses(position - self._n_prompt)
+        if right and logits[1]:
+            return Guess(position % 2, confidence, alternatives=tuple(_OTHERS[: len(self._ranks)]))
+        others = [*_OTHERS[: len(self._ranks)]]
+        if (rank := self._rank[position % len(self._rank)]) < len(others):
+            others.insert(rank, position % 2)
+        return Guess(_WRONG, confidence, alternatives=tuple(others[: len(self._ranks)]))
+
+    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
+        found = self.guess(logits, position)
+        is_blind = logits[0] < position
+        return found._replace(token=_WRONG) if is_blind and self._dice.random() >= DEFAULT.without_context else found
+
+
+class _Verifier:
+    """Knows the text."""
+
+    n_recent = 0
+
+    def verify(
+        self,
+        target_logits: Logits,  # noqa: ARG002
+        candidates: Candidates,
+        position: int,
+        recent: Sequence[int] = (),  # noqa: ARG002
+    ) -> Acceptance:
+        tokens = candidates.tokens
+        n = next((i for i, token in enumerate(tokens) if token != (position + i) % 2), len(tokens))
+        return Acceptance(tokens[:n], (position + n) % 2)

@@ -1,0 +1,246 @@
+"""Replays in virtual time: what a machine of known costs does, and what the policy does on it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from statistics import median
+
+import pytest
+
+from benchmarks.virtual import NoisyPolicy, Replay, constant, recorded, replay
+from benchmarks.virtual_clock import VirtualClock
+from duo.spec.calibration import Lookahead
+from duo.spec.machine import Machine, inform
+from duo.spec.pair import PairModel
+from duo.spec.policy import Policy, StepCost
+from duo.spec.policy_statistics import PolicyStatistics
+from duo.spec.schedule import ALL, Schedule
+from tests.fakes import CERTAIN
+from tests.unit.spec.machines import (
+    APART,
+    MACHINES,
+    N_AHEAD,
+    N_MAX,
+    TWO_CORES,
+    Fixed,
+    best_rate,
+    concurrent_rate,
+    foresee,
+    sequential_rate,
+    times,
+)  # fmt: skip
+
+FLAT = Machine([0.5] * 9, 0.1, [0.5] * 9, 0.1)
+_CLIFF = times({1: 139.57, 2: 126.70, 4: 149.42, 5: 144.30, 8: 218.96, 16: 324.25})
+CLIFF_AT_EIGHT = Machine(  # two tokens take less than one, eight far more than five: two cores with AVX-512, about
+    _CLIFF, 0.06043, [1.75 * seconds for seconds in _CLIFF], 1.75 * 0.06043, 0.06043 / 5
+)
+SLOW_DRAFT = Machine([0.1] * 9, 0.15, [0.1] * 9, 0.15)
+
+
+# The clock
+
+
+def test_threads_go_on_in_the_order_of_their_moments_and_time_is_what_they_wait_for() -> None:
+    clock, seen = VirtualClock(), list[tuple[str, float]]()
+    bell, never = clock.condition(), clock.condition()
+
+    def listen() -> None:
+        assert not never.wait(1.0)
+        seen.append(("a timeout", clock.now()))
+        assert bell.wait(9.0)
+        seen.append(("told", clock.now()))
+
+    thread = clock.thread(listen, "listener")
+    thread.start()
+    assert not never.wait(3.0)
+    seen.append(("later", clock.now()))
+    bell.notify_all()
+    thread.join()
+    assert seen == [("a timeout", 1.0), ("later", 3.0), ("told", 3.0)]
+    assert (clock.now(), clock.n_threads) == (3.0, 0)
+    with pytest.raises(RuntimeError, match="wait for each other"):
+        never.wait()
+
+
+# Machines
+
+
+@pytest.mark.parametrize("schedule", ALL)
+def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
+    found = replay(Policy(N_MAX, N_AHEAD, (schedule,)), APART, constant(0.8), 1000)
+    assert found.tokens_in == {other: 1000 if other is schedule else 0 for other in ALL}
+    assert found.ends[-1] == (1000, found.seconds)
+    assert found.rate == pytest.approx(1000 / found.seconds)
+    assert sum(k + 1 for k in found.n_verified) >= 1000
+    if schedule is Schedule.OFF:
+        assert found.seconds == pytest.approx(1000 * 0.490)
+
+
+@pytest.mark.parametrize(
+    ("machine", "k", "wait", "schedule"),
+    [
+        *((APART, k, wait, Schedule.ASYNC) for k, wait in ((0, 0), (3, 1), (6, 4))),
+        (SLOW_DRAFT, 4, 2, Schedule.ASYNC),  # its late token is of no use
+        *((TWO_CORES, k, k, Schedule.SYNC) for k in (1, 8)),
+    ],
+)
+def test_fixed_settings_reach_the_rate_of_the_formula(machine: Machine, k: int, wait: int, schedule: Schedule) -> None:
+    found = replay(Fixed(k, wait, schedule), machine, constant(0.8), 5000).rate
+    sequential = schedule is Schedule.SYNC
+    formula = sequential_rate(machine, 0.8, k) if sequential else concurrent_rate(machine, 0.8, k, wait)
+    assert found == pytest.approx(formula, rel=0.04)
+
+
+def test_constant_and_recorded_candidates() -> None:
+    guesses = constant(0.3, 5)
+    assert sum(guesses(i)[1] for i in range(5000)) / 5000 == pytest.approx(0.3, abs=0.02)
+    assert [recorded([(0.1, False), (2.0, True)])(i)[0] for i in range(3)] == [0.1, 2.0, 0.1]
+
+
+def test_the_draft_has_to_decode_the_prompt_first() -> None:
+    """Concurrently it is late by that time, and not waited for so long."""
+    machine = replace(FLAT, read_s=0.01)
+    runs = [replay(Fixed(1, 1, Schedule.SYNC), machine, constant(0.0), 4, n_prompt) for n_prompt in (1, 151)]
+    assert runs[1].seconds - runs[0].seconds == pytest.approx(1.5)
+    assert replay(Fixed(1, 1), machine, constant(0.0), 4, 151).n_verified == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("n_prompt", [40, 41])
+def test_a_probe_without_context_is_right_seven_times_in_ten(n_prompt: int) -> None:
+    found = list[bool]()
+
+    class Probing(Policy):
+        def probe_size(self) -> int:
+            return 24
+
+        def learn_probe(
+            self, scores: Sequence[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool
+        ) -> None:
+            found.extend(right for _, right in scores)
+
+    replay(Probing(N_MAX, N_AHEAD, (Schedule.OFF,)), replace(FLAT, read_s=0.01), constant(1.0), 120, n_prompt)
+    assert sum(found) / len(found) == pytest.approx(0.7, abs=0.05)
+
+
+def test_the_policy_is_told_how_long_the_text_becomes() -> None:
+    """A draft that pays only in a long text is not used in a short one."""
+    machine = replace(TWO_CORES, read_s=0.005)
+    runs = [replay(Policy(N_MAX, N_AHEAD), machine, constant(0.9), n, n_prompt=400) for n in (60, 400)]
+    assert [found.tokens_in[Schedule.OFF] > 50 for found in runs] == [True, False]
+
+
+def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
+    machine = replace(FLAT, noise=0.02, spikes=0.05)
+    policy = NoisyPolicy(N_MAX, N_AHEAD, (Schedule.OFF,))
+    found = replay(policy, machine, constant(0.0), 400)
+    assert found == replay(Policy(N_MAX, N_AHEAD, (Schedule.OFF,)), machine, constant(0.0), 400)
+    assert 0 < abs(policy.alone.target_s(1) - 0.5) < 0.01
+    told = [policy._measured(0.5) for _ in range(400)]
+    assert median(told) == pytest.approx(0.5, rel=0.01)
+    assert 5 < sum(seconds > 0.7 for seconds in told) < 40, "spikes"
+
+
+def test_a_pair_that_is_informed_of_a_machine_knows_its_times() -> None:
+    machine = replace(TWO_CORES, pair_s=0.021, latency_s=0.004, branch_s=[0.026, 0.03])
+    pair = PairModel(N_MAX, N_AHEAD)
+    inform(pair, machine)
+    assert pair.alone.curve(9) == pytest.approx(machine.target_s)
+    assert pair.beside.curve(9) == pytest.approx(machine.beside_target_s)
+    assert (pair.alone.draft_s, pair.beside.draft_s) == pytest.approx((0.0173, 0.026))
+    assert (pair.alone.pair_time(), pair.latency_s) == pytest.approx((0.021, 0.004))
+    assert pair.beside.draft_time(0.0, 2) == pytest.approx(0.03)
+    assert pair.alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
+
+
+def test_what_the_draft_takes_for_several_tokens_and_sequences() -> None:
+    machine = replace(FLAT, read_s=0.01)
+    assert [machine.reading_s(n) for n in (1, 2, 11)] == pytest.approx([0.1, 0.11, 0.2])
+    assert [replace(machine, pair_s=0.15).reading_s(n) for n in (1, 2, 11)] == pytest.approx([0.1, 0.15, 0.2])
+    assert [FLAT.drafting_s(n) for n in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
+    several = replace(FLAT, branch_s=[0.1, 0.11, 0.12])
+    assert [several.drafting_s(n) for n in (1, 3, 6)] == pytest.approx([0.1, 0.12, 0.24])
+
+
+def test_a_draft_that_cannot_abort_begins_anew_after_its_decode() -> None:
+    machine = Machine([0.55] * 9, 0.1, [0.55] * 9, 0.1)
+    aborts, ends = (replay(Fixed(1, 1), replace(machine, aborts=each), constant(0.0), 200) for each in (True, False))
+    assert aborts.seconds == pytest.approx(200 * 0.55 + 200 * 0.1)
+    assert ends.seconds == pytest.approx(200 * 0.55 + 0.1 + 199 * 0.15)
+
+
+def test_latency_delays_the_first_candidate_after_a_rejection() -> None:
+    near, far = (
+        replay(Fixed(2, 2), replace(FLAT, latency_s=latency_s), constant(0.0), 100) for latency_s in (0.0, 0.04)
+    )
+    assert far.seconds - near.seconds == pytest.approx(99 * 0.04)
+
+
+# The policy on them
+
+
+@pytest.mark.parametrize("pair", [1.0, 1.9])
+def test_sync_reaches_its_forecast_if_forced_and_almost_in_a_first_text(pair: float) -> None:
+    """It gains 20 to 25 %, on a target that is faster for two tokens than for one."""
+    machine, known = replace(CLIFF_AT_EIGHT, pair_s=pair * CLIFF_AT_EIGHT.draft_s), PairModel(N_MAX, N_AHEAD)
+    inform(known, machine)
+    rate = known.forecasts(0.81, constant=True)[Schedule.SYNC].rate
+    assert rate >= max(sequential_rate(machine, 0.81, k) for k in range(N_MAX + 1)) * (1 - 1e-6)
+    forced = replay(Policy(N_MAX, N_AHEAD, (Schedule.SYNC,)), machine, constant(0.81), 4000)
+    assert forced.rate == pytest.approx(rate, rel=0.03)
+    policy = Policy(N_MAX, N_AHEAD)
+    found = replay(policy, machine, constant(0.81), 256)
+    assert policy.schedule is Schedule.SYNC
+    assert found.rate >= 0.92 * forced.rate
+    assert policy.alone.target(4).value == pytest.approx(0.14942, rel=0.01), "which is measured on purpose"
+
+
+@cache
+def auto(machine: Machine, acceptance: float) -> tuple[PolicyStatistics, Replay]:
+    policy = Policy(N_MAX, N_AHEAD, apart=machine is APART)
+    found = replay(policy, machine, constant(acceptance), 2000)
+    return policy.statistics(), found
+
+
+@MACHINES
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])
+def test_the_policy_finds_the_best_schedule_and_always_in_the_same_way(machine: Machine, acceptance: float) -> None:
+    """tests/proof/test_policy.py has longer texts, more machines, and drafts that change."""
+    found = auto(machine, acceptance)
+    assert found[1].rate >= 0.94 * best_rate(machine, acceptance)
+    if acceptance == 0.5:
+        assert found == auto.__wrapped__(machine, acceptance)
+
+
+# Outcomes prepared
+
+
+def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_is_always_right() -> None:
+    machine = replace(APART, branch_s=9 * [APART.beside_draft_s])
+    found = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(1.0,))
+    assert found.n_prepared >= 0.97 * found.n_contradicted > 0
+    never = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(0.0,))
+    assert never.n_prepared == 0 < never.n_contradicted
+    assert found.rate > 1.1 * never.rate
+    assert never.n_opened < 0.5 * found.n_opened, "the policy learns that it prepares in vain"
+
+
+def test_the_outcome_that_comes_true_costs_no_decode() -> None:
+    """Always wrong, and always prepared: after each rejection the next candidate is there."""
+    machine = Machine([0.5] * 9, 0.1, [0.5] * 9, 0.1, branch_s=9 * [0.1])
+
+    class Prepares(Fixed):
+        def __init__(self) -> None:
+            super().__init__(1, 1, branches=2)
+
+        def lookahead(self) -> Lookahead:
+            return Lookahead(N_AHEAD, 0.0, [0.5 * x for x in CERTAIN], n_branches=2, ranks=(1.0,))
+
+        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
+            """Learns nothing."""
+
+    found = replay(Prepares(), machine, constant(0.0), 200, ranks=(1.0,))
+    plain = replay(Fixed(1, 1), machine, constant(0.0), 200)
+    assert plain.seconds == pytest.approx(200 * 0.5 + 200 * 0.1)
+    assert found.seconds == pytest.approx(200 * 0.5 + 0.1)
+    assert found.n_prepared >= 198
