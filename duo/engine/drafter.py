@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from duo.engine.branches import Preparation
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.errors import DecodeAborted
+from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Logits, Outcome, common_prefix
+
+
+class Preparation(NamedTuple):
+    """What a draft may do now."""
+
+    lookahead: Lookahead = Lookahead()
+    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+    may_draft: bool = True  # whether it may continue its chain
+    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
 
 
 class DraftUpdate(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from duo.config import ThreadConfig
-from duo.engine.branching_drafter import BranchingDrafter
+from duo.engine.branches import BranchingDrafter
 from duo.engine.cache import Cache
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from duo.engine.branches import Preparation
 from duo.engine.clock import CLOCK, Clock
-from duo.engine.drafter import DraftUpdate
+from duo.engine.drafter import DraftUpdate, Preparation
 from duo.spec.calibration import Lookahead
 from duo.spec.session import Session
 from duo.spec.types import Guess, Outcome

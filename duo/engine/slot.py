@@ -15,7 +15,7 @@ from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads,
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import DraftChooser
 from duo.engine.local_draft import LocalDraft
-from duo.engine.profile_recorder import ProfileRecorder
+from duo.engine.profile import ProfileRecorder
 from duo.engine.request import Drafts
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.engine.warmup import time_branches, time_draft, warm_up

@@ -23,8 +23,8 @@ MEASURABLE = """
 from tests.child import slow_target
 slow_target(0.005)
 from duo.diagnose import target_meter
-from duo.engine import profile_recorder
-target_meter.other_cpu_use = profile_recorder.other_cpu_use = lambda _: 0.0
+from duo.engine import profile
+target_meter.other_cpu_use = profile.other_cpu_use = lambda _: 0.0
 """
 
 

@@ -17,7 +17,7 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]
 ) -> None:
     set_cores(1)  # fewer measurements
-    for user in ("duo.diagnose.target_meter", "duo.engine.profile_recorder"):
+    for user in ("duo.diagnose.target_meter", "duo.engine.profile"):
         monkeypatch.setattr(f"{user}.other_cpu_use", lambda _: 0.0)  # that other programs compute is not tested here
     env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
     run = runner.duo("tune", *models(tiny, tiny), env=env)

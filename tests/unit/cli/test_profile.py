@@ -65,7 +65,7 @@ class Home:
 def one_core(set_cores: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """On one core the schedules to choose from are sync and off. No other program computes."""
     set_cores(1)
-    monkeypatch.setattr("duo.engine.profile_recorder.other_cpu_use", lambda _: 0.0)
+    monkeypatch.setattr("duo.engine.profile.other_cpu_use", lambda _: 0.0)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_run_on_a_busy_machine_keeps_the_times_of_earlier_ones(
     used: Home, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     before = json.loads(used.profile.read_text())["policy"]
-    monkeypatch.setattr("duo.engine.profile_recorder.other_cpu_use", lambda _: 50.0)
+    monkeypatch.setattr("duo.engine.profile.other_cpu_use", lambda _: 50.0)
     used.run(*options, n=40)
     kept = json.loads(used.profile.read_text())["policy"]
     assert (kept["costs"]["0"], kept["bias"]) == (before["costs"]["0"], before["bias"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duo.engine import profile_recorder
-from duo.engine.profile_recorder import ProfileRecorder
+from duo.engine import profile
+from duo.engine.profile import ProfileRecorder
 from duo.spec.policy import Policy, StepCost
 
 QUIET, BUSY = 0.0, 1.7
@@ -16,7 +16,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_others = QUIET
-        monkeypatch.setattr(profile_recorder, "other_cpu_use", lambda _: self.n_others)
+        monkeypatch.setattr(profile, "other_cpu_use", lambda _: self.n_others)
         self.policy = Policy(4, 8)
         self.recorder = ProfileRecorder(self.policy, 64)
 
