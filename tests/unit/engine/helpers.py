@@ -92,6 +92,10 @@ class Unthreaded(LocalDraft):
         """What the concurrent schedule does first."""
         self._start_thread()
 
+    def fail(self, error: Exception) -> None:
+        """Its thread has died."""
+        self._fail(error)
+
     def _start_thread(self) -> None:
         if self._thread is None:
             self._thread = NoThread(self.drafter, self._queue, self._context).__enter__()

@@ -8,21 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from duo.engine.clock import CLOCK, Clock
-from duo.engine.draft import Draft
 from duo.spec.calibration import Lookahead
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Guess, Proposal
-from tests.fakes import Eager, FakeContext, ManualClock, Scripted, text_after
+from tests.fakes import Eager, FakeContext, ManualClock, text_after
 from tests.unit.engine.helpers import (
     PROMPT,
     Unthreaded,
-    Writing,
     as_far_as,
     begun,
     make_ending,
     make_generation,
-    make_request,
     run,
     take,
     until,
@@ -119,60 +116,7 @@ def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step
     assert decisions == [0.001, math.inf]
 
 
-def test_without_a_draft_there_are_no_candidates_and_the_text_is_kept() -> None:
-    alone, request = Draft(3), make_request()
-    alone.begin(request)
-    assert alone.propose() == Proposal()
-    alone.commit((7, 8), COST)
-    assert request.session.accepted == [*PROMPT, 7, 8]
-    assert (alone.schedule, alone.n_target_threads, alone.policy) == (OFF, 3, None)
-
-
-def test_offers_of_another_text_are_dropped() -> None:
-    draft, request = begun(FakeContext(), Eager(4, 6)), make_request()
-    draft.end()
-    draft.begin(request)
-    draft.start()
-    offer(draft)
-    before = draft.queue
-    draft.end()
-    draft.begin(make_request())
-    before.publish(draft.session.epoch, NEXT, Guess(7, 1.0), 1, 0.001)
-    assert len(take(draft, 100)) == 0
-    assert draft.queue.begin()[:2] == (draft.session.epoch, PROMPT), "it is told the whole text again"
-
-
 # What is learned
-
-
-def test_nothing_is_computed_or_learned_while_the_queue_is_locked() -> None:
-    """With one thread only, a lock that is held is held by the caller of the policy."""
-    asked = set()
-
-    class Outside(Scripted):
-        drafts: list[Unthreaded]
-
-        def __getattribute__(self, name: str) -> object:
-            if not name.startswith("_") and name != "drafts" and (drafts := self.__dict__.get("drafts")):
-                lock = drafts[0].queue._changed
-                assert lock.acquire(blocking=False), f"{name} under the lock"
-                lock.release()
-                asked.add(name)
-            return super().__getattribute__(name)
-
-    schedules = [ASYNC] * 8 + [SYNC] * 4 + [OFF] * 4
-    policy = Outside(2, 6, iter(schedules), iter([False, True] * 20))
-    draft = begun(FakeContext(n_batch=100), policy)
-    policy.drafts = [draft]
-    target = FakeContext(during=lambda: draft.drafter.step() if policy.schedule is ASYNC else None)
-    assert run(Writing(target, draft, make_ending(40))) == text_after(PROMPT, 40)
-    assert asked >= {
-        "decide",
-        "lookahead",
-        "costs",
-        "begin",
-        *(f"learn_{it}" for it in ("draft", "scores", "step", "probe")),
-    }
 
 
 def test_the_draft_continues_while_the_policy_learns() -> None:
@@ -201,25 +145,6 @@ def test_a_token_drafted_during_a_change_of_schedule_is_scored_and_its_time_igno
     assert draft.session.accepted == [*PROMPT, 7]
     assert list(policy.scores) == [(1.0, True)]
     assert (policy.alone.draft_s, policy.beside.draft_s) == (0.0, 0.0)
-
-
-def test_the_time_of_a_draft_token_that_was_interrupted_by_a_change_is_ignored() -> None:
-    timed: list[tuple[Schedule, int]] = []
-
-    class Recording(Scripted):
-        def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
-            timed.append((self.schedule, n_tokens))
-            super().learn_draft(n_tokens, seconds)
-
-    draft = begun(FakeContext(), Recording(4, 6, iter([ASYNC, SYNC])))
-    assert len(take(draft, 100)) == 0
-    for _ in range(2):
-        draft.drafter.step()
-    draft.commit(text_after(PROMPT, 1), COST)
-    assert timed == [(ASYNC, len(PROMPT)), (ASYNC, 1)]
-    draft.drafter.step()
-    assert take(draft, 100).tokens == tuple(text_after(PROMPT, 5)[1:])
-    assert timed[2:] == [(SYNC, 1)] * 2, "of three tokens, one was drafted before the change"
 
 
 # When the next candidate is expected
@@ -269,17 +194,6 @@ def test_a_stale_token_in_progress_is_drafted_again_if_the_draft_may_continue() 
 
 
 # The sequential schedule
-
-
-def test_sequential_candidates_are_drafted_on_request() -> None:
-    context = FakeContext()
-    draft = begun(context, Eager(2, 6, SYNC))
-    first, second = text_after(PROMPT, 2)
-    assert take(draft, 100).tokens == (first, second)
-    assert take(draft, 2).tokens == (first,), "there is room for no more"
-    assert len(context.batches) == 2
-    context = FakeContext()
-    assert len(take(begun(context, Eager(2, 6, SYNC)), 2)) == len(context.batches) == 1
 
 
 def test_a_sequential_draft_that_added_no_candidate_is_not_asked_again_in_this_step(

@@ -29,16 +29,6 @@ def after_the_last(prefix: Sequence[int]) -> int:
 # Steps
 
 
-def test_new_text_is_decoded_in_one_batch() -> None:
-    context = FakeContext(n_batch=100)
-    draft = begun(context)
-    draft.drafter.step()
-    draft.commit(TEXT[:10], None)
-    draft.drafter.step()
-    assert context.batches == [len(PROMPT), 10]
-    assert context.tokens == PROMPT + TEXT[:10]
-
-
 def test_the_first_decode_of_a_size_teaches_nothing() -> None:
     """Its time includes what a device had to compile."""
     context, policy = FakeContext(), Eager(4, 9)
@@ -53,16 +43,6 @@ def test_the_first_decode_of_a_size_teaches_nothing() -> None:
     draft.drafter.step()
     draft.commit(TEXT[1:2], None)
     assert policy.beside.draft_s > 0
-
-
-def test_a_draft_that_agrees_with_the_text_is_never_rolled_back() -> None:
-    context = FakeContext()
-    draft = begun(context, Eager(4, 9))
-    for _ in range(6):
-        draft.drafter.step()
-    draft.commit(TEXT[:3], None)
-    draft.drafter.step()
-    assert context.batches == [len(PROMPT), 1, 1, 1, 1, 1, 1]
 
 
 def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong() -> None:
@@ -96,13 +76,6 @@ def test_a_decode_that_has_become_useless_is_cancelled() -> None:
     assert context.tokens == [*PROMPT, TEXT[0], WRONG[1]]
 
 
-def test_a_draft_with_a_smaller_vocabulary_ends_at_a_token_beyond_it() -> None:
-    draft = begun(FakeContext(lambda _: 0, n_vocab=9))
-    assert draft.drafter.step()
-    draft.commit((N_VOCAB - 1,), None)
-    assert not draft.drafter.step()
-
-
 @pytest.mark.parametrize(("cached", "batches"), [(PROMPT[:-1], [2, 1]), ([PROMPT[0], 9], [2, 2])])
 def test_what_the_cache_holds_of_the_text_is_not_decoded_again(cached: list[int], batches: list[int]) -> None:
     context = FakeContext()
@@ -117,47 +90,41 @@ def test_what_the_cache_holds_of_the_text_is_not_decoded_again(cached: list[int]
 
 
 class Probed:
-    """A draft in a text of `n` tokens after the prompt."""
+    """A draft in a text of `n` tokens after the prompt, of which it has drafted the first `n_drafted`."""
 
-    def __init__(self, context: FakeContext, n: int) -> None:
+    def __init__(self, context: FakeContext, n: int, n_drafted: int = 0) -> None:
         self.context = context
         self.draft = begun(context, Eager(9, 9, Schedule.SYNC))
-        self.drafter = self.draft.drafter
-        self.write(n)
-
-    @property
-    def text(self) -> list[int]:
-        return self.draft.session.accepted
+        self.write(min(n, 4))
+        for _ in range(n_drafted):
+            assert self.draft.drafter.step()
+        self.write(n - 4)
 
     def write(self, n: int) -> None:
         """The target writes `n` more tokens."""
-        done = len(self.text) - len(PROMPT)
-        self.draft.commit(TEXT[done : done + n], None)
-
-    def draft_tokens(self, n: int) -> None:
-        for _ in range(n):
-            assert self.drafter.step()
+        done = len(self.draft.session.accepted) - len(PROMPT)
+        self.draft.commit(TEXT[done : done + n] if n > 0 else [], None)
 
     def probe(self, n_tokens: int = 64) -> Probe:
         n_read = sum(self.context.batches)
-        found = self.drafter.probe(n_tokens, len(PROMPT))
+        found = self.draft.drafter.probe(n_tokens, len(PROMPT))
         assert found.n_tokens == sum(self.context.batches) - n_read
-        assert found.seconds >= 0
         return found
 
     def expected(self, n: int) -> list[tuple[float, bool]]:
         """What after_the_last scores for the last `n` tokens."""
-        return [(5.0, after_the_last([before]) == right) for before, right in list(pairwise(self.text))[-n:]]
+        text = self.draft.session.accepted
+        return [(5.0, after_the_last([before]) == right) for before, right in list(pairwise(text))[-n:]]
 
     def continues(self) -> None:
         """The next candidates are those of a draft that has read everything."""
-        self.draft_tokens(3)
-        expected: list[int] = []
+        text, expected = self.draft.session.accepted, list[int]()
         for _ in range(3):
-            expected.append(self.context.choose(self.text + expected))
+            assert self.draft.drafter.step()
+            expected.append(self.context.choose(text + expected))
         self.draft.commit((), None)
         assert list(self.draft.session.propose().candidates(3).tokens) == expected
-        assert self.context.tokens == self.text + expected[:2]
+        assert self.context.tokens == text + expected[:2]
 
 
 def test_a_probe_reads_all_that_is_new_and_scores_it() -> None:
@@ -167,9 +134,7 @@ def test_a_probe_reads_all_that_is_new_and_scores_it() -> None:
     assert found.scores == probed.expected(9), "without the prompt"
     assert {right for _, right in found.scores} == {True, False}, "the test can tell them apart"
     probed.write(6)
-    found = probed.probe()
-    assert found.whole
-    assert found.scores == probed.expected(5)
+    assert probed.probe().scores == probed.expected(5)
     assert probed.context.batches == [3 + 9, 6]
     probed.continues()
 
@@ -188,55 +153,31 @@ def test_a_probe_of_a_long_text_reads_its_end_and_scores_half_of_it(n_batch: int
 
 def test_a_probe_continues_after_what_the_draft_has_read() -> None:
     """The draft depends on all tokens: it is right only if it has read all of them."""
-    probed = Probed(FakeContext(n_batch=100), 4)
-    probed.draft_tokens(3)
-    probed.write(20)
-    found = probed.probe()
-    assert found.whole
-    assert probed.context.tokens == PROMPT + TEXT[:24]
-    assert found.scores == [(5.0, True)] * 17
+    probed = Probed(FakeContext(n_batch=100), 24, n_drafted=3)
+    assert probed.probe().scores == [(5.0, True)] * 17
     assert probed.context.batches == [7, 1, 1, 18], "two of its three tokens are in the cache"
     probed.continues()
 
 
-def test_nothing_is_probed_while_candidates_are_pending() -> None:
-    probed = Probed(FakeContext(n_batch=100), 4)
-    probed.draft_tokens(2)
-    assert probed.probe()[:2] == ([], 0)
-    probed.draft_tokens(1)
-    probed.draft.commit((), None)
-    assert probed.draft.session.propose().candidates(100).tokens == tuple(TEXT[4:7])
-
-
 @pytest.mark.parametrize(
-    ("context", "n", "n_drafted", "n_more"),
-    [(FakeContext(n_batch=100), 4, 1, 1), (FakeContext(lambda _: 0, n_vocab=max(TEXT), n_batch=100), N, 0, 0)],
-    ids=["one new token", "a token beyond the vocabulary"],
+    ("context", "n", "n_drafted"),
+    [
+        (FakeContext(n_batch=100), 4, 2),
+        (FakeContext(n_batch=100), 5, 1),
+        (FakeContext(lambda _: 0, n_vocab=max(TEXT), n_batch=100), N, 0),
+    ],
+    ids=["pending candidates", "one new token", "a token beyond the vocabulary"],
 )
-def test_a_text_that_tells_nothing_is_not_read(context: FakeContext, n: int, n_drafted: int, n_more: int) -> None:
-    probed = Probed(context, n)
-    probed.draft_tokens(n_drafted)
-    probed.write(n_more)
-    assert probed.probe()[:2] == ([], 0)
+def test_a_text_that_tells_nothing_is_not_read(context: FakeContext, n: int, n_drafted: int) -> None:
+    assert Probed(context, n, n_drafted).probe()[:2] == ([], 0)
     assert len(context.batches) == n_drafted
-
-
-def test_a_probe_in_a_small_context_reads_the_end_of_the_text() -> None:
-    probed = Probed(FakeContext(after_the_last, n_ctx=10, n_batch=100), 30)
-    found = probed.probe()
-    assert not found.whole
-    assert probed.context.batches == [10]
-    assert found.scores == probed.expected(5)
-    probed.draft_tokens(1)
-    probed.draft.commit((), None)
-    assert probed.draft.session.propose().candidates(100).tokens == (after_the_last(TEXT[:30]),)
 
 
 def test_tokens_beyond_the_targets_vocabulary_are_not_proposed() -> None:
     """What the draft says instead is token 0."""
     probed = Probed(FakeContext(lambda _: N_VOCAB + 2, n_vocab=N_VOCAB + 3, n_batch=100), 20)
     assert [right for _, right in probed.probe().scores] == [token == 0 for token in TEXT[:20]]
-    probed.draft_tokens(1)
+    assert probed.draft.drafter.step()
     probed.draft.commit((), None)
     assert probed.draft.session.propose().candidates(1).tokens < (N_VOCAB,)
 

@@ -66,14 +66,6 @@ def test_what_other_programs_use_on_the_processors_of_this_one(stat: ProcStat, f
     assert other_cpu_use(since) == 0
 
 
-@pytest.mark.parametrize("content", [None, "cpu0 1 x\ncpu1 1 2\n", "cpu 1 2 3 4 5 6 7 8\n"])
-def test_without_these_figures_nothing_is_known(stat: ProcStat, tmp_path: Path, content: str | None) -> None:
-    since = cpu_times()
-    stat.spend(2.0, 1.0)
-    (tmp_path / "stat").unlink() if content is None else (tmp_path / "stat").write_text(content)
-    assert other_cpu_use(since) == 0.0
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system has no /proc")
 def test_a_child_is_no_other_program() -> None:
     before, spent = cpu_times(), 0.0
@@ -153,13 +145,6 @@ def test_the_load_is_read_while_decoding_but_not_at_every_decode(system: System)
     assert cores.fewest == 1
 
 
-def test_numbers_that_the_user_has_chosen_stay(system: System) -> None:
-    cores = system.cores(follows=False)
-    system.n_others = 1.0
-    assert system.decode(cores, 20) == 0
-    assert cores.fewest == 1, "what would be faster is known"
-
-
 # How many cores are free
 
 TOLERATED = 0.25
@@ -212,13 +197,6 @@ def test_what_is_left_is_used_as_soon_as_others_have_ended() -> None:
     assert read(cores, 0.9, 0.2) == 5, "they may pause"
     assert read(cores, 0.9, 0.2) == 7
     assert read(cores, 0.1, 0.4) == 8
-
-
-@pytest.mark.parametrize(("n_others", "every"), [(0.2, 1), (0.5, 2), (0.7, 3)])
-def test_what_runs_for_a_moment_disturbs_nothing(n_others: float, every: int) -> None:
-    cores = make()
-    for i in range(60):
-        assert read(cores, n_others if i % every == 0 else 0.0, READ_S) == 2
 
 
 def test_beside_little_load_the_times_decide() -> None:

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from duo.engine.text import CONTEXT_FULL, END_OF_TEXT, INTERRUPTED, LIMIT, STOP_STRING
+from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, STOP_STRING
 from duo.errors import DecodeError
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Origin, Proposal, Step, TokenLogprobs, common_prefix
+from duo.spec.types import Origin, Proposal, Step, TokenLogprobs
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
@@ -40,41 +38,18 @@ def idle() -> None: ...
 # The text is the target's own
 
 
-@pytest.mark.parametrize("n_max", [0, 1, 4, 16])
+@pytest.mark.parametrize("naps", [(True, False), (False, True), (True, True)], ids=["target", "draft", "both"])
 @pytest.mark.parametrize("salt", [0, 1], ids=["right", "wrong"])
-@pytest.mark.parametrize("during", [(nap, idle), (idle, nap), (nap, nap)], ids=["target", "draft", "both"])
-def test_the_text_with_a_concurrent_draft(
-    n_max: int, salt: int, during: tuple[Callable[[], None], Callable[[], None]]
-) -> None:
-    target = FakeContext(during=during[0], n_batch=32)
-    draft = FakeContext(lambda prefix: next_token(prefix, salt), during=during[1])
-    generation = make_generation(target, draft, make_ending(N), Eager(n_max, 8))
-    assert run(generation) == TEXT
-    assert target.threads == {threading.get_ident()}
-    assert len(draft.threads) <= 1, "none without candidates"
-    assert not draft.threads & target.threads
-    assert generation.metrics.stop == LIMIT
-
-
-@given(seed=st.integers(0, 2**32), naps=st.tuples(st.booleans(), st.booleans()), salt=st.integers(0, 1))
-def test_the_text_with_changes_of_schedule_and_probes_at_random_steps(
-    seed: int, naps: tuple[bool, bool], salt: int
-) -> None:
+@pytest.mark.parametrize(
+    "policy", [lambda: restless(7), lambda: Eager(16, 8), lambda: Policy(8, 16, draft_threads=(1, 2))]
+)
+def test_the_text_with_two_threads(policy: Callable[[], Policy], salt: int, naps: tuple[bool, bool]) -> None:
     target, draft = (FakeContext(during=nap if sleeps else idle, n_batch=32) for sleeps in naps)
     draft.choose = lambda prefix: next_token(prefix, salt)
-    generation = make_generation(target, draft, make_ending(N), restless(seed))
-    assert run(generation) == TEXT
+    generation = make_generation(target, draft, make_ending(2 * N), policy())
+    assert run(generation) == text_after(PROMPT, 2 * N)
     assert generation.metrics.draft_error is None
-    assert len({step.schedule for step in generation.metrics.steps}) > 1
-
-
-@pytest.mark.parametrize("salt", [0, 1], ids=["right", "wrong"])
-def test_the_text_with_the_real_policy(salt: int) -> None:
-    target = FakeContext(during=nap, n_batch=32, n_ctx=2000)
-    draft = FakeContext(lambda prefix: next_token(prefix, salt), n_ctx=2000)
-    generation = make_generation(target, draft, make_ending(300), Policy(8, 16, draft_threads=(1, 2)))
-    assert run(generation) == text_after(PROMPT, 300)
-    assert generation.metrics.draft_error is None
+    assert target.threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("n_rollback", [0, 1, 3])
@@ -90,19 +65,6 @@ def test_no_more_candidates_are_verified_than_can_be_rolled_back(
     assert run(generation) == TEXT
     n_verified = max(step.n_candidates for step in generation.metrics.steps)
     assert n_verified == n_rollback if schedule is Schedule.SYNC else n_verified <= n_rollback
-
-
-@pytest.mark.parametrize(("n_predict", "n_room"), [(-1, None), (5, 5)])
-def test_the_policy_is_told_the_prompt_the_room_and_the_mode(n_predict: int, n_room: int | None) -> None:
-    told: list[tuple[int, int | None, str]] = []
-
-    class Told(Eager):
-        def begin(self, n_prompt: int, n_room: int | None = None, mode: str = "") -> None:
-            told.append((n_prompt, n_room, mode))
-            super().begin(n_prompt, n_room, mode)
-
-    run(make_generation(FakeContext(n_ctx=20), FakeContext(), make_ending(n_predict), Told(4, 6)))
-    assert told == [(len(PROMPT), n_room, "greedy")]
 
 
 # The prompt
@@ -175,13 +137,6 @@ def test_the_token_limit_is_exact(n: int, with_draft: bool) -> None:
     generation = make_generation(FakeContext(during=nap), FakeContext() if with_draft else None, make_ending(n))
     assert run(generation) == TEXT[:n]
     assert generation.metrics.stop == LIMIT
-
-
-def test_an_end_token_among_the_accepted_candidates_ends_the_text_there() -> None:
-    end = TEXT[11]
-    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(end_token=end), Eager(8, 8))
-    assert run(generation) == TEXT[: TEXT.index(end) + 1]
-    assert generation.metrics.stop == END_OF_TEXT
 
 
 def test_the_text_ends_before_a_stop_string() -> None:
@@ -265,40 +220,6 @@ def test_a_text_that_repeats_itself_needs_fewer_decodes_without_a_draft(n_rollba
     assert {step.source for step in generation.metrics.steps if step.n_candidates} == {Origin.LOOKUP}
 
 
-@pytest.mark.parametrize("schedule", Schedule)
-@pytest.mark.parametrize("salt", [0, 1], ids=["right", "wrong"])
-def test_the_text_with_candidates_of_both_sources(schedule: Schedule, salt: int) -> None:
-    dice, disagreed = random.Random(salt), list[int]()
-
-    class Either(Eager):
-        def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-            (found,) = others
-            disagreed.append(len(drafted.guesses) - common_prefix(drafted.tokens, found.tokens))
-            n = len(found.guesses[: min(self.n_max, n_room - 1)])
-            if n and dice.random() < 0.5:
-                return Decision(n, origin=Origin.LOOKUP)
-            return super().decide(n_room, drafted)
-
-    def chosen(prefix: Sequence[int]) -> int:
-        """The target's: repeats itself, and now and then does not."""
-        return next_token(prefix) if len(prefix) % 11 == 0 else periodic(prefix)
-
-    target = FakeContext(chosen, n_batch=32)
-    draft = FakeContext(lambda prefix: (chosen(prefix) + salt) % N_VOCAB, n_batch=32)
-    made = make_generation(target, draft, make_ending(N), Either(4, 6, schedule))
-    generation = Writing(target, made.local, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
-    text = list(PROMPT)
-    while len(text) < len(PROMPT) + N:
-        text.append(chosen(text))
-    assert run(generation) == text[len(PROMPT) :]
-    sources = {step.source for step in generation.metrics.steps if step.n_candidates}
-    accepted = sum(step.n_accepted for step in generation.metrics.steps if step.source is Origin.DRAFT)
-    assert (max(disagreed, default=0) > 0) == (schedule is Schedule.SYNC) or schedule is Schedule.ASYNC
-    if schedule is not Schedule.ASYNC:  # where it depends on time
-        assert sources == ({Origin.LOOKUP} if schedule is Schedule.OFF else {Origin.LOOKUP, Origin.DRAFT})
-        assert bool(accepted) == (not salt and schedule is not Schedule.OFF)
-
-
 @pytest.mark.parametrize("n_rollback", [None, 2])
 def test_arbitrary_candidates_change_no_text_and_are_of_no_source_that_is_reported(n_rollback: int | None) -> None:
     class Arbitrary(Policy):
@@ -312,13 +233,6 @@ def test_arbitrary_candidates_change_no_text_and_are_of_no_source_that_is_report
     statistics = generation.metrics.statistics()
     assert statistics.draft is None
     assert statistics.lookup is None or statistics.lookup.verified == 0
-
-
-def test_steps_say_where_their_candidates_came_from() -> None:
-    generation = Writing(FakeContext(periodic), None, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
-    steps = list(generation.steps())
-    assert {step.source for step in steps if step.n_accepted} == {Origin.LOOKUP}
-    assert {step.source for step in steps if not step.n_accepted and not step.rejected} == {Origin.DRAFT}
 
 
 # Logprobs
@@ -357,12 +271,6 @@ def test_each_token_that_is_written_has_its_logprobs(ends: dict[str, Any]) -> No
     assert [one.top[0][0] for one in found] == TEXT[: len(found)]
 
 
-def test_without_logprobs_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(write_logprobs(True, 0, n_predict=5)[1]) == 5
-    monkeypatch.setattr("duo.engine.generation.logprobs", None)
-    assert write_logprobs(True, None, n_predict=5)[1] == ()
-
-
 # Threads
 
 
@@ -371,13 +279,6 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
     generation = make_generation(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
     assert target.teams == [0, 6, 3, 3, 1, 6, 6, 6], "0: the prompt, with those that the context was made with"
-
-
-def test_the_threads_for_a_prompt_follow_the_free_cores_from_batch_to_batch() -> None:
-    target, prompt = FakeContext(n_batch=4), [*range(N_VOCAB), 3]
-    run(make_generation(target, None, make_ending(3), prompt=prompt, cores=Limited(0, 2, 2, 0)))
-    assert target.batches == [4, 4, 4, 4, 2, 1, 1]
-    assert target.teams == [0, 2, 2, 8, 8, 6, 6]
 
 
 def test_times_are_learned_for_the_number_of_cores_with_which_they_were_measured() -> None:

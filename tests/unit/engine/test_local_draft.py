@@ -75,27 +75,6 @@ class Alive:
 # Schedules
 
 
-@pytest.mark.parametrize("schedule", [SYNC, OFF])
-def test_sequential_models_share_the_targets_thread_and_off_uses_no_draft(schedule: Schedule) -> None:
-    alive = Alive()
-    target, draft = FakeContext(during=alive), FakeContext(during=alive)
-    write(target, draft, Eager(4, 6, schedule))
-    assert set(alive.counts) == {0}
-    assert target.threads == {ME}
-    assert draft.threads == ({ME} if schedule is SYNC else set())
-    assert schedule is OFF or len(target.batches) < N / 2
-
-
-def test_a_concurrent_draft_has_a_thread_of_its_own() -> None:
-    target, draft = FakeContext(), FakeContext()
-    target.during = alive = Alive(lambda: until(lambda: len(target.batches) == 1 or draft.batches))
-    write(target, draft)
-    assert target.threads == {ME}
-    assert len(draft.threads - {ME}) == len(draft.threads) == 1
-    assert alive.counts == [0, *[1] * (len(target.batches) - 1)]
-    assert set(draft.teams) == {THREADS.beside[1]}
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> None:
     alive = Alive()
@@ -107,22 +86,6 @@ def test_a_draft_that_is_off_is_probed_on_the_targets_thread(right: bool) -> Non
     # Of each batch all that the target wrote is scored, but for a first token.
     assert list(policy.scores) == [(5.0, right)] * (9 + 9)
     assert statistics(generation).verified == 0
-
-
-class Turning(Scripted):
-    """Changes to schedule async during its probe."""
-
-    def learn_probe(self, scores: Sequence[tuple[float, bool]], n_tokens: int, seconds: float, *, whole: bool) -> None:
-        super().learn_probe(scores, n_tokens, seconds, whole=whole)
-        self._now = ASYNC
-
-
-def test_after_a_probe_the_target_decodes_in_the_schedule_that_this_led_to() -> None:
-    alive = Alive()
-    policy = Turning(4, 6, iter([OFF]), iter([False] * 4 + [True]))
-    write(FakeContext(during=alive), FakeContext(n_batch=64), policy)
-    assert alive.counts[:5] == 5 * [0], "the prompt, and the tokens before the probe"
-    assert set(alive.counts[5:]) == {1}
 
 
 def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -> None:
@@ -144,15 +107,6 @@ def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -
     assert generation.metrics.draft_error is None
     # There was no candidate before the change; after it all of them are right.
     assert [step.n_accepted for step in generation.metrics.steps][:6] == [0, 0, 4, 4, 4, 4]
-
-
-def test_candidates_of_one_schedule_are_verified_in_the_next() -> None:
-    target, draft = FakeContext(), FakeContext()
-    target.during = lambda: until(lambda: len(target.batches) != 2 or len(draft.batches) >= 6)
-    generation = write(target, draft, scripted(ASYNC, SYNC))
-    # Of at least six candidates the target has written one itself.
-    assert generation.metrics.steps[2][2:6] == (4, 4, 5, SYNC)
-    assert all(size == 1 for size in draft.batches[1:7])
 
 
 def test_each_schedule_has_its_threads() -> None:
@@ -199,13 +153,6 @@ def test_prefill_is_concurrent_only_on_separate_hardware(schedule: Schedule, apa
 
 
 # Free cores
-
-
-def test_a_sequential_draft_is_within_the_free_cores() -> None:
-    target, draft = FakeContext(), FakeContext()
-    run(make_generation(target, draft, make_ending(N), Eager(8, 8, SYNC, draft_threads=(3,)), cores=Limited(2)))
-    assert {team for size, team in zip(draft.batches, draft.teams, strict=True) if size == 1} == {2}
-    assert {team for size, team in zip(draft.batches, draft.teams, strict=True) if size > 1} == {2}
 
 
 def test_a_concurrent_draft_begins_anew_with_the_threads_that_are_left() -> None:
@@ -301,8 +248,9 @@ def test_a_draft_with_a_small_context_continues_with_the_end_of_the_text(schedul
         return next_token(prefix[-1:])
 
     text = run(make_generation(FakeContext(by_the_last), None, make_ending(N)))
-    target = FakeContext(by_the_last)
-    found = statistics(write(target, FakeContext(by_the_last, n_ctx=n_ctx), Eager(4, 6, schedule), text))
+    target, draft = FakeContext(by_the_last), FakeContext(by_the_last, n_ctx=n_ctx)
+    target.during = lambda: until(lambda: schedule is SYNC or len(target.batches) != 2 or draft.batches)
+    found = statistics(write(target, draft, Eager(4, 6, schedule), text))
     assert found.error is None
     if schedule is SYNC:
         assert found.accept_rate == 1.0
@@ -310,15 +258,6 @@ def test_a_draft_with_a_small_context_continues_with_the_end_of_the_text(schedul
 
 
 # Interruptions
-
-
-def test_an_interruption_during_a_sequential_draft_decode_ends_the_text() -> None:
-    draft = FakeContext()
-    generation = make_generation(FakeContext(), draft, make_ending(N), Eager(4, 6, SYNC))
-    draft.during = lambda: generation.interrupt() if len(draft.batches) == 6 else None
-    assert run(generation) == TEXT[:6]
-    assert generation.metrics.stop == INTERRUPTED
-    assert generation.metrics.draft_error is None
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["in a decode", "waiting"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from dataclasses import asdict
 
 import pytest
@@ -84,16 +82,6 @@ def test_statistics(metrics: Metrics) -> None:
     assert (found.tokens_per_s, found.verified, found.accepted) == (0.75, 6, 3)
 
 
-def test_statistics_before_anything_has_happened() -> None:
-    found = Metrics().statistics()
-    assert (found.draft, found.lookup, found.tokens_per_s, found.verified) == (None, None, None, 0)
-    assert found.generation.time_to_first_token_s is None
-    json.dumps(asdict(found), allow_nan=False)
-    failed = Metrics(draft_error="it broke").statistics().draft
-    assert failed is not None
-    assert (failed.error, failed.accept_rate, failed.hidden, failed.unused) == ("it broke", None, None, None)
-
-
 def test_probes_are_time_of_the_draft_but_no_drafted_tokens() -> None:
     metrics = Metrics()
     metrics.decoded(0.0, 1.0, 1)
@@ -138,26 +126,6 @@ def test_totals_are_the_same_however_often_they_are_read(metrics: Metrics) -> No
     assert totals.update() == []
 
 
-def test_nothing_is_lost_while_threads_append() -> None:
-    metrics = Metrics()
-    totals, found, n = Totals(metrics), [], 20_000
-
-    def append() -> None:
-        for i in range(n):
-            metrics.decoded(i, i, 1)
-            metrics.drafted(i, i, 1)
-
-    thread = threading.Thread(target=append)
-    thread.start()
-    while thread.is_alive():
-        found += totals.update()
-    found += totals.update()
-    thread.join()
-    for log in (metrics.events, metrics.draft_events):
-        assert [record for record in found if isinstance(record, Event) and record.lane == log[0].lane] == log
-    assert len(found) == 2 * n
-
-
 def test_recent_rate_and_load() -> None:
     metrics = Metrics()
     totals = Totals(metrics, recent_s=2.0)
@@ -181,16 +149,6 @@ def test_recent_rate_and_load() -> None:
     assert totals.recent_rate(16.5) == totals.recent_rate(), "the target is at work"
     assert totals.recent_rate(37.0) == pytest.approx(40 / 24, rel=0.06), "the target has stalled"
     assert max(totals.busy(37.0)) < 0.1
-
-
-def test_steps_longer_than_the_recent_time_count_whole() -> None:
-    metrics = Metrics()
-    for end in (10.0, 20.0, 30.0):
-        metrics.decoded(end - 10, end - 1, 1)
-        step(metrics, end)
-    totals = Totals(metrics)
-    totals.update()
-    assert (totals.recent_rate(), totals.tokens_per_s, totals.busy()) == (0.1, 0.1, (0.9, 0.0))
 
 
 @pytest.mark.parametrize(

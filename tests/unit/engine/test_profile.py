@@ -1,9 +1,8 @@
-"""What a profile is stored under: everything that affects the cost of a decode."""
+"""What a profile is stored under: everything that affects the cost of a decode. What it keeps: no disturbed times."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import pytest
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine import profile
-from duo.engine.profile import find_profile
-from duo.llama.devices import list_devices
-from duo.spec.policy import Policy
+from duo.engine.profile import ProfileRecorder, find_profile
+from duo.spec.policy import Policy, StepCost
 
 CONFIG = EngineConfig()
+VERSIONS = {"llama-cpp-python": "0.3.36", "llama.cpp": "0.5.0-dev"}
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +22,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUO_CONFIG", str(tmp_path / "config"))
 
 
+def make_model(path: Path) -> ModelConfig:
+    path.write_bytes(b"weights")
+    return ModelConfig(path)
+
+
 @pytest.fixture
 def models(tmp_path: Path) -> list[ModelConfig]:
-    paths = [tmp_path / name for name in ("a.gguf", "b.gguf")]
-    for path in paths:
-        path.write_bytes(b"weights")
-    return [ModelConfig(path) for path in paths]
+    return [make_model(tmp_path / name) for name in ("a.gguf", "b.gguf")]
 
 
 def test_the_same_pair_has_the_same_profile(models: list[ModelConfig]) -> None:
@@ -58,40 +59,15 @@ def test_where_the_layers_are(models: list[ModelConfig], place: dict[str, object
     assert find_profile(CONFIG, moved).path != find_profile(CONFIG, models).path
 
 
-def _resize(path: Path) -> None:
-    before = path.stat()
-    path.write_bytes(b"more weights")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def _touch(path: Path) -> None:
-    """Another file of the same size."""
-    now = path.stat()
-    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns + 1))
-
-
-@pytest.mark.parametrize("change", [_resize, _touch])
-@pytest.mark.parametrize("i", [0, 1], ids=["target", "draft"])
-def test_another_file_of_the_same_name(models: list[ModelConfig], change: Callable[[Path], None], i: int) -> None:
-    before = find_profile(CONFIG, models).path
-    change(models[i].path)
+@pytest.mark.parametrize("changed", [0, 1, 2], ids=["target", "draft", "second part of the draft"])
+@pytest.mark.parametrize("content", [b"weights", b"more weights"])
+def test_another_file_of_the_same_name(tmp_path: Path, changed: int, content: bytes) -> None:
+    paths = [tmp_path / name for name in ("a.gguf", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf")]
+    models = [make_model(path) for path in paths][:2]
+    before, stat = find_profile(CONFIG, models).path, paths[changed].stat()
+    paths[changed].write_bytes(content)
+    os.utime(paths[changed], ns=(stat.st_atime_ns, stat.st_mtime_ns + (content == b"weights")))
     assert find_profile(CONFIG, models).path != before
-
-
-def test_any_part_of_a_split_model(tmp_path: Path) -> None:
-    parts = [tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2)]
-    for part in parts:
-        part.write_bytes(b"weights")
-    model = ModelConfig(parts[0])
-    before = find_profile(CONFIG, [model]).path
-    _touch(parts[1])
-    assert find_profile(CONFIG, [model]).path != before
-
-
-def test_another_path(models: list[ModelConfig], tmp_path: Path) -> None:
-    before = find_profile(CONFIG, models).path
-    moved = models[0].path.rename(tmp_path / "c.gguf")
-    assert find_profile(CONFIG, [replace(models[0], path=moved), models[1]]).path != before
 
 
 @pytest.mark.parametrize(
@@ -100,38 +76,29 @@ def test_another_path(models: list[ModelConfig], tmp_path: Path) -> None:
         ("usable_cores", 77),
         ("list_backends", ["CPU", "CUDA"]),
         ("system_info", "CPU : AVX512 = 1"),
-        ("versions", {"llama-cpp-python": "0.3.36", "llama.cpp": "another"}),
-        ("versions", {"llama-cpp-python": "another", "llama.cpp": "0.5.0-dev"}),
+        ("versions", VERSIONS | {"llama.cpp": "another"}),
+        ("versions", VERSIONS | {"llama-cpp-python": "another"}),
         ("list_devices", []),
     ],
 )
 def test_another_machine_or_library(
     models: list[ModelConfig], monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    monkeypatch.setattr(profile, "versions", lambda: {"llama-cpp-python": "0.3.36", "llama.cpp": "0.5.0-dev"})
+    monkeypatch.setattr(profile, "versions", lambda: VERSIONS)
     before = find_profile(CONFIG, models).path
     monkeypatch.setattr(profile, name, lambda: value)
-    assert find_profile(CONFIG, models).path != before
-
-
-def test_another_processor(models: list[ModelConfig], monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp names it among the devices."""
-    (cpu,) = (device for device in list_devices() if device.kind == "CPU")
-    assert cpu.description
-    before = find_profile(CONFIG, models).path
-    monkeypatch.setattr(profile, "list_devices", lambda: [replace(cpu, description="Another CPU")])
     assert find_profile(CONFIG, models).path != before
 
 
 # What drafts of one target share
 
 
-def learned(target_s: dict[int, float], draft_s: float) -> Policy:
-    made = Policy(8, 16)
+def save(models: list[ModelConfig], target_s: dict[int, float], draft_s: float, **more: object) -> None:
+    learned = Policy(8, 16)
     for n, seconds in target_s.items():
-        made.alone.add_target(n, seconds)
-    made.alone.add_draft(draft_s)
-    return made
+        learned.alone.add_target(n, seconds)
+    learned.alone.add_draft(draft_s)
+    find_profile(CONFIG, models).save({"policy": learned.state(), **more})
 
 
 def kept(models: list[ModelConfig]) -> Policy:
@@ -140,44 +107,105 @@ def kept(models: list[ModelConfig]) -> Policy:
     return made
 
 
-@pytest.fixture
-def other(tmp_path: Path, models: list[ModelConfig]) -> list[ModelConfig]:
-    """The same target with another draft."""
-    path = tmp_path / "c.gguf"
-    path.write_bytes(b"other weights")
-    return [models[0], ModelConfig(path)]
-
-
 def test_the_times_of_a_target_are_those_of_its_last_run_with_any_draft(
-    models: list[ModelConfig], other: list[ModelConfig]
+    models: list[ModelConfig], tmp_path: Path
 ) -> None:
+    other = [models[0], make_model(tmp_path / "c.gguf")]
     assert not kept(other).alone.target_s(1)
-    find_profile(CONFIG, models).save({"policy": learned({1: 0.1, 4: 0.2}, 0.01).state()})
+    save(models, {1: 0.1, 4: 0.2}, 0.01)
     first = kept(other)
     assert (first.alone.target(1).value, first.alone.target(4).value) == (0.1, 0.2)
     assert not first.alone.draft_s, "of another draft"
-    find_profile(CONFIG, other).save({"policy": learned({1: 0.3}, 0.05).state()})
+    save(other, {1: 0.3}, 0.05)
     again = kept(models)
     assert (again.alone.target(1).value, again.alone.target(4).value) == (0.3, 0), "all of the last run"
     assert again.alone.draft_s == 0.01
+    assert kept(models[:1]).alone.target(1).value == 0.3
 
 
-def test_the_target_alone_begins_with_the_times_that_its_drafts_have_measured(models: list[ModelConfig]) -> None:
-    find_profile(CONFIG, models).save({"policy": learned({1: 0.1}, 0.01).state()})
-    assert kept(models[:1]).alone.target(1).value == 0.1
-
-
-def test_another_number_of_threads_is_not_shared(models: list[ModelConfig], other: list[ModelConfig]) -> None:
-    tuned = {"policy": learned({1: 0.1}, 0.01).state(), "threads": {"target": 99, "draft": 1, "beside": [1, 1]}}
-    find_profile(CONFIG, models).save(tuned)
-    assert not kept(other).alone.target_s(1)
+def test_another_number_of_threads_is_not_shared(models: list[ModelConfig]) -> None:
+    save(models, {1: 0.1}, 0.01, threads={"target": 99, "draft": 1, "beside": [1, 1]})
+    assert not kept(models[:1]).alone.target_s(1)
     assert kept(models).alone.target_s(1) == 0.1
 
 
 @pytest.mark.parametrize("damage", [None, 7, [], {"costs": 3}, {"costs": {"0": []}}])
 def test_a_damaged_profile_of_the_target_damages_no_other(models: list[ModelConfig], damage: object) -> None:
-    find_profile(CONFIG, models).save({"policy": learned({1: 0.1}, 0.01).state()})
+    save(models, {1: 0.1}, 0.01)
     find_profile(CONFIG, models[:1]).save({"policy": damage})
     assert kept(models).alone.target_s(1) == 0.1
-    find_profile(CONFIG, models).save({"policy": learned({1: 0.2}, 0.01).state()})
+    save(models, {1: 0.2}, 0.01)
     assert kept(models[:1]).alone.target_s(1) == 0.2
+
+
+# What it keeps of a busy machine
+
+QUIET, BUSY = 0.0, 1.7
+
+
+class Watched:
+    """A policy that learns text by text, on a machine where other programs use so many cores."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_others = QUIET
+        monkeypatch.setattr(profile, "other_cpu_use", lambda _: self.n_others)
+        self.policy = Policy(4, 8)
+        self.recorder = ProfileRecorder(self.policy, 64)
+
+    def text(self, seconds: float, n_others: float) -> None:
+        self.n_others = n_others
+        with self.recorder.watching():
+            self.policy.begin(1, mode="greedy")
+            self.policy.learn_draft(1, seconds / 2)
+            for _ in range(3):
+                self.policy.learn_step(1, StepCost(0, seconds, seconds))
+            self.policy.learn_scores([(1.0, True)] * 4)
+
+    @property
+    def kept_s(self) -> float | None:
+        """T(1) in the profile."""
+        kept: dict[str, list[float]] = self.recorder.state()["costs"]["0"][0]["target_s"]
+        return kept["1"][0] if kept else None
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def test_all_is_kept_of_a_quiet_machine(watched: Watched) -> None:
+    assert watched.recorder.state() == {}
+    watched.text(0.1, QUIET)
+    watched.text(0.2, QUIET)
+    assert watched.recorder.state() == watched.policy.state()
+    assert watched.recorder.n_others == 0
+
+
+@pytest.mark.parametrize("failed", [True, False], ids=["a failed text before", "at once"])
+def test_of_a_busy_machine_only_what_does_not_depend_on_it_is_kept(watched: Watched, failed: bool) -> None:
+    if failed:
+        watched.n_others = BUSY
+        with pytest.raises(ValueError, match="failed"), watched.recorder.watching():
+            raise ValueError("failed")
+    watched.text(0.1, QUIET if failed else BUSY)
+    assert watched.recorder.n_others > 0
+    assert watched.kept_s is None
+    kept = watched.recorder.state()
+    assert [costs["draft_s"] for costs in kept["costs"]["0"]] == [{}, {}]
+    assert kept["acceptance"] == watched.policy.state()["acceptance"] != {}
+    Policy(4, 8).restore(kept)
+
+
+def test_the_times_before_the_first_disturbance_are_kept(watched: Watched) -> None:
+    watched.text(0.1, QUIET)
+    for seconds, n_others in ((0.5, BUSY), (0.4, QUIET)):  # which began with what the busy machine has taught
+        watched.text(seconds, n_others)
+        assert watched.kept_s == pytest.approx(0.1)
+
+
+def test_times_with_the_cores_that_others_leave_are_kept_as_such(watched: Watched) -> None:
+    watched.policy.use_cores(1)
+    watched.text(0.2, BUSY)
+    kept = watched.recorder.state()["costs"]
+    assert kept["1"][0]["target_s"]["1"][0] == pytest.approx(0.2)
+    assert kept["0"][0]["target_s"] == {}

@@ -32,15 +32,6 @@ def receive(
     return queue.offer(epoch, position, GUESS, n_known, Drafted(1, seconds))
 
 
-def test_a_wait_ends_without_a_candidate_on_time_out_and_on_a_closed_queue() -> None:
-    queue = make_queue()
-    assert queue.wait(0, 0.0) is False
-    queue.close()
-    assert queue.wait(0, LONG) is False
-    queue.publish(0, NEXT, GUESS, 1, 0.1)
-    assert queue.wait(0, LONG) is True, "a candidate that came before the end is kept"
-
-
 def test_the_draft_may_continue_while_its_pending_candidates_are_likely_to_survive() -> None:
     queue = make_queue()
     queue.allow(Lookahead(6, 0.2, [0.5] * len(CERTAIN)))
@@ -82,15 +73,6 @@ def test_the_number_of_tokens_of_a_remote_draft_is_limited(
     state = queue.look()
     assert 0 < len(state.drafted) <= most
     assert len(state.guesses) == (0 if is_stale else 6)
-
-
-def test_tokens_of_a_later_epoch_or_text_are_refused() -> None:
-    queue = opened()
-    assert not receive(queue, epoch=1)
-    assert not receive(queue, n_known=NEXT + 1)
-    queue.close()
-    assert not receive(queue)
-    assert queue.look().drafted == []
 
 
 def test_the_first_candidate_of_an_epoch_measures_the_latency() -> None:
@@ -179,18 +161,3 @@ def test_a_chain_that_grows_during_a_verification_has_new_outcomes() -> None:
     queue.begin()
     queue.publish(0, NEXT + 1, GUESS, 1, 0.1)
     assert queue.wait_for_room()
-
-
-def test_without_branches_a_verification_is_nothing_to_the_draft() -> None:
-    queue = make_queue()
-    queue.verifies(2)
-    assert queue.begin().preparation.n_verified == 0
-
-
-def test_only_the_chain_is_pending() -> None:
-    seen: list[int] = []
-    queue = CandidateQueue(Session(PROMPT, N_VOCAB), seen.append)
-    queue.open()
-    queue.begin()
-    queue.publish_all((NEXT, GUESS), [(OUTCOME, NEXT + 1, GUESS)], 0.1, more=False)
-    assert seen[-1] == 1

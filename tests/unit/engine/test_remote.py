@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -31,11 +29,7 @@ from tests.unit.engine.helpers import (
     make_request,
     run,
     take,
-    until,
-    wakes,
-    when_waiting,
 )
-from tests.unit.engine.test_draft import Patient
 
 N = 60
 TEXT = text_after(PROMPT, N)
@@ -45,20 +39,19 @@ LOCAL = pytest.mark.parametrize("local", [True, False], ids=["with a local draft
 
 
 class FarEnd(RemoteDraft):
-    """Proposes `choose` on a thread of its own, and knows only what its orders say."""
+    """Proposes `choose` when the test says so, and knows only what its orders say."""
 
     def __init__(self, drafts: RemoteDrafts, choose: Callable[[Sequence[int]], int], name: str) -> None:
         super().__init__(drafts, Admission(), self._send, name)
         self._choose = choose
-        self._rung = threading.Event()
-        self._gone = threading.Event()
-        self._thread = threading.Thread(target=self._work)
+        self._text: tuple[DraftRequest, RemoteQueue] | None = None
+        self._known: list[int] = []
 
     async def _send(self, _: bytes) -> None:
         """There is no connection."""
 
     def _ring(self) -> None:
-        self._rung.set()
+        """It is called anyway."""
 
     @property
     def queue(self) -> RemoteQueue:
@@ -69,34 +62,19 @@ class FarEnd(RemoteDraft):
     def session(self) -> Session:
         return self._session
 
-    @contextmanager
-    def working(self) -> Iterator[FarEnd]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._gone.set()
-            self._rung.set()
-            self._thread.join(60)
-            assert not self._thread.is_alive()
-
-    def _work(self) -> None:
-        text: tuple[DraftRequest, RemoteQueue] | None = None
-        known: list[int] = []
-        while not self._gone.is_set():
-            self._rung.wait(0.001)
-            self._rung.clear()
-            if self._current is not text:
-                text, known = self._current, []
-            if text is None:
-                continue
-            order = text[1].order(self.policy.latency_s)
-            known += order.tokens
-            drafted = list(known)
-            while order.may_draft and len(drafted) < len(known) + 6 and not self._rung.is_set():
-                token = self._choose(drafted)
-                text[1].offer(order.epoch, len(drafted), Guess(token, 1.0), len(known), Drafted(1, 1e-5))
-                drafted.append(token)
+    def work(self, n: int) -> None:
+        """Draft `n` tokens, if it may."""
+        if self._current is not self._text:
+            self._text, self._known = self._current, []
+        if self._text is None:
+            return
+        order = self._text[1].order(self.policy.latency_s)
+        self._known += order.tokens
+        drafted = list(self._known)
+        for _ in range(n if order.may_draft else 0):
+            token = self._choose(drafted)
+            self._text[1].offer(order.epoch, len(drafted), Guess(token, 1.0), len(self._known), Drafted(1, 1e-5))
+            drafted.append(token)
 
 
 class Line(RemoteDrafts):
@@ -139,27 +117,7 @@ class Line(RemoteDrafts):
         return self.all[i] if i < len(self.all) else None
 
 
-def slow_target() -> FakeContext:
-    """Each decode takes a millisecond, in which a draft can work."""
-    pause = threading.Event()
-    return FakeContext(during=lambda: bool(pause.wait(0.001)), n_batch=32)
-
-
 # Texts
-
-
-def test_a_remote_draft_saves_decodes_and_changes_no_text() -> None:
-    line = Line()
-    with line.add().working() as draft:
-        target = slow_target()
-        target.during = lambda: until(lambda: not target.tokens or generation.metrics.n_pending == 6)
-        generation = make_generation(target, None, make_ending(N), remote=line)
-        assert run(generation) == TEXT
-    assert sum(step.n_accepted for step in generation.metrics.steps) > N / 2
-    assert generation.policy is draft.policy
-    assert {event.lane for event in generation.metrics.draft_events} == {"remote draft"}
-    assert not draft.is_working
-    assert draft_threads() == []
 
 
 @LOCAL
@@ -174,13 +132,28 @@ def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: i
         return now[0]
 
     line = Line(choose=choose)
-    with line.add().working(), line.add(lambda prefix: len(prefix) % N_VOCAB, "bad").working():
-        draft = FakeContext() if local else None
-        generation = make_generation(slow_target(), draft, make_ending(30), remote=line)
-        assert run(generation) == TEXT[:30]
+    good, bad = line.add(), line.add(lambda prefix: len(prefix) % N_VOCAB, "bad")
+
+    def work() -> None:
+        good.work(dice.randrange(7))
+        bad.work(dice.randrange(7))
+
+    target = FakeContext(during=work, n_batch=32)
+    generation = make_generation(target, FakeContext() if local else None, make_ending(30), remote=line)
+    assert run(generation) == TEXT[:30]
     assert generation.metrics.draft_error is None
     assert draft_threads() == []
     assert not any(draft.is_working for draft in line.all)
+
+
+def test_a_good_remote_draft_saves_decodes() -> None:
+    line = Line()
+    draft = line.add()
+    generation = make_generation(FakeContext(during=lambda: draft.work(6)), None, make_ending(N), remote=line)
+    assert run(generation) == TEXT
+    assert sum(step.n_accepted for step in generation.metrics.steps) > N / 2
+    assert generation.policy is draft.policy
+    assert {event.lane for event in generation.metrics.draft_events} == {"remote draft"}
 
 
 def test_each_draft_has_its_number_of_target_threads() -> None:
@@ -194,30 +167,11 @@ def test_each_draft_has_its_number_of_target_threads() -> None:
     assert target.teams[1:6] == [9, 9, concurrent, concurrent, 9]
 
 
-def test_a_silent_remote_draft_is_not_waited_for() -> None:
-    line = Line(lambda: Policy(4, 6, remote=True))
-    line.add()  # its thread never starts
-    generation = make_generation(FakeContext(n_batch=32), None, make_ending(N), remote=line)
-    assert run(generation) == TEXT
-    assert {step.n_candidates for step in generation.metrics.steps} == {0}
-
-
-def test_a_remote_draft_of_a_known_model_begins_with_what_was_learned() -> None:
-    line = Line(lambda: Policy(4, 6, remote=True))
-    with line.add().working() as draft:
-        assert run(make_generation(slow_target(), None, make_ending(N), remote=line)) == TEXT
-    assert set(line.learned) == {"fake"}
-    assert line.learned["fake"]["latency_s"] >= 0
-    assert draft.policy.alone.target_s(1) > 0
-    assert line.new_policy("fake").alone.state() == draft.policy.alone.state()
-    assert line.new_policy("another").alone.target_s(1) == 0
-
-
 @LOCAL
 def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(local: bool) -> None:
     line = Line(lambda: Policy(4, 6, (Schedule.OFF,), remote=True))
     line.add()
-    generation = make_generation(slow_target(), FakeContext() if local else None, make_ending(N), remote=line)
+    generation = make_generation(FakeContext(n_batch=32), FakeContext() if local else None, make_ending(N), remote=line)
     assert run(generation) == TEXT
     assert set(line.given_up) == {line.all[0]}
     assert generation.local is None or generation.draft is generation.local
@@ -253,22 +207,6 @@ class Remote:
 
     def candidates(self) -> tuple[int, ...]:
         return take(self.draft, 9).tokens
-
-
-def test_orders_tell_the_text_and_whether_to_draft() -> None:
-    remote = Remote()
-    remote.draft.commit((7, 8), COST)
-    assert remote.queue.order(0.0) == (remote.draft.session.epoch, [7, 8], True)
-    assert not Remote(Policy(4, 6, (Schedule.OFF,), remote=True)).queue.order(0.0).may_draft
-
-
-def test_a_draft_that_takes_no_part_has_no_candidates() -> None:
-    remote = Remote()
-    assert remote.offer(7, NEXT)
-    remote.draft.end()
-    assert not remote.offer(8, NEXT + 1)
-    assert remote.queue.order(0.0).may_draft is False
-    assert Remote().candidates() == ()
 
 
 def test_candidates_from_before_another_draft_took_over_are_dropped() -> None:
@@ -308,14 +246,3 @@ def test_the_latency_is_learned() -> None:
     remote.offer(7, NEXT)
     remote.candidates()
     assert remote.policy.latency_s > 0
-
-
-def test_a_wait_for_a_remote_draft_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Patient(4, 6, (Schedule.ASYNC,))
-    policy.learn_draft(1, 60.0)
-    remote = Remote(policy)
-    assert remote.candidates() == ()
-    remote.draft.commit((), None)
-    monkeypatch.setattr(remote.draft, "_longest_wait_s", 3600.0)
-    came = when_waiting(lambda: remote.offer(7, NEXT))
-    assert wakes(came, remote.candidates) == (7,)

@@ -97,13 +97,6 @@ def test_new_contexts_are_warmed_up_once(make: Make, decodes: Decodes) -> None:
     assert decodes.all[4:] == [(2, 2), (3, 2)], "larger ones; the draft's time is known"
 
 
-def test_without_a_warm_up(make: Make, decodes: Decodes) -> None:
-    slot = make(warmup=False)
-    assert slot.reserve(10, N) > 0, "making the contexts is part of loading, too"
-    assert decodes.all == []
-    assert not slot.policy.knows_draft(1)
-
-
 @pytest.mark.parametrize("n_draft", [0, 1])
 def test_on_devices_each_size_that_will_be_used_is_decoded(
     make: Make, decodes: Decodes, tiny: Path, n_draft: int
@@ -141,15 +134,6 @@ def test_logprobs_do_not_know_which_tokens_are_never_chosen(make: Make, monkeypa
     assert banned.top == plain.top
 
 
-def test_the_time_to_the_first_token_does_not_include_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = Slot.reserve
-    monkeypatch.setattr(Slot, "reserve", lambda slot, *size: 1000.0 if reserve(slot, *size) else 0.0)
-    first, second = (write(slot)[1].metrics.statistics().generation for slot in [make()] for _ in range(2))
-    assert first.time_to_first_token_s is not None
-    assert second.time_to_first_token_s is not None
-    assert first.time_to_first_token_s < 0 < second.time_to_first_token_s
-
-
 @pytest.mark.parametrize("tiny_model", [tiny_mamba, tiny_hybrid])
 @pytest.mark.parametrize("places", [None, frozenset({"GPU0"})])
 def test_models_that_cannot_roll_back(
@@ -181,22 +165,6 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
     assert not slot.policy.knows_draft(1), "nothing more was computed"
     tokens, after = write(slot)
     assert (len(tokens), after.metrics.stop, after.metrics.draft_error) == (N, LIMIT, None)
-
-
-def test_a_request_that_was_cancelled_before_is_not_kept_waiting(make: Make, decodes: Decodes) -> None:
-    slot, stop = make(), threading.Event()
-    stop.set()
-    slot.reserve(10, N, stop)
-    assert decodes.all == []
-
-
-def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Decodes) -> None:
-    slot = make(places=frozenset({"GPU0"}), draft_n_max=4)
-    decodes.during = slot.interrupt
-    slot.reserve(10, N)
-    assert [n for i, n in decodes.all if i == 0] == [1]
-    decodes.during = lambda: None
-    assert len(write(slot)[0]) == N
 
 
 def test_an_engine_that_is_closed_does_not_wait_for_a_warm_up(

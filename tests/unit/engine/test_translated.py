@@ -151,19 +151,6 @@ def test_a_good_draft_saves_decodes(schedule: Schedule) -> None:
     assert statistics.accepted > len(tokens) / 2
 
 
-def test_in_the_sequential_schedule_a_drafted_token_is_a_candidate_at_once() -> None:
-    """Though the next one may change it."""
-    draft = draft_context()
-    generation, _ = writing(draft, Eager(1, 2, Schedule.SYNC))
-    steps = generation.steps()
-    next(steps)
-    for _ in range(5):
-        n = len(draft.batches)
-        next(steps)
-        assert generation.metrics.steps[-1].n_candidates == 1
-        assert len(draft.batches) - n <= 3
-
-
 def test_in_the_sequential_schedule_a_character_may_take_several_drafted_tokens() -> None:
     text = "éééééé"
     halves = DRAFT.of(b"\xc3", b"\xa9")
@@ -238,20 +225,6 @@ def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -
     side.offers.clear()
     assert made.begin()[:4] == (0, [], 0, None)
     assert [(position, TARGET.piece(one.token), n) for position, one, n, _ in side.offers] == [(4, b"ab", 0)]
-
-
-def test_after_a_gap_all_is_offered_again() -> None:
-    """The target begins an epoch without a token of its own."""
-    side = OneSide()
-    made = translated(side)
-    made.tentative = True
-    made.begin()
-    made.publish(0, 2, Guess(DRAFT.of("abab")[0], 1.0), 1, 0.5)
-    offers, side.offers, side.epoch = list(side.offers), [], 1
-    made.begin()
-    assert [offer[:2] for offer in side.offers] == [offer[:2] for offer in offers]
-    made.begin()
-    assert len(side.offers) == len(offers), "once"
 
 
 def test_a_token_that_the_target_split_becomes_a_longer_one() -> None:

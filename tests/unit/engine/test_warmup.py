@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from duo.engine import warmup
 from duo.engine.warmup import time_branches, time_draft, warm_up
 from duo.errors import DecodeError
 from duo.llama.model import Model
@@ -19,7 +18,6 @@ from tests.fakes import FakeContext
 
 CPU = frozenset({"CPU"})
 DEVICE = frozenset({"GPU0"})
-BOTH = CPU | DEVICE
 
 
 @dataclass
@@ -34,15 +32,18 @@ def model(bos: int = 1, eos: int = 2, places: frozenset[str] = CPU) -> Model:
     return cast("Model", FakeModel(bos, eos, places))
 
 
-class Recorder(FakeContext):
-    """Records what was decoded: (tokens, tokens in the cache before, rows)."""
+class Clocked(FakeContext):
+    """A device on which the first decode of a size takes `compile_s` longer than each, `each_s`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.decodes: list[tuple[list[int], int, int]] = []
+    def __init__(self, clock: pytest.MonkeyPatch, each_s: float = 0.0, compile_s: float = 0.0) -> None:
+        super().__init__(n_batch=32)
+        self.now, self.each_s, self.compile_s = 0.0, each_s, compile_s
+        self.rows: list[int] = []
+        clock.setattr("duo.engine.warmup.time.perf_counter", lambda: self.now)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        self.decodes.append((list(tokens), self.n_past, n_rows))
+        self.now += self.each_s + (0 if len(tokens) in self.batches else self.compile_s)
+        self.rows.append(n_rows)
         return super().decode(tokens, n_rows)
 
 
@@ -67,99 +68,71 @@ class FakePolicy:
         self.told[n_threads] = seconds
 
 
-@pytest.mark.parametrize(
-    ("bos", "eos", "tokens"), [(1, 2, [1, 2]), (1, -1, [1, 1]), (-1, 2, [2, 2]), (-1, -1, [0, 0]), (3, 3, [3, 3])]
-)
+def time_all(context: FakeContext, policy: FakePolicy, *choices: int) -> None:
+    time_draft(context, model(), choices, cast("Policy", policy))
+    time_branches(context, model(), cast("Policy", policy))
+
+
+@pytest.mark.parametrize(("bos", "eos", "tokens"), [(1, 2, [1, 2]), (1, -1, [1, 1]), (-1, 2, [2, 2]), (-1, -1, [0, 0])])
 def test_on_the_cpu_two_tokens_are_decoded(bos: int, eos: int, tokens: list[int]) -> None:
-    context = Recorder()
+    context, decoded = FakeContext(), list[int]()
+
+    def choose(prefix: Sequence[int]) -> int:
+        decoded[:] = prefix
+        return 0
+
+    context.choose = choose
     warm_up(context, model(bos, eos), 17, 17)
-    assert context.decodes == [(tokens, 0, 2)]
-    assert context.n_past == 0
+    assert (decoded, context.batches, context.n_past) == (tokens, [2], 0)
 
 
-def test_the_context_of_a_draft_has_one_row() -> None:
-    context = Recorder()
-    warm_up(context, model(), 2)
-    assert context.decodes == [([1, 2], 0, 1)]
-
-
-@pytest.mark.parametrize("places", [DEVICE, BOTH])
-@pytest.mark.parametrize(("n_most", "sizes"), [(1, [1, 2]), (2, [1, 2]), (5, [1, 2, 3, 4, 5])])
-def test_on_devices_each_size_is_decoded_from_the_beginning(
-    places: frozenset[str], n_most: int, sizes: list[int]
+@pytest.mark.parametrize("places", [DEVICE, CPU | DEVICE])
+@pytest.mark.parametrize(("n_most", "each_s", "sizes"), [(1, 0.0, 2), (2, 0.0, 2), (5, 0.0, 5), (17, 0.5, 4)])
+def test_on_devices_each_size_is_decoded_unless_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, places: frozenset[str], n_most: int, each_s: float, sizes: int
 ) -> None:
-    context = Recorder()
+    context = Clocked(monkeypatch, each_s)
     warm_up(context, model(places=places), n_most, n_most)
-    assert [(len(tokens), n_past, n_rows) for tokens, n_past, n_rows in context.decodes] == [
-        (n, 0, min(n, n_most)) for n in [1, *sizes]
-    ]
+    assert context.batches == [1, *range(1, sizes + 1)]
+    assert context.rows == [min(n, n_most) for n in context.batches]
     assert context.n_past == 0
 
 
-@pytest.mark.parametrize(("n_ctx", "n_batch", "sizes"), [(3, 8, [1, 2, 3]), (1000, 4, [1, 2, 3, 4])])
+@pytest.mark.parametrize(("n_ctx", "n_batch", "sizes"), [(3, 8, [1, 2, 3]), (1000, 4, [1, 2, 3, 4]), (1, 8, [1])])
 def test_what_does_not_fit_is_left_out(n_ctx: int, n_batch: int, sizes: list[int]) -> None:
     context = FakeContext(n_ctx=n_ctx, n_batch=n_batch)
     warm_up(context, model(places=DEVICE), 17, 17)
     assert context.batches == [1, *sizes]
-    small = FakeContext(n_ctx=1)
-    warm_up(small, model(), 17, 17)
-    assert small.batches == [1]
-
-
-class Clocked(FakeContext):
-    """A device on which the first decode of a size takes `compile_s` longer than each, `each_s`."""
-
-    def __init__(self, clock: pytest.MonkeyPatch, each_s: float, compile_s: float) -> None:
-        super().__init__(n_batch=32)
-        self.now, self.each_s, self.compile_s = 0.0, each_s, compile_s
-        clock.setattr("duo.engine.warmup.time.perf_counter", lambda: self.now)
-
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        self.now += self.each_s + (0 if len(tokens) in self.batches else self.compile_s)
-        return super().decode(tokens, n_rows)
-
-
-def test_on_slow_devices_not_all_sizes_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = Clocked(monkeypatch, each_s=0.5, compile_s=0)
-    warm_up(context, model(places=DEVICE), 17, 17)
-    assert context.batches == [1, 1, 2, 3, 4]
 
 
 def test_devices_that_compile_long_compile_for_all_sizes_and_show_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context = Clocked(monkeypatch, each_s=0.01, compile_s=1.5)
     with caplog.at_level("INFO", "duo.engine"):
+        warm_up(Clocked(monkeypatch, each_s=0.01, compile_s=0.1), model(places=DEVICE), 17, 17)
+        assert not caplog.messages
+        context = Clocked(monkeypatch, each_s=0.01, compile_s=1.5)
         warm_up(context, model(places=DEVICE), 5, 5)
     assert context.batches == [1, 1, 2, 3, 4, 5]
     assert caplog.messages == [f"warming up model.gguf: {n} of 5 batch sizes" for n in (2, 4)]
-
-
-def test_devices_that_compile_fast_show_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", "duo.engine"):
-        warm_up(Clocked(monkeypatch, each_s=0.01, compile_s=0.1), model(places=DEVICE), 17, 17)
-    assert not caplog.messages
 
 
 @pytest.mark.parametrize("n_rollback", [0, 1, 6])
 def test_a_model_that_cannot_roll_back(n_rollback: int) -> None:
     context, policy = FakeContext(n_rollback=n_rollback), FakePolicy()
     warm_up(context, model(places=DEVICE), 5, 5)
-    time_draft(context, model(), (1, 2), cast("Policy", policy))
-    assert context.n_past == 0
-    assert len(policy.told) == 2
+    time_all(context, policy, 1, 2)
+    assert (context.n_past, len(policy.told)) == (0, 2)
 
 
 def test_after_an_abort_nothing_is_decoded() -> None:
-    context, policy = FakeContext(), FakePolicy()
+    context, policy = FakeContext(n_branches=8), FakePolicy()
     context.during = context.abort
     warm_up(context, model(places=DEVICE), 5)
-    time_draft(context, model(), (1, 2), cast("Policy", policy))
-    assert context.batches == [1], "the one that was aborted"
-    assert context.n_past == 0
+    time_all(context, policy, 1, 2)
+    assert (context.batches, context.n_past, context.branches) == ([1], 0, {}), "the one that was aborted"
     assert not policy.told
+    assert not policy.told_sequences
 
 
 def test_a_decode_that_fails_is_left_to_the_text() -> None:
@@ -174,21 +147,12 @@ def test_a_decode_that_fails_is_left_to_the_text() -> None:
 
 
 def test_the_draft_is_measured_with_each_number_of_threads_that_the_policy_does_not_know() -> None:
-    context, policy = Recorder(), FakePolicy(known=(2,))
-    time_draft(context, model(), (1, 2, 4), cast("Policy", policy))
+    context, policy = FakeContext(), FakePolicy(known=(2,))
+    time_all(context, policy, 1, 2, 4)
     assert sorted(policy.told) == [1, 4]
     assert min(policy.told.values()) > 0
-    assert context.decodes == [([1], 0, 1)] * 4, "the faster of two counts"
-    assert context.teams == [1, 1, 4, 4]
+    assert context.teams == [1, 1, 4, 4], "the faster of two counts"
     assert context.n_past == 0
-
-
-def test_the_faster_decode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 5.0, 10.0, 11.0])
-    monkeypatch.setattr("duo.engine.warmup.time.perf_counter", lambda: next(clock))
-    policy = FakePolicy()
-    time_draft(FakeContext(), model(), (1,), cast("Policy", policy))
-    assert policy.told == {1: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -198,21 +162,7 @@ def test_a_draft_with_room_for_branches_is_timed_with_several_sequences(
     n_branches: int, known: Sequence[int], told: list[int]
 ) -> None:
     context, policy = FakeContext(n_branches=n_branches), FakePolicy(known_sequences=known)
-    time_branches(context, model(), policy)  # type: ignore[arg-type]
+    time_all(context, policy)
     assert policy.told_sequences == told
     assert context.batches == [n for n in (1, *told) for _ in range(2 if told else 0)], "relative to one sequence"
     assert (context.tokens, context.branches) == ([], {})
-
-
-def test_the_timing_of_several_sequences_ends_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "_MOST_BRANCHED_S", -1.0)
-    context, policy = FakeContext(n_branches=8), FakePolicy()
-    time_branches(context, model(), policy)  # type: ignore[arg-type]
-    assert policy.told_sequences == [2]
-
-
-def test_an_abort_ends_the_timing_of_several_sequences() -> None:
-    context, policy = FakeContext(n_branches=8), FakePolicy()
-    context.abort()
-    time_branches(context, model(), policy)  # type: ignore[arg-type]
-    assert (policy.told_sequences, context.branches) == ([], {})
