@@ -14,7 +14,6 @@ from duo.spec.types import Guess, Outcome
 from tests.fakes import CERTAIN, N_VOCAB, RANKS, ManualClock
 from tests.unit.engine.helpers import PROMPT, as_far_as, make_queue
 
-LONG = 3600.0
 NEXT = len(PROMPT)
 GUESS = Guess(7, 1.0, alternatives=(5, 6))
 

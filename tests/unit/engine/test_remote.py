@@ -16,7 +16,7 @@ from duo.link.admission import Admission
 from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
-from duo.spec.policy import Policy, StepCost
+from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Guess
@@ -34,7 +34,6 @@ from tests.unit.engine.helpers import (
 N = 60
 TEXT = text_after(PROMPT, N)
 NEXT = len(PROMPT)
-COST = StepCost(0, 0.01, 0.01)
 LOCAL = pytest.mark.parametrize("local", [True, False], ids=["with a local draft", "without"])
 
 
