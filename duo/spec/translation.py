@@ -49,7 +49,7 @@ class Offered(NamedTuple):
     confidence: float
 
 
-class DraftUpdate(NamedTuple):
+class TranslatedUpdate(NamedTuple):
     """What the draft must know: the last `n_replaced` tokens told to it are replaced, and `tokens` follow.
 
     `is_open`: the last of these ends within a word, or may do so, where the target's tokens were another.
@@ -82,7 +82,7 @@ class Translator:
         self._end: int | None = None  # index of the first of its own that ends the text
         self._n_told = 0  # of _tokens
         self._n_kept = 0  # of those told, how many are unchanged
-        self._is_open = False  # see DraftUpdate
+        self._is_open = False  # see TranslatedUpdate
         self._has_prompt = False  # whether it was told the prompt
         self._origin = 0  # from where the drafted text is tokenised for the target
         self._latest: list[Offered] = []  # the target tokens of the drafted text that is not accepted
@@ -126,14 +126,14 @@ class Translator:
             kept = [one for one in self._previous if one.start >= len(self._text)]
             self._previous = self._translate(len(self._tokens) - 1) if differs else kept
 
-    def tell(self) -> DraftUpdate:
+    def tell(self) -> TranslatedUpdate:
         """What the draft must know after accept()."""
         n_replaced, n_settled = self._n_told - self._n_kept, self._n_settled
         tokens = [*([] if self._has_prompt else self._prompt), *self._tokens[self._n_kept : n_settled]]
         is_open = self._is_open and n_settled == len(self._tokens)
         self._n_told = self._n_kept = n_settled
         self._has_prompt, self._is_open = True, False
-        return DraftUpdate(n_replaced, tokens, is_open)
+        return TranslatedUpdate(n_replaced, tokens, is_open)
 
     def draft(self, token: int, confidence: float, *, replaces: bool = False) -> None:
         """The draft continues its text with `token`, which may replace the last one told by one that begins alike."""
