@@ -13,9 +13,9 @@ from typing import cast
 from duo.config import EngineConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending, TextStream
-from duo.engine.text_writer import TextWriter
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate, Messages, Tools
 from duo.spec.policy import Policy
@@ -183,4 +183,4 @@ def _logprobs(tokens: Sequence[int], n: int | None) -> tuple[TokenLogprobs, ...]
 def scripted_engine() -> tuple[Engine, ScriptedSlot]:
     """An engine and what is behind it."""
     slot = ScriptedSlot()
-    return Engine(cast(Slot, slot), writer=cast(TextWriter, slot)), slot
+    return Engine(cast(Slot, slot), writer=cast(RequestWriter, slot)), slot

@@ -12,8 +12,8 @@ from duo.config import GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.metrics import Metrics
 from duo.engine.request import Drafts
+from duo.engine.request_writer import choosing
 from duo.engine.slot import Slot
-from duo.engine.text_writer import choosing
 from duo.errors import DecodeError
 from duo.spec.policy import Policy
 from duo.spec.types import common_prefix

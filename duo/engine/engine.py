@@ -15,11 +15,11 @@ from duo.engine.contexts import check_length
 from duo.engine.metrics import Metrics
 from duo.engine.options import generation_config
 from duo.engine.request import Drafts, TextRequest
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
-from duo.engine.text_writer import TextWriter
 from duo.engine.worker import Worker
 from duo.errors import BusyError, ClosedError, DuoError, PromptError
 from duo.llama import lifeline
@@ -57,10 +57,10 @@ class Engine:
     prints nothing; it logs to the logger `duo`.
     """
 
-    def __init__(self, slot: Slot, resources: ExitStack | None = None, writer: TextWriter | None = None) -> None:
+    def __init__(self, slot: Slot, resources: ExitStack | None = None, writer: RequestWriter | None = None) -> None:
         """Takes ownership of `slot` and `resources`: close() closes them. `writer`: by default one with the slot."""
         self._slot = slot
-        self._writer = writer or TextWriter(slot)
+        self._writer = writer or RequestWriter(slot)
         self._resources = resources or ExitStack()
         self._worker = Worker("duo-target")
         self._lock = threading.Lock()  # protects the fields below

@@ -16,8 +16,8 @@ from duo.diagnose.divergence import Checker, Comparison
 from duo.engine.engine import Engine
 from duo.engine.options import generation_config
 from duo.engine.request import Drafts
+from duo.engine.request_writer import choosing
 from duo.engine.slot import Slot
-from duo.engine.text_writer import choosing
 from duo.loading import load
 from duo.spec.policy import Decision, Policy
 from duo.spec.schedule import Schedule

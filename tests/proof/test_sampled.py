@@ -14,8 +14,8 @@ from duo.config import EngineConfig, GenerationConfig, ModelConfig, SamplingConf
 from duo.engine.decoder import decode_all
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts
+from duo.engine.request_writer import choosing
 from duo.engine.slot import Slot
-from duo.engine.text_writer import choosing
 from duo.llama.model import Model
 from duo.spec.policy import Decision, Policy
 from duo.spec.sampling import Chain

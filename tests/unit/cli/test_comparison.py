@@ -13,9 +13,9 @@ import pytest
 
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts, TextRequest
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
-from duo.engine.text_writer import TextWriter
 from duo.errors import DecodeError
 from duo.models.profiles import Profile
 from duo.spec.policy import Policy
@@ -121,13 +121,13 @@ def test_ctrl_c_leaves_out_the_comparison(monkeypatch: pytest.MonkeyPatch, numbe
 
 @pytest.mark.usefixtures("demo")
 def test_a_comparison_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = TextWriter.write
+    write = RequestWriter.write
 
-    def fail(self: TextWriter, request: TextRequest, drafts: Drafts | None = None) -> None:
+    def fail(self: RequestWriter, request: TextRequest, drafts: Drafts | None = None) -> None:
         if drafts is not None:
             raise DecodeError("lost")
         write(self, request, drafts)
 
-    monkeypatch.setattr(TextWriter, "write", fail)
+    monkeypatch.setattr(RequestWriter, "write", fail)
     run = duo(*DEMO)
     assert (run.status, run.n_tokens, heads(run.stderr)) == (0, 24, USUAL)

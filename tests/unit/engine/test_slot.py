@@ -15,9 +15,9 @@ from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
 from duo.engine import cores, free_cores
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
+from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.text import INTERRUPTED, LIMIT
-from duo.engine.text_writer import TextWriter
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.types import Logits, TokenLogprobs
@@ -79,7 +79,7 @@ def write(slot: Slot, n: int = N, cancelled: threading.Event | None = None) -> t
     config = GenerationConfig(stop=StopConfig(n, (), ignore_eos=True))
     request = TextRequest(slot.target.tokenize("the cat"), config, lambda step: tokens.extend(step.tokens))
     request.cancelled = cancelled or request.cancelled
-    TextWriter(slot).write(request)
+    RequestWriter(slot).write(request)
     return tokens, request
 
 
@@ -128,7 +128,7 @@ def test_logprobs_do_not_know_which_tokens_are_never_chosen(make: Make, monkeypa
     for ignore_eos in (False, True):
         monkeypatch.setattr(slot.target, "end_tokens", lambda: [found[0].token])
         config = GenerationConfig(stop=StopConfig(1, (), ignore_eos), n_logprobs=2)
-        TextWriter(slot).write(TextRequest([5, 6, 7], config, lambda step: found.extend(step.logprobs)))
+        RequestWriter(slot).write(TextRequest([5, 6, 7], config, lambda step: found.extend(step.logprobs)))
     plain, banned = found
     assert banned.token != plain.token, "the most likely token was never to be chosen"
     assert banned.top == plain.top
@@ -148,7 +148,7 @@ def test_models_that_cannot_roll_back(
 @pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
 def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
     slot, cancelled = make(schedule="sync"), threading.Event()
-    writer = TextWriter(slot)
+    writer = RequestWriter(slot)
     request = TextRequest([1, 2, 3], GenerationConfig(stop=StopConfig(N)), lambda _: None, cancelled=cancelled)
 
     def cancel() -> None:

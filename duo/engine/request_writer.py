@@ -1,4 +1,4 @@
-"""TextWriter: writes texts with the contexts of a slot, one at a time."""
+"""RequestWriter: writes texts with the contexts of a slot, one at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from duo.spec.session import Session
 from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 
 
-class TextWriter:
+class RequestWriter:
     """Writes one text at a time. One thread calls write(); the other methods may be called from any thread."""
 
     def __init__(self, slot: Slot) -> None:
