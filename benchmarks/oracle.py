@@ -7,12 +7,12 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from benchmarks.virtual import MODE, NoisyPolicy, Replay, recorded, replay
 from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.machine import Machine, inform
 from duo.spec.policy import Policy
+from duo.spec.policy_state import PolicyState
 from duo.spec.schedule import ALL, Schedule
 
 N_MAX, N_AHEAD = 16, 32
@@ -36,7 +36,7 @@ class Case:
     seed: int = 0
 
     def policy(
-        self, schedules: Sequence[Schedule] = ALL, state: dict[str, Any] | None = None, branches: int | None = None
+        self, schedules: Sequence[Schedule] = ALL, state: PolicyState | None = None, branches: int | None = None
     ) -> Policy:
         """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
         machine = self.machine

@@ -151,7 +151,8 @@ class _Loader:
         if draft_config is not None and draft is None:
             drafts = drafts or RemoteDrafts()
             drafts.on_ready = stack.enter_context(self._process(draft_config, target, drafts)).start
-            drafts.learned[draft_config.path.stem] = profile.load().get("policy", {}) if profile is not None else {}
+            if profile is not None and (learned := profile.load().get("policy")) is not None:
+                drafts.learned[draft_config.path.stem] = learned
         slot = Slot(target, draft, self.config, drafts, profile, translation)
         if drafts is not None:
             drafts.limit(slot.drafting, slot.threads.target)
@@ -240,7 +241,7 @@ def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: Remot
     """Store what was learned about the draft; warns if that fails."""
     learned = slot.recorder.state()
     if drafts is not None and draft is not None and draft.rpc_servers:
-        learned = drafts.learned.get(draft.path.stem, {}) if not slot.recorder.n_others else {}
+        learned = drafts.learned.get(draft.path.stem) if not slot.recorder.n_others else None
     if not learned:
         return
     try:

@@ -6,14 +6,13 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
 from duo.llama.build import CPU
+from duo.models.profiles import ProfileDocument
 from duo.spec.means import whole
 
 log = logging.getLogger("duo.engine")
@@ -119,11 +118,11 @@ def plan_threads(
     )
 
 
-def kept_threads(kept: Mapping[str, Any]) -> dict[str, Any]:
+def kept_threads(kept: ProfileDocument) -> ProfileDocument:
     """The numbers of threads in a profile, as {"threads": …}; empty if there are none or they are damaged."""
     try:
         tuned = kept["threads"]
-        target, draft, beside = (tuned[name] for name in ("target", "draft", "beside"))
+        target, draft, beside = tuned["target"], tuned["draft"], tuned["beside"]
         numbers = [whole(n) for n in (target, draft, *beside)]
         if len(numbers) != 4 or min(numbers) < 1:
             return {}
@@ -132,7 +131,7 @@ def kept_threads(kept: Mapping[str, Any]) -> dict[str, Any]:
     return {"threads": {"target": target, "draft": draft, "beside": beside}}
 
 
-def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: Mapping[str, Any]) -> ThreadConfig:
+def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: ProfileDocument) -> ThreadConfig:
     """`threads` with the numbers stored in a profile, unless the user specified any or they are damaged."""
     tuned = kept_threads(kept).get("threads")
     if tuned is None or config.n_threads or config.draft_n_threads:

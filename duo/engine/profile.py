@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
@@ -14,26 +13,27 @@ from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
-from duo.models.profiles import Profile
+from duo.models.profiles import Key, Profile, ProfileDocument
 from duo.spec.policy import Policy
+from duo.spec.policy_state import PolicyState
 
 
 class PairProfile(Profile):
     """The profile of a pair, whose T(n) are also in the profile of its target, for all drafts."""
 
-    def __init__(self, key: dict[str, Any], target: Profile) -> None:
+    def __init__(self, key: Key, target: Profile) -> None:
         """Raises UsageError if there is no config directory."""
         super().__init__(key)
         self._target = target
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> ProfileDocument:
         """See Profile. The T(n) are those of the target's profile, if it has any."""
         document, shared = super().load(), _policy(self._target.load())
         if not _shares(document) or shared is None:
             return document
         return document | {"policy": _with_times(_policy(document) or _nothing(), shared)}
 
-    def save(self, document: dict[str, Any]) -> None:
+    def save(self, document: ProfileDocument) -> None:
         """See Profile."""
         super().save(document)
         if _shares(document):
@@ -42,24 +42,24 @@ class PairProfile(Profile):
             self._target.save(earlier | {"policy": shared})
 
 
-def _shares(document: Mapping[str, Any]) -> bool:
+def _shares(document: ProfileDocument) -> bool:
     """Whether the target has as many threads as with other drafts."""
     threads = document.get("threads")
     return threads is None or (isinstance(threads, dict) and threads.get("target") == usable_cores())
 
 
-def _policy(document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _policy(document: ProfileDocument) -> PolicyState | None:
     """The state of a policy in a document; None if there is none or it is damaged."""
     state = document.get("policy")
     return state if isinstance(state, dict) and Policy(1, 2).restore_kept(state) else None
 
 
-def _nothing() -> dict[str, Any]:
+def _nothing() -> PolicyState:
     """The state of a policy that has learned nothing."""
     return Policy(1, 2).state()
 
 
-def _with_times(state: dict[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
+def _with_times(state: PolicyState, times: PolicyState) -> PolicyState:
     """A policy's `state` with T(n), while no draft computes, of the state `times`."""
     costs, empty = state["costs"], _nothing()["costs"]["0"]
     for n, (alone, _) in times["costs"].items():
@@ -81,7 +81,7 @@ def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile
     return PairProfile(_key(config, models), Profile(_key(alone, models[:1])))
 
 
-def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> dict[str, Any]:
+def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
     threads = (config.n_threads, config.draft_n_threads, config.cpu_range, config.draft_cpu_range)
     return {
         "models": [
@@ -103,8 +103,7 @@ def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> dict[str, Any]:
     }
 
 
-_TIMES = ("read_s", "latency_s", "bias")  # in a policy's state, like those in "costs" by the number of free cores
-_ALL = "0"  # there: all cores
+_ALL = "0"  # cores, in a policy's state
 
 log = logging.getLogger("duo.engine")
 
@@ -131,9 +130,7 @@ class ProfileRecorder:
         """Something will be measured now."""
         self._since = cpu_times()
         if not self._n_others:
-            state = self._policy.state()
-            self._before = {name: state[name] for name in _TIMES}
-            self._costs_before = {_ALL: state["costs"][_ALL]}
+            self._before = self._policy.state()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -151,14 +148,20 @@ class ProfileRecorder:
         if not self._n_others and is_busy(n_others, self._n_threads):
             self._n_others = n_others
 
-    def state(self) -> dict[str, Any]:
-        """What to keep, as JSON types; empty if nothing was learned. The log file says what is not kept."""
+    def state(self) -> PolicyState | None:
+        """What to keep; None if nothing was learned. The log file says what is not kept."""
         if not self._policy.rate:
-            return {}
+            return None
         if not self._n_others:
             return self._policy.state()
         log.debug(
             "other programs used %.1f of %d cores: the times of this run are not kept", self._n_others, usable_cores()
         )
-        state = self._policy.state()
-        return state | self._before | {"costs": state["costs"] | self._costs_before}
+        state, before = self._policy.state(), self._before
+        return {
+            "acceptance": state["acceptance"],
+            "costs": state["costs"] | {_ALL: before["costs"][_ALL]},  # those with fewer cores are kept as such
+            "read_s": before["read_s"],
+            "latency_s": before["latency_s"],
+            "bias": before["bias"],
+        }

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duo.config import DraftConfig, EngineConfig
 from duo.engine.slot import schedules_of
@@ -15,6 +15,7 @@ from duo.link.admission import TargetVocabulary
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.policy import Policy
+from duo.spec.policy_state import PolicyState
 
 if TYPE_CHECKING:
     from duo.link.remote_draft import RemoteDraft
@@ -38,7 +39,7 @@ class RemoteDrafts:
         self.n_target_threads = 1  # while a remote draft is in use
         self.target: TargetVocabulary | None = None  # None while the model is loading
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
-        self.learned: dict[str, dict[str, Any]] = {}  # Policy.state() by the draft's model; for the target's thread
+        self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._makes_calls = False
         self._lock = threading.Lock()
@@ -158,7 +159,7 @@ class RemoteDrafts:
             log.info("draft %s is in use", new.name)
         return self._active
 
-    def learn(self, model: str, state: dict[str, Any]) -> None:
+    def learn(self, model: str, state: PolicyState) -> None:
         """Keep the state of a policy for the next draft of this model."""
         self.learned.pop(model, None)
         if len(self.learned) >= _MAX_LEARNED:

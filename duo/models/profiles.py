@@ -6,13 +6,15 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from duo.models.storage import MIB, config_dir, read_own
 from duo.spec.means import between, whole
+from duo.spec.policy_state import PolicyState
 
 _VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB
@@ -22,16 +24,52 @@ _MAX_BYTES_OF_MODEL = 2**63
 _MAX_NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
 
 
+class TunedThreads(TypedDict):
+    """Numbers of threads that `duo tune` has found: of each model alone, and of both at once."""
+
+    target: int
+    draft: int
+    beside: Sequence[int]
+
+
+class ModelKey(TypedDict):
+    """A model in a key."""
+
+    path: str
+    bytes: int
+    modified_ns: list[int]
+    gpu_layers: int
+    devices: list[str] | None
+    servers: list[str]
+    split: list[object]
+
+
+class Key(TypedDict):
+    """What a profile holds for."""
+
+    models: list[ModelKey]
+    devices: list[str]
+    cores: int
+    llama: list[str]
+    options: list[object]
+
+
+# What a profile says. What is read from a file is checked where it is used.
+ProfileDocument = TypedDict(
+    "ProfileDocument", {"for": Key, "policy": PolicyState, "threads": TunedThreads}, total=False
+)
+
+
 class Profile:
     """One file for the pair, the machine and the options in `key`. Nothing in it is required to run."""
 
-    def __init__(self, key: dict[str, Any]) -> None:
+    def __init__(self, key: Key) -> None:
         """Raises UsageError if there is no config directory."""
         self._key = {"version": _VERSION, **key}
         digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
         self.path = profiles_dir() / f"{_name(key)}-{digest[:_DIGITS]}.json"
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> ProfileDocument:
         """The saved document; empty if the file is missing or damaged, in whatever way.
 
         Whether its values are plausible is checked where they are used.
@@ -39,7 +77,7 @@ class Profile:
         document = _read(self.path)
         return document if document.get("for") == self._key else {}
 
-    def save(self, document: dict[str, Any]) -> None:
+    def save(self, document: ProfileDocument) -> None:
         """Save `document` atomically. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}")
@@ -72,7 +110,7 @@ class ProfileKey:
     n_threads: tuple[int | None, int | None]  # -t and -td; None: not given
 
     @classmethod
-    def read(cls, document: dict[str, Any]) -> ProfileKey | None:
+    def read(cls, document: ProfileDocument) -> ProfileKey | None:
         """The key in a document; None if it is damaged."""
         try:
             key = document["for"]
@@ -96,7 +134,7 @@ class SavedProfile:
 
     path: Path
     modified_s: float  # seconds since 1970
-    document: dict[str, Any]  # as saved, with the key in "for"; empty if the file is damaged
+    document: ProfileDocument  # as saved, with the key in "for"; empty if the file is damaged
     key: ProfileKey | None  # None: the file is damaged
 
     @property
@@ -148,7 +186,7 @@ def _whole_or_none(value: Any) -> int | None:
     return None if value is None else whole(value)
 
 
-def _name(key: dict[str, Any]) -> str:
+def _name(key: Key) -> str:
     """The models in `key` as a part of a file name."""
     paths = [model.get("path") for model in key.get("models") or () if isinstance(model, dict)]
     return "+".join(_slug(Path(path).stem) for path in paths if isinstance(path, str)) or "models"
@@ -160,13 +198,14 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.")[:_MAX_NAME] or "model"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> ProfileDocument:
     """The document of a file; empty if it is missing or damaged."""
     try:
         document = json.loads(read_own(path, _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) and _is_shallow(document, _MAX_DEPTH) else {}
+    is_usable = isinstance(document, dict) and _is_shallow(document, _MAX_DEPTH)
+    return cast("ProfileDocument", document) if is_usable else {}
 
 
 def _is_shallow(value: Any, depth: int) -> bool:

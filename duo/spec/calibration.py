@@ -6,10 +6,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from operator import truediv
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from duo.spec.constants import DEFAULT
 from duo.spec.means import Mean, between
+from duo.spec.policy_state import CalibrationState
 
 
 class Calibration:
@@ -107,15 +108,21 @@ class Calibration:
             self._all.add(share)
             self._texts.add(share)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> CalibrationState:
         """What was learned, as JSON types."""
-        found = {"edges": list(self.EDGES), "accepted": list(self.probabilities()), "mean": self._texts.value}
-        found["scored"] = min(self.n_scored, DEFAULT.texts)
-        return {**found, "shares": [share.value for share in self._shares], "ranks": list(self.ranks)}
+        return {
+            "edges": list(self.EDGES),
+            "accepted": list(self.probabilities()),
+            "mean": self._texts.value,
+            "scored": min(self.n_scored, DEFAULT.texts),
+            "shares": [share.value for share in self._shares],
+            "ranks": list(self.ranks),
+        }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: CalibrationState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        accepted, shares, ranks = ([between(x, 0, 1) for x in state[name]] for name in ("accepted", "shares", "ranks"))
+        parts = state["accepted"], state["shares"], state["ranks"]
+        accepted, shares, ranks = ([between(x, 0, 1) for x in part] for part in parts)
         if state["edges"] != list(self.EDGES) or not len(accepted) == len(shares) == len(self._seen):
             raise ValueError("other bins")
         if not math.isclose(sum(shares), 1, abs_tol=0.01):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
 from duo.spec.constants import DEFAULT, Assumed, PolicyConfig, assumed
 from duo.spec.means import Time, between, duration
+from duo.spec.policy_state import CostState
 
 # Smallest and largest batch of the target, number of the draft's threads, its batch, and its sequences.
 _SIZES = {
@@ -220,11 +220,11 @@ class CostModel:
 
     # What is kept
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> CostState:
         """What was measured, as JSON types: for each size or number of threads [seconds, relative spread]."""
         return {name: {str(n): [t.value, t.spread] for n, t in sorted(times.items())} for name, times in self._times()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: CostState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         for name, times in self._times():
             least, most = _SIZES[name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from duo.config import MAX_THREADS
 from duo.spec import forecast
@@ -13,6 +12,7 @@ from duo.spec.constants import DEFAULT, PolicyConfig
 from duo.spec.costs import CostModel
 from duo.spec.forecast import SURE, BranchModel, Forecast
 from duo.spec.means import Mean, Time, between, duration
+from duo.spec.policy_state import PolicyState
 from duo.spec.schedule import RateEstimate, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
@@ -225,7 +225,7 @@ class PairModel:
             self.calibration = self._calibrations.pop(mode, Calibration())
             self._mode = mode
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> PolicyState:
         """What was learned, as JSON types."""
         calibrations = {**self._calibrations, self._mode: self.calibration}
         return {
@@ -236,7 +236,7 @@ class PairModel:
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: PolicyState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         now = self.alone
         for n_cores, both in state["costs"].items():
@@ -246,9 +246,9 @@ class PairModel:
             for costs, found in zip((self.alone, self.beside), both, strict=True):
                 costs.restore(found)
         PairModel.use_cores(self, next(n for n, (alone, _) in self._costs.items() if alone is now))
-        for mode, found in state["acceptance"].items():
+        for mode, scores in state["acceptance"].items():
             self._calibrations[mode] = Calibration()
-            self._calibrations[mode].restore(found)
+            self._calibrations[mode].restore(scores)
         if self._mode in self._calibrations:
             self.calibration = self._calibrations.pop(self._mode)
         if state["read_s"]:

@@ -36,7 +36,7 @@ N = n_cases(2000)
 BATCH = 50
 BATCHES = pytest.mark.parametrize("batch", range(-(-N // BATCH)))
 SEED = random.getrandbits(32) if FULL else 1
-KEY = {"models": ["a", "b"]}
+KEY: Any = {"models": ["a", "b"]}
 JUNK: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 0.5, -0.0, 1e-320, 1e-9, 1e-7, 1e5, 1e9, 1e308, -1e308, float("nan"), float("inf"),
     2**31, 2**63, 10**400, "", "1", "x", "nan", "٣", "\ud800", [], {}, [1], [[1, 1]], {"1": [0.1, 0]}, {"": None},
@@ -129,7 +129,7 @@ def learned() -> dict[str, Any]:
 
 
 @BATCHES
-def test_a_policy_and_threads_from_a_damaged_profile(learned: dict[str, Any], batch: int) -> None:
+def test_a_policy_and_threads_from_a_damaged_profile(learned: Any, batch: int) -> None:
     """They are those without a profile, or work: forecasts are finite, and what is saved can be read again."""
     machine = Machine([0.1, 0.11, 0.12, 0.13, 0.2], 0.02, [0.12, 0.13, 0.14, 0.15, 0.25], 0.03)
     threads = plan_threads(EngineConfig(), drafting=True)
@@ -158,7 +158,7 @@ def test_a_policy_and_threads_from_a_damaged_profile(learned: dict[str, Any], ba
 def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], batch: int) -> None:
     """Each is a row of printable text, be it only that it is damaged."""
     model = {"path": "/models/a.gguf", "bytes": 10**9, "gpu_layers": -1, "devices": None, "servers": []}
-    key = {"models": [model, model | {"devices": []}], "devices": ["CPU"], "cores": 2}
+    key: Any = {"models": [model, model | {"devices": []}], "devices": ["CPU"], "cores": 2}
     profile = Profile(key | {"llama": ["1", "b1", "CPU", "AVX = 1"], "options": [4, None]})
     profile.save({"policy": learned["policy"]})
     good = json.loads(profile.path.read_text())

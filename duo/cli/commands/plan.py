@@ -87,9 +87,10 @@ def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[fl
     pair = PairModel(n_max, 2 * n_max, apart=True, branches=None, aborts=machine.aborts)
     inform(pair, machine)
     state = pair.calibration.state()
-    same = {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance, "ranks": list(ranks)}
-    same["scored"] = DEFAULT.texts
-    pair.calibration.restore(state | same)
+    same = len(state["accepted"]) * [acceptance]
+    pair.calibration.restore(
+        state | {"accepted": same, "mean": acceptance, "ranks": list(ranks), "scored": DEFAULT.texts}
+    )
     return pair
 
 

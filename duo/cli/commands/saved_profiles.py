@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 from duo.cli.terminal.console import columns, say, size_of
 from duo.cli.terminal.files import blame
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import kept_threads
 from duo.errors import UsageError
-from duo.models.profiles import KeyModel, ProfileKey, SavedProfile, profiles_dir, saved_profiles
+from duo.models.profiles import KeyModel, ProfileDocument, ProfileKey, SavedProfile, profiles_dir, saved_profiles
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
@@ -167,7 +166,7 @@ def _place(model: KeyModel, key: ProfileKey) -> str:
     return "GPU" if model.n_gpu_layers < 0 else f"{model.n_gpu_layers} layers on GPU"
 
 
-def _threads(document: dict[str, Any], key: ProfileKey, *, brief: bool) -> str:
+def _threads(document: ProfileDocument, key: ProfileKey, *, brief: bool) -> str:
     """The numbers of threads: found by `duo tune`, given by the user, or duo's defaults."""
     if tuned := kept_threads(document).get("threads"):
         first, second = tuned["beside"]

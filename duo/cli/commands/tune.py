@@ -26,6 +26,7 @@ from duo.engine.engine import Engine
 from duo.engine.slot import Slot
 from duo.engine.warmup import N_SEQUENCES
 from duo.errors import UsageError
+from duo.models.profiles import ProfileDocument
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
@@ -87,8 +88,10 @@ def _tune_pair(options: TuneOptions) -> int:
         return measured
     tuned = choose(measured)
     prospects = tuned.prospects
-    threads = {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside}
-    result = {"policy": tuned.policy.state(), "threads": threads}
+    result: ProfileDocument = {
+        "policy": tuned.policy.state(),
+        "threads": {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside},
+    }
     said = [*describe(measured), "", *render(prospects), "", *advise(measured, tuned, prospects)]
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]

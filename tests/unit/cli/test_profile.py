@@ -87,7 +87,7 @@ def learned(target_s: float, draft_s: float) -> dict[str, Any]:
         for n in range(1, AUTO_DRAFT + 2):
             costs.add_target(n, target_s)
         costs.add_draft(draft_s)
-    return policy.state()
+    return dict(policy.state())
 
 
 @pytest.mark.parametrize(("draft_s", "helps"), [(60.0, False), (1e-6, True)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
     """Keeps the profile of models of these names, in a config directory of its own."""
     monkeypatch.setenv("DUO_CONFIG", str(tmp_path / "config"))
 
-    def save(*names: str, when: int = 0, options: tuple[object, ...] = (None, None), **more: object) -> Profile:
+    def save(*names: str, when: int = 0, options: tuple[object, ...] = (None, None), **more: Any) -> Profile:
         model: dict[str, object] = {"gpu_layers": -1, "devices": None, "servers": []}
-        key = {
+        key: Any = {
             "models": [
                 model | {"path": f"/models/{name}", "bytes": 4_700_000_000 // 10**i} for i, name in enumerate(names)
             ],
@@ -33,7 +34,8 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
             "options": list(options),
         }
         profile = Profile(key)
-        profile.save({"policy": _learned().state(), **more})
+        document: Any = {"policy": _learned().state(), **more}
+        profile.save(document)
         os.utime(profile.path, (when, when))
         return profile
 

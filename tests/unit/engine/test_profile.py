@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from duo.config import EngineConfig, ModelConfig
 from duo.engine import profile
 from duo.engine.profile import ProfileRecorder, find_profile
 from duo.spec.policy import Policy, StepCost
+from duo.spec.policy_state import PolicyState
 
 CONFIG = EngineConfig()
 VERSIONS = {"llama-cpp-python": "0.3.36", "llama.cpp": "0.5.0-dev"}
@@ -93,12 +95,13 @@ def test_another_machine_or_library(
 # What drafts of one target share
 
 
-def save(models: list[ModelConfig], target_s: dict[int, float], draft_s: float, **more: object) -> None:
+def save(models: list[ModelConfig], target_s: dict[int, float], draft_s: float, **more: Any) -> None:
     learned = Policy(8, 16)
     for n, seconds in target_s.items():
         learned.alone.add_target(n, seconds)
     learned.alone.add_draft(draft_s)
-    find_profile(CONFIG, models).save({"policy": learned.state(), **more})
+    document: Any = {"policy": learned.state(), **more}
+    find_profile(CONFIG, models).save(document)
 
 
 def kept(models: list[ModelConfig]) -> Policy:
@@ -130,7 +133,7 @@ def test_another_number_of_threads_is_not_shared(models: list[ModelConfig]) -> N
 
 
 @pytest.mark.parametrize("damage", [None, 7, [], {"costs": 3}, {"costs": {"0": []}}])
-def test_a_damaged_profile_of_the_target_damages_no_other(models: list[ModelConfig], damage: object) -> None:
+def test_a_damaged_profile_of_the_target_damages_no_other(models: list[ModelConfig], damage: Any) -> None:
     save(models, {1: 0.1}, 0.01)
     find_profile(CONFIG, models[:1]).save({"policy": damage})
     assert kept(models).alone.target_s(1) == 0.1
@@ -162,9 +165,15 @@ class Watched:
             self.policy.learn_scores([(1.0, True)] * 4)
 
     @property
+    def kept(self) -> PolicyState:
+        state = self.recorder.state()
+        assert state is not None
+        return state
+
+    @property
     def kept_s(self) -> float | None:
         """T(1) in the profile."""
-        kept: dict[str, list[float]] = self.recorder.state()["costs"]["0"][0]["target_s"]
+        kept = self.kept["costs"]["0"][0]["target_s"]
         return kept["1"][0] if kept else None
 
 
@@ -174,7 +183,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 def test_all_is_kept_of_a_quiet_machine(watched: Watched) -> None:
-    assert watched.recorder.state() == {}
+    assert watched.recorder.state() is None
     watched.text(0.1, QUIET)
     watched.text(0.2, QUIET)
     assert watched.recorder.state() == watched.policy.state()
@@ -190,7 +199,7 @@ def test_of_a_busy_machine_only_what_does_not_depend_on_it_is_kept(watched: Watc
     watched.text(0.1, QUIET if failed else BUSY)
     assert watched.recorder.n_others > 0
     assert watched.kept_s is None
-    kept = watched.recorder.state()
+    kept = watched.kept
     assert [costs["draft_s"] for costs in kept["costs"]["0"]] == [{}, {}]
     assert kept["acceptance"] == watched.policy.state()["acceptance"] != {}
     Policy(4, 8).restore(kept)
@@ -206,6 +215,6 @@ def test_the_times_before_the_first_disturbance_are_kept(watched: Watched) -> No
 def test_times_with_the_cores_that_others_leave_are_kept_as_such(watched: Watched) -> None:
     watched.policy.use_cores(1)
     watched.text(0.2, BUSY)
-    kept = watched.recorder.state()["costs"]
+    kept = watched.kept["costs"]
     assert kept["1"][0]["target_s"]["1"][0] == pytest.approx(0.2)
     assert kept["0"][0]["target_s"] == {}

@@ -131,7 +131,7 @@ def test_policies_have_the_limits_of_the_target() -> None:
     assert (policy.n_max, policy.n_ahead, policy.schedule) == (3, 5, Schedule.ASYNC)
     assert drafts.n_target_threads == 7
     for i in range(1000):
-        drafts.learn(str(i), {})
-        drafts.learn("0", {})
+        drafts.learn(str(i), policy.state())
+        drafts.learn("0", policy.state())
     assert 10 < len(drafts.learned) < 100, "what is learned does not accumulate"
     assert set(drafts.learned) >= {"0", "999", "998"}, "the latest remain"

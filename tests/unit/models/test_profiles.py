@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from duo.models.profiles import Profile
 
-KEY = {"models": [{"name": "a.gguf", "bytes": 7}], "cores": 2}
-LEARNED = {"policy": {"draft_s": {"1": 0.025}}, "threads": {"beside": [1, 1]}}
+OTHER_KEY: Any = {}
+KEY: Any = {"models": [{"name": "a.gguf", "bytes": 7}], "cores": 2}
+NEW: Any = {"policy": {"new": 1}}
+LEARNED: Any = {"policy": {"draft_s": {"1": 0.025}}, "threads": {"beside": [1, 1]}}
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +33,18 @@ def saved() -> Profile:
 
 def test_save_change_and_load(config: Path) -> None:
     assert Profile(KEY).load() == {}
-    saved().save(saved().load() | {"policy": {"new": 1}})
-    loaded = Profile(dict(reversed(KEY.items()))).load()
+    saved().save(saved().load() | NEW)
+    other_order: Any = dict(reversed(KEY.items()))
+    loaded: Any = Profile(other_order).load()
     assert (loaded["policy"], loaded["threads"]) == ({"new": 1}, LEARNED["threads"])
-    Profile(KEY).save({"policy": {}})
+    Profile(KEY).save({})
     assert "threads" not in Profile(KEY).load()
     assert list((config / "profiles").iterdir()) == [Profile(KEY).path], "no temporary file is left"
 
 
 def test_a_file_of_another_key_or_version_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved().path.rename(Profile({}).path)  # as after a collision of hashes
-    assert Profile({}).load() == {}
+    saved().path.rename(Profile(OTHER_KEY).path)  # as after a collision of hashes
+    assert Profile(OTHER_KEY).load() == {}
     saved()
     monkeypatch.setattr("duo.models.profiles._VERSION", 999)
     assert Profile(KEY).load() == {}
@@ -84,7 +88,7 @@ def test_a_full_disk_leaves_the_old_profile_and_no_temporary_file(config: Path, 
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))  # writes beyond that fail
     try:
         with pytest.raises(OSError, match="File too large"):
-            profile.save({"policy": {"new": 1}})
+            profile.save(NEW)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert profile.load().get("policy") == (LEARNED["policy"] if existed else None)

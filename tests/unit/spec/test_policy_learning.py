@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -222,7 +223,7 @@ def test_the_costs_of_each_number_of_cores_are_kept_and_the_current_one_remains(
     ],
 )  # fmt: skip
 def test_nothing_of_a_damaged_state_is_restored(name: str, value: object) -> None:
-    state = policy(FLAT, mode="greedy").state()
+    state: Any = policy(FLAT, mode="greedy").state()
     Policy(8, N_AHEAD).restore(state)
     state[name] = value
     if value is KeyError:
@@ -239,7 +240,7 @@ def test_nothing_of_a_damaged_state_is_restored(name: str, value: object) -> Non
     [("ranks", [2.0, 0, 0]), ("shares", [0.5] * 9), ("mean", math.nan), ("accepted", [-0.1] * 9), ("edges", [1.0])],
 )
 def test_a_damaged_acceptance_is_refused(name: str, value: object) -> None:
-    state = Calibration().state() | {name: value}
+    state: Any = {**Calibration().state(), name: value}
     with pytest.raises((KeyError, TypeError, ValueError)):
         Calibration().restore(state)
 
