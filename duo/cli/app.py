@@ -15,8 +15,9 @@ from duo.cli.about import is_start, show_start, show_versions
 from duo.cli.arguments import Command, Commands, help_command
 from duo.cli.options.by_command import RunOptions
 from duo.cli.parameters import comes_from, takes
-from duo.cli.terminal.console import discard_stdout, say, with_options
+from duo.cli.terminal.console import discard_stdout, say
 from duo.cli.terminal.interrupts import interrupts_raise
+from duo.cli.terminal.option_names import with_options
 from duo.errors import DeviceError, DuoError, UsageError
 from duo.llama import spin_briefly
 

@@ -14,9 +14,9 @@ from duo.cli.terminal.console import warn
 from duo.config import EngineConfig
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
-from duo.llama.build import CPU, built_gpu_backends, hiding_variables
+from duo.llama.build import CPU, hiding_variables
 from duo.llama.connections import resolved
-from duo.llama.devices import add_server, gpus, list_devices
+from duo.llama.devices import add_server, built_gpu_backends, gpus, list_devices
 from duo.llama.library import supports_rpc
 
 

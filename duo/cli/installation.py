@@ -139,8 +139,12 @@ def print_build() -> None:
     """Print the Build of this process as JSON: started by _read_build()."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to stderr
     from duo.llama import library  # noqa: PLC0415 - importing it may end the process
-    from duo.llama.build import built_gpu_backends, versions  # noqa: PLC0415
-    from duo.llama.devices import list_backends, list_devices  # noqa: PLC0415
+    from duo.llama.build import versions  # noqa: PLC0415
+    from duo.llama.devices import (  # noqa: PLC0415
+        built_gpu_backends,
+        list_backends,
+        list_devices,
+    )
 
     devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
     build = Build(

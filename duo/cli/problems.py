@@ -170,8 +170,7 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
     in an archive, the command is for a clone.
     """
     if backends is None:
-        from duo.llama.build import built_gpu_backends  # noqa: PLC0415 - llama.cpp may not be loadable
-        from duo.llama.devices import list_backends  # noqa: PLC0415
+        from duo.llama.devices import built_gpu_backends, list_backends  # noqa: PLC0415 - llama.cpp may not be loadable
 
         backends = [*list_backends(), *built_gpu_backends()]
     checkout = _checkout()

@@ -8,14 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from duo.engine.draft import QueuedDraft
 from duo.engine.queue import Drafted
 from duo.engine.source import DraftRequest
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.admission import Admission, ConnectionRejected, decode
 from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
-from duo.link.remote_drafts import RemoteDrafts
+from duo.link.remote_drafts import ConnectedDraft, RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
@@ -31,7 +30,7 @@ Send = Callable[[bytes], Awaitable[None]]
 Receive = Callable[[], Awaitable[bytes | str | None]]
 
 
-class RemoteDraft(QueuedDraft):
+class RemoteDraft(ConnectedDraft):
     """One connection to a draft, from its Hello on.
 
     Draft's methods are called on the target's thread, all others on the server's. The two share the queue and
@@ -72,18 +71,18 @@ class RemoteDraft(QueuedDraft):
 
     @property
     def is_working(self) -> bool:
-        """Whether it drafts for a text."""
+        """See ConnectedDraft."""
         return self._current is not None
 
     @property
     def is_usable(self) -> bool:
-        """Whether it answers, and can draft for this text."""
+        """See ConnectedDraft."""
         since = self._waiting_since
         late = since is not None and time.perf_counter() - since > STALL_S
         return not (late or self._stalled or self.is_unable)
 
     def stall(self) -> None:
-        """It has timed out: it is not usable until its next sign of life. Called under the drafts' lock."""
+        """See ConnectedDraft."""
         if not self.is_unable:
             self._stalled = True
             self._drafts.soon(lambda: self._drafts.count("stalled"))

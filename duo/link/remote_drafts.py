@@ -7,9 +7,9 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from duo.config import DraftConfig, EngineConfig
+from duo.engine.draft import QueuedDraft
 from duo.engine.slot import schedules_of
 from duo.link.admission import TargetVocabulary
 from duo.llama.context import Context
@@ -17,13 +17,35 @@ from duo.llama.model import Model
 from duo.spec.policy import Policy
 from duo.spec.policy_state import PolicyState
 
-if TYPE_CHECKING:
-    from duo.link.remote_draft import RemoteDraft
-
 log = logging.getLogger("duo.link")
 
 MOST = 16  # concurrent connections
 _MAX_LEARNED = 64  # models whose policy is kept
+
+
+class ConnectedDraft(QueuedDraft):
+    """A remote draft, as the choice among several sees it."""
+
+    name: str
+    model: str
+    number: int  # among all that have connected
+    n_verified: int  # candidates, in all texts
+    n_accepted: int
+    is_unable: bool  # to draft for this text
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it drafts for a text."""
+        raise NotImplementedError
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it answers, and can draft for this text."""
+        raise NotImplementedError
+
+    def stall(self) -> None:
+        """It has timed out: it is not usable until its next sign of life. Called under the drafts' lock."""
+        raise NotImplementedError
 
 
 class RemoteDrafts:
@@ -44,13 +66,13 @@ class RemoteDrafts:
         self._makes_calls = False
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # of events
-        self._line: list[RemoteDraft] = []
-        self._active: RemoteDraft | None = None
-        self._given_up: list[RemoteDraft] = []  # in this text
-        self._last_used: RemoteDraft | None = None
+        self._line: list[ConnectedDraft] = []
+        self._active: ConnectedDraft | None = None
+        self._given_up: list[ConnectedDraft] = []  # in this text
+        self._last_used: ConnectedDraft | None = None
 
     @property
-    def connected(self) -> list[RemoteDraft]:
+    def connected(self) -> list[ConnectedDraft]:
         """The drafts that are connected, in the order in which they would be used."""
         with self._lock:
             return list(self._line)
@@ -94,7 +116,7 @@ class RemoteDrafts:
 
     # The server's side
 
-    def join(self, draft: RemoteDraft, *, always: bool = False) -> bool:
+    def join(self, draft: ConnectedDraft, *, always: bool = False) -> bool:
         """Add a draft. False if too many are connected; never with `always`."""
         with self._lock:
             if len(self._line) >= MOST and not always:
@@ -108,7 +130,7 @@ class RemoteDrafts:
                 threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
             return True
 
-    def leave(self, draft: RemoteDraft, reason: str) -> None:
+    def leave(self, draft: ConnectedDraft, reason: str) -> None:
         """Remove a draft that has disconnected."""
         with self._lock:
             self._line.remove(draft)
@@ -135,7 +157,7 @@ class RemoteDrafts:
             for draft in self._line:
                 draft.is_unable = False
 
-    def choose(self, *, has_other: bool) -> RemoteDraft | None:
+    def choose(self, *, has_other: bool) -> ConnectedDraft | None:
         """The draft to use: the previous one while it is usable, else the first in line that is.
 
         One that does not pay is given up for this text: it is used only if there is no other one and no local draft

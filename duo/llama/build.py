@@ -49,23 +49,6 @@ def hiding_variables(backends: Iterable[str] = GPU_BACKENDS) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def built_gpu_backends() -> list[str]:
-    """The GPU back ends that this llama.cpp was built with.
-
-    llama.cpp's own list, list_backends(), lacks those that could not start: Vulkan without a driver, for example.
-    """
-    from llama_cpp._ggml import libggml  # noqa: PLC0415 - the table above is read also where llama.cpp cannot be loaded
-
-    from duo.llama.devices import list_backends  # noqa: PLC0415
-
-    started, folder = list_backends(), Path(libggml._name).parent
-    return [
-        name
-        for name, backend in GPU_BACKENDS.items()
-        if name in started or any(folder.glob(f"libggml-{backend.library}.*"))
-    ]
-
-
 def versions() -> dict[str, str]:
     """Versions of the packages that determine a run's behaviour and speed."""
     return {

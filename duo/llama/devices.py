@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -20,7 +21,7 @@ import llama_cpp
 from duo.config import SPLIT_MODES, ModelConfig, split_endpoint
 from duo.errors import DeviceError, UsageError
 from duo.llama import library
-from duo.llama.build import CPU
+from duo.llama.build import CPU, GPU_BACKENDS
 from duo.llama.lifeline import lifeline
 
 # ggml-backend.h, enum ggml_backend_dev_type
@@ -84,6 +85,19 @@ def list_backends() -> list[str]:
     lib = ggml()
     return [
         lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(i)).decode() for i in range(lib.ggml_backend_reg_count())
+    ]
+
+
+def built_gpu_backends() -> list[str]:
+    """The GPU back ends that this llama.cpp was built with.
+
+    llama.cpp's own list, list_backends(), lacks those that could not start: Vulkan without a driver, for example.
+    """
+    started, folder = list_backends(), Path(ggml()._name).parent
+    return [
+        name
+        for name, backend in GPU_BACKENDS.items()
+        if name in started or any(folder.glob(f"libggml-{backend.library}.*"))
     ]
 
 

@@ -12,7 +12,7 @@ from duo.engine.records import Event
 from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
 from duo.engine.statistics import CandidateTotals
-from duo.link.remote_draft import RemoteDraft
+from duo.link.remote_drafts import ConnectedDraft
 from duo.spec.policy import Policy
 
 
@@ -74,7 +74,7 @@ class LeadState(msgspec.Struct):
 def lead_state(
     slot: Slot | None,
     name: str,
-    backs: Sequence[RemoteDraft],
+    backs: Sequence[ConnectedDraft],
     queue: QueueState,
     schedule: ScheduleState | None,
 ) -> LeadState:

@@ -16,9 +16,10 @@ from duo.bench.texts import loops
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import columns, progress_bar, say, size_of, with_options
+from duo.cli.terminal.console import columns, progress_bar, say, size_of
 from duo.cli.terminal.files import blame
 from duo.cli.terminal.interrupts import on_interrupt
+from duo.cli.terminal.option_names import with_options
 from duo.cli.terminal.run_statistics import Facts, write_json
 from duo.diagnose.draft_comparison import (
     DraftComparison,

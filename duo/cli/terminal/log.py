@@ -10,8 +10,9 @@ from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 
-from duo.cli.terminal.console import say, with_options
+from duo.cli.terminal.console import say
 from duo.cli.terminal.files import check_writable
+from duo.cli.terminal.option_names import with_options
 
 
 class _NoticeHandler(logging.Handler):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from duo.cli.terminal.console import say, stderr, with_options
+from duo.cli.terminal.console import say, stderr
+from duo.cli.terminal.option_names import with_options
 from duo.cli.terminal.writer import TextWriter, coloured, dimmed
 from duo.errors import DeviceError, DuoError
 from duo.spec.types import Source

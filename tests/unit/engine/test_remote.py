@@ -14,7 +14,7 @@ from duo.engine.queue import Drafted
 from duo.engine.source import DraftRequest
 from duo.link.admission import Admission
 from duo.link.remote_draft import RemoteDraft
-from duo.link.remote_drafts import RemoteDrafts
+from duo.link.remote_drafts import ConnectedDraft, RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -92,7 +92,7 @@ class Line(RemoteDrafts):
         self.all: list[FarEnd] = []
 
     @property
-    def given_up(self) -> list[RemoteDraft]:
+    def given_up(self) -> list[ConnectedDraft]:
         return self._given_up
 
     def new_policy(self, model: str) -> Policy:
@@ -109,7 +109,7 @@ class Line(RemoteDrafts):
         self.all.append(made)
         return made
 
-    def choose(self, *, has_other: bool) -> RemoteDraft | None:
+    def choose(self, *, has_other: bool) -> ConnectedDraft | None:
         if self._choose is None:
             return super().choose(has_other=has_other)
         i = self._choose()

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from duo.llama import devices
-from duo.llama.build import GPU_BACKENDS, built_gpu_backends, hiding_variables
+from duo.llama.build import GPU_BACKENDS, hiding_variables
+from duo.llama.devices import built_gpu_backends
 from tests.command import ROOT
 
 ALL_VARIABLES = {name for backend in GPU_BACKENDS.values() for name in backend.variables}
@@ -17,7 +18,7 @@ ALL_VARIABLES = {name for backend in GPU_BACKENDS.values() for name in backend.v
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As if llama.cpp were there, with only the CPU's back end started."""
-    monkeypatch.setattr("llama_cpp._ggml.libggml", SimpleNamespace(_name=str(tmp_path / "libggml.so")))
+    monkeypatch.setattr(devices, "ggml", lambda: SimpleNamespace(_name=str(tmp_path / "libggml.so")))
     monkeypatch.setattr(devices, "list_backends", lambda: ["CPU"])
     return tmp_path
 
