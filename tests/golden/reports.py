@@ -145,6 +145,7 @@ GAINS = {
     "smaller and better": made(generation=ALONE, policy=_costs(_CHEAP, 90.0, 0.1)),
     "elsewhere": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6)),
     "much smaller, on its own device": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), apart=True),
+    "exchanged": made(generation=ALONE, policy=_costs(_CHEAP, 600.0, 0.6), is_draft_larger=True),
     "none": made(generation=ALONE, policy=_costs(_DEAR, 25.0, 0.6)),
     "times that cannot be true": made(generation=ALONE, policy=_costs([10.0, 200.0, 300.0, 400.0, 500.0], 20.0, 0.6)),
     "unknown times": made(generation=ALONE, policy=SLOW | {"curve_ms": ByCondition(None, None)}),

@@ -53,6 +53,7 @@ class RunStatistics:
     apart: bool = False  # the draft has hardware of its own
     n_others: float = 0.0  # cores that other programs used, if that disturbed the run
     n_threads: int | None = None  # of the target; None: they follow the free cores
+    is_draft_larger: bool = False  # than the target
 
     @classmethod
     def of(
@@ -70,6 +71,7 @@ class RunStatistics:
             apart=slot.threads.apart or slot.remote is not None,
             n_others=slot.recorder.n_others,
             n_threads=None if follows_cores(slot.config) else slot.threads.target,
+            is_draft_larger=slot.draft_model is not None and slot.draft_model.n_bytes > slot.target.n_bytes,
         )
 
     def write_json(self, path: Path, facts: Facts) -> None:

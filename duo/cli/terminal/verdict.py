@@ -25,7 +25,7 @@ def verdict(run: RunStatistics) -> str:
     rate, by_schedule, ms = generation.tokens_per_s, generation.tokens_by_schedule, run.policy.alone_ms.this_run
     is_alone = set(by_schedule) == {_OFF} and (lookup.verified if lookup else 0) <= CLOSE * generation.tokens
     if rate and is_alone and not run.n_others:
-        return _why_no_gain(run.text, run.policy, apart=run.apart)
+        return _why_no_gain(run, run.policy)
     shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
     used = f"; tokens: {shares}" if run.has_draft and shares else ""
     if run.n_others:
@@ -36,7 +36,7 @@ def verdict(run: RunStatistics) -> str:
     if times >= 1 + CLOSE:
         return f"{_who(run.text)} made this {times:.2f} times as fast (alone: {alone} by its decodes){used}"
     compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
-    why = _why_no_gain(run.text, run.policy, apart=run.apart)
+    why = _why_no_gain(run, run.policy)
     return f"{why}; {compared} the target alone ({alone} by its decodes){used}"
 
 
@@ -56,8 +56,9 @@ def _who(text: Statistics) -> str:
     return " and ".join(name for name, found in sources if found and found.accepted) or "duo"
 
 
-def _why_no_gain(text: Statistics, policy: PolicyStatistics, *, apart: bool) -> str:
+def _why_no_gain(run: RunStatistics, policy: PolicyStatistics) -> str:
     """Why draft and lookup brought nothing, and what to try."""
+    text = run.text
     if not policy.has_draft:
         return "lookup did not pay here"
     if text.draft and text.draft.error:
@@ -68,7 +69,10 @@ def _why_no_gain(text: Statistics, policy: PolicyStatistics, *, apart: bool) -> 
         return "unknown: too little is known about the draft"
     if best >= (1 + CLOSE) * alone:
         return "the draft came too late to pay; a longer text, or the next, may be faster"
-    remedy = _remedy(policy, was_scored=text.draft is not None, apart=apart)
+    if run.is_draft_larger:
+        remedy = "it is larger than the target: are -m and -md exchanged?"
+    else:
+        remedy = _remedy(policy, was_scored=text.draft is not None, apart=run.apart)
     return f"the draft did not pay here{remedy and f': {remedy}'}"
 
 
