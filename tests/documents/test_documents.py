@@ -7,7 +7,6 @@ two tables of what is not run.
 from __future__ import annotations
 
 import ast
-import inspect
 import os
 import re
 import shlex
@@ -21,9 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from duo.engine import options
+from duo.config.settings import Settings, TextOptions
 from duo.llama.library import supports_rpc
-from duo.loading import load
 from tests.command import ROOT, environment
 from tests.documents.documents import (
     DOCUMENTS,
@@ -244,18 +242,9 @@ def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -
     assert done.stdout
 
 
-def _text_options() -> list[str]:
-    """The names in TextOptions, which there is for type checkers only."""
-    nodes = ast.walk(ast.parse(inspect.getsource(options)))
-    (found,) = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == "TextOptions")
-    return [
-        line.target.id for line in found.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-    ]
-
-
 def test_every_parameter_is_in_the_document_for_python() -> None:
     text = PYTHON.read_text(encoding="utf-8")
-    names = [*inspect.signature(load).parameters, *_text_options()]
+    names = [*Settings.__annotations__, *TextOptions.__annotations__]
     assert [name for name in names if not re.search(rf"`{name}\b", text)] == []
 
 

@@ -77,7 +77,7 @@ def _address(options: RpcServerOptions) -> str:
     """The IPv4 address to listen on. Raises UsageError."""
     if not is_loopback(options.host) and not options.insecure_bind:
         raise UsageError(
-            f"--host {options.host}: other machines can reach this address, and llama.cpp's RPC lets them read and "
+            f"--host {options.host!r}: other machines can reach this address, and llama.cpp's RPC lets them read and "
             "write the memory of this process: use an SSH tunnel to 127.0.0.1, or add --insecure-bind in a trusted "
             "network"
         )
