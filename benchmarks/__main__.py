@@ -83,7 +83,7 @@ def main() -> int:
                 )  # fmt: skip
                 outcome = scenario.run(setup)
             except (DuoError, OSError, httpx.HTTPError) as error:
-                note(f"{pair}: {error}")
+                note(f"{pair}: {str(error) or type(error).__name__}")
                 return 2
             except KeyboardInterrupt:
                 return 130

@@ -18,7 +18,6 @@ from tests.gguf_files import tiny_llama
     [
         (["link", "-n", "16", "-r", "1", "--only", "plain", "lead"], None),
         (["two-devices", "-n", "8", "-r", "1", "--machine", "FAR"], None),
-        (["soak", "-r", "1"], None),
         (["gpu", "-n", "8", "-r", "1"], None),
         (["compare", "--peers", "EMPTY"], 2),
     ],

@@ -135,7 +135,7 @@ def test_ctrl_c_while_the_interpreter_exits(tiny: Path, before: str) -> None:
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.parametrize("delay_s", [0.005, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.6, 2.0])
+@pytest.mark.parametrize("delay_s", [0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.6, 2.0])
 def test_ctrl_c_at_any_moment(tiny: Path, delay_s: float) -> None:
     """The sleep is the time of the signal, since main() began: Python's own start-up is not in our hands."""
     begin = "import os, duo.cli.main; os.write(1, b'!')"
