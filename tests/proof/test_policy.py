@@ -62,8 +62,8 @@ def test_on_random_machines_the_policy_is_as_good_as_the_best_fixed_settings(
 ) -> None:
     """Within 3 % on all but `n_below`; and never 5 % below the target alone.
 
-    Where async is forced, the engine does not wait for a draft that is late by more than a decode, which loses up to
-    28 % with drafts that are as slow as their targets: see benchmarks/NOTES.md.
+    Where async is forced, up to 28 % are lost with drafts that are as slow as their targets, for a reason that is not
+    known yet: see benchmarks/NOTES.md.
     """
     rates = {seed: rate(seed, schedules) for seed in SEEDS}
     shares = {seed: share(random_case(seed), found) for seed, found in rates.items()}
