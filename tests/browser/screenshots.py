@@ -5,10 +5,7 @@ The target is slowed down, as a larger one would be, so that its draft pays on a
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import TYPE_CHECKING
-
-from PIL import Image
 
 from duo.models.demo import demo_pair
 from tests.browser.browsing import Visits, a_browser, send, text_of, wait_for_end
@@ -53,8 +50,7 @@ def main() -> None:
 def take(page: Page, name: str) -> None:
     """Write docs/NAME.png, once the lanes are drawn for its size and colours."""
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(256).save(ROOT / "docs" / f"{name}.png", optimize=True)
+    page.screenshot(path=ROOT / "docs" / f"{name}.png")
 
 
 if __name__ == "__main__":
