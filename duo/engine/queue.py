@@ -19,6 +19,7 @@ class Decode(NamedTuple):
     since: float  # its start
     epoch: int
     n_accepted: int  # tokens in the text at its start
+    position: int  # of the token that it makes on the chain
     on_chain: bool = True  # whether it continues the draft's chain,
     outcomes: frozenset[Outcome] = frozenset()  # and these
 
@@ -87,7 +88,9 @@ class CandidateQueue:
         with self._changed:
             decode, session = self._decode, self._session
             is_stale = decode is not None and (
-                self._is_useless() or (decode.epoch == session.epoch and not decode.on_chain)
+                self._is_useless()
+                or (decode.epoch == session.epoch and not decode.on_chain)
+                or decode.position < len(session.accepted)
             )
             drafted = list(self._drafted)
             self._drafted.clear()
@@ -145,7 +148,7 @@ class CandidateQueue:
         with self._changed:
             session, n_told = self._session, self._n_told
             self._n_told, self._may_prepare = len(session.accepted), False
-            self._decode = Decode(self._now(), session.epoch, self._n_told)
+            self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + session.n_pending)
             prepares = self._lookahead.n_branches and self._n_verified
             chain = session.propose().guesses if prepares else ()
             preparation = Preparation(self._lookahead, self._n_verified, self._allows(), chain)

@@ -37,7 +37,7 @@ class RemoteQueue(CandidateQueue):
             may_draft, self._n_told = self._allows(), len(accepted)
             if may_draft and (self._decode is None or self._decode.epoch != epoch):
                 self._ordered = self._now()
-                self._decode = Decode(self._ordered + latency_s, epoch, self._n_told)
+                self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
             return Order(epoch, accepted[n_told:], may_draft)
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int, drafted: Drafted) -> bool:
@@ -50,7 +50,8 @@ class RemoteQueue(CandidateQueue):
             if n_pending >= self._lookahead.n_ahead or len(self._drafted) >= self._n_most:  # stale ones, too
                 return False
             if epoch == session.epoch:
-                self._decode = Decode(now, epoch, len(session.accepted))  # it is already working on the next one
+                # It is already working on the next one.
+                self._decode = Decode(now, epoch, len(session.accepted), position + 1)
                 if self._ordered is not None:
                     drafted = drafted._replace(latency_s=max(0.0, now - self._ordered - drafted.seconds))
                     self._ordered = None

@@ -53,23 +53,17 @@ def best_share(case: Case, found: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("schedules", "share", "n_below", "least"),
-    [(ASYNC, concurrent_share, 3, 0.72), (ALL, best_share, 2, 0.90)],
-    ids=["concurrent", "any schedule"],
+    ("schedules", "share"), [(ASYNC, concurrent_share), (ALL, best_share)], ids=["concurrent", "any schedule"]
 )
 def test_on_random_machines_the_policy_is_as_good_as_the_best_fixed_settings(
-    schedules: tuple[Schedule, ...], share: Callable[[Case, float], float], n_below: int, least: float
+    schedules: tuple[Schedule, ...], share: Callable[[Case, float], float]
 ) -> None:
-    """Within 3 % on all but `n_below`; and never 5 % below the target alone.
-
-    Where async is forced, up to 28 % are lost with drafts that are as slow as their targets, for a reason that is not
-    known yet: see benchmarks/NOTES.md.
-    """
+    """Within 3 % on all but two machines, never 10 % below, and never 5 % below the target alone."""
     rates = {seed: rate(seed, schedules) for seed in SEEDS}
     shares = {seed: share(random_case(seed), found) for seed, found in rates.items()}
     below = {seed: found for seed, found in shares.items() if found < 0.97}
-    assert len(below) <= n_below, below
-    assert min(shares.values()) >= least, below
+    assert len(below) <= 2, below
+    assert min(shares.values()) >= 0.90, below
     if schedules == ALL:
         assert min(found * random_case(seed).machine.target_s[0] for seed, found in rates.items()) >= 0.95
 

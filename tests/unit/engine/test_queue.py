@@ -42,6 +42,19 @@ def test_the_draft_may_continue_while_its_pending_candidates_are_likely_to_survi
     assert queue.look().may_draft, "in a new epoch none of them counts"
 
 
+def test_a_decode_brings_no_candidate_once_the_target_has_written_the_token_that_it_makes() -> None:
+    """Otherwise a slow draft is waited for, one decode after the other."""
+    queue, remote = make_queue(), opened()
+    remote.order(0.0)
+    queue.begin()
+    for each in (queue, remote):
+        assert not each.look().is_stale
+        each.commit([GUESS.token], 0)
+        assert each.look().is_stale
+    assert receive(remote, NEXT)
+    assert not remote.look().is_stale, "it makes the next one"
+
+
 def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
     queue = opened(n_ahead=1)
     assert queue.order(0.0) == (0, PROMPT, True)
