@@ -22,10 +22,10 @@ from duo.bench.rounds import Job, Run
 from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair
 from duo.engine.cache import Cache
+from duo.engine.contexts import time_branches, time_draft
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts
 from duo.engine.slot import Slot, schedules_of
-from duo.engine.warmup import time_branches, time_draft
 from duo.errors import DecodeError
 from duo.link.client import DraftClient
 from duo.spec.policy import Policy

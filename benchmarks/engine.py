@@ -17,11 +17,10 @@ from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, note, verdict
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.draft import Draft
+from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import Ending, TextStream
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy

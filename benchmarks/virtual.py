@@ -14,11 +14,10 @@ import numpy as np
 from benchmarks.virtual_clock import VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.draft import Draft
+from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.source import DraftRequest
 from duo.engine.text import Ending, TextStream
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT

@@ -14,10 +14,9 @@ import numpy as np
 from duo.config import EngineConfig
 from duo.diagnose.measure import Meter, learn_scores
 from duo.diagnose.target_meter import SIZES, Progress, TargetMeter
-from duo.engine.contexts import draft_context, target_context
+from duo.engine.contexts import draft_context, target_context, warm_up
 from duo.engine.cores import ON_CPU, plan_threads
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.engine.warmup import warm_up
 from duo.errors import ModelError, PromptError
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model

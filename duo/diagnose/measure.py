@@ -19,8 +19,9 @@ from duo.diagnose.timing import (
     target_group,
 )
 from duo.engine.decoder import Decoder
-from duo.engine.drafter import Drafter, DraftUpdate
+from duo.engine.drafter import Drafter
 from duo.engine.metrics import Metrics
+from duo.engine.queue import DraftUpdate
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError
 from duo.spec.policy import Policy

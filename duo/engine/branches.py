@@ -7,13 +7,14 @@ outcomes are sequences of the draft's KV cache, decoded in one batch with its ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from duo.engine.decoder import Decoder
-from duo.engine.drafter import Drafter, Preparation, TargetSide
+from duo.engine.drafter import Drafter
 from duo.engine.metrics import Metrics
+from duo.engine.queue import CandidateQueue, Preparation
 from duo.spec.calibration import Lookahead
 from duo.spec.outcomes import MOST_DEEP, likely
 from duo.spec.sampling import Guesser
@@ -45,13 +46,12 @@ class Branches:
         self._draft = draft
         self._open: list[Branch] = []
 
-    def prune(self, n_accepted: int) -> None:
-        """Drop what the target has decided: it has accepted `n_accepted` tokens."""
-        self._drop([branch for branch in self._open if branch.outcome.position < n_accepted])
-
-    def clear(self) -> None:
-        """Drop all branches."""
-        self._drop(list(self._open))
+    def prune(self, n_accepted: float = math.inf) -> None:
+        """Drop what the target has decided: it has accepted `n_accepted` tokens; by default all."""
+        for branch in self._open:
+            if branch.outcome.position < n_accepted:
+                self._draft.drop(branch.sequence)
+        self._open = [branch for branch in self._open if branch.outcome.position >= n_accepted]
 
     def take(self, outcome: Outcome) -> Branch | None:
         """Drop everything but the branch of this outcome, which has come true: sequence 0 continues it now."""
@@ -59,7 +59,7 @@ class Branches:
         if found is not None:
             self._draft.adopt(found.sequence)
             self._open.remove(found)
-        self.clear()
+        self.prune()
         return found
 
     def plan(
@@ -69,18 +69,23 @@ class Branches:
 
         The first `n_accepted` tokens of the `text` are accepted, and token `first` is the first in the context.
         """
-        lookahead = preparation.lookahead
-        if not preparation.n_verified:
+        lookahead, n_verified, _, chain = preparation
+        if not n_verified:
             return [], 0
+        n = min(n_verified + 1 - n_accepted, common_prefix([guess.token for guess in chain], text[n_accepted:]))
+        chances = [lookahead.probability(guess.confidence) for guess in chain[:n]]
+        taken, used = {branch.outcome for branch in self._open}, {branch.sequence for branch in self._open}
+        free = [i for i in range(1, min(lookahead.n_branches, self._draft.n_branches) + 1) if i not in used]
         n_new = 0
-        for outcome in self._likely(text, n_accepted, preparation):
-            if not 0 <= outcome.position - first <= self._draft.n_past:  # the context begins later
-                continue
-            if not (free := self._free(lookahead.n_branches)):
+        for _, i, rank in likely(chances, lookahead.ranks, lookahead.n_branches):
+            if n_new == len(free):
                 break
-            self._draft.branch(free, outcome.position - first)
-            self._open.append(Branch(free, outcome, [outcome.token]))
-            n_new += 1
+            position, alternatives = n_accepted + i, chain[i].alternatives
+            is_inside = 0 <= position - first <= self._draft.n_past  # else the context begins later
+            if is_inside and rank < len(alternatives) and (found := Outcome(position, alternatives[rank])) not in taken:
+                self._draft.branch(free[n_new], position - first)
+                self._open.append(Branch(free[n_new], found, [found.token]))
+                n_new += 1
         return self.due(lookahead), n_new
 
     def due(self, lookahead: Lookahead) -> list[Branch]:
@@ -93,54 +98,16 @@ class Branches:
         branch.survival *= lookahead.probability(guess.confidence)
         branch.tokens.append(guess.token)
 
-    def _likely(self, text: Sequence[int], n_accepted: int, preparation: Preparation) -> Iterator[Outcome]:
-        """The outcomes of this verification that are not open, the most likely first."""
-        lookahead, n_verified, _, chain = preparation
-        n = min(n_verified + 1 - n_accepted, common_prefix([guess.token for guess in chain], text[n_accepted:]))
-        taken = {branch.outcome for branch in self._open}
-        chances = [lookahead.probability(guess.confidence) for guess in chain[:n]]
-        for _, i, rank in likely(chances, lookahead.ranks, lookahead.n_branches):
-            alternatives = chain[i].alternatives
-            if rank < len(alternatives) and (found := Outcome(n_accepted + i, alternatives[rank])) not in taken:
-                yield found
-
-    def _free(self, n_most: int) -> int | None:
-        used = {branch.sequence for branch in self._open}
-        return next((n for n in range(1, min(n_most, self._draft.n_branches) + 1) if n not in used), None)
-
-    def _drop(self, branches: Sequence[Branch]) -> None:
-        for branch in branches:
-            self._draft.drop(branch.sequence)
-            self._open.remove(branch)
-
-
-class BranchingSide(TargetSide, Protocol):
-    """The view that such a draft has of its target: a CandidateQueue."""
-
-    def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
-        """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
-
-    def publish_all(
-        self,
-        own: tuple[int, Guess] | None,
-        branches: Iterable[tuple[Outcome, int, Guess]],
-        seconds: float,
-        *,
-        more: bool,
-    ) -> bool:
-        """Offer the tokens of one decode: see CandidateQueue."""
-
-    def rest(self) -> None:
-        """There is nothing to do."""
-
 
 class BranchingDrafter(Drafter):
     """Decodes its chain and the branches in one batch. When an outcome comes true, its branch becomes the chain."""
 
+    _queue: CandidateQueue
+
     def __init__(
         self,
         draft: Decoder,
-        queue: BranchingSide,
+        queue: CandidateQueue,
         guesser: Guesser,
         n_vocab: int,
         metrics: Metrics,
@@ -148,12 +115,11 @@ class BranchingDrafter(Drafter):
     ) -> None:
         """See Drafter."""
         super().__init__(draft, queue, guesser, n_vocab, metrics, text)
-        self._side = queue
         self._branches = Branches(draft)
 
     def end(self) -> list[int]:
         """See Drafter."""
-        self._branches.clear()
+        self._branches.prune()
         return super().end()
 
     def step(self) -> bool:
@@ -165,7 +131,7 @@ class BranchingDrafter(Drafter):
             return self._draft_token(start)
         is_ready = n_text - self._first - self._draft.n_past == 1 and n_text - self._first <= self._draft.n_ctx
         if preparation.may_draft and not (is_ready and self._tokens[-1] < self._draft.n_vocab):
-            self._branches.clear()  # the context may have to be cleared
+            self._branches.prune()  # the context may have to be cleared
             return self._draft_token(start)
         branches, n_new = self._branches.plan(self._tokens, self._n_seen, self._first, preparation)
         if branches:
@@ -173,20 +139,21 @@ class BranchingDrafter(Drafter):
         elif preparation.may_draft:
             return self._draft_token(start)
         else:
-            self._side.rest()
+            self._queue.rest()
         return True
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
         lookahead, _, may_draft, _ = self._preparation
-        self._side.continues((branch.outcome for branch in branches), on_chain=may_draft)
+        self._queue.continues((branch.outcome for branch in branches), on_chain=may_draft)
         entries = [(branch.sequence, branch.tokens[-1]) for branch in branches]
         if may_draft:
             entries.append((0, self._tokens[-1]))
         rows = self._draft.decode_each(entries)[:, : self._n_vocab]
         offers = []
         for branch, logits in zip(branches, rows, strict=False):
-            guess = self._guesser.guess(logits, branch.position, self._recent_of(branch))
-            offers.append((branch.outcome, branch.position, guess))
+            position = branch.position
+            guess = self._guesser.guess(logits, position, self._recent(position, branch.tokens))
+            offers.append((branch.outcome, position, guess))
             self._branches.extend(branch, guess, lookahead)
         own: tuple[int, Guess] | None = None
         if may_draft:
@@ -194,7 +161,7 @@ class BranchingDrafter(Drafter):
             own = position, self._guesser.guess(rows[-1], position, self._recent(position))
         end = self._now()
         seconds = 0.0 if self._draft.was_first else end - start
-        useful = self._side.publish_all(own, offers, seconds, more=bool(self._branches.due(lookahead)))
+        useful = self._queue.publish_all(own, offers, seconds, more=bool(self._branches.due(lookahead)))
         if own is not None:
             if useful:
                 self._tokens.append(own[1].token)
@@ -202,16 +169,9 @@ class BranchingDrafter(Drafter):
         self._metrics.prepared(start, end, len(branches), n_new)
         self._metrics.detail("draft", "publish", end, int(useful))
 
-    def _recent_of(self, branch: Branch) -> Sequence[int]:
-        n, at = self._guesser.n_recent, branch.outcome.position
-        return [*self._tokens[max(0, at - n) : at], *branch.tokens][-n:] if n else ()
-
     def _reconcile(self) -> None:
         super()._reconcile()
-        if self._preparation.lookahead.n_branches:
-            self._branches.prune(self._n_seen)
-        else:
-            self._branches.clear()
+        self._branches.prune(self._n_seen if self._preparation.lookahead.n_branches else math.inf)
 
     def _adopt(self, outcome: Outcome) -> bool:
         branch = self._branches.take(outcome)
@@ -221,5 +181,5 @@ class BranchingDrafter(Drafter):
         return True
 
     def _keep(self, n: int) -> None:
-        self._branches.clear()
+        self._branches.prune()
         super()._keep(n)

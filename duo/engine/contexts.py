@@ -1,24 +1,34 @@
-"""Size and creation of the contexts of a target and its draft."""
+"""The contexts of a target and its draft: size, creation, and a warm-up for what their first decodes cost once."""
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from duo.config import ContextConfig, EngineConfig, ThreadConfig
-from duo.errors import PromptError
+from duo.engine.decoder import Decoder
+from duo.errors import DecodeError, PromptError
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.memory import available_bytes
 from duo.llama.model import Model
 from duo.models.fitting import DEVICE_CTX
 from duo.spec.constants import DEFAULT
+from duo.spec.policy import Policy
 
 log = logging.getLogger("duo.engine")
 
-# Quantisations whose kernels give the same bits for two rows or more: see tests/process/llama/test_exact.py.
 _LONG = 2**20  # characters that are tokenised in about a second
+# Quantisations whose kernels give the same bits for two rows or more: see tests/process/llama/test_exact.py.
 _EXACT = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
+_PAIR = 2  # tokens of the only batch of a warm-up on the CPU, as in llama.cpp
+# Seconds of decodes after which no further size is decoded on devices: with layers on the CPU, a batch may take one.
+_MAX_S = 2.0
+_SHOWN_EVERY_S = 2.0  # the progress of a warm-up that takes longer
+N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
+_MAX_BRANCHED_S = 0.1  # after which no more sequences are tried
 
 
 def context_size(model: Model, config: EngineConfig, n_prompt: int, n_predict: int, n_reusable: int) -> int:
@@ -93,9 +103,90 @@ def draft_context(
     if not model.can_roll_back:
         log.warning("%s cannot roll back its cache: speculation is off", model.path.name)
         return None
+    sizes = (config.n_batch, config.n_ubatch, DEFAULT.probe_tokens)
     n_ctx = min(n_ctx + config.drafting().n_ahead, model.n_ctx_train)
-    batches = (config.n_batch, config.n_ubatch)
-    n_outputs = DEFAULT.probe_tokens
-    return Context(
-        model, ContextConfig(n_ctx, 1, threads.target, *batches, n_outputs_max=n_outputs, n_branches=n_branches)
-    )
+    return Context(model, ContextConfig(n_ctx, 1, threads.target, *sizes, n_branches=n_branches))
+
+
+def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -> None:
+    """Decode a batch of two tokens or, with layers on other devices, of each size from 1 to `n_most` (at least 2).
+
+    Devices compile for each size, which may take seconds for the first text that a machine ever writes with a model;
+    then the progress is logged. Each batch returns `n_rows_most` rows of logits, or one per token if it has fewer.
+    Leaves the cache empty. A decode that fails is not an error: the text's own will fail with the reason.
+    """
+    most = min(max(_PAIR, n_most), context.n_batch, context.n_ctx)
+    sizes = [min(_PAIR, most)] if model.places == {CPU} else [1, *range(1, most + 1)]
+    some = [token for token in (model.bos, model.eos) if token >= 0] or [0]
+    one_s, shown = 0.0, time.perf_counter()
+    for n in sizes:
+        # Measured without compiling: a batch takes at least as long as one token.
+        if n > _PAIR and n * one_s > _MAX_S:
+            return
+        start = time.perf_counter()
+        if not _decode(context, (n * some)[:n], min(n, n_rows_most)):
+            return
+        now = time.perf_counter()
+        if now - shown > _SHOWN_EVERY_S:
+            shown = now
+            log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
+        if n == 1:
+            one_s = now - start
+
+
+def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: Policy) -> None:
+    """Tell `policy` the time of one token with each number of threads of `choices` for which it knows none.
+
+    Leaves the cache empty. Ends early if a decode fails or is aborted.
+    """
+    for n_threads in choices:
+        if not policy.knows_draft(n_threads):
+            context.set_threads(n_threads, n_threads)
+            if not (seconds := _time_token(context, model)):
+                return
+            policy.learn_warmup(n_threads, seconds)
+
+
+def time_branches(context: Decoder, model: Model, policy: Policy) -> None:
+    """Tell `policy` how much longer one token for each of several sequences takes than one, where it does not know.
+
+    The context must be warm. Leaves its cache empty. Ends early where a decode takes long.
+    """
+    unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
+    one_s = _time_token(context, model) if unknown else 0.0
+    for n in unknown if one_s else ():
+        if not (seconds := _time_token(context, model, n)):
+            return
+        policy.learn_branches(n, seconds / one_s)
+        if seconds > _MAX_BRANCHED_S:
+            return
+
+
+def _time_token(context: Decoder, model: Model, n_sequences: int = 1) -> float:
+    """Seconds for a token in each sequence: of two decodes the faster, as the first has to start threads; 0: failed."""
+    token, times = max(model.bos, model.eos, 0), []
+    for _ in range(2):
+        for sequence in range(1, n_sequences):
+            context.branch(sequence, 0)
+        start = time.perf_counter()
+        if not _decode(context, [token], 1, n_sequences):
+            return 0.0
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _decode(context: Decoder, tokens: list[int], n_rows: int, n_sequences: int = 1) -> bool:
+    """Decode in an empty cache, and empty it. False if that failed or was aborted."""
+    try:
+        if n_sequences == 1:
+            context.decode(tokens, n_rows)
+        else:
+            context.decode_each([(sequence, tokens[0]) for sequence in range(n_sequences)])
+    except DecodeError as error:
+        log.debug("the warm-up ended: %s", error)
+        return False
+    finally:
+        for sequence in range(1, n_sequences):
+            context.drop(sequence)
+        context.rollback(0)
+    return True

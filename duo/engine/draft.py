@@ -1,18 +1,92 @@
-"""Draft: a source that has a policy, and the base of those with a draft model."""
+"""Sources: whatever proposes candidates. A draft is one that has a policy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from duo.config import SamplingConfig
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Drafted, State
-from duo.engine.source import DraftRequest
+from duo.engine.text import Ending
 from duo.spec.calibration import Lookahead
+from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
+from duo.spec.sampling import Guesser
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Origin, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """The text that sources propose candidates for."""
+
+    session: Session
+    ending: Ending
+    metrics: Metrics
+    n_vocab: int  # the target's
+    guesser: Guesser  # the sampler of a local draft
+    sampling: SamplingConfig  # from which a remote draft makes its own
+    banned: Sequence[int] = ()  # tokens that must not be chosen
+    mode: str = ""  # of sampling: see Policy.begin()
+
+
+class Source(Protocol):
+    """Proposes what the target may write next. The target's thread calls it.
+
+    At each step, one policy compares what all sources propose by value, and the target verifies the candidates of one.
+    A text may use several drafts, one at a time, and return to an earlier one: each begin() starts from all tokens
+    accepted so far.
+    """
+
+    def begin(self, request: DraftRequest) -> None:
+        """Start proposing for a text."""
+
+    def propose(self) -> Proposal:
+        """What there is for the next batch. Never blocks, except for a draft in turns that is scored on the text."""
+
+    def verifies(self, n: int) -> None:
+        """The target verifies the first `n` of these now."""
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        """The target has added `tokens` to the text at this cost; None for a step with prefill.
+
+        Called before the target's next decode, so what this one has left in its context, such as hidden rows of the
+        accepted positions, can still be read.
+        """
+
+    def end(self) -> None:
+        """Stop. A second call does nothing."""
+
+
+class TextSource:
+    """The text itself: what followed earlier occurrences of its last tokens."""
+
+    def __init__(self, lookup: Lookup, n_most: int) -> None:
+        """Proposes at most `n_most` candidates."""
+        self._lookup = lookup
+        self._n_most = n_most
+
+    def begin(self, request: DraftRequest) -> None:
+        """See Source."""
+        self._lookup.begin(request.session.accepted)
+
+    def propose(self) -> Proposal:
+        """See Source."""
+        return self._lookup.propose(self._n_most)
+
+    def verifies(self, n: int) -> None:
+        """See Source."""
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002
+        """See Source."""
+        self._lookup.extend(tokens)
+
+    def end(self) -> None:
+        """See Source."""
 
 
 class Draft:
@@ -90,14 +164,17 @@ class QueuedDraft(Draft):
         self._session.drop()
         self._queue = self._make_queue()
         self._lookahead = Lookahead()
-        self._allow()
         self._begin_step()
 
     def _make_queue(self) -> CandidateQueue:
         return CandidateQueue(self._session, self._metrics.pending, self._metrics.clock)
 
     def _begin_step(self) -> None:
+        """Tell the draft how far it may run ahead, if that has changed."""
         self._in_vain, self._wait_ends = False, None
+        if (lookahead := self.policy.lookahead()) != self._lookahead:
+            self._lookahead = lookahead
+            self._queue.allow(lookahead)
 
     def propose(self) -> Proposal:
         """See Source."""
@@ -121,23 +198,19 @@ class QueuedDraft(Draft):
         """See Source."""
         self._look()
         is_own = cost is not None and cost.source is Origin.DRAFT
-        n_verified = cost.n_candidates if cost is not None and is_own else 0
-        scores, is_useless = self._queue.commit(tokens, n_verified)
+        scores, is_useless = self._queue.commit(tokens, cost.n_candidates if cost is not None and is_own else 0)
         if is_useless:
             self._cancel()
         # From here on the draft continues: to learn may take a while.
         self.policy.learn_scores(scores)
-        self._learn_contradictions(counts=is_own and self._lookahead.n_branches > 0)
+        if found := self._session.contradictions:
+            self.policy.learn_ranks(contradiction.rank for contradiction in found)
+            if is_own and self._lookahead.n_branches:  # the draft could prepare for this verification
+                for contradiction in found:
+                    self._metrics.resolved(contradiction.position, contradiction.prepared)
         if cost is not None:
             self.policy.learn_step(len(tokens), cost)
-        self._allow()
         self._begin_step()
-
-    def _allow(self) -> None:
-        """Tell the draft how far it may run ahead, if that has changed."""
-        if (lookahead := self.policy.lookahead()) != self._lookahead:
-            self._lookahead = lookahead
-            self._queue.allow(lookahead)
 
     def _look(self) -> State:
         """Look into the queue, and learn from what was drafted."""
@@ -150,14 +223,6 @@ class QueuedDraft(Draft):
     def _learn_drafted(self, drafted: Drafted) -> None:
         """Learn what it took to draft a token."""
         self.policy.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
-
-    def _learn_contradictions(self, *, counts: bool) -> None:
-        """Learn the ranks of the target's tokens. `counts`: the draft could prepare for this verification."""
-        if found := self._session.contradictions:
-            self.policy.learn_ranks(contradiction.rank for contradiction in found)
-            if counts:
-                for contradiction in found:
-                    self._metrics.resolved(contradiction.position, contradiction.prepared)
 
     def _cancel(self) -> None:
         """Abort the draft's current decode, which is of no use."""

@@ -1,54 +1,20 @@
-"""Drafter: drafts one token at a time, on whatever thread calls it."""
+"""Drafter: drafts one token at a time, on whatever thread calls it. DraftThread: calls it beside the target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from duo.engine.clock import CLOCK, Clock
+from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
+from duo.engine.queue import Preparation, TargetSide
 from duo.errors import DecodeAborted
-from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Logits, Outcome, common_prefix
-
-
-class Preparation(NamedTuple):
-    """What a draft may do now."""
-
-    lookahead: Lookahead = Lookahead()
-    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
-    may_draft: bool = True  # whether it may continue its chain
-    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
-
-
-class DraftUpdate(NamedTuple):
-    """What a draft must know before a token."""
-
-    epoch: int
-    tokens: list[int]  # accepted since the last call
-    n_replaced: int = 0  # of the tokens told earlier, as many of the last are replaced by these
-    # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
-    # it must not be replaced.
-    longer: Callable[[Logits, int], Guess | None] | None = None
-    preparation: Preparation = Preparation()
-
-
-class TargetSide(Protocol):
-    """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget.
-
-    Between either and a draft with another vocabulary there is a TranslatedTarget.
-    """
-
-    def begin(self) -> DraftUpdate:
-        """The draft begins a token."""
-
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be of no use.
-
-        `n_tokens` is 0 if the time is not representative.
-        """
 
 
 class Probe(NamedTuple):
@@ -124,8 +90,11 @@ class Drafter:
         except DecodeAborted:
             self._metrics.detail("draft", "cancelled", start, len(fresh))
             raise
-        guess = self._replace_last(logits[0]) if len(logits) == 2 else None
-        position = len(self._tokens)
+        guess = None
+        if self._longer is not None and len(logits) == 2 and (guess := self._longer(logits[0], self._tokens[-1])):
+            position -= 1  # it replaces the last token
+            self._keep(position)
+            self._n_seen -= 1
         if guess is None:
             guess = self._guesser.guess(logits[-1], position, self._recent(position))
         end = self._now()
@@ -138,14 +107,6 @@ class Drafter:
         self._metrics.detail("draft", "publish", end, int(useful))
         return True
 
-    def _replace_last(self, logits: Logits) -> Guess | None:
-        """The replacement of the last token, which is removed, if there is one: from the logits before it."""
-        guess = self._longer(logits, self._tokens[-1]) if self._longer is not None else None
-        if guess is not None:
-            self._keep(len(self._tokens) - 1)
-            self._n_seen -= 1
-        return guess
-
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
         """Decode what is new of the text in one batch and compare it with what would have been drafted.
 
@@ -155,36 +116,31 @@ class Drafter:
         """
         start = self._now()
         self._reconcile()
-        n_text = len(self._tokens)
-        n_read = min(n_tokens, self._draft.n_batch, self._draft.n_ctx, n_text)
-        whole = n_text - self._first - self._draft.n_past <= n_read and n_text - self._first <= self._draft.n_ctx
-        text = self._tokens[self._first + self._draft.n_past if whole else -n_read :]
-        n_judged = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt, DEFAULT.probe_tokens - 1)
-        scores: list[tuple[float, bool]] = []
-        if n_text == self._n_seen and n_judged > 0 and max(text) < self._draft.n_vocab:
-            scores = self._judge(text, n_judged, keep=whole)
-        else:
-            text, whole = [], True
+        draft, n_text = self._draft, len(self._tokens)
+        n_read = min(n_tokens, draft.n_batch, draft.n_ctx, n_text)
+        whole = n_text - self._first - draft.n_past <= n_read and n_text - self._first <= draft.n_ctx
+        text = self._tokens[self._first + draft.n_past if whole else -n_read :]
+        n = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt, DEFAULT.probe_tokens - 1)
+        if n_text != self._n_seen or n <= 0 or max(text) >= draft.n_vocab:
+            return Probe([], 0, 0.0, True)
+        if not whole:
+            draft.rollback(0)
+        rows = draft.decode(text, n + 1)[:-1, : self._n_vocab]
+        scores = []
+        for position, logits in enumerate(rows, n_text - n):
+            guess = self._guesser.judge(logits, position, self._recent(position))
+            scores.append((guess.confidence, guess.token == self._tokens[position]))
+        if not whole:
+            draft.rollback(0)
         end = self._now()
         self._metrics.probed(start, end, len(text))
         return Probe(scores, len(text), end - start, whole)
 
-    def _judge(self, text: Sequence[int], n: int, *, keep: bool) -> list[tuple[float, bool]]:
-        """Score the last `n` tokens of `text`; what was decoded stays in the cache if `keep`."""
-        if not keep:
-            self._draft.rollback(0)
-        rows = self._draft.decode(text, n + 1)[:-1, : self._n_vocab]
-        scores = []
-        for position, logits in enumerate(rows, len(self._tokens) - n):
-            guess = self._guesser.judge(logits, position, self._recent(position))
-            scores.append((guess.confidence, guess.token == self._tokens[position]))
-        if not keep:
-            self._draft.rollback(0)
-        return scores
-
-    def _recent(self, position: int) -> Sequence[int]:
-        n = self._guesser.n_recent
-        return self._tokens[max(0, position - n) : position] if n else ()
+    def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:
+        """The tokens before `position` that a choice depends on; the last ones are a `branch`, if there is one."""
+        if not (n := self._guesser.n_recent):
+            return ()
+        return [*self._tokens[max(0, position - n) : position - len(branch)], *branch][-n:]
 
     def _reconcile(self) -> None:
         """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
@@ -215,3 +171,70 @@ class Drafter:
         self._draft.rollback(min(self._draft.n_past, max(0, n - self._first)))
         if n_forgotten:
             self._metrics.detail("draft", "rollback", start, n_forgotten)
+
+
+class QueueSide(Protocol):
+    """When a draft's thread may work: a CandidateQueue, or on a remote machine its substitute, RemoteTarget."""
+
+    def open(self) -> None:
+        """Accept candidates."""
+
+    def close(self) -> None:
+        """Accept no more candidates, and wake both sides. A second call does nothing."""
+
+    def wait_for_room(self) -> bool:
+        """Wait until the draft may continue. False once this is closed."""
+
+
+class DraftThread:
+    """Runs `drafter` on its own thread for the duration of a `with` block, which joins the thread.
+
+    If the thread ends earlier, it closes the queue and sets `has_ended`; `error` is its exception, or None if the
+    drafter can draft no more for this text.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        queue: QueueSide,
+        draft: Decoder,
+        cores: frozenset[int] | None = None,
+        on_end: Callable[[], None] = lambda: None,
+        clock: Clock = CLOCK,
+    ) -> None:
+        """`draft`: the drafter's context. `cores`: to pin the thread to. `on_end`: called if the thread ends early."""
+        self._drafter = drafter
+        self._queue = queue
+        self._draft = draft
+        self._cores = cores
+        self._on_end = on_end
+        self._thread = clock.thread(self._run, "duo-draft")
+        self.error: BaseException | None = None
+        self.has_ended = False
+
+    def __enter__(self) -> DraftThread:
+        self._queue.open()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Abort the current decode and join the thread."""
+        self._queue.close()
+        self._draft.abort()
+        self._thread.join()
+        self._draft.resume()
+
+    def _run(self) -> None:
+        try:
+            pin(self._cores)
+            while self._queue.wait_for_room():
+                with suppress(DecodeAborted):  # the target has contradicted this token: continue from the new text
+                    if not self._drafter.step():
+                        break
+            else:
+                return
+        except BaseException as error:  # handled by the owner of the thread
+            self.error = error
+        self.has_ended = True
+        self._queue.close()
+        self._on_end()

@@ -7,20 +7,19 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import GenerationConfig
+from duo.engine.background import Worker
 from duo.engine.contexts import check_length
 from duo.engine.metrics import Metrics
-from duo.engine.options import generation_config
-from duo.engine.request import Drafts, TextRequest
+from duo.engine.request import Drafts, TextRequest, generation_config
 from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.engine.stream import AsyncSteps, Completion, Stream
 from duo.engine.text import INTERRUPTED
-from duo.engine.worker import Worker
 from duo.errors import BusyError, ClosedError, DuoError, PromptError
 from duo.llama import lifeline
 from duo.llama.chat_template import Messages, Tools
@@ -41,14 +40,6 @@ CLOSING = "the engine is closing"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A request that has not ended."""
-
-    job: Callable[[], None]
-    end: Callable[[BaseException | None], None]
-
-
 class Engine:
     """Generates with a target and its drafts, one request at a time; made by duo.load(). A context manager.
 
@@ -63,8 +54,8 @@ class Engine:
         self._writer = writer or RequestWriter(slot)
         self._resources = resources or ExitStack()
         self._worker = Worker("duo-target")
-        self._lock = threading.Lock()  # protects the fields below
-        self._texts: dict[TextRequest, _Text] = {}  # that have not ended
+        self._lock = threading.Lock()  # no request begins while the engine is closing
+        self._texts: dict[TextRequest, Callable[[], None]] = {}  # those that have not ended, and their jobs
         self._last: TextRequest | None = None
         self._closing = False
         self.fault: str | None = None  # the exception of the last request, if it was unexpected
@@ -84,8 +75,7 @@ class Engine:
             if self._closing:
                 return
             self._closing = True
-            texts = list(self._texts)
-        for request in texts:
+        for request in list(self._texts):
             self.cancel(request)
         self._writer.interrupt()  # a warm-up without a request
         self._worker.join()
@@ -196,28 +186,23 @@ class Engine:
         """
         if not request.prompt:
             raise PromptError("the prompt has no tokens")
-
-        def job() -> None:
-            self._write(request, drafts)
-
+        request.end, job = end, partial(self._write, request, drafts)
         with self._lock:
             if self._closing:
                 raise BusyError(CLOSING)
-            self._texts[request] = _Text(job, end)
+            self._texts[request] = job
             self._last = request
         try:
             self._worker.submit(job)
         except BaseException:  # Ctrl-C, or there is no thread to be had
-            with self._lock:
-                del self._texts[request]
+            self._texts.pop(request, None)
             raise
 
     def cancel(self, request: TextRequest) -> None:
         """End a request: at once if it is in the queue, otherwise after the current decode. From any thread."""
         self._writer.cancel(request)
-        with self._lock:
-            text = self._texts.get(request)
-        if text is not None and self._worker.drop(text.job):
+        job = self._texts.get(request)
+        if job is not None and self._worker.drop(job):
             request.metrics.stop = INTERRUPTED
             self._end(request, None)
 
@@ -233,9 +218,7 @@ class Engine:
 
     def fail(self, error: BaseException, requests: Collection[TextRequest] | None = None) -> None:
         """End `requests` (default: all) with `error`. From any thread."""
-        with self._lock:
-            texts = [request for request in self._texts if requests is None or request in requests]
-        for request in texts:
+        for request in list(self._texts if requests is None else requests):
             self._end(request, error)
             self.cancel(request)
 
@@ -272,19 +255,16 @@ class Engine:
             with lifeline.notifying(self.fail):
                 self._writer.write(request, drafts)
             self.fault = None
-        except DuoError as raised:
-            error = raised
         except BaseException as raised:  # raised in the thread that iterates
-            log.exception("a generation failed")
-            self.fault = repr(raised)
             error = raised
+            if not isinstance(raised, DuoError):
+                log.exception("a generation failed")
+                self.fault = repr(raised)
         self._end(request, error)
 
     def _end(self, request: TextRequest, error: BaseException | None) -> None:
-        with self._lock:
-            text = self._texts.pop(request, None)
-        if text is not None:
+        if self._texts.pop(request, None) is not None:
             try:
-                text.end(error)
+                request.end(error)
             except Exception:  # the next request may succeed
                 log.exception("a callback at the end of a generation failed")

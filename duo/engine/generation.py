@@ -10,9 +10,8 @@ from typing import Protocol
 from duo.config import ThreadConfig
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder
-from duo.engine.draft import Draft
+from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.free_cores import CoresInUse
-from duo.engine.source import DraftRequest, Source
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
 from duo.spec.logprobs import logprobs
@@ -55,9 +54,8 @@ class Sources:
 class Generation:
     """Generates one text and owns its session. Without candidates it is plain autoregressive decoding.
 
-    Between two steps the target's cache holds all accepted tokens but the
-    last, which is decoded with the next candidates. This includes the prompt: the first step decodes what is not in the
-    cache yet.
+    Between two steps the target's cache holds all accepted tokens but the last, which is decoded with the next
+    candidates. This includes the prompt: the first step decodes what is not in the cache yet.
     """
 
     def __init__(
@@ -73,9 +71,8 @@ class Generation:
     ) -> None:
         """The first `target.n_past` tokens of the session must be in the cache, and `threads` set.
 
-        `on_prompt` is called with the number
-        of tokens in the cache after each batch of the prefill. `n_logprobs`: see GenerationConfig. `cores` limit the
-        threads.
+        `on_prompt` is called with the number of tokens in the cache after each batch of the prefill. `n_logprobs`: see
+        GenerationConfig. `cores` limit the threads.
         """
         self._target = target
         self.session = request.session
@@ -88,7 +85,7 @@ class Generation:
         self._sources = sources
         self._on_prompt = on_prompt
         self._n_logprobs = n_logprobs
-        self._cores = cores
+        self._cores = cores or CoresInUse(follows=False)
         self._n_threads = 0  # the target's threads; 0: still those for prefill
         self.draft = sources.alone  # the one in use
         self.policy = self.draft.policy  # of the last draft that was used
@@ -137,7 +134,7 @@ class Generation:
         began = self._now()
         # The last batch of the prefill uses all threads and verifies no candidates.
         candidates, schedule = self._candidates(n_room) if len(tokens) == 1 else (Candidates(), Schedule.OFF)
-        logits, decode_s = self._decode(tokens, candidates)
+        logits, decode_s = self._decode([*tokens, *candidates.tokens], len(candidates) + 1)
         acceptance, judged = self._verify(logits, candidates)
         pieces = self._ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(pieces)]
@@ -173,7 +170,7 @@ class Generation:
         start = self._now()
         candidates, schedule = self._compare(n_room), self.draft.schedule
         n = self.draft.n_target_threads
-        n = min(n, self._limit) if self._limit else n
+        n = min(n, self._cores.limit or n)
         if n != self._n_threads:
             self._target.set_threads(n, n)
             self._n_threads = n
@@ -199,12 +196,12 @@ class Generation:
                 return proposal.candidates(decision.n_verify)
         return Candidates(decision.n_verify * (Guess(self.session.accepted[-1], 0.0),), Origin.ANY)
 
-    def _decode(self, tokens: Sequence[int], candidates: Candidates) -> tuple[Logits, float]:
-        """Logits `[k+1, n_vocab]` after the last token and each of k candidates, and the seconds this took."""
+    def _decode(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
+        """Logits `[n_rows, n_vocab]` after the last of these tokens, and the seconds this took."""
         start = self._now()
-        logits = self._target.decode([*tokens, *candidates.tokens], len(candidates) + 1)
+        logits = self._target.decode(tokens, n_rows)
         end = self._now()
-        self._metrics.decoded(start, end, len(tokens) + len(candidates))
+        self._metrics.decoded(start, end, len(tokens))
         return logits, end - start
 
     def _verify(self, logits: Logits, candidates: Candidates) -> tuple[Acceptance, float]:
@@ -225,36 +222,26 @@ class Generation:
         """Decode the prompt except for its last batch, which is part of the first step."""
         target, prompt = self._target, self.session.accepted
         while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
-            start = self._now()
-            batch = prompt[target.n_past : target.n_past + target.n_batch]
-            target.decode(batch, n_rows=0)
-            end = self._now()
-            self._metrics.decoded(start, end, len(batch))
-            self._follow_cores(len(batch), end - start)
+            _, seconds = self._decode(prompt[target.n_past : target.n_past + target.n_batch], 0)
+            self._follow_cores(target.n_batch, seconds)
             self._on_prompt(target.n_past)
-
-    @property
-    def _limit(self) -> int:
-        return self._cores.limit if self._cores is not None else 0
 
     def _follow_cores(self, n_tokens: int, seconds: float) -> None:
         """A batch of `n_tokens` was decoded: from the next one on, use as many threads as there are free cores."""
-        if self._cores is None:
-            return
-        before = self._limit
+        before = self._cores.limit
         self._cores.decoded(n_tokens, seconds)
-        if self._limit == before:
+        if self._cores.limit == before:
             return
         for draft in {self._sources.alone, self.draft}:
             self._use_cores(draft)
         if not self._n_threads:
-            threads = within(self._threads, self._limit)
+            threads = within(self._threads, self._cores.limit)
             self._target.set_threads(threads.target, threads.target_batch)
 
     def _use_cores(self, draft: Draft) -> None:
         """The times in the policy of `draft` depend on the number of threads."""
-        if self._cores is not None and draft.policy is not None:
-            draft.policy.use_cores(self._limit)
+        if draft.policy is not None:
+            draft.policy.use_cores(self._cores.limit)
 
     def _use(self, draft: Draft) -> None:
         """Use this draft from here on, with all tokens accepted so far."""

@@ -10,14 +10,11 @@ from duo.config import ThreadConfig
 from duo.engine.branches import BranchingDrafter
 from duo.engine.cache import Cache
 from duo.engine.cores import within
-from duo.engine.decoder import Decoder
-from duo.engine.draft import QueuedDraft
-from duo.engine.draft_thread import DraftThread
-from duo.engine.drafter import Drafter
+from duo.engine.draft import DraftRequest, QueuedDraft
+from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.queue import Drafted, State
-from duo.engine.source import DraftRequest
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy
@@ -26,7 +23,7 @@ from duo.spec.types import Proposal
 
 log = logging.getLogger("duo.engine")
 
-_MOST_PER_CHARACTER = 4  # tokens of a character: its bytes
+_MAX_PER_CHARACTER = 4  # tokens of a character: its bytes
 
 
 class LocalDraft(QueuedDraft):
@@ -51,9 +48,9 @@ class LocalDraft(QueuedDraft):
         self._n_prompt = 0  # tokens of the prompt, in the draft's vocabulary
         self._cache = cache
         self._all_threads = threads
-        self._cores = cores
+        self._cores = cores or CoresInUse(follows=False)
         self._beside = threads.beside  # of the draft's thread
-        self._context: Decoder = cache.context
+        self._context = cache.context
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
         self._interrupted = False  # in this text: no new thread may be started
@@ -62,11 +59,7 @@ class LocalDraft(QueuedDraft):
     @property
     def _threads(self) -> ThreadConfig:
         """The threads that may be used now."""
-        return within(self._all_threads, self._limit)
-
-    @property
-    def _limit(self) -> int:
-        return self._cores.limit if self._cores is not None else 0
+        return within(self._all_threads, self._cores.limit)
 
     @property
     def n_target_threads(self) -> int:
@@ -78,30 +71,28 @@ class LocalDraft(QueuedDraft):
         super().begin(request)
         self._interrupted = False
         self._context.resume()  # interrupt() may have been called just after the end of the last text
-        text = self._session.accepted
-        self._metrics.vocabulary = SHARED if self._translation is None else TRANSLATED
-        self._metrics.lost_to_translation = 0
-        if self._translation is not None:
-            try:
-                self._drafter = self._translating(self._translation, request)
-            except Exception as error:  # whatever it is, the generation continues
-                self._fail(error)
-                return
-        else:
-            self._n_prompt = request.session.n_prompt
-            self._cache.begin(text)
-            drafter = BranchingDrafter if self._context.n_branches else Drafter
-            self._drafter = drafter(self._context, self._queue, request.guesser, request.n_vocab, self._metrics, text)
-        if self._threads.apart and self.policy.schedule is Schedule.ASYNC:
+        try:
+            self._drafter = self._new_drafter(request)
+        except Exception as error:  # whatever it is, the generation continues
+            self._fail(error)
+            return
+        if self._all_threads.apart and self.policy.schedule is Schedule.ASYNC:
             self._start_thread()
 
-    def _translating(self, translation: Translation, request: DraftRequest) -> Drafter:
-        text, translator = translation.begin(self._session.accepted)
-        self._translated = TranslatedTarget(self._queue, translator, self._metrics)
-        self._n_prompt = len(text)
+    def _new_drafter(self, request: DraftRequest) -> Drafter:
+        context, metrics, text = self._context, request.metrics, self._session.accepted
+        metrics.lost_to_translation = 0
+        if self._translation is None:
+            metrics.vocabulary, self._n_prompt = SHARED, request.session.n_prompt
+            self._cache.begin(text)
+            kind = BranchingDrafter if context.n_branches else Drafter
+            return kind(context, self._queue, request.guesser, request.n_vocab, metrics, text)
+        metrics.vocabulary = TRANSLATED
+        text, translator = self._translation.begin(text)
+        self._translated, self._n_prompt = TranslatedTarget(self._queue, translator, metrics), len(text)
         self._cache.begin(text)
-        guesser = translation.guesser(ends=not request.banned)
-        return Drafter(self._context, self._translated, guesser, self._context.n_vocab, self._metrics, text)
+        guesser = self._translation.guesser(ends=not request.banned)
+        return Drafter(context, self._translated, guesser, context.n_vocab, metrics, text)
 
     def end(self) -> None:
         """See Draft."""
@@ -144,7 +135,7 @@ class LocalDraft(QueuedDraft):
         # If that changed no candidate, another one would not either; but a character may take several tokens of a draft
         # with another vocabulary.
         self._n_in_vain = self._n_in_vain + 1 if self._session.propose().tokens == before else 0
-        self._in_vain = self._n_in_vain >= (1 if self._translation is None else _MOST_PER_CHARACTER)
+        self._in_vain = self._n_in_vain >= (1 if self._translation is None else _MAX_PER_CHARACTER)
 
     def _begin_step(self) -> None:
         super()._begin_step()
@@ -175,8 +166,8 @@ class LocalDraft(QueuedDraft):
     def _ask(self, act: Callable[[Drafter], None]) -> None:
         """Run the draft on this thread. If it fails, the target continues without it."""
         assert self._drafter is not None
-        n, limit = self.policy.n_draft_threads, self._limit
-        self._context.set_threads(min(n, limit) if limit else n, self._threads.target)
+        n = self.policy.n_draft_threads
+        self._context.set_threads(min(n, self._cores.limit or n), self._threads.target)
         try:
             act(self._drafter)
         except DecodeAborted:
@@ -198,11 +189,9 @@ class LocalDraft(QueuedDraft):
             if self._translated is not None:
                 self._translated.tentative = False
             self._beside = self._threads.beside
-            n = self._beside[1]
+            n, cores = self._beside[1], self._all_threads.draft_cores
             self._context.set_threads(n, n)
-            self._thread = DraftThread(
-                self._drafter, self._queue, self._context, self._threads.draft_cores, clock=self._metrics.clock
-            )
+            self._thread = DraftThread(self._drafter, self._queue, self._context, cores, clock=self._metrics.clock)
             self._thread.__enter__()
 
     def _stop_thread(self) -> None:

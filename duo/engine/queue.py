@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from duo.engine.clock import CLOCK, Clock
-from duo.engine.drafter import DraftUpdate, Preparation
 from duo.spec.calibration import Lookahead
 from duo.spec.session import Session
-from duo.spec.types import Guess, Outcome
+from duo.spec.types import Guess, Logits, Outcome
+
+
+class Preparation(NamedTuple):
+    """What a draft may do now."""
+
+    lookahead: Lookahead = Lookahead()
+    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+    may_draft: bool = True  # whether it may continue its chain
+    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
+
+
+class DraftUpdate(NamedTuple):
+    """What a draft must know before a token."""
+
+    epoch: int
+    tokens: list[int]  # accepted since the last call
+    n_replaced: int = 0  # of the tokens told earlier, as many of the last are replaced by these
+    # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
+    # it must not be replaced.
+    longer: Callable[[Logits, int], Guess | None] | None = None
+    preparation: Preparation = Preparation()
+
+
+class TargetSide(Protocol):
+    """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget.
+
+    Between either and a draft with another vocabulary there is a TranslatedTarget.
+    """
+
+    def begin(self) -> DraftUpdate:
+        """The draft begins a token."""
+
+    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
+        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be of no use.
+
+        `n_tokens` is 0 if the time is not representative.
+        """
 
 
 class Decode(NamedTuple):
@@ -36,7 +71,7 @@ class Drafted(NamedTuple):
     seconds: float
     n_sequences: int = 1  # decoded at once
     latency_s: float | None = None  # from the order of a new epoch to its first token, less the time to make it
-    is_useful: bool = True  # whether the session has taken it
+    is_useful: bool = True  # whether the session has taken it, for a remote draft
 
 
 class State(NamedTuple):
@@ -62,7 +97,7 @@ class CandidateQueue:
         self._watch = watch
         self._now = clock.now
         self._changed = clock.condition()
-        self._drafted: deque[Drafted] = deque()  # not learned from yet
+        self._drafted: list[Drafted] = []  # not learned from yet
         self._lookahead = Lookahead()
         self._decode: Decode | None = None
         self._n_told = 0  # accepted tokens that the draft has taken
@@ -92,8 +127,7 @@ class CandidateQueue:
                 or (decode.epoch == session.epoch and not decode.on_chain)
                 or decode.position < len(session.accepted)
             )
-            drafted = list(self._drafted)
-            self._drafted.clear()
+            drafted, self._drafted = self._drafted, []
             return State(drafted, session.propose().guesses, self._allows(), decode, is_stale)
 
     def wait(self, n: int, seconds: float) -> bool:
@@ -144,13 +178,12 @@ class CandidateQueue:
             return self._is_open
 
     def begin(self) -> DraftUpdate:
-        """The draft begins a token."""
+        """See TargetSide."""
         with self._changed:
             session, n_told = self._session, self._n_told
             self._n_told, self._may_prepare = len(session.accepted), False
             self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + session.n_pending)
-            prepares = self._lookahead.n_branches and self._n_verified
-            chain = session.propose().guesses if prepares else ()
+            chain = session.propose().guesses if self._n_verified else ()
             preparation = Preparation(self._lookahead, self._n_verified, self._allows(), chain)
             return DraftUpdate(session.epoch, session.accepted[n_told:], preparation=preparation)
 
@@ -161,11 +194,11 @@ class CandidateQueue:
                 self._decode = self._decode._replace(outcomes=frozenset(outcomes), on_chain=on_chain)
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is of no use."""
+        """See TargetSide."""
         with self._changed:
             is_useful = self._session.offer(epoch, position, guess)
             self._may_prepare = self._n_verified > 0  # outcomes after this token
-            self._end_decode(Drafted(n_tokens, seconds, is_useful=is_useful))
+            self._end_decode(Drafted(n_tokens, seconds))
             return is_useful
 
     def publish_all(
@@ -182,16 +215,14 @@ class CandidateQueue:
         Returns whether its `own` token is of use.
         """
         with self._changed:
-            session, decode, is_useful = self._session, self._decode, False
-            epoch = decode.epoch if decode is not None else -1
+            session, decode = self._session, self._decode
+            assert decode is not None
             for outcome, position, guess in branches:
-                session.prepare(epoch, outcome, position, guess)
-            if own is not None:
-                is_useful = session.offer(epoch, *own)
-            more = is_useful or (more and epoch == session.epoch)
+                session.prepare(decode.epoch, outcome, position, guess)
+            is_useful = own is not None and session.offer(decode.epoch, *own)
+            more = is_useful or (more and decode.epoch == session.epoch)
             self._may_prepare = self._n_verified > 0 and (self._may_prepare or more)
-            n = decode.n_sequences if decode is not None else 1
-            self._end_decode(Drafted(1 if seconds else 0, seconds, n, is_useful=is_useful))
+            self._end_decode(Drafted(1 if seconds else 0, seconds, decode.n_sequences))
             return is_useful
 
     def rest(self) -> None:

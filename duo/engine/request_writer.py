@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from duo.config import GenerationConfig
 from duo.engine.cores import pin, within
-from duo.engine.draft import Draft
+from duo.engine.draft import Draft, DraftRequest, TextSource
+from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import Generation, Sources
 from duo.engine.request import Drafts, TextRequest
 from duo.engine.slot import Slot
-from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import INTERRUPTED, Ending, TextStream
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar
@@ -82,19 +82,21 @@ class RequestWriter:
         self._slot.interrupt()
 
     def _generate(self, request: TextRequest, drafts: Drafts) -> None:
-        slot, config = self._slot, request.config
+        slot, config, target = self._slot, request.config, self._slot.target
         cache, threads = slot.target_cache, drafts.threads or slot.threads
         assert cache is not None
-        context, cores = cache.context, None if drafts.threads else slot.cores
-        banned = self._banned(config)
-        verifier, guesser = choosing(slot.target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
+        context, cores = cache.context, CoresInUse(follows=False) if drafts.threads else slot.cores
+        if config.stop.ignore_eos and self._end_tokens is None:
+            self._end_tokens = target.end_tokens()
+        banned = self._end_tokens or () if config.stop.ignore_eos else ()
+        verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         request.n_cached = cache.begin(request.prompt)
         slot.cores.begin()
-        now = within(threads, cores.limit if cores is not None else 0)
+        now = within(threads, cores.limit)
         context.set_threads(now.target, now.target_batch)
         text = DraftRequest(
             Session(request.prompt, context.n_vocab, judges_all=not config.is_rejection),
-            Ending(config.stop, TextStream(slot.target.piece, config.stop.stop_strings), slot.target.is_end),
+            Ending(config.stop, TextStream(target.piece, config.stop.stop_strings), target.is_end),
             request.metrics,
             context.n_vocab,
             guesser,
@@ -117,14 +119,6 @@ class RequestWriter:
             context.resume()
             cache.end(generation.session.accepted)
             request.policy = generation.policy
-
-    def _banned(self, config: GenerationConfig) -> list[int]:
-        """Tokens that must not be chosen."""
-        if not config.stop.ignore_eos:
-            return []
-        if self._end_tokens is None:
-            self._end_tokens = self._slot.target.end_tokens()
-        return self._end_tokens
 
 
 def choosing(

@@ -10,7 +10,15 @@ from typing import Protocol
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.contexts import can_verify, context_size, draft_context, target_context
+from duo.engine.contexts import (
+    can_verify,
+    context_size,
+    draft_context,
+    target_context,
+    time_branches,
+    time_draft,
+    warm_up,
+)
 from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import DraftChooser
@@ -18,7 +26,6 @@ from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
 from duo.engine.request import Drafts
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.engine.warmup import time_branches, time_draft, warm_up
 from duo.llama.build import CPU
 from duo.llama.context import Context
 from duo.llama.model import Model
@@ -69,27 +76,29 @@ class Slot:
         self.remote = remote
         # According to the models: llama.cpp may still refuse to roll back their contexts.
         self.can_speculate = draft is not None and draft.can_roll_back and not target.is_recurrent
-        threads = plan_threads(
-            config,
-            drafting=self.can_speculate,
-            target_on=target.places,
-            draft_on=draft.places if draft is not None else ON_CPU,
-        )
-        self.threads: ThreadConfig = tuned_threads(threads, config, kept)
-        check_threads(self.threads, beside=self.can_speculate and Schedule.ASYNC in schedules_of(self.drafting))
-        on_cpu = CPU in target.places or (draft is not None and CPU in draft.places)
+        target_on, draft_on = target.places, draft.places if draft is not None else ON_CPU
+        planned = plan_threads(config, drafting=self.can_speculate, target_on=target_on, draft_on=draft_on)
+        self.threads = tuned_threads(planned, config, kept)
+        is_async = Schedule.ASYNC in schedules_of(self.drafting)
+        check_threads(self.threads, beside=self.can_speculate and is_async)
+        on_cpu = CPU in target_on or (draft is not None and CPU in draft_on)
         self.cores = CoresInUse(follows=on_cpu and follows_cores(config))
+        # Room for branches in the draft's context: none for a draft with another vocabulary.
+        n_branches = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
+        self.n_branches = n_branches if translation is None and is_async else 0
         # Without a draft, only the lookup has candidates.
         self.alone = Policy(self.drafting.n_max, self.drafting.n_ahead, (Schedule.OFF,))
         self.policy = self.new_policy(self.drafting) if draft is not None else self.alone
         self.policy.restore_kept(kept.get("policy"))
-        self.recorder = ProfileRecorder(self.policy, self._n_busiest())
+        n_busiest = self.threads.target if CPU in target_on else 1  # threads that compute at once on the CPU
+        if self.can_speculate and CPU in draft_on:
+            n_busiest = max(n_busiest, sum(self.threads.beside))
+        self.recorder = ProfileRecorder(self.policy, n_busiest)
         looks_up = config.lookup != "off" and self.drafting.n_max and (target.can_roll_back or draft is not None)
         self.lookup = Lookup() if looks_up else None
         self.draft: LocalDraft | None = None
         self.n_ctx = 0  # of the contexts; 0: not made yet
         self._is_largest = False  # whether they were made for a text of unknown length
-        self.target_context: Context | None = None
         self.target_cache: Cache | None = None
         self.draft_cache: Cache | None = None
         self._contexts: list[Context] = []
@@ -108,43 +117,22 @@ class Slot:
         self._contexts.clear()
         self.n_ctx = 0
 
-    def _n_busiest(self) -> int:
-        """The most threads that compute at once on the CPU."""
-        target = self.threads.target if CPU in self.target.places else 1
-        has_draft = self.can_speculate and self.draft_model is not None and CPU in self.draft_model.places
-        return max(target, sum(self.threads.beside)) if has_draft else target
-
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
-        schedules, threads = schedules_of(drafting), self.threads
-        branches = drafting.branches if self.n_branches else 0
-        aborts = self.draft_model is None or self.draft_model.places == {CPU}
         return Policy(
             drafting.n_max,
             drafting.n_ahead,
-            schedules,
-            threads.draft,
-            apart=threads.apart,
-            branches=branches,
-            aborts=aborts,
+            schedules_of(drafting),
+            self.threads.draft,
+            apart=self.threads.apart,
+            branches=drafting.branches if self.n_branches else 0,
+            aborts=self.draft_model is None or self.draft_model.places == {CPU},
         )
-
-    @property
-    def n_branches(self) -> int:
-        """Room for branches in the draft's context: none for a draft with another vocabulary."""
-        is_possible = self.translation is None and Schedule.ASYNC in schedules_of(self.drafting)
-        most = MAX_BRANCHES if self.drafting.branches is None else self.drafting.branches
-        return most if is_possible else 0
 
     def new_draft(self, policy: Policy) -> LocalDraft:
         """The local draft with another policy; its context must have been made by reserve()."""
         assert self.draft_cache is not None
         return LocalDraft(self.draft_cache, policy, self.threads, self.translation, self.cores)
-
-    @property
-    def _threads_now(self) -> ThreadConfig:
-        """Those that leave other programs their cores."""
-        return within(self.threads, self.cores.limit)
 
     def reserve(self, n_prompt: int, n_predict: int, stop: threading.Event | None = None) -> float:
         """Make contexts for a prompt of `n_prompt` tokens and `n_predict` more (-1: unknown), unless there are any.
@@ -158,7 +146,7 @@ class Slot:
         start = time.perf_counter()
         self.close()
         self.cores.begin()
-        threads = self._threads_now
+        threads = within(self.threads, self.cores.limit)  # those that leave other programs their cores
         has_source = self.draft_model is not None or self.remote is not None or self.lookup is not None
         n_max = self.drafting.n_max if has_source else 0
         target = target_context(self.target, self.config, threads, n_ctx, n_max)
@@ -172,34 +160,35 @@ class Slot:
         if draft is not None:
             self._contexts.append(draft)
         if self.config.warmup:
-            self._warm_up(target, draft, n_max, stop)
+            self._warm_up(target, draft, n_max, threads, stop)
             self.recorder.check()
         seconds = time.perf_counter() - start
         if self.remote is not None:
             self.remote.ready(self.target, target, stop)
-        self.target_context, self.target_cache = target, Cache(target, exact=self.config.exact)
+        self.target_cache = Cache(target, exact=self.config.exact)
         self.draft_cache = Cache(draft) if draft is not None else None
         self.draft = self.new_draft(self.policy) if draft is not None else None
         self.n_ctx, self._is_largest = n_ctx, n_predict < 0
         return seconds
 
-    def _warm_up(self, target: Context, draft: Context | None, n_max: int, stop: threading.Event | None) -> None:
+    def _warm_up(
+        self, target: Context, draft: Context | None, n_max: int, threads: ThreadConfig, stop: threading.Event | None
+    ) -> None:
         """Warm up new contexts, unless `stop` is set, and measure the draft."""
         with self._lock:
             self._warming = list(self._contexts)
         try:
-            if stop is None or not stop.is_set():  # once it is set, all decodes are aborted
-                # Without a draft, only a text that repeats itself uses more sizes than these.
-                n_most = n_max if draft is not None or self.remote is not None else 1
-                warm_up(target, self.target, n_most + 1, n_most + 1)
-                if draft is not None and self.draft_model is not None:
-                    warm_up(draft, self.draft_model, 2)
-                    threads = self._threads_now
-                    self.policy.use_cores(self.cores.limit)
-                    time_draft(draft, self.draft_model, threads.draft, self.policy)
-                    n_beside = threads.beside[1]
-                    draft.set_threads(n_beside, n_beside)
-                    time_branches(draft, self.draft_model, self.policy)
+            if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
+                return
+            # Without a draft, only a text that repeats itself uses more sizes than these.
+            n_most = n_max if draft is not None or self.remote is not None else 1
+            warm_up(target, self.target, n_most + 1, n_most + 1)
+            if draft is not None and self.draft_model is not None:
+                warm_up(draft, self.draft_model, 2)
+                self.policy.use_cores(self.cores.limit)
+                time_draft(draft, self.draft_model, threads.draft, self.policy)
+                draft.set_threads(threads.beside[1], threads.beside[1])
+                time_branches(draft, self.draft_model, self.policy)
         finally:
             with self._lock:
                 self._warming = []
@@ -214,8 +203,8 @@ class Slot:
 
     def forget(self) -> None:
         """Clear the KV caches."""
-        for cache in filter(None, (self.target_cache, self.draft_cache)):
-            cache.context.rollback(0)
+        for context in self._contexts:
+            context.rollback(0)
 
     def interrupt(self) -> None:
         """Abort a warm-up. From any thread."""

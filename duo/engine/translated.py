@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duo.engine.drafter import DraftUpdate, TargetSide
 from duo.engine.metrics import Metrics
+from duo.engine.queue import DraftUpdate, TargetSide
 from duo.errors import PromptError
 from duo.llama.model import Model
 from duo.spec.boundaries import whole

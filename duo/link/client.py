@@ -17,8 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder
-from duo.engine.draft_thread import DraftThread
-from duo.engine.drafter import Drafter
+from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics
 from duo.engine.translated import TranslatedTarget, Translation

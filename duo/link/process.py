@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from duo.config import ContextConfig, ModelConfig
+from duo.engine.contexts import warm_up
 from duo.engine.translated import MORE_TOKENS, Translation
-from duo.engine.warmup import warm_up
 from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
 from duo.link.client import DraftClient, hello

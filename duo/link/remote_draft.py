@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from duo.engine.draft import DraftRequest
 from duo.engine.queue import Drafted
-from duo.engine.source import DraftRequest
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.admission import Admission, ConnectionRejected, decode

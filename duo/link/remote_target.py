@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from duo.engine.drafter import DraftUpdate
+from duo.engine.queue import DraftUpdate
 from duo.errors import LinkError
 from duo.link.messages import Begin, GuessMessage, Message, Text
 from duo.spec import types

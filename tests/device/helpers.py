@@ -14,8 +14,7 @@ import pytest
 from duo.config import GenerationConfig
 from duo.diagnose.divergence import Checker, Comparison
 from duo.engine.engine import Engine
-from duo.engine.options import generation_config
-from duo.engine.request import Drafts
+from duo.engine.request import Drafts, generation_config
 from duo.engine.request_writer import choosing
 from duo.engine.slot import Slot
 from duo.loading import load

@@ -11,11 +11,10 @@ from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, Sam
 from duo.engine.background import Background
 from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder, decode_all
-from duo.engine.draft import Draft
+from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.source import DraftRequest
 from duo.engine.text import Ending, TextStream
 from duo.llama.context import Context
 from duo.llama.model import Model

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
-from duo.engine.options import generation_config
-from duo.engine.request import Drafts
+from duo.engine.request import Drafts, generation_config
 from duo.engine.slot import Slot
 from duo.llama.model import Model
 from tests.translation_prompts import PROMPTS

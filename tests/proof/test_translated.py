@@ -10,8 +10,7 @@ import pytest
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.engine import Engine
-from duo.engine.options import generation_config
-from duo.engine.request import Drafts
+from duo.engine.request import Drafts, generation_config
 from duo.engine.slot import Slot
 from duo.engine.translated import Translation
 from duo.llama.model import Model

@@ -13,7 +13,7 @@ import pytest
 import duo
 import duo.llama.vocabulary
 from duo.config import GenerationConfig, SamplingConfig, StopConfig
-from duo.engine.options import generation_config
+from duo.engine.request import generation_config
 from duo.llama.chat_template import ChatTemplate
 from tests.gguf_files import N_CTX_TRAIN, tiny_llama
 from tests.scripted import BOS, N_STEP, TEXT, ScriptedSlot, scripted_engine, tokens_of

@@ -21,10 +21,10 @@ from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import Measurements, Meter, learn_scores
 from duo.diagnose.target_meter import SIZES, Stopped
 from duo.diagnose.timing import MeasurementError
+from duo.engine.contexts import N_SEQUENCES
 from duo.engine.cores import ON_CPU, split_cores, usable_cores
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
-from duo.engine.warmup import N_SEQUENCES
 from duo.errors import UsageError
 from duo.models.profiles import ProfileDocument
 from duo.spec.policy import Policy

@@ -12,15 +12,13 @@ import pytest
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
 from duo.engine.clock import CLOCK, Clock
-from duo.engine.draft import Draft
-from duo.engine.draft_thread import DraftThread
-from duo.engine.drafter import Drafter
+from duo.engine.draft import Draft, DraftRequest, TextSource
+from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import DraftChooser, Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
-from duo.engine.source import DraftRequest, TextSource
 from duo.engine.text import Ending, TextStream
 from duo.spec.calibration import Lookahead
 from duo.spec.lookup import Lookup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duo.engine.branches import Branches
-from duo.engine.drafter import Preparation
+from duo.engine.queue import Preparation
 from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.calibration import Lookahead
 from duo.spec.outcomes import MOST_DEEP

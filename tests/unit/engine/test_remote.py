@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.engine.draft import DraftRequest
 from duo.engine.queue import Drafted
-from duo.engine.source import DraftRequest
 from duo.link.admission import Admission
 from duo.link.remote_draft import RemoteDraft
 from duo.link.remote_drafts import ConnectedDraft, RemoteDrafts

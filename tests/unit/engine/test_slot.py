@@ -88,7 +88,7 @@ def test_new_contexts_are_warmed_up_once(make: Make, decodes: Decodes) -> None:
     slot.reserve(10, N)
     assert decodes.all == [(0, 2), (1, 2), (1, 1), (1, 1)], "the target, the draft, and twice its token"
     assert slot.policy.knows_draft(1)
-    contexts = [slot.target_context, slot.draft_cache and slot.draft_cache.context]
+    contexts = [cache and cache.context for cache in (slot.target_cache, slot.draft_cache)]
     assert contexts == decodes.contexts
     assert [context and context.n_past for context in contexts] == [0, 0]
     assert slot.reserve(10, N) == 0
@@ -104,7 +104,7 @@ def test_on_devices_each_size_that_will_be_used_is_decoded(
     slot = make(*[tiny] * (1 + n_draft), places=frozenset({"GPU0"}), draft_n_max=4)
     slot.reserve(10, N)
     sizes = [[n for i, n in decodes.all if i == which] for which in (0, 1)]
-    assert sizes == ([[1, 1, 2, 3, 4, 5], [1, 1, 2, 1, 1]] if n_draft else [[1, 1, 2], []])
+    assert sizes == ([[1, 1, 2, 3, 4, 5], [1, 1, 2, 1, 1, 1, 1]] if n_draft else [[1, 1, 2], []])
 
 
 @pytest.mark.parametrize("schedule", ["off", "sync"])

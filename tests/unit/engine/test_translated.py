@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.engine.cache import Cache
-from duo.engine.drafter import DraftUpdate
 from duo.engine.metrics import Metrics
+from duo.engine.queue import DraftUpdate
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DecodeAborted
 from duo.spec.policy import Policy

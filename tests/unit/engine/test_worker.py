@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from duo.engine import worker as module
-from duo.engine.worker import Worker
+from duo.engine import background as module
+from duo.engine.background import Worker
+from duo.llama import lifeline
 from tests.unit.engine.helpers import until
 
 
@@ -139,7 +140,7 @@ def test_a_job_whose_thread_does_not_start_is_not_kept_and_the_next_one_runs(
 def test_join_does_not_wait_for_a_lost_thread(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp may hold a thread for ever."""
     held = Held(worker)
-    monkeypatch.setattr(module, "is_lost", lambda: True)
+    monkeypatch.setattr(lifeline, "is_lost", lambda: True)
     worker.join()
     assert len(threads()) == 1
     monkeypatch.undo()

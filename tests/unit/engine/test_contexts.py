@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from duo.engine.warmup import time_branches, time_draft, warm_up
+from duo.engine.contexts import time_branches, time_draft, warm_up
 from duo.errors import DecodeError
 from duo.llama.model import Model
 from duo.spec.policy import Policy
@@ -39,7 +39,7 @@ class Clocked(FakeContext):
         super().__init__(n_batch=32)
         self.now, self.each_s, self.compile_s = 0.0, each_s, compile_s
         self.rows: list[int] = []
-        clock.setattr("duo.engine.warmup.time.perf_counter", lambda: self.now)
+        clock.setattr("duo.engine.contexts.time.perf_counter", lambda: self.now)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self.now += self.each_s + (0 if len(tokens) in self.batches else self.compile_s)
