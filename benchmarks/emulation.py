@@ -75,7 +75,7 @@ class Emulation:
         devices = Devices()
         assert slot.target_cache is not None
         assert slot.draft_cache is not None
-        times = DeviceTimes(tuple(machine.target_s), tuple(machine.beside_target_s), noise=machine.noise)
+        times = DeviceTimes(tuple(machine.target_s), tuple(machine.concurrent_target_s), noise=machine.noise)
         slot.target_cache = Cache(Emulated(slot.target_cache.context, times, self.account, devices, _TARGET_SEED))
         draft = Emulated(
             slot.draft_cache.context, self.draft_times(2 * pair.delay_s), self.account, devices, _DRAFT_SEED
@@ -93,7 +93,7 @@ class Emulation:
             drafting.n_ahead,
             schedules_of(drafting),
             threads.draft,
-            apart=self.pair.apart,
+            separate_devices=self.pair.apart,
             branches=drafting.branches if context.n_branches else 0,
             aborts=self.pair.aborts,
         )

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.virtual import MODE, NoisyPolicy, Replay, recorded, replay
-from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.machine import Machine, inform
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from duo.spec.policy_state import PolicyState
 from duo.spec.schedule import ALL, Schedule
@@ -31,7 +30,6 @@ class Case:
     texts: tuple[Text, ...]
     apart: bool = False  # whether the draft has a device of its own
     acceptance: float | None = None  # of synthetic texts; None: recorded ones
-    config: PolicyConfig = DEFAULT
     n_prompt: int = N_PROMPT
     seed: int = 0
 
@@ -45,10 +43,9 @@ class Case:
             N_AHEAD,
             schedules,
             remote=machine.latency_s > 0,
-            apart=self.apart,
+            separate_devices=self.apart,
             branches=branches,
             aborts=machine.aborts,
-            config=self.config,
         )
         if state is not None:
             made.restore(json.loads(json.dumps(state)))
@@ -65,7 +62,7 @@ class Case:
         scores = [text[i % len(text)] for i in range(n_tokens)]
         made.learn_scores(random.Random(0).sample(scores, n_tokens))  # in any order: the text does not change
         made.learn_draft(N_PROMPT, N_PROMPT * machine.read_s)
-        inform(made, machine)
+        made.learn_machine(machine)
         return made
 
     def forced(self, schedule: Schedule, text: Text, n_tokens: int, branches: int | None = 0) -> Replay:

@@ -32,7 +32,7 @@ from benchmarks.virtual import Replay
 from duo.bench.results import Range
 from duo.cli.commands.plan import predict
 from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule, fastest
 
@@ -134,7 +134,7 @@ def misled(case: Case, wrong: Wrong) -> float:
 
 def details(number: int, run: Run, policy: Policy) -> str:
     """What the policy did in a text, and what it had learned by the end."""
-    changes = ", ".join(f"{c.n_tokens} {c.schedule.value} ({c.reason[:40]})" for c in policy.chooser.changes)
+    changes = ", ".join(f"{c.tokens} {c.schedule.value} ({c.reason[:40]})" for c in policy.chooser.changes)
     estimates = ", ".join(f"{s.value} {o.rate:.1f} ({o.low:.1f}-{o.high:.1f})" for s, o in policy.estimates().items())
     accepted = f"{policy.calibration.mean:.2f} ± {policy.calibration.sd:.2f}"
     return (
@@ -285,8 +285,9 @@ def parse_options() -> argparse.Namespace:
 def main() -> int:
     """Print the tables and the bars. The exit status: 1 if a bar is missed."""
     options = parse_options()
-    config = replace(DEFAULT, **dict(options.set))
-    found = each_of(judge, cases(options.cases, options.machines, options.seed, config), options.jobs)
+    for name, value in options.set:
+        setattr(DEFAULT, name, value)
+    found = each_of(judge, cases(options.cases, options.machines, options.seed), options.jobs)
     advices = each_of(advice, range(options.advice), options.jobs)
     for each in found if options.verbose else ():
         accepted = "recorded texts" if each.acceptance is None else f"accepted {each.acceptance}"

@@ -16,8 +16,7 @@ import numpy as np
 from benchmarks.oracle import N_MAX, Case, Text
 from duo.diagnose.machine_file import Pair, read_machine
 from duo.spec.calibration import Calibration
-from duo.spec.constants import DEFAULT, PolicyConfig
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 
 FOLDER = Path(__file__).parent / "machines"
 LETTERS = "abcdefghi"  # of the bins of confidence in a trace
@@ -114,7 +113,7 @@ def with_draft(machine: Machine, ratio: float) -> Machine:
     return replace(
         machine,
         draft_s=factor * machine.draft_s,
-        beside_draft_s=factor * machine.beside_draft_s,
+        concurrent_draft_s=factor * machine.concurrent_draft_s,
         read_s=factor * machine.read_s,
         pair_s=factor * machine.pair_s,
         branch_s=[factor * seconds for seconds in machine.branch_s],
@@ -123,24 +122,24 @@ def with_draft(machine: Machine, ratio: float) -> Machine:
 
 def with_batches(machine: Machine, factor: float) -> Machine:
     """T(n) for n > 1 times `factor`, in both conditions."""
-    curves = (machine.target_s, machine.beside_target_s)
+    curves = (machine.target_s, machine.concurrent_target_s)
     alone, beside = ([curve[0], *(factor * seconds for seconds in curve[1:])] for curve in curves)
-    return replace(machine, target_s=alone, beside_target_s=beside)
+    return replace(machine, target_s=alone, concurrent_target_s=beside)
 
 
 def with_first(machine: Machine, factor: float) -> Machine:
     """T(1) times `factor`, in both conditions."""
-    curves = (machine.target_s, machine.beside_target_s)
+    curves = (machine.target_s, machine.concurrent_target_s)
     alone, beside = ([factor * curve[0], *curve[1:]] for curve in curves)
-    return replace(machine, target_s=alone, beside_target_s=beside)
+    return replace(machine, target_s=alone, concurrent_target_s=beside)
 
 
 def slower(machine: Machine, factor: float) -> Machine:
     """All times of both models times `factor`."""
     draft = with_draft(machine, factor * machine.draft_s / machine.target_s[0])
-    curves = (machine.target_s, machine.beside_target_s)
+    curves = (machine.target_s, machine.concurrent_target_s)
     alone, beside = ([factor * seconds for seconds in curve] for curve in curves)
-    return replace(draft, target_s=alone, beside_target_s=beside)
+    return replace(draft, target_s=alone, concurrent_target_s=beside)
 
 
 def random_machine(seed: int) -> tuple[Machine, float]:
@@ -172,16 +171,13 @@ def _rise(kind: str, dice: random.Random) -> float:
 # Cases
 
 
-def cases(n: int, machines: Sequence[str] = (), seed: int = 0, config: PolicyConfig = DEFAULT) -> list[Case]:
+def cases(n: int, machines: Sequence[str] = (), seed: int = 0) -> list[Case]:
     """About `n` cases: each pair as it was measured, and at least once with another draft and another acceptance.
 
     The other drafts and acceptances are a Latin hypercube: each value comes equally often, in random combinations.
     """
     found, dice = pairs(machines), random.Random(seed)
-    made = [
-        Case(name, with_pair(pair.machine), successive(pair.traces, seed), pair.apart, None, config)
-        for name, pair in found
-    ]
+    made = [Case(name, with_pair(pair.machine), successive(pair.traces, seed), pair.apart) for name, pair in found]
     n_others = max(n - len(found), len(found))
     columns = zip(
         _shuffled(found, n_others, dice),
@@ -192,7 +188,7 @@ def cases(n: int, machines: Sequence[str] = (), seed: int = 0, config: PolicyCon
     )
     for i, ((name, pair), acceptance, draft, two) in enumerate(columns, 1000 * seed):
         machine = with_pair(replace(with_draft(pair.machine, draft), pair_s=0.0), two)
-        made.append(Case(name, machine, _texts(pair.traces, acceptance, i), pair.apart, acceptance, config))
+        made.append(Case(name, machine, _texts(pair.traces, acceptance, i), pair.apart, acceptance))
     return [replace(case, seed=i) for i, case in enumerate(made, 1000 * seed)]
 
 

@@ -91,7 +91,7 @@ class Measured:
         machine = self.pair.machine
         ks = range(min(AUTO_DRAFT, len(machine.target_s) - 1) + 1)
         return [
-            min(1 / machine.beside_draft_s, max(trace.expected(k) / machine.beside_target_s[k] for k in ks))
+            min(1 / machine.concurrent_draft_s, max(trace.expected(k) / machine.concurrent_target_s[k] for k in ks))
             for trace in self.traces
         ]
 

@@ -21,7 +21,7 @@ from duo.engine.metrics import Metrics
 from duo.engine.text import Ending, TextStream
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
@@ -95,7 +95,7 @@ def replay(
     guesser = _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
     request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, _N_VOCAB, guesser, SamplingConfig(), mode=MODE)
     draft: LocalDraft | None = None
-    threads = ThreadConfig(1, 1, (1,), (1, 1), apart=policy._apart)
+    threads = ThreadConfig(1, 1, (1,), (1, 1), apart=policy.separate_devices)
     if policy.n_max:
         draft = LocalDraft(Cache(_VirtualDraft(clock, machine)), policy, threads)
     target = _VirtualTarget(clock, machine)
@@ -246,7 +246,7 @@ class _VirtualContext:
 class _VirtualTarget(_VirtualContext):
     def _seconds(self, n: int) -> float:
         machine = self._machine
-        return (machine.beside_target_s if self._clock.n_threads else machine.target_s)[n - 1]
+        return (machine.concurrent_target_s if self._clock.n_threads else machine.target_s)[n - 1]
 
 
 class _VirtualDraft(_VirtualContext):
@@ -257,7 +257,7 @@ class _VirtualDraft(_VirtualContext):
         machine = self._machine
         if self._clock.n_threads:
             late_s, self._is_behind = self._is_behind * machine.latency_s, False
-            return machine.beside_draft_s + (n - 1) * machine.read_s + late_s
+            return machine.concurrent_draft_s + (n - 1) * machine.read_s + late_s
         return machine.reading_s(n)
 
     def rollback(self, n_past: int) -> None:

@@ -21,7 +21,7 @@ from duo.errors import ModelError, PromptError
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 from duo.spec.lookup import Lookup
-from duo.spec.machine import Machine, inform
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule, fastest
 from duo.spec.types import Proposal, Source, common_prefix
@@ -199,8 +199,8 @@ def _increasing(times: Sequence[float]) -> list[float]:
 
 def forecast_rates(machine: Machine, scores: Sequence[tuple[float, bool]], n_max: int) -> dict[Schedule, float]:
     """The forecast of each schedule in tokens/s, with candidates of these `scores`."""
-    policy = Policy(n_max, 2 * n_max, apart=True)
-    inform(policy, machine)
+    policy = Policy(n_max, 2 * n_max, separate_devices=True)
+    policy.learn_machine(machine)
     policy.begin(0, mode="greedy")
     if scores:
         learn_scores(policy, scores)

@@ -15,7 +15,7 @@ from msgspec import Meta
 from duo.config import AUTO_DRAFT, MAX_BRANCHES
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 
 Milliseconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]

@@ -15,8 +15,7 @@ from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Preparation
-from duo.spec.calibration import Lookahead
-from duo.spec.outcomes import MOST_DEEP, likely
+from duo.spec.calibration import MAX_DEEP, Lookahead, likely
 from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Outcome, common_prefix
 
@@ -90,7 +89,7 @@ class Branches:
 
     def due(self, lookahead: Lookahead) -> list[Branch]:
         """The open branches that are worth another token."""
-        longest = min(lookahead.n_ahead, MOST_DEEP)
+        longest = min(lookahead.n_ahead, MAX_DEEP)
         return [b for b in self._open if b.survival >= lookahead.least and len(b.tokens) <= longest]
 
     def extend(self, branch: Branch, guess: Guess, lookahead: Lookahead) -> None:

@@ -13,7 +13,7 @@ from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
 from duo.llama.build import CPU
 from duo.models.profiles import ProfileDocument
-from duo.spec.means import whole
+from duo.spec.policy_state import whole
 
 log = logging.getLogger("duo.engine")
 

@@ -14,8 +14,8 @@ from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.free_cores import CoresInUse
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
-from duo.spec.logprobs import logprobs
 from duo.spec.policy import StepCost
+from duo.spec.sampling import logprobs
 from duo.spec.schedule import Schedule
 from duo.spec.types import Acceptance, Candidates, Guess, Logits, Origin, Step
 from duo.spec.verify import Verifier

@@ -124,7 +124,7 @@ class Slot:
             drafting.n_ahead,
             schedules_of(drafting),
             self.threads.draft,
-            apart=self.threads.apart,
+            separate_devices=self.threads.apart,
             branches=drafting.branches if self.n_branches else 0,
             aborts=self.draft_model is None or self.draft_model.places == {CPU},
         )

@@ -8,10 +8,9 @@ from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate, TargetSide
 from duo.errors import PromptError
 from duo.llama.model import Model
-from duo.spec.boundaries import whole
 from duo.spec.chat_markers import convert, find_markers
 from duo.spec.sampling import Greedy
-from duo.spec.translation import SURE, Translator
+from duo.spec.translation import SURE, Translator, whole
 from duo.spec.types import Guess, Logits
 
 MORE_TOKENS = 1.5  # room in the draft's context for a token of the target's: more than most texts need

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from duo.models.storage import MIB, config_dir, read_own
-from duo.spec.means import between, whole
-from duo.spec.policy_state import PolicyState
+from duo.spec.policy_state import PolicyState, between, whole
 
 _VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB

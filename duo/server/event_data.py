@@ -100,7 +100,7 @@ def schedule_state(policy: Policy) -> ScheduleState:
     if not changes:
         return ScheduleState(policy.schedule.value, 0, "")
     last = changes[-1]
-    return ScheduleState(policy.schedule.value, last.n_tokens, last.reason)
+    return ScheduleState(policy.schedule.value, last.tokens, last.reason)
 
 
 class TextBegins(msgspec.Struct, tag_field="state", tag="begins"):

@@ -1,4 +1,4 @@
-"""How often candidates are accepted, learned while running."""
+"""How often candidates are accepted, learned while running, and what the draft derives from that by itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from operator import truediv
 from typing import NamedTuple
 
 from duo.spec.constants import DEFAULT
-from duo.spec.means import Mean, between
-from duo.spec.policy_state import CalibrationState
+from duo.spec.means import Mean
+from duo.spec.policy_state import CalibrationState, between
+
+LEAST_CHANCE = 0.01  # of an outcome that is continued
+MAX_DEEP = 31  # tokens in a branch
+
+
+def _recent(value: float, n: int) -> Mean:
+    return Mean(1 - DEFAULT.memory, value, n)
 
 
 class Calibration:
@@ -24,20 +31,22 @@ class Calibration:
     def __init__(self) -> None:
         # Typical for a small draft of the same family, for the gap in the middle of each bin.
         middles = [(low + high) / 2 for low, high in zip((0.0, *self.EDGES), (*self.EDGES, 8.0), strict=True)]
-        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7, DEFAULT.shares)
-        self._begin_ranks(DEFAULT.ranks)
+        self._begin([1 - 0.6 * math.exp(-gap / 1.5) for gap in middles], 0.7, DEFAULT.shares, DEFAULT.ranks, 4)
         self.n_scored = 0  # candidates, in this run and earlier ones
 
-    def _begin(self, accepted: Iterable[float], mean: float, shares: Iterable[float], n: int = 4) -> None:
+    def _begin(
+        self, accepted: Iterable[float], mean: float, shares: Iterable[float], ranks: Iterable[float], n: int
+    ) -> None:
         self._accepted = [DEFAULT.prior_weight * share for share in accepted]
         self._seen = [DEFAULT.prior_weight] * len(self._accepted)
-        self._texts = Mean(weight=1 / DEFAULT.texts, value=mean, n=n)
-        self._all = Mean(weight=1 - DEFAULT.memory, value=mean, n=n)
-        self._shares = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
+        self._texts = Mean(1 / DEFAULT.texts, mean, n)
+        self._all = _recent(mean, n)
+        self._shares = [_recent(share, n) for share in shares]
+        self._ranks = [_recent(share, n) for share in ranks]
 
     def begin(self) -> None:
         """A text begins, with the acceptance of all texts: the last one may have been easy or difficult."""
-        self._all = Mean(weight=1 - DEFAULT.memory, value=self._texts.value, n=min(self._all.n, DEFAULT.kept_scores))
+        self._all = _recent(self._texts.value, min(self._all.n, DEFAULT.kept_scores))
 
     def doubt(self, share: float, n: int) -> bool:
         """If `n` new candidates of which this `share` is right contradict earlier texts, those count for little.
@@ -51,9 +60,6 @@ class Calibration:
             self._all.n = min(self._all.n, 2)
         return deviation > DEFAULT.surprise
 
-    def _begin_ranks(self, shares: Iterable[float], n: int = 4) -> None:
-        self._ranks = [Mean(weight=1 - DEFAULT.memory, value=share, n=n) for share in shares]
-
     @property
     def mean(self) -> float:
         """The acceptance rate over all confidences, of late."""
@@ -64,11 +70,6 @@ class Calibration:
         """Standard deviation of the mean."""
         share = min(max(self.mean, 0.1), 0.9)
         return math.sqrt(share * (1 - share) / min(self._all.n, 50))
-
-    def probability(self, confidence: float) -> float:
-        """a(`confidence`)."""
-        i = bisect_right(self.EDGES, confidence)
-        return self._accepted[i] / self._seen[i]
 
     def probabilities(self) -> tuple[float, ...]:
         """a(c) for each bin, in the order of EDGES."""
@@ -122,17 +123,15 @@ class Calibration:
     def restore(self, state: CalibrationState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
         parts = state["accepted"], state["shares"], state["ranks"]
-        accepted, shares, ranks = ([between(x, 0, 1) for x in part] for part in parts)
-        if state["edges"] != list(self.EDGES) or not len(accepted) == len(shares) == len(self._seen):
+        accepted, shares, ranks = ([between(share, 0, 1) for share in part] for part in parts)
+        sizes = len(accepted), len(shares), len(ranks)
+        if state["edges"] != list(self.EDGES) or sizes != (len(self._seen), len(self._seen), len(self._ranks)):
             raise ValueError("other bins")
         if not math.isclose(sum(shares), 1, abs_tol=0.01):
             raise ValueError("not shares of a whole")
         self.n_scored = int(between(state["scored"], 1, DEFAULT.texts))
-        n = min(self.n_scored, DEFAULT.kept_scores)
-        self._begin(accepted, between(state["mean"], 0, 1), shares, n)
+        self._begin(accepted, between(state["mean"], 0, 1), shares, ranks, min(self.n_scored, DEFAULT.kept_scores))
         self._texts.n = self.n_scored
-        if len(ranks) == len(self._ranks):
-            self._begin_ranks(ranks, n)
 
 
 class Lookahead(NamedTuple):
@@ -146,13 +145,35 @@ class Lookahead(NamedTuple):
 
     def allows(self, confidences: Sequence[float]) -> bool:
         """Whether the draft may continue after pending candidates of these `confidences`."""
-        if len(confidences) >= self.n_ahead:
-            return False
-        survival = 1.0
-        for confidence in confidences:
-            survival *= self.probability(confidence)
-        return survival >= self.least
+        return len(confidences) < self.n_ahead and math.prod(map(self.probability, confidences)) >= self.least
 
     def probability(self, confidence: float) -> float:
         """a(`confidence`)."""
         return self.accepted[bisect_right(Calibration.EDGES, confidence)]
+
+
+class RankedOutcome(NamedTuple):
+    """A likely outcome of a verification, which the draft may continue as a *branch* meanwhile.
+
+    The draft is wrong at `position`, counted from the first candidate; right is its alternative of this `rank`. The
+    position after the last candidate is included.
+    """
+
+    chance: float
+    position: int
+    rank: int
+
+
+def likely(chances: Sequence[float], ranks: Sequence[float], n: int) -> list[RankedOutcome]:
+    """The `n` most likely outcomes, best first, without those that hardly ever come true.
+
+    `chances[i]`: the probability that the drafted token at position i is right if all before it are. `ranks[r]`: the
+    probability that, where one is wrong, the target's token is its alternative of rank r.
+    """
+    found, survival = list[RankedOutcome](), 1.0
+    for position, chance in enumerate(chances):
+        wrong = survival * (1 - chance)
+        found += [RankedOutcome(wrong * share, position, rank) for rank, share in enumerate(ranks)]
+        survival *= chance
+    found = [outcome for outcome in found if outcome.chance >= LEAST_CHANCE]
+    return sorted(found, key=lambda outcome: (-outcome.chance, outcome.position, outcome.rank))[:n]

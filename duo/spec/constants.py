@@ -17,7 +17,7 @@ def assumed(value: Assumed, doubt: float) -> float:
     return expected + doubt * (worse - expected if doubt > 0 else expected - better)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PolicyConfig:
     """How much exploration may cost, and what is assumed about costs that were not measured."""
 
@@ -75,4 +75,4 @@ class PolicyConfig:
     lookup_prior: float = 16.0  # the same for candidates from the text itself
 
 
-DEFAULT = PolicyConfig()
+DEFAULT = PolicyConfig()  # only `python -m benchmarks.regret --set` changes it

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from duo.config import MAX_BRANCHES, MAX_CANDIDATES, MAX_THREADS
-from duo.spec.constants import DEFAULT, Assumed, PolicyConfig, assumed
-from duo.spec.means import Time, between, duration
-from duo.spec.policy_state import CostState
+from duo.spec.constants import DEFAULT, Assumed, assumed
+from duo.spec.means import Time
+from duo.spec.policy_state import CostState, between, duration
 
-# Smallest and largest batch of the target, number of the draft's threads, its batch, and its sequences.
-_SIZES = {
+# What is timed, with the smallest and the largest number: batch of the target; the draft's threads; its batch; its
+# sequences.
+_RANGES = {
     "target_s": (1, MAX_CANDIDATES + 1),
     "draft_s": (1, MAX_THREADS),
     "pair_s": (2, 2),
@@ -27,19 +28,20 @@ class CostModel:
     standard deviations: with 1, all that is uncertain costs that much more than expected, with -1 less.
     """
 
-    def __init__(self, config: PolicyConfig = DEFAULT) -> None:
+    def __init__(self) -> None:
         # The other condition on these cores, then this one on others: how much slower than these, until measured.
         self.relatives: list[tuple[CostModel, Assumed]] = []
-        self._config = config
-        self._target: dict[int, Time] = {}  # by tokens in the batch
-        self._draft: dict[int, Time] = {}  # by threads
-        self._pair: dict[int, Time] = {}  # of the draft for two tokens in one decode: {2: …}
-        self._branched: dict[int, Time] = {}  # of the draft too, by sequences in one decode, from 2 on
+        self._times: dict[str, dict[int, Time]] = {name: {} for name in _RANGES}
+        self._target, self._draft, self._pair, self._branches = self._times.values()
         self._curves: dict[float, list[float]] = {}  # by doubt
-        self._used: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
+        self._basis: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
         self.guess_s = 0.0  # the draft's time for one token, as inferred from others, until it is measured
         self.was_wrong = False  # whether T(n > 1) of an earlier run was, since a text began
         self.is_doubted = False  # whether T(1) is from an earlier run whose other times have turned out to be wrong
+
+    @property
+    def _family(self) -> list[CostModel]:
+        return [self, *(other for other, _ in self.relatives)]
 
     def begin(self) -> None:
         """A text begins."""
@@ -52,31 +54,31 @@ class CostModel:
     @property
     def draft_s(self) -> float:
         """Time for one draft token on the fastest number of threads; 0 while unknown."""
-        return self.draft_time(0.0)
+        return self.draft_time()
 
-    def draft_time(self, doubt: float, n_sequences: int = 1) -> float:
-        """The same, with `doubt`; or the time for one token in each of `n_sequences`, at least as long."""
-        if n_sequences > 1:
-            return self._branches_time(doubt, n_sequences)
+    def draft_time(self, doubt: float = 0.0, n_sequences: int = 1) -> float:
+        """The same, with `doubt`; or the time for one token in each of `n_sequences`, at least as long.
+
+        That is inferred from other conditions relative to one sequence there.
+        """
         if self._draft:
-            return min(time.estimate(doubt) for time in self._draft.values())
-        known = ((other, slower) for other, slower in self.relatives if other._draft or other.guess_s)
-        return self.guess_s or next((other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known), 0.0)
-
-    def _branches_time(self, doubt: float, n: int) -> float:
-        """t_d of `n` sequences: from what was measured here or, relative to one sequence, in another condition."""
-        if not (one_s := self.draft_time(doubt)):
-            return 0.0
-        known = {1: one_s} | {size: max(one_s, time.estimate(doubt)) for size, time in self._branched.items()}
+            one_s = min(time.estimate(doubt) for time in self._draft.values())
+        else:
+            known = ((other, slower) for other, slower in self.relatives if other._draft or other.guess_s)
+            inferred = (other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known)
+            one_s = self.guess_s or next(inferred, 0.0)
+        if n_sequences == 1 or not one_s:
+            return one_s
+        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self._branches.items()}
         for other, _ in self.relatives:
-            theirs = other.draft_time(0.0)
-            known = _with_inferred(known, {i: time.value / theirs * one_s for i, time in other._branched.items()})
-        return interpolated(lowered(known), n, self._config)[n - 1]
+            theirs = {n: time.value / other.draft_s * one_s for n, time in other._branches.items()}
+            times = _with_inferred(times, theirs)
+        return _interpolated(times, n_sequences)[n_sequences - 1]
 
     @property
     def knows_branches(self) -> bool:
         """Whether the draft's time for several sequences was measured, in this condition or another."""
-        return any(costs._branched for costs in (self, *(other for other, _ in self.relatives)))
+        return any(costs._branches for costs in self._family)
 
     @property
     def knows_pair(self) -> bool:
@@ -86,7 +88,7 @@ class CostModel:
     def pair_time(self, doubt: float = 0.0) -> float:
         """The draft's time for a decode of two tokens; at least that for one."""
         one_s = self.draft_time(doubt)
-        return max(one_s, self._pair[2].estimate(doubt) if self._pair else assumed(self._config.pair, doubt) * one_s)
+        return max(one_s, self._pair[2].estimate(doubt) if self._pair else assumed(DEFAULT.pair, doubt) * one_s)
 
     def draft_threads(self, choices: Sequence[int]) -> int:
         """The number of threads to draft with, of `choices`: the one that may be the fastest (Auer et al. 2002)."""
@@ -94,11 +96,11 @@ class CostModel:
 
     def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
         """Whether the draft was measured with `n_threads` or `n_sequences`, in this run or an earlier one."""
-        return n_threads in self._draft if n_sequences == 1 else n_sequences in self._branched
+        return n_threads in self._draft if n_sequences == 1 else n_sequences in self._branches
 
     def add_draft(self, seconds: float, n_threads: int = 1, n_sequences: int = 1) -> None:
         """The draft decoded one token in each of `n_sequences`."""
-        times, key = (self._draft, n_threads) if n_sequences == 1 else (self._branched, n_sequences)
+        times, key = (self._draft, n_threads) if n_sequences == 1 else (self._branches, n_sequences)
         times.setdefault(key, Time()).add(seconds)
 
     def add_pair(self, seconds: float) -> None:
@@ -124,23 +126,27 @@ class CostModel:
                 self._scale(time.value / before_s, time)
         self.is_doubted = self.is_doubted and n > 1
         now = time.value, time.estimate(1.0)
-        if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._used.get(n, (0.0, 0.0)), strict=True)):
-            self._used[n] = now
+        if any(abs(a - b) > DEFAULT.noticeable * a for a, b in zip(now, self._basis.get(n, (0.0, 0.0)), strict=True)):
+            self._basis[n] = now
             self._follow()
             self.forget_curves()
 
     @property
     def _both(self) -> list[CostModel]:
         """This condition, and the other one on the same cores."""
-        return [self, *(other for other, _ in self.relatives[:1])]
+        return self._family[:2]
+
+    def _used(self) -> dict[int, Time]:
+        """The sizes that this text uses and that were known before; none until there are five decodes of them."""
+        used = {n: time for n, time in self._target.items() if time.here.n and time.before}
+        return used if sum(time.here.n for time in used.values()) >= DEFAULT.few else {}
 
     def _follow(self) -> None:
         """If T(n) is longer or shorter than when the text began, so is that of sizes that the text does not use.
 
-        By at least five decodes. If the text has decodes of one token and of several, only as far as both have changed.
+        If the text has decodes of one token and of several, only as far as both have changed.
         """
-        used = {n: time for n, time in self._target.items() if time.here.n and time.before}
-        if sum(time.here.n for time in used.values()) < DEFAULT.few:
+        if not (used := self._used()):
             return
         groups = [time for n, time in used.items() if n == 1], [time for n, time in used.items() if n > 1]
         ratios = [_mean_ratio((t.value / t.before, t.here.n) for t in group) for group in groups if group]
@@ -156,14 +162,15 @@ class CostModel:
         """Forget T(n > 1) of earlier runs, and do not compare with them."""
         self.was_wrong, self.is_doubted = True, self.target(1).is_kept
         for costs in self._both:
-            costs._target = {n: time for n, time in costs._target.items() if n == 1 or not time.is_kept}
-            for time in (time for n, time in costs._target.items() if n > 1):
+            for n, time in [(n, time) for n, time in costs._target.items() if n > 1]:
                 time.before = 0.0
+                if time.is_kept:
+                    del costs._target[n]
 
     def _scale(self, factor: float, known: Time) -> None:
         """Multiply all times but `known`."""
-        for costs in self._both:
-            for time in (time for _, times in costs._times() for time in times.values() if time is not known):
+        for time in (time for costs in self._both for times in costs._times.values() for time in times.values()):
+            if time is not known:
                 time.value *= factor
 
     def target(self, n: int) -> Time:
@@ -180,7 +187,7 @@ class CostModel:
 
         At least the largest that was measured.
         """
-        most = max((n for times in (self._target, *(o._target for o, _ in self.relatives)) for n in times), default=1)
+        most = max((n for costs in self._family for n in costs._target), default=1)
         each_s = self.target_s(most) / most
         return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most
 
@@ -189,10 +196,8 @@ class CostModel:
         one = self.target(1)
         if one.here.n >= DEFAULT.few:
             return one.here.value
-        known = [time for time in self._target.values() if time.here.n and time.before]
-        if sum(time.here.n for time in known) < DEFAULT.few:
-            return 0.0
-        return one.before * _mean_ratio((time.here.value / time.before, time.here.n) for time in known)
+        used = self._used().values()
+        return one.before * _mean_ratio((time.here.value / time.before, time.here.n) for time in used) if used else 0.0
 
     def target_s(self, n: int, doubt: float = 0.0) -> float:
         """T(n), the time for a batch of `n` tokens; 0 while nothing is known."""
@@ -202,17 +207,17 @@ class CostModel:
         """T(1) to T(n), in seconds; linear between the sizes that were measured in this condition or another."""
         found = self._curves.get(doubt, [])
         if len(found) < n:
-            found = self._curves[doubt] = self._interpolated(n, doubt)
+            found = self._curves[doubt] = self._curve(n, doubt)
         return found[:n]
 
-    def _interpolated(self, n: int, doubt: float) -> list[float]:
+    def _curve(self, n: int, doubt: float) -> list[float]:
         known = {size: time.estimate(doubt) for size, time in self._target.items()}
         for other, slower in self.relatives:
             # How much slower the target is here.
             ratios = [time.value / other._target[i].value for i, time in self._target.items() if i in other._target]
             ratio = _mean_ratio((ratio, 1) for ratio in ratios) if ratios else assumed(slower, doubt)
             known = _with_inferred(known, {i: time.estimate(doubt) * ratio for i, time in other._target.items()})
-        return interpolated(lowered(known), n, self._config, doubt) if known else [0.0] * n
+        return _interpolated(known, n, doubt) if known else [0.0] * n
 
     def target_ms(self) -> dict[int, float]:
         """T(n) in ms for each n that was measured in this run and condition."""
@@ -221,27 +226,22 @@ class CostModel:
     # What is kept
 
     def state(self) -> CostState:
-        """What was measured, as JSON types: for each size or number of threads [seconds, relative spread]."""
-        return {name: {str(n): [t.value, t.spread] for n, t in sorted(times.items())} for name, times in self._times()}
+        """What was measured, as JSON types."""
+        return {
+            name: {str(n): [time.value, time.spread] for n, time in sorted(times.items())}
+            for name, times in self._times.items()
+        }
 
     def restore(self, state: CostState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        for name, times in self._times():
-            least, most = _SIZES[name]
-            for key, (value, spread) in state.get(name, {}).items():
-                n, seconds = int(key), duration(value)
-                if not least <= n <= most:
-                    raise ValueError("not a number of tokens, threads or sequences")
-                times[n] = Time(seconds, DEFAULT.kept, between(spread, 0, 1))
+        for name, times in self._times.items():
+            for n, (value, spread) in state.get(name, {}).items():
+                times[int(between(int(n), *_RANGES[name]))] = Time(duration(value), DEFAULT.kept, between(spread, 0, 1))
         self.forget_curves()
-
-    def _times(self) -> list[tuple[str, dict[int, Time]]]:
-        tables = self._target, self._draft, self._pair, self._branched
-        return list(zip(_SIZES, tables, strict=True))
 
     def forget_curves(self) -> None:
         """Something that the curves follow from has changed."""
-        for costs in (self, *(other for other, _ in self.relatives)):
+        for costs in self._family:
             costs._curves.clear()
 
 
@@ -251,12 +251,17 @@ def _mean_ratio(ratios: Iterable[tuple[float, int]]) -> float:
     return math.exp(sum(log for log, _ in logs) / sum(n for _, n in logs))
 
 
-def interpolated(known: Mapping[int, float], n: int, config: PolicyConfig, doubt: float = 0.0) -> list[float]:
-    """Seconds for 1 to at least `n` tokens, linear between the sizes in `known`, of which there is at least one.
+def _interpolated(times: Mapping[int, float], n: int, doubt: float = 0.0) -> list[float]:
+    """Seconds for 1 to at least `n` tokens, linear between the sizes in `times`, of which there is at least one.
 
-    Beyond them, each token adds what `config` assumes with this `doubt` (see CostModel).
+    Of several tokens, none takes longer than a larger batch, to which it could be padded. Beyond the known sizes, each
+    token adds what is assumed with this `doubt` (see CostModel).
     """
-    known, second, growth = dict(known), assumed(config.second, doubt), assumed(config.growth, doubt)
+    known, least_s = dict(times), math.inf
+    for size in sorted(times, reverse=True):
+        least_s = min(least_s, times[size])
+        known[size] = least_s if size > 1 else times[1]
+    second, growth = assumed(DEFAULT.second, doubt), assumed(DEFAULT.growth, doubt)
     least = min(known)
     first = known.setdefault(1, known[least] / (1 + second + growth * (least - 2)))
     if max(known) == 1:
@@ -268,15 +273,6 @@ def interpolated(known: Mapping[int, float], n: int, config: PolicyConfig, doubt
         step = (known[high] - known[low]) / (high - low)
         found += [known[low] + i * step for i in range(high - low)]
     return [*found, known[max(known)]]
-
-
-def lowered(known: Mapping[int, float]) -> dict[int, float]:
-    """Of several tokens, none takes longer than a larger batch: it could be padded to that. T(1) is as measured."""
-    found, least = {}, float("inf")
-    for size in sorted(known, reverse=True):
-        least = min(least, known[size])
-        found[size] = least if size > 1 else known[1]
-    return found
 
 
 def _with_inferred(own: Mapping[int, float], inferred: Mapping[int, float]) -> dict[int, float]:

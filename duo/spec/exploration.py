@@ -6,6 +6,7 @@ scored on what the target has written. In schedule sync T(1) is measured. All of
 
 from __future__ import annotations
 
+from duo.spec.constants import DEFAULT
 from duo.spec.pair import PairModel
 from duo.spec.schedule import Chooser, Schedule
 
@@ -17,7 +18,6 @@ class Exploration:
         """`probes`: whether the draft can be probed."""
         self._pair = pair
         self._chooser = chooser
-        self._config = pair.config
         self._probes = probes
         self.may_gain = True  # whether drafting may pay, by what is known
         self._since_alone = 0  # tokens since T(1) was measured
@@ -27,15 +27,14 @@ class Exploration:
         """A text of `n_prompt` tokens begins. `is_possible`: whether there is a schedule with the draft."""
         self.is_worthwhile = is_possible  # whether a better draft would pay, and there is one
         self.n_written = 0  # tokens after the prompt
-        self._n_prompt = n_prompt
-        self.n_unread = n_prompt  # tokens of the text that the draft has not decoded
+        self._n_prompt = self.n_unread = n_prompt  # tokens of the text that the draft has not decoded
         self._n_unscored = 0  # tokens since a candidate was last scored
-        self._sizes: list[int] = []  # of batches to measure
-        self._n_probes = 0
+        self._size = 0  # of batches to measure
+        self._was_probed = False
 
     def end(self) -> None:
         """The draft is not available for the rest of the text."""
-        self.is_worthwhile, self._sizes = False, []
+        self.is_worthwhile, self._size = False, 0
 
     def step(self, n_tokens: int, *, scored: bool, is_alone: bool) -> None:
         """The target has added `n_tokens`. `is_alone`: by a decode of one token, with the draft idle."""
@@ -49,42 +48,41 @@ class Exploration:
     def needs_alone(self, rate: float) -> bool:
         """Whether to measure T(1) in schedule sync, whose gain rests on it: the less that is, the more often."""
         alone = self._pair.alone
-        if alone.is_doubted:
-            return True
-        gain = max(1 + self._config.least_gain, rate * alone.target_s(1))
-        return Schedule.OFF in self._chooser.allowed and 1 - 1 / gain <= self._config.alone_share * self._since_alone
+        gain = max(1 + DEFAULT.least_gain, rate * alone.target_s(1))
+        is_due = 1 - 1 / gain <= DEFAULT.alone_share * self._since_alone
+        return alone.is_doubted or (is_due and Schedule.OFF in self._chooser.allowed)
 
     def plan(self, schedule: Schedule) -> None:
-        """Choose the sizes to measure: a typical one, and a small one, which shows whether an earlier run's hold."""
-        (first, second), alone = self._config.sizes, self._pair.alone
-        self._sizes = []
-        if schedule is not Schedule.OFF:
-            return
-        if alone.target(first).n == 1 and alone.target(first).is_fresh:
-            self._sizes = [first]  # again: something may have interrupted that one
-        elif self.is_worthwhile and not alone.target(found := second if alone.target(first).n else first).is_fresh:
-            self._sizes = [found]
+        """Choose the size to measure: a typical one, or a small one, which shows whether an earlier run's hold."""
+        (first, second), alone = DEFAULT.sizes, self._pair.alone
+        known = alone.target(first)
+        # A single measurement is repeated: something may have interrupted it.
+        is_unsure = known.n == 1 and known.is_fresh
+        size = second if known.n and not is_unsure else first
+        is_wanted = is_unsure or (self.is_worthwhile and not alone.target(size).is_fresh)
+        self._size = size if is_wanted and schedule is Schedule.OFF else 0
 
     @property
     def is_due(self) -> bool:
         """Whether a size that was never measured is to be measured before a schedule is chosen."""
         alone = self._pair.alone
-        is_new = bool(self._sizes) and not alone.target(self._sizes[0]).n
-        return is_new and (alone.target(1).n < self._config.first_alone or self.n_candidates(self._pair.n_max) > 0)
+        is_new = self._size > 0 and not alone.target(self._size).n
+        return is_new and (alone.target(1).n < DEFAULT.first_alone or self.n_candidates(self._pair.n_max) > 0)
 
     def n_candidates(self, n_max: int) -> int:
         """How many arbitrary candidates to verify now, because T(n) decides whether drafting pays; usually 0.
 
         Only in schedule off.
         """
-        alone, cheap = self._pair.alone, self._config.sizes[1]
+        alone, cheap = self._pair.alone, DEFAULT.sizes[1]
         one = alone.target(1)
-        if not self._sizes or not one.is_fresh or one.n < self._config.first_alone:
+        if not self._size or not one.is_fresh or one.n < DEFAULT.first_alone:
             return 0
-        for n in (self._sizes[0], *([] if alone.target(cheap).is_fresh else [cheap])):
-            cost_s = alone.curve(n, 0.0 if alone.target(n).n else 1.0)[-1] - alone.target_s(1)
-            if n <= n_max + 1 and cost_s <= self._chooser.budget.credit_s:
-                return n - 1
+        for n in (self._size, cheap):
+            if n == self._size or not alone.target(n).is_fresh:
+                cost_s = alone.target_s(n, 0.0 if alone.target(n).n else 1.0) - alone.target_s(1)
+                if n <= n_max + 1 and cost_s <= self._chooser.budget.credit_s:
+                    return n - 1
         return 0
 
     # Probes
@@ -94,21 +92,20 @@ class Exploration:
 
         That is all that it has not decoded, or the last ones.
         """
-        config, alone_s = self._config, self._pair.alone.target_s(1)
+        alone_s = self._pair.alone.target_s(1)
         if not (self._probes and self.is_worthwhile and alone_s and Schedule.OFF in self._chooser.allowed):
             return 0
-        silence = config.silence if self.may_gain or not self._n_probes else config.long_silence
-        least = config.probe_tokens // 2
+        silence = DEFAULT.silence if self.may_gain or not self._was_probed else DEFAULT.long_silence
+        least = DEFAULT.probe_tokens // 2
         if self._n_unscored < silence or self.n_written < least:
             return 0
-        n_affordable = int(self._chooser.budget.credit_s / (self._pair.read_s or config.read * alone_s))
-        whole = n_affordable >= self.n_unread
-        n = min(self.n_unread, n_affordable if whole else min(config.probe_tokens, n_affordable))
+        n_affordable = int(self._chooser.budget.credit_s / (self._pair.read_s or DEFAULT.read * alone_s))
+        n = self.n_unread if n_affordable >= self.n_unread else min(DEFAULT.probe_tokens, n_affordable)
         return n if n >= least else 0
 
     def probed(self, n_tokens: int, seconds: float, *, whole: bool) -> None:
         """A probe has decoded `n_tokens` in `seconds`; `whole`: all of the text."""
-        self._n_probes += 1
+        self._was_probed = True
         if n_tokens:
             self.n_unread = 0 if whole else self._n_prompt + self.n_written
         self._n_unscored = 0

@@ -19,11 +19,11 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from duo.spec.outcomes import MOST_DEEP, likely
+from duo.spec.calibration import MAX_DEEP, likely
 from duo.spec.types import Floats
 
 SURE = 0.99  # upper limit of α: no draft is perfect
-_GRID = 2  # states per token of lead
+_GRID = 2  # states per token of head start
 _SURVIVALS = 41  # states of survival, from 0 to 1
 _SURVIVAL = np.linspace(0, 1, _SURVIVALS)
 
@@ -37,7 +37,7 @@ class Forecast:
     rate: float  # tokens per second
     n_verify: int = 0  # candidates to verify when many are ready
     n_wait: int = 0  # candidates to wait for when none is
-    worth: tuple[float, ...] = ()  # value in tokens of a lead of i/2 - `behind`, compared with a fresh start
+    worth: tuple[float, ...] = ()  # value in tokens of a head start of i/2 - `behind`, compared with none
     behind: float = 1.0
     n_branches: int = 0  # outcomes to prepare
     # In turns: for 0, 1, … candidates, the least survival with which one more is drafted; never beyond them.
@@ -47,28 +47,28 @@ class Forecast:
         """In turns: whether to draft one more after `n` candidates with this `survival`, at λ = `rate`."""
         return n < len(self.stop) and survival * self.rate >= self.stop[n] * rate
 
-    def worth_of(self, lead: float) -> float:
-        """The value, in tokens, of a draft that is `lead` tokens ahead; fractions count. 0 in sequential schedules."""
+    def worth_of(self, head_start: float) -> float:
+        """The value, in tokens, of a draft that is so many ahead; fractions count. 0 in sequential schedules."""
         if not self.worth:
             return 0.0
-        return self.worth[min(max(round(_GRID * (lead + self.behind)), 0), len(self.worth) - 1)]
+        return self.worth[min(max(round(_GRID * (head_start + self.behind)), 0), len(self.worth) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class BranchModel:
-    """Outcomes that the draft prepares while the target verifies: see duo/spec/outcomes.py."""
+    """Outcomes that the draft prepares while the target verifies: see likely()."""
 
     n: int
     draft_s: Sequence[float]  # the draft's time for one token in each of 1 to n + 1 sequences
     ranks: Sequence[float]  # see likely()
 
-    def effect(self, acceptance: float, n_most: int) -> tuple[Floats, Floats]:
+    def effect(self, acceptance: float, n_max: int) -> tuple[Floats, Floats]:
         """While k candidates are verified: what a decode of the draft takes, and how likely an outcome is prepared.
 
-        The latter if it contradicts one of the k or the draft's next token. For each k: `[n_most + 1]`.
+        The latter if it contradicts one of the k or the draft's next token. For each k: `[n_max + 1]`.
         """
         busy_s, prepared = [], []
-        for k in range(n_most + 1):
+        for k in range(n_max + 1):
             outcomes = likely((k + 1) * [acceptance], self.ranks, self.n)
             busy_s.append(self.draft_s[len(outcomes)])
             prepared.append(sum(each.chance for each in outcomes) / (1 - acceptance ** (k + 1)))
@@ -153,50 +153,49 @@ def overlapped(
     `latency_s` is the round trip to the draft: from a rejection to the arrival of the next candidate, without the time
     to draft it. For a draft that cannot abort a decode it is what remains of that, on average half.
 
-    The state is the draft's lead: the tokens drafted beyond the accepted ones, in halves. It is negative while the
-    draft is still working on a token that the target has already produced: down to -1, and further by what is drafted
-    in `latency_s`. In each state k candidates are verified, after waiting for those that are not ready, while the draft
-    continues. With probability α^(k+1) the lead is kept: the k candidates must be accepted and the target's own next
-    token must equal the draft's (α^k if the draft has not reached that position). Otherwise a new cycle begins without
-    a lead. Solved by policy iteration (Howard 1960) for a semi-Markov decision process with average reward.
+    The state is the draft's head start: the tokens drafted beyond the accepted ones, in halves. It is negative while
+    the draft is still working on a token that the target has already produced: down to -1, and further by what is
+    drafted in `latency_s`. In each state k candidates are verified, after waiting for those that are not ready, while
+    the draft continues. With probability α^(k+1) the head start is kept: the k candidates must be accepted and the
+    target's own next token must equal the draft's (α^k if the draft has not reached that position). Otherwise a new
+    cycle begins without one. Solved by policy iteration (Howard 1960) for a semi-Markov decision process with average
+    reward.
 
     With `branches`, a decode of the draft during a verification takes longer, and the cycle goes on after a rejection
-    that was prepared for. The lead is then what was decoded of that branch, which began with the draft's next decode:
-    after half of one, or after a whole one if the target waited for the token before it.
+    that was prepared for. The head start is then what was decoded of that branch, which began with the draft's next
+    decode: after half of one, or after a whole one if the target waited for the token before it.
     """
-    acceptance, n_most = min(acceptance, SURE), min(len(target_s) - 1, n_ahead)
-    late = min(round(_GRID * latency_s / draft_s) / _GRID, n_ahead)
-    behind = 1 + late
-    lead = np.arange(round(_GRID * (n_ahead + behind)) + 1) / _GRID - behind
-    k = np.arange(n_most + 1)
+    acceptance, n_max = min(acceptance, SURE), min(len(target_s) - 1, n_ahead)
+    behind = 1 + min(round(_GRID * latency_s / draft_s) / _GRID, n_ahead)
+    ahead = np.arange(round(_GRID * (n_ahead + behind)) + 1) / _GRID - behind
+    k = np.arange(n_max + 1)
     expected = np.array(list(accumulate(acceptance**k)))
     verify_s = np.asarray(target_s)[k]
-    waited = np.where(k > 0, np.maximum(0, k - lead[:, None]), 0)
-    seconds = waited * draft_s + verify_s
-    busy_s, prepared = branches.effect(acceptance, n_most) if branches else (np.full(len(k), draft_s), np.zeros(len(k)))
+    waited = np.where(k > 0, np.maximum(0, k - ahead[:, None]), 0)
+    busy_s, prepared = branches.effect(acceptance, n_max) if branches else (np.full(len(k), draft_s), np.zeros(len(k)))
     drafted = verify_s / busy_s  # during the verification
 
-    def between(leads: Floats | Integers) -> tuple[Integers, Floats]:
-        """The state below each lead, and the share of the next one."""
-        place = _GRID * (np.clip(leads, -behind, n_ahead) + behind)
-        below = np.minimum(place.astype(int), len(lead) - 2)
+    def between(head_starts: Floats | Integers) -> tuple[Integers, Floats]:
+        """The state below each head start, and the share of the next one."""
+        place = _GRID * (np.clip(head_starts, -behind, n_ahead) + behind)
+        below = np.minimum(place.astype(int), len(ahead) - 2)
         return below, place - below
 
-    next_lead = np.minimum(lead[:, None] + waited + drafted, n_ahead) - (k + 1)
-    survival = np.minimum(np.where(next_lead < 0, acceptance**k, acceptance ** (k + 1)), SURE)
-    paths = [(survival, *between(next_lead))]
+    then = np.minimum(ahead[:, None] + waited + drafted, n_ahead) - (k + 1)
+    survival = np.minimum(np.where(then < 0, acceptance**k, acceptance ** (k + 1)), SURE)
+    paths = [(survival, *between(then))]
     if branches:
-        hits = (1 - survival) * np.where(next_lead < 0, np.append(0.0, prepared)[k], prepared[k])
+        hits = (1 - survival) * np.where(then < 0, np.append(0.0, prepared)[k], prepared[k])
         hits = np.minimum(hits, SURE - survival)  # otherwise a cycle might never end
         began = np.where(waited > 0, 1.0, 0.5)
-        paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MOST_DEEP)))))
-    rate, worth, chosen = _solve(expected, seconds, paths, fresh=_GRID)
-    n_branches = branches.n if branches else 0
-    worths = tuple(worth.tolist())
-    return Forecast(rate, int(chosen[-1]), int(chosen[_GRID]), worths, behind, n_branches)
+        paths.append((hits, *between(np.clip(drafted - began, 0, min(n_ahead, MAX_DEEP)))))
+    rate, worth, chosen = _solve(expected, waited * draft_s + verify_s, paths, fresh=_GRID)
+    return Forecast(
+        rate, int(chosen[-1]), int(chosen[_GRID]), tuple(worth.tolist()), behind, branches.n if branches else 0
+    )
 
 
-# Arrays `[states, k]`: the probability of a transition, the state below the lead it leads to, the share of the next.
+# Arrays `[states, k]`: the probability of a transition, the state below that which follows, the share of the next.
 _Path = tuple[Floats, Integers, Floats]
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from duo.spec.budget import Budget
-from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
 from duo.spec.exploration import Exploration
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import ALL, Chooser, Schedule
+from duo.spec.schedule import ALL, Budget, Chooser, Schedule
 from duo.spec.types import Origin
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -40,20 +39,22 @@ class Learner(PairModel):
         draft_threads: Sequence[int] = (1,),
         *,
         remote: bool = False,
-        apart: bool = False,
+        separate_devices: bool = False,
         branches: int | None = 0,
         aborts: bool = True,
-        config: PolicyConfig = DEFAULT,
     ) -> None:
-        """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
+        """It chooses among `schedules`, and among `draft_threads` for schedule sync. The rest: see PairModel.
 
-        It chooses among `schedules`, and among `draft_threads` for schedule sync. `apart`: the draft has hardware of
-        its own, so it costs the target nothing beside it, and a text starts with schedule async. `remote`: that is
-        another machine, so sync is excluded, and there are no branches. `branches`, `aborts`: see PairModel.
+        With `separate_devices` a text starts with schedule async. `remote`: the draft is on another machine, so sync is
+        excluded, and there are no branches.
         """
-        branches = 0 if remote else branches
         super().__init__(
-            n_max, n_ahead, remote=remote, apart=apart or remote, branches=branches, aborts=aborts, config=config
+            n_max,
+            n_ahead,
+            remote=remote,
+            separate_devices=separate_devices or remote,
+            branches=0 if remote else branches,
+            aborts=aborts,
         )
         if remote:
             schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
@@ -61,10 +62,10 @@ class Learner(PairModel):
         self._schedules = tuple(schedules) if n_max else (Schedule.OFF,)
         self._draft_threads = tuple(draft_threads)
         self._forecast = Forecast(0.0)
-        self.chooser = Chooser(self._schedules, config, Schedule.ASYNC if self._apart else Schedule.OFF)
+        self.chooser = Chooser(self._schedules, Schedule.ASYNC if self.separate_devices else Schedule.OFF)
         self._exploration = Exploration(self, self.chooser, probes=not remote)
-        self._lookup_budget = Budget(config, (config.lookup, config.lookup))
-        self._draft_s = Schedule.OFF, 0.0  # the draft's time in the last step, and its schedule
+        self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
+        self._last = Schedule.OFF, 0.0  # the schedule of the last step, and the draft's time in it
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
@@ -83,7 +84,7 @@ class Learner(PairModel):
 
         With a remote draft the target is first measured alone: the "other" machine may be this one.
         """
-        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < self.config.first_alone:
+        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
             return Schedule.OFF
         return self.chooser.now
 
@@ -95,7 +96,7 @@ class Learner(PairModel):
     @property
     def costs(self) -> CostModel:
         """The cost of decodes in the current schedule."""
-        return self.beside if self.schedule is Schedule.ASYNC else self.alone
+        return self.concurrent if self.schedule is Schedule.ASYNC else self.alone
 
     @property
     def rate(self) -> float:
@@ -139,56 +140,60 @@ class Learner(PairModel):
         self.chooser.begin(self._schedules, n_room, is_first=is_first)
         self._lookup_budget.begin(None)
         self.is_steady = True
-        for costs in (costs for both in self._costs.values() for costs in both):
-            costs.begin()
+        for alone, concurrent in self._costs.values():
+            alone.begin()
+            concurrent.begin()
         self._review()
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
         """The target added `n_tokens` at this cost."""
         self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
-        alone_s = self.alone.target_s(1)
-        drafted, found = cost.source is Origin.DRAFT, cost.source is Origin.LOOKUP
-        self._n_found += n_tokens - 1 if found else 0
-        is_alone = not cost.n_candidates and self.schedule is not Schedule.ASYNC
-        self._exploration.step(n_tokens, scored=self._scored, is_alone=is_alone)
+        schedule, costs, alone_s = self.schedule, self.costs, self.alone.target_s(1)
+        self._exploration.step(
+            n_tokens, scored=self._scored, is_alone=not cost.n_candidates and schedule is not Schedule.ASYNC
+        )
         self._scored = False
-        kept = self.config.rate_memory
-        self._recent = (kept * self._recent[0] + n_tokens, kept * self._recent[1] + cost.total_s)
-        if drafted:
+        tokens, seconds = self._recent
+        self._recent = (DEFAULT.rate_memory * tokens + n_tokens, DEFAULT.rate_memory * seconds + cost.total_s)
+        gained_s = 0.0
+        if cost.source is Origin.DRAFT:
             self._window = (self._window[0] + n_tokens, self._window[1] + cost.total_s)
-        is_off = self.schedule is Schedule.OFF or not self.rate
-        each_s = alone_s if is_off else 1 / (self.rate * self._bias[self.schedule].value)  # without the lookup
-        self._lookup_budget.step(cost.total_s, n_tokens * each_s - cost.total_s if found else 0.0, alone_s)
+        elif cost.source is Origin.LOOKUP:
+            self._n_found += n_tokens - 1
+            is_off = schedule is Schedule.OFF or not self.rate
+            each_s = alone_s if is_off else 1 / (self.rate * self._bias[schedule].value)  # without the lookup
+            gained_s = n_tokens * each_s - cost.total_s
+        self._lookup_budget.step(cost.total_s, gained_s, alone_s)
         # Schedule sync without candidates is the target alone.
-        compares = drafted and (self.schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
+        compares = cost.source is Origin.DRAFT and (schedule is not Schedule.SYNC or self._forecast.n_verify > 0)
         is_due = self.chooser.step(n_tokens, cost.total_s, alone_s, drafted=compares)
-        if self.costs.was_wrong:
+        if costs.was_wrong:
             self.chooser.budget.begin_again()
         if cost.source is Origin.ANY:
-            self.chooser.budget.spend(max(0.0, self.costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
+            self.chooser.budget.spend(max(0.0, costs.target_s(cost.n_candidates + 1) - n_tokens * alone_s))
             is_due = self._has_news = True
         # A forecast takes a millisecond. With the target alone it changes only with what is known about the draft.
-        is_first = self.schedule is Schedule.OFF and self.alone.target(1).n == self.config.first_alone
-        before, self._draft_s = self._draft_s, (self.schedule, self.costs.draft_s)
-        stalls = before[0] is self.schedule and self._draft_s[1] > self.config.max_slower * before[1] > 0
-        is_due = is_due or stalls
-        if not self.rate or is_first or (is_due and (self._has_news or self.schedule is not Schedule.OFF)):
+        is_first = schedule is Schedule.OFF and self.alone.target(1).n == DEFAULT.first_alone
+        (before, before_s), self._last = self._last, (schedule, costs.draft_s)
+        stalls = before is schedule and costs.draft_s > DEFAULT.max_slower * before_s > 0
+        is_due = (is_due or stalls) and (self._has_news or schedule is not Schedule.OFF)
+        if not self.rate or is_first or is_due:
             self._review()
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
         self._exploration.n_unread = 0
         if n_sequences > 1:
-            self.beside.add_draft(seconds, n_sequences=n_sequences)
-        elif n_tokens >= self.config.read_least:
+            self.concurrent.add_draft(seconds, n_sequences=n_sequences)
+        elif n_tokens >= DEFAULT.read_least:
             self._read.add(seconds / n_tokens)
         elif n_tokens == 1 and self.schedule is Schedule.ASYNC:
-            self.beside.add_draft(seconds)
+            self.concurrent.add_draft(seconds)
         elif n_tokens == 1:
             self.alone.add_draft(seconds, self.n_draft_threads)
         elif n_tokens == 2 and self.schedule is Schedule.SYNC:
             self.alone.add_pair(seconds)
-            self.alone.guess_s = seconds / self.config.pair[1]  # one that is always right never reads one token alone
+            self.alone.guess_s = seconds / DEFAULT.pair[1]  # one that is always right never reads one token alone
 
     def learn_scores(self, scores: Iterable[tuple[float, bool]]) -> None:
         """Candidates of these confidences would have been accepted or not."""
@@ -206,16 +211,16 @@ class Learner(PairModel):
         if n := len(scores):
             share = sum(accepted for _, accepted in scores) / n
             if not whole:
-                share = min(share / self.config.without_context, self.config.excellent)
+                share = min(share / DEFAULT.without_context, DEFAULT.excellent)
             if self.calibration.doubt(share, n):
                 self.chooser.budget.begin_again()
             if whole:
                 self.learn_scores(scores)
             else:
                 self.calibration.add_share(share, n)
-        if n_tokens >= self.config.read_least and seconds:
+        if n_tokens >= DEFAULT.read_least and seconds:
             self._read.add(seconds / n_tokens)
-            self.alone.guess_s = self.alone.guess_s or self.read_s / self.config.read
+            self.alone.guess_s = self.alone.guess_s or self.read_s / DEFAULT.read
         self._exploration.probed(n_tokens, seconds, whole=whole)
         self._review()
 
@@ -234,36 +239,34 @@ class Learner(PairModel):
         self._exploration.end()
         self._update_forecast()
 
-    def _entry_s(self) -> float:
-        """Seconds of the target's time that the draft needs before its first candidate."""
-        return 0.0 if self._apart else self._exploration.n_unread * self.read_s
-
     def _review(self) -> None:
         """Compare the forecast with the measured rate, then reconsider the schedule."""
         self._has_news = False
         found = self._update_forecast()
         tokens, seconds = self._window
         if found and self.chooser.is_settled and seconds:
-            self._learn_bias(self.schedule, tokens / seconds / self.rate)
+            self._bias[self.schedule].add(self._limited(tokens / seconds / self.rate))
         self._window = (0, 0.0)
         if not found or len(self.chooser.allowed) < 2:
             return
-        estimates, untried = self.estimates(found), self._untried()
-        self._exploration.may_gain = self.chooser.may_gain(estimates)
+        estimates, exploration = self.estimates(found), self._exploration
+        exploration.may_gain = self.chooser.may_gain(estimates)
         if self.schedule is Schedule.OFF:
-            self._exploration.is_worthwhile = (self.max_gain() or 0.0) > 1 + self.config.least_gain
-        # Entering must pay on those tokens alone that the lookup does not find.
-        n_written = max(1, self._exploration.n_written)
-        entry_s = self._entry_s() * n_written / max(1, n_written - self._n_found)
-        self._exploration.plan(self.schedule)
-        if not self._exploration.is_due:
-            self.chooser.review(estimates, entry_s, untried)
+            exploration.is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
+        exploration.plan(self.schedule)
+        if not exploration.is_due:
+            # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
+            entry_s = 0.0 if self.separate_devices else exploration.n_unread * self.read_s
+            n_written = max(1, exploration.n_written)
+            entry_s = entry_s * n_written / max(1, n_written - self._n_found)
+            self.chooser.review(estimates, entry_s, self._untried())
         self._forecast = found[self.schedule]
 
     def _untried(self) -> set[Schedule]:
         """The schedules whose forecasts rest on what is assumed."""
-        found = {Schedule.ASYNC} if not self.beside.is_measured and not self._apart else set[Schedule]()
-        return found if self.calibration.n_scored >= self.config.kept_scores else {Schedule.SYNC, Schedule.ASYNC}
+        if self.calibration.n_scored < DEFAULT.kept_scores:
+            return {Schedule.SYNC, Schedule.ASYNC}
+        return set() if self.concurrent.is_measured or self.separate_devices else {Schedule.ASYNC}
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.constants import DEFAULT
 from duo.spec.types import Guess, Origin, Proposal, common_prefix
 
 _SIZES = (2, 1)  # tokens of the n-grams in the index; occurrences of the last two are preferred to those of the last
@@ -35,8 +35,7 @@ class Lookup:
     # How often each bin is right: texts of two models that repeat their prompts, prose and chat (benchmarks/NOTES.md).
     PRIOR = (0.17, 0.32, 0.58, 0.63, 0.75, 0.8, 0.87, 0.91, 0.95, 0.98, 0.99)
 
-    def __init__(self, config: PolicyConfig = DEFAULT) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}  # end of the last occurrence of each n-gram, by its size
         # For each size and token: the end of the previous occurrence of the n-gram that it ends; 0: none.
@@ -48,8 +47,8 @@ class Lookup:
         self._next = 0  # the position in the text of the predicted token; 0: there is no match
         self._length = 0  # tokens of the match
         self._factor = 1.0
-        self._right = [self._config.lookup_prior * share for share in self.PRIOR]
-        self._seen = [self._config.lookup_prior] * len(self.PRIOR)
+        self._right = [DEFAULT.lookup_prior * share for share in self.PRIOR]
+        self._seen = [DEFAULT.lookup_prior] * len(self.PRIOR)
 
     def begin(self, text: Sequence[int]) -> None:
         """Index a text. The part that it shares with the last one is not indexed again."""
@@ -89,8 +88,8 @@ class Lookup:
     def _score(self, right: bool) -> None:
         """The predicted token was right or not. Only if it was, the match goes on."""
         i = bisect_right(self.EDGES, self._length * self._factor)
-        self._seen[i] = self._config.memory * self._seen[i] + 1
-        self._right[i] = self._config.memory * self._right[i] + right
+        self._seen[i] = DEFAULT.memory * self._seen[i] + 1
+        self._right[i] = DEFAULT.memory * self._right[i] + right
         self._last = self._next + 1
         self._next, self._length, self._factor = (self._next + 1, self._length + 1, 1.0) if right else (0, 0, 1.0)
 

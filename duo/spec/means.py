@@ -1,28 +1,25 @@
-"""Means of what is measured again and again, and checks of those that were stored."""
+"""Means of what is measured again and again."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 from duo.spec.constants import DEFAULT
 
-_MIN_S, _MAX_S = 1e-7, 1e5  # plausible times: beyond, ratios of them overflow
 
-
+@dataclass
 class Mean:
     """A running mean that forgets: the first values have equal weight, later ones at least `weight`."""
 
-    def __init__(self, weight: float = 0.05, value: float = 0.0, n: int = 0) -> None:
-        """Starts with a `value` that counts as `n` values."""
-        self._weight = weight
-        self.n = n
-        self.value = value
+    weight: float = 0.05
+    value: float = 0.0
+    n: int = 0  # values, or as many as the first one counts for
 
     def add(self, value: float) -> None:
         """Add one value."""
         self.n += 1
-        self.value += max(self._weight, 1 / self.n) * (value - self.value)
+        self.value += max(self.weight, 1 / self.n) * (value - self.value)
 
 
 class Time(Mean):
@@ -33,7 +30,7 @@ class Time(Mean):
     """
 
     def __init__(self, value: float = 0.0, n: int = 0, spread: float = DEFAULT.spread) -> None:
-        """Starts with a `value` that counts as `n` measurements."""
+        """Starts with a `value` of an earlier run, which counts as `n` measurements."""
         super().__init__(value=value, n=n)
         self.spread = spread  # standard deviation of one measurement, relative to the mean
         self.is_kept = n > 0  # from an earlier run, and not measured in this one
@@ -52,7 +49,7 @@ class Time(Mean):
 
     def estimate(self, doubt: float) -> float:
         """The mean, plus `doubt` times its standard deviation."""
-        return self.value * (1 + doubt * self.spread * math.sqrt(max(self._weight / 2, 1 / max(1, self.n))))
+        return self.value * (1 + doubt * self.spread * math.sqrt(max(self.weight / 2, 1 / max(1, self.n))))
 
     def add(self, value: float) -> None:
         """Add one measurement."""
@@ -69,31 +66,7 @@ class Time(Mean):
             self.n, self.value = 2, min(self.value, value)
         else:
             if self.n:
-                variance, weight = self.spread**2, max(self._weight, 1 / (self.n + 2))
+                variance, weight = self.spread**2, max(self.weight, 1 / (self.n + 2))
                 self.spread = math.sqrt(variance + weight * ((value / self.value - 1) ** 2 - variance))
             super().add(value)
         self.is_kept = False
-
-
-# A restored document may be damaged in any way: each of its values passes one of these.
-
-
-def duration(value: Any) -> float:
-    """`value`, if it can be the time of a decode in seconds. Raises TypeError or ValueError."""
-    return between(value, _MIN_S, _MAX_S)
-
-
-def between(value: Any, least: float, most: float) -> float:
-    """`value`, if it is a number from `least` to `most`. Raises TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("not a number")
-    if not least <= value <= most:
-        raise ValueError("out of range")
-    return float(value)
-
-
-def whole(value: Any) -> int:
-    """`value`, if it is a whole number. Raises TypeError."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("not a whole number")
-    return value

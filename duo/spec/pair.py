@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from duo.config import MAX_THREADS
-from duo.spec import forecast
 from duo.spec.calibration import Calibration
-from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
-from duo.spec.forecast import SURE, BranchModel, Forecast
-from duo.spec.means import Mean, Time, between, duration
-from duo.spec.policy_state import PolicyState
+from duo.spec.forecast import SURE, BranchModel, Forecast, limit, overlapped, taking_turns
+from duo.spec.means import Mean, Time
+from duo.spec.policy_state import PolicyState, between, duration
 from duo.spec.schedule import RateEstimate, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
@@ -23,6 +23,7 @@ _BOTH = math.sqrt(0.5)  # standard deviations of costs and of acceptance, which 
 _NUMBERS = (0, 1, 2, 4, 8)  # of branches that are compared
 # Changes after which they are compared again: of the acceptance, of the shares of ranks, and relative ones of times.
 _TOLERANCE = (0.05, *len(DEFAULT.ranks) * (0.1,), *(2 + len(_NUMBERS)) * (0.05,))
+_SURELY = 50  # measurements
 
 
 class PairModel:
@@ -37,30 +38,29 @@ class PairModel:
         n_ahead: int,
         *,
         remote: bool = False,
-        apart: bool = False,
+        separate_devices: bool = False,
         branches: int | None = 0,
         aborts: bool = True,
-        config: PolicyConfig = DEFAULT,
     ) -> None:
         """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
 
-        `branches`: how many outcomes the draft prepares in schedule async; None: as many as pay. `aborts`: whether the
-        draft's device can abort a decode whose result is no longer wanted.
+        `separate_devices`: the draft costs the target nothing where both compute. `branches`: how many outcomes the
+        draft prepares in schedule async; None: as many as pay. `aborts`: whether the draft's device can abort a decode
+        whose result is no longer wanted.
         """
-        self.config = config
         self.n_max = n_max
         self.n_ahead = n_ahead
         self.branches = branches
         self._n_branches = 0  # now, in schedule async
         self._compared: tuple[float, ...] = ()  # what this number was chosen for
         self.aborts = aborts
-        self._apart = apart
-        self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and beside, by free cores; 0: all
-        PairModel.use_cores(self, 0)
+        self.separate_devices = separate_devices
+        self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and concurrent, by free cores; 0: all
+        self.alone, self.concurrent = self._on_cores(0)  # of the schedules sync and off; of async
         self.is_steady = True  # whether these have been the free cores all through the text
-        self.calibration = Calibration()  # of the current mode of sampling
         self._mode = ""
-        self._calibrations: dict[str, Calibration] = {}  # of the other modes
+        self.calibration = Calibration()  # of this mode of sampling
+        self._calibrations = {"": self.calibration}  # of all modes
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
         self._min_bias = _MIN_BIAS_REMOTE if remote else _MIN_BIAS
         self._read = Time()  # per token of a long batch of the draft
@@ -69,20 +69,26 @@ class PairModel:
     def use_cores(self, n_cores: int) -> None:
         """From now on, the times that are learned and used are those with `n_cores` cores free for both models.
 
-        0: all of them. `alone` are those of schedules sync and off, `beside` those of async.
+        0: all of them.
         """
+        self.alone, self.concurrent = self._on_cores(n_cores)
+        self.alone.forget_curves()
+
+    def _on_cores(self, n_cores: int) -> tuple[CostModel, CostModel]:
         if n_cores not in self._costs:
-            alone, beside, slower = CostModel(self.config), CostModel(self.config), self.config.slower
-            alone.relatives, beside.relatives = [(beside, _AS_FAST)], [(alone, _AS_FAST if self._apart else slower)]
+            alone, both, slower = CostModel(), CostModel(), DEFAULT.slower
+            alone.relatives, both.relatives = (
+                [(both, _AS_FAST)],
+                [(alone, _AS_FAST if self.separate_devices else slower)],
+            )
             for earlier in self._costs.values():
-                for mine, theirs in zip((alone, beside), earlier, strict=True):
+                for mine, theirs in zip((alone, both), earlier, strict=True):
                     mine.relatives.append((theirs, slower))
                     theirs.relatives.append((mine, _AS_FAST))
-                beside.relatives.append((earlier[0], slower))
+                both.relatives.append((earlier[0], slower))
                 earlier[1].relatives.append((alone, slower))
-            self._costs[n_cores] = alone, beside
-        self.alone, self.beside = self._costs[n_cores]
-        self.alone.forget_curves()
+            self._costs[n_cores] = alone, both
+        return self._costs[n_cores]
 
     @property
     def latency_s(self) -> float:
@@ -92,7 +98,7 @@ class PairModel:
     @property
     def read_s(self) -> float:
         """Seconds per token when the draft decodes many at once; an estimate until that was measured."""
-        return self._read.value or self.config.read * self.alone.draft_s
+        return self._read.value or DEFAULT.read * self.alone.draft_s
 
     def forecasts(
         self, acceptance: float | None = None, doubt: float = 0.0, *, constant: bool = False
@@ -101,49 +107,50 @@ class PairModel:
 
         `constant`: the draft's confidence says nothing about a candidate.
         """
-        if not self.alone.target_s(1) or (self.n_max and not (self.beside.draft_s and self.beside.target_s(1))):
+        if not self.alone.target_s(1) or (self.n_max and not self._knows_concurrent):
             return {}
         acceptance = self.calibration.mean if acceptance is None else acceptance
         found = {Schedule.OFF: Forecast(1 / self.alone.target_s(1, doubt))}
         if self.n_max:
             chances = [(1.0, acceptance)] if constant else self.calibration.chances(acceptance)
             found[Schedule.SYNC] = self._in_turns(chances, doubt)
-            beside = self.beside.curve(self.n_max + 1, doubt)
-            found[Schedule.ASYNC] = self._concurrent(beside, acceptance, doubt, self._n_branches)
+            found[Schedule.ASYNC] = self._overlapped(acceptance, doubt, self._n_branches)
         return found
 
-    def _in_turns(self, chances: Sequence[tuple[float, float]], doubt: float) -> Forecast:
-        """The forecast of schedule sync."""
-        curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
-        return forecast.taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
+    @property
+    def _knows_concurrent(self) -> bool:
+        return bool(self.concurrent.draft_s and self.concurrent.target_s(1))
 
-    def _concurrent(self, target_s: Sequence[float], acceptance: float, doubt: float, n_branches: int) -> Forecast:
-        """The forecast of schedule async with this many branches."""
-        draft_s = [self.beside.draft_time(doubt, n) for n in range(1, n_branches + 2)]
+    def _in_turns(self, chances: Sequence[tuple[float, float]], doubt: float) -> Forecast:
+        curve, draft_s = self.alone.curve(self.n_max + 1, doubt), self.alone.draft_time(doubt)
+        return taking_turns(curve, draft_s, chances, self.alone.pair_time(doubt), self.latency_s)
+
+    def _overlapped(self, acceptance: float, doubt: float, n_branches: int) -> Forecast:
+        target_s = self.concurrent.curve(self.n_max + 1, doubt)
+        draft_s = [self.concurrent.draft_time(doubt, n) for n in range(1, n_branches + 2)]
         latency_s = self.latency_s if self.aborts else self.latency_s + draft_s[-1] / 2
         branches = BranchModel(n_branches, draft_s, self.calibration.ranks) if n_branches else None
-        return forecast.overlapped(target_s, draft_s[0], acceptance, self.n_ahead, latency_s, branches)
+        return overlapped(target_s, draft_s[0], acceptance, self.n_ahead, latency_s, branches)
 
     def choose_branches(self, *, allowed: bool) -> None:
         """Choose how many branches to have: the fewest that are almost the best, none if the best gains too little.
 
         That takes several forecasts, so they are compared again only after something that matters has changed.
         """
-        is_known = self.beside.draft_s and self.beside.target_s(1)
-        if not allowed or not self.n_max or self.branches is not None or not is_known:
+        if not allowed or not self.n_max or self.branches is not None or not self._knows_concurrent:
             self._n_branches, self._compared = self.branches or 0 if allowed else 0, ()
             return
-        curve, acceptance = self.beside.curve(self.n_max + 1), self.calibration.mean
-        shares = acceptance, *self.calibration.ranks
-        times = curve[0], curve[-1], *(self.beside.draft_time(0.0, n + 1) for n in _NUMBERS)
+        costs, acceptance = self.concurrent, self.calibration.mean
+        curve = costs.curve(self.n_max + 1)
+        times = curve[0], curve[-1], *(costs.draft_time(0.0, n + 1) for n in _NUMBERS)
+        found = acceptance, *self.calibration.ranks, *map(math.log, times)
         if self._compared and all(
-            abs(now - then) <= limit
-            for now, then, limit in zip((*shares, *map(math.log, times)), self._compared, _TOLERANCE, strict=True)
+            abs(now - then) <= most for now, then, most in zip(found, self._compared, _TOLERANCE, strict=True)
         ):
             return
-        self._compared = (*shares, *map(math.log, times))
-        rates = {n: self._concurrent(curve, acceptance, 0.0, n).rate for n in _NUMBERS}
-        least, best = self.config.least_gain, max(rates.values())
+        self._compared = found
+        rates = {n: self._overlapped(acceptance, 0.0, n).rate for n in _NUMBERS}
+        least, best = DEFAULT.least_gain, max(rates.values())
         pays = best >= (1 + least) * rates[0]
         self._n_branches = next(n for n in _NUMBERS if rates[n] >= (1 - least / 4) * best) if pays else 0
 
@@ -152,7 +159,7 @@ class PairModel:
 
         None while unknown.
         """
-        found = self.forecasts(self.config.excellent, -1.0)
+        found = self.forecasts(DEFAULT.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 
     def estimates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, RateEstimate]:
@@ -168,11 +175,13 @@ class PairModel:
         expected = {**found, Schedule.SYNC: in_turns} if constant else found
         low = self.forecasts(max(0.0, mean - sd), _BOTH, constant=constant)
         high = self.forecasts(min(SURE, mean + sd), -_BOTH, constant=constant)
-        ratios = {
-            s: (min(1.0, low[s].rate / expected[s].rate), max(1.0, high[s].rate / expected[s].rate)) for s in found
-        }
         return {
-            s: RateEstimate(rate, ratios[s][0] * rate, ratios[s][1] * rate) for s, rate in self.rates(found).items()
+            s: RateEstimate(
+                rate,
+                min(1.0, low[s].rate / expected[s].rate) * rate,
+                max(1.0, high[s].rate / expected[s].rate) * rate,
+            )
+            for s, rate in self.rates(found).items()
         }
 
     def rates(self, found: Mapping[Schedule, Forecast] | None = None) -> dict[Schedule, float]:
@@ -183,9 +192,26 @@ class PairModel:
 
     def max_rate(self) -> float:
         """The rate in tokens/s that even a draft which is always right would not exceed; infinite while unknown."""
-        n, models = self.n_max + 1, (self.alone, self.beside)
-        known = [(costs.curve(n), costs.draft_s) for costs in models if costs.target_s(1)]
-        return max((forecast.limit(curve, s or math.inf, 1.0) for curve, s in known), default=math.inf)
+        known = [costs for costs in (self.alone, self.concurrent) if costs.target_s(1)]
+        limits = (limit(costs.curve(self.n_max + 1), costs.draft_s or math.inf, 1.0) for costs in known)
+        return max(limits, default=math.inf)
+
+    def learn_machine(self, machine: Machine) -> None:
+        """Learn all times of `machine`, as often as it takes to leave no doubt."""
+        for _ in range(_SURELY):
+            for costs, target_s, draft_s in (
+                (self.alone, machine.target_s, machine.draft_s),
+                (self.concurrent, machine.concurrent_target_s, machine.concurrent_draft_s),
+            ):
+                costs.add_draft(draft_s)
+                for n, seconds in enumerate(target_s, 1):
+                    costs.add_target(n, seconds)
+            if machine.pair_s:
+                self.alone.add_pair(machine.pair_s)
+            for n, seconds in enumerate(machine.branch_s[1:], 2):
+                self.concurrent.add_draft(seconds, n_sequences=n)
+        if machine.latency_s:
+            self.learn_latency(machine.latency_s)
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
         """The draft decoded one token with `n_threads` while it was loaded."""
@@ -200,7 +226,7 @@ class PairModel:
     def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
         """Whether the draft's time with `n_threads` is known, from this run or an earlier one."""
         known = self.alone.knows_draft(n_threads, n_sequences)
-        return known or (n_sequences > 1 and self.beside.knows_draft(n_threads, n_sequences))
+        return known or (n_sequences > 1 and self.concurrent.knows_draft(n_threads, n_sequences))
 
     def learn_ranks(self, ranks: Iterable[int]) -> None:
         """The target's token, where a drafted one was wrong, was its alternative of these ranks; -1: none of them."""
@@ -211,26 +237,20 @@ class PairModel:
         """A remote draft answered a new epoch after `seconds`, not counting the time it took to draft the token."""
         self._latency.add(max(seconds, 1e-6))
 
-    def _learn_bias(self, schedule: Schedule, ratio: float) -> None:
-        """`ratio`: measured over forecast rate."""
-        self._bias[schedule].add(self._limited(ratio))
-
     def _limited(self, bias: float) -> float:
         return min(max(bias, self._min_bias), _MAX_BIAS)
 
     def _use_mode(self, mode: str) -> None:
-        """Switch to the calibration for another mode of sampling."""
-        if mode != self._mode:
-            self._calibrations[self._mode] = self.calibration
-            self.calibration = self._calibrations.pop(mode, Calibration())
-            self._mode = mode
+        """Switch to the calibration for a mode of sampling."""
+        self._mode = mode
+        self.calibration = self._calibrations.setdefault(mode, Calibration())
 
     def state(self) -> PolicyState:
         """What was learned, as JSON types."""
-        calibrations = {**self._calibrations, self._mode: self.calibration}
+        acceptance = {mode: found.state() for mode, found in self._calibrations.items() if mode and found.n_scored}
         return {
             "costs": {str(n): [costs.state() for costs in both] for n, both in self._costs.items()},
-            "acceptance": {mode: found.state() for mode, found in calibrations.items() if mode and found.n_scored},
+            "acceptance": acceptance,
             "read_s": self._read.value,
             "latency_s": self._latency.value,
             "bias": {schedule.value: bias.value for schedule, bias in self._bias.items()},
@@ -238,19 +258,14 @@ class PairModel:
 
     def restore(self, state: PolicyState) -> None:
         """Start from the state() of an earlier run. Raises KeyError, TypeError or ValueError if it is damaged."""
-        now = self.alone
         for n_cores, both in state["costs"].items():
-            if not 0 <= int(n_cores) <= MAX_THREADS:
-                raise ValueError("not a number of cores")
-            PairModel.use_cores(self, int(n_cores))
-            for costs, found in zip((self.alone, self.beside), both, strict=True):
+            on_cores = self._on_cores(int(between(int(n_cores), 0, MAX_THREADS)))
+            for costs, found in zip(on_cores, both, strict=True):
                 costs.restore(found)
-        PairModel.use_cores(self, next(n for n, (alone, _) in self._costs.items() if alone is now))
         for mode, scores in state["acceptance"].items():
             self._calibrations[mode] = Calibration()
             self._calibrations[mode].restore(scores)
-        if self._mode in self._calibrations:
-            self.calibration = self._calibrations.pop(self._mode)
+        self._use_mode(self._mode)
         if state["read_s"]:
             self._read = Time(duration(state["read_s"]), DEFAULT.kept)
         if state["latency_s"]:
@@ -258,3 +273,35 @@ class PairModel:
         for schedule in Schedule:
             bias = between(state["bias"][schedule.value], 0, 1e9)
             self._bias[schedule] = Mean(value=self._limited(bias), n=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What decodes cost on some hardware, in seconds; `target_s[i]` is for a batch of i+1 tokens.
+
+    `concurrent_`: while the other model decodes, too.
+    """
+
+    target_s: Sequence[float]
+    draft_s: float
+    concurrent_target_s: Sequence[float]
+    concurrent_draft_s: float
+    read_s: float = 0.0  # per token of a long batch of the draft; 0: no probes
+    pair_s: float = 0.0  # the draft's time for two tokens in one decode; 0: draft_s and read_s
+    noise: float = 0.0  # standard deviation of the logarithm of a measured time
+    spikes: float = 0.0  # share of the measurements that are several times too long
+    # Of the draft concurrently, for 1, 2, … sequences; empty: as much as the same tokens one after the other.
+    branch_s: Sequence[float] = ()
+    latency_s: float = 0.0  # round trip to the draft
+    aborts: bool = True  # whether the draft's device can abort a decode
+
+    def reading_s(self, n_tokens: int) -> float:
+        """Time for a decode of the draft alone, of `n_tokens`."""
+        if n_tokens == 2 and self.pair_s:
+            return self.pair_s
+        return self.draft_s + (n_tokens - 1) * self.read_s
+
+    def drafting_s(self, n_sequences: int) -> float:
+        """Time for a concurrent decode of the draft, of one token in each of `n_sequences`."""
+        known = self.branch_s or (self.concurrent_draft_s,)
+        return known[min(n_sequences, len(known)) - 1] * max(1.0, n_sequences / len(known))

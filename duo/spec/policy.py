@@ -12,11 +12,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from duo.config import MAX_BRANCHES
 from duo.spec.calibration import Calibration, Lookahead
+from duo.spec.constants import DEFAULT
 from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.learner import REJECTION, Learner, StepCost
 from duo.spec.lookup import HOPELESS
-from duo.spec.policy_statistics import PolicyStatistics, policy_statistics
+from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
 from duo.spec.schedule import Schedule
 from duo.spec.types import Origin, Proposal, common_prefix
 
@@ -61,63 +63,61 @@ class Policy(Learner):
 
         The step may add at most `n_room` tokens.
         """
-        n_max = min(self.n_max, n_room - 1)  # the target adds a token of its own
+        n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
         if not self.rate or n_max <= 0:
             return Decision(0)
-        if self.schedule is Schedule.SYNC and self._exploration.needs_alone(self._value_of_time):
+        if self.schedule is Schedule.SYNC and self._exploration.needs_alone(rate):
             return Decision(0)
         if self.schedule is Schedule.OFF and (n := self._exploration.n_candidates(n_max)):
             return Decision(n, origin=next((other.origin for other in others if len(other.guesses) >= n), Origin.ANY))
         adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
         chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
-        found = [(other, self._chances(other, n_max)) for other in others if other.guesses]
-        # With rejection sampling, the choice between the sources must not depend on what was drawn.
-        same = [0 if self._in_order else common_prefix(drafted.tokens, other.tokens) for other, _ in found]
-        for (_, theirs), n_same in zip(found, same, strict=True):
+        found = []
+        for other in (other for other in others if other.guesses):
+            theirs = self._chances(other, n_max)
+            # With rejection sampling, the choice between the sources must not depend on what was drawn.
+            n_same = 0 if self._in_order else common_prefix(drafted.tokens, other.tokens)
             if not self._in_order:
                 _weigh(chances, theirs, n_same)
+            if theirs:
+                found.append((other.origin, theirs, n_same))
         n, value = self._best_drafted(chances, n_max, drafted.next_s)
         best = Decision(n) if n <= len(chances) else Decision(0, drafted.next_s + self.costs.draft_s)
-        for (other, theirs), n_same in zip(found, same, strict=True):
-            if not theirs:
-                continue
+        asks = n > 0 and not chances and self.schedule is Schedule.SYNC and not self._in_order
+        for origin, theirs, n_same in found:
             curve = self.costs.curve(self.n_max + 1, self._lookup_doubt)
-            n_found, found_value = best_ready(theirs, curve, self._value_of_time)
-            if n > 0 and not chances and self.schedule is Schedule.SYNC and not self._in_order:
-                value = max(value, self._value_of_asking(theirs, curve, drafted.next_s, value))
+            n_found, found_value = best_ready(theirs, curve, rate)
+            if asks:
+                # The value of asking the draft for a token first, which predicts the first of these about as often as
+                # that is right. Otherwise there is what is drafted.
+                agreed = [1 - (1 - theirs[0]) * (1 - self.calibration.mean), *theirs[1:]]
+                asked = best_ready(agreed, curve, rate)[1] - rate * drafted.next_s
+                value = max(value, theirs[0] * asked + (1 - theirs[0]) * value)
             if n_found > n_same and found_value > value:
-                best, value = Decision(n_found, origin=other.origin), found_value
+                best, value = Decision(n_found, origin=origin), found_value
         return best
 
     def _best_drafted(self, chances: Sequence[float], n_max: int, next_s: float) -> tuple[int, float]:
-        """How many of the draft's candidates to verify, and the value of that."""
-        curve, rate = self.costs.curve(self.n_max + 1), self._value_of_time
+        """How many of the draft's candidates to verify, and the value of that. One more than there are: wait for it."""
+        curve, rate, draft_s = self.costs.curve(self.n_max + 1), self._value_of_time, self.costs.draft_s
         if self.schedule is Schedule.OFF:
             return 0, 1 - rate * curve[0]
-        expected = self._forecast if rate == self.rate else replace(self._forecast, rate=rate)
-        mean = self.calibration.mean
-        if not self._in_order:
-            n, value = best_batch(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
-            if self.schedule is Schedule.SYNC:
-                n = self._best_in_turn(chances, n_max, next_s, curve, rate)
-            return n, value
-        n = best_in_order(chances, mean, n_max, next_s, curve, self.costs.draft_s, expected)
-        if self._must_draft and not chances and next_s < math.inf:
-            n = max(n, 1)
-        # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so it
-        # is made as if none had been drafted yet.
-        draft_s = self.costs.draft_s
-        return n, best_batch((), mean, n_max, draft_s or math.inf, curve, draft_s, expected)[1]
-
-    def _best_in_turn(
-        self, chances: Sequence[float], n_max: int, next_s: float, curve: Sequence[float], rate: float
-    ) -> int:
-        """How many candidates to verify in schedule sync; one more than there are: draft it."""
-        n = len(chances)
-        if n < n_max and next_s < math.inf and self._forecast.goes_on(n, math.prod(chances), rate):
-            return n + 1
-        k = best_ready(chances[:n_max], curve, rate)[0]
-        return max(k, min(n, 1)) if self._must_draft else k
+        mean, forecast, least = self.calibration.mean, self._forecast, int(self._must_draft)
+        expected = forecast if rate == self.rate else replace(forecast, rate=rate)
+        if self._in_order:
+            n = best_in_order(chances, mean, n_max, next_s, curve, draft_s, expected)
+            if not chances and next_s < math.inf:
+                n = max(n, least)
+            # A comparison with other candidates must not depend on those that were drawn, nor on how many there are: so
+            # it is made as if none had been drafted yet.
+            return n, best_batch((), mean, n_max, draft_s or math.inf, curve, draft_s, expected)[1]
+        n, value = best_batch(chances, mean, n_max, next_s, curve, draft_s, expected)
+        if self.schedule is Schedule.SYNC:
+            n = len(chances)
+            if n < n_max and next_s < math.inf and forecast.goes_on(n, math.prod(chances), rate):
+                return n + 1, value
+            n = max(best_ready(chances[:n_max], curve, rate)[0], min(n, least))
+        return n, value
 
     @property
     def _lookup_doubt(self) -> float:
@@ -137,20 +137,11 @@ class Policy(Learner):
             survival *= chances[-1]
         return chances
 
-    def _value_of_asking(self, found: Sequence[float], curve: Sequence[float], next_s: float, drafted: float) -> float:
-        """The value of asking the draft for a token before those that the lookup has `found` are verified.
-
-        It predicts the first of them about as often as that is right. Otherwise there is what is `drafted`: its value.
-        """
-        rate, mean = self._value_of_time, self.calibration.mean
-        agreed = [1 - (1 - found[0]) * (1 - mean), *found[1:]]
-        return found[0] * (best_ready(agreed, curve, rate)[1] - rate * next_s) + (1 - found[0]) * drafted
-
     def lookahead(self) -> Lookahead:
         """How far the draft may run ahead, given what is known now."""
         if self.schedule is not Schedule.ASYNC:
             return Lookahead()
-        least = min(self.config.least_survival, self.rate * self.costs.draft_s)
+        least = min(DEFAULT.least_survival, self.rate * self.costs.draft_s)
         return Lookahead(
             self.n_ahead, least, self.calibration.probabilities(), self._n_branches, self.calibration.ranks
         )
@@ -164,14 +155,31 @@ class Policy(Learner):
 
     def statistics(self) -> PolicyStatistics:
         """What was learned and decided."""
+        alone, concurrent, sizes = self.alone, self.concurrent, range(1, self.n_max + 2)
         max_rate, found = self.max_rate(), self.forecasts() if self.scores else {}
-        return policy_statistics(
-            self,
-            self.schedule,
-            self._schedules,
-            self.chooser.changes,
-            self.rate,
-            {schedule: min(rate, max_rate) for schedule, rate in self.rates().items()},
-            max((found[schedule].rate for schedule in self.chooser.allowed if schedule in found), default=None),
-            self.lookahead().n_branches,
+        both = alone, concurrent
+        curves = [[1000 * seconds for seconds in costs.curve(self.n_max + 1)] for costs in both]
+        by_sequences = range(1, MAX_BRANCHES + 2) if concurrent.knows_branches and concurrent.draft_s else ()
+        return PolicyStatistics(
+            schedule=self.schedule,
+            schedules=self._schedules,
+            changes=list(self.chooser.changes),
+            rate=self.rate,
+            forecast_tokens_per_s={schedule: min(rate, max_rate) for schedule, rate in self.rates().items()},
+            predicted_tokens_per_s=max((found[each].rate for each in self.chooser.allowed if found), default=None),
+            n_branches=self.lookahead().n_branches,
+            acceptance=self.calibration.mean,
+            scored=self.calibration.n_scored,
+            ranks=self.calibration.ranks,
+            most_gain=self.max_gain(),
+            alone_ms=AloneTimes(
+                1000 * alone.alone_here_s() or None if self.is_steady else None, 1000 * alone.target(1).before or None
+            ),
+            target_ms=ByCondition(alone.target_ms(), concurrent.target_ms()),
+            draft_ms=ByCondition(1000 * alone.draft_s or None, 1000 * concurrent.draft_s or None),
+            draft_ms_by_sequences=[1000 * concurrent.draft_time(0.0, n) for n in by_sequences],
+            latency_ms=1000 * self.latency_s or None,
+            curve_ms=ByCondition(*(curve if curve[0] else None for curve in curves)),
+            measured=ByCondition(*([n for n in sizes if costs.target(n).n] for costs in both)),
+            pair_ms=1000 * alone.pair_time() if alone.knows_pair else None,
         )

@@ -1,8 +1,8 @@
-"""What a policy has learned, as a profile keeps it: JSON types, checked when they are restored."""
+"""What a policy has learned, as a profile keeps it: JSON types, each value of which is checked when it is restored."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 # Times of one condition by name and number (of tokens, threads or sequences): [seconds, relative spread].
 CostState = dict[str, dict[str, list[float]]]
@@ -27,3 +27,24 @@ class PolicyState(TypedDict):
     read_s: float
     latency_s: float
     bias: dict[str, float]  # by schedule
+
+
+def between(value: Any, least: float, most: float) -> float:
+    """`value`, if it is a number from `least` to `most`. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a number")
+    if not least <= value <= most:
+        raise ValueError("out of range")
+    return float(value)
+
+
+def duration(value: Any) -> float:
+    """`value`, if it can be the time of a decode in seconds; beyond, ratios would overflow."""
+    return between(value, 1e-7, 1e5)
+
+
+def whole(value: Any) -> int:
+    """`value`, if it is a whole number. Raises TypeError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("not a whole number")
+    return value

@@ -22,7 +22,7 @@ from duo.errors import GrammarError
 from duo.spec import filters
 from duo.spec.filters import Tokens
 from duo.spec.noise import Purpose, gumbel
-from duo.spec.types import Distribution, Floats, Guess, Logits, TokenIds
+from duo.spec.types import Distribution, Floats, Guess, Logits, TokenIds, TokenLogprobs
 
 NOTHING_LEFT = "the grammar and the sampling options exclude every token"
 _SURE = 50.0  # maximum confidence, and that of a single remaining token
@@ -224,3 +224,23 @@ def runners_up(scores: Logits, best: int, n: int) -> tuple[float, list[int]]:
         scores[i] = -np.inf
     scores[masked] = values
     return min(float(values[0] - values[1]), _SURE) if len(values) > 1 else _SURE, masked[1:]
+
+
+def logprobs(rows: Logits, tokens: Sequence[int], n: int) -> tuple[TokenLogprobs, ...]:
+    """Of each of `tokens` in its row of logits `[k, n_vocab]`, and of the `n` most likely tokens there.
+
+    Every row by itself and in double precision, so that the result does not depend on the other rows.
+    """
+    return tuple(_logprobs(row, token, n) for row, token in zip(rows, tokens, strict=False))
+
+
+def _logprobs(row: Logits, token: int, n: int) -> TokenLogprobs:
+    best = int(row.argmax())
+    largest = float(row[best])
+    weights = row.astype(np.float64)
+    weights -= largest
+    np.exp(weights, out=weights)
+    log_total = math.log(weights.sum())
+    top = (best, *runners_up(row, best, n - 1)[1]) if n else ()
+    values = [float(row[i]) - largest - log_total for i in (token, *top)]
+    return TokenLogprobs(token, values[0], tuple(zip(top, values[1:], strict=True)))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from duo.spec.budget import Budget
-from duo.spec.constants import DEFAULT, PolicyConfig
+from duo.spec.constants import DEFAULT
 
 
 class Schedule(str, Enum):
@@ -42,11 +41,64 @@ RateEstimates = Mapping[Schedule, RateEstimate]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of schedule after `n_tokens` of the text."""
+    """A change of schedule after `tokens` of the text."""
 
-    n_tokens: int
+    tokens: int
     schedule: Schedule
     reason: str
+
+
+class Budget:
+    """What exploration, and speculation that does not pay, may cost.
+
+    A credit in tokens' time of the target alone, `alone_s` seconds each (0 while unknown). A first text begins with
+    more of it than a later one. It grows by a share of the time and of what was gained, and shrinks by what was spent
+    and lost, compared with the target alone or, for the lookup, with doing without it.
+    """
+
+    def __init__(self, first: float, later: float) -> None:
+        """`first`, `later`: with how much a first and a later text begin."""
+        self._first, self._later = first, later
+        self.alone_s = 0.0
+        self.begin(None, is_first=True)
+
+    def begin(self, n_room: int | None, *, is_first: bool = False) -> None:
+        """A text begins, of at most `n_room` tokens (None: no limit). `is_first`: nothing is known from others."""
+        most = math.inf if n_room is None else DEFAULT.share * n_room
+        self._credit = min(self._first if is_first else self._later, most)
+        self._extra = min(self._first, most) - self._credit  # if what is known turns out to be wrong
+        self._gained = self._elapsed = 0.0
+
+    def begin_again(self) -> None:
+        """What was known from earlier texts is wrong: this one counts as the first."""
+        self._credit, self._extra = self._credit + self._extra, 0.0
+
+    @property
+    def credit_s(self) -> float:
+        """Seconds that may be spent on exploration."""
+        return (self._credit + self._gained * (DEFAULT.gain_share if self._gained > 0 else 1.0)) * self.alone_s
+
+    @property
+    def debt(self) -> float:
+        """What was spent and lost beyond the credit, relative to that of a later text; at least 0."""
+        return max(0.0, -self.credit_s / self.alone_s / self._later) if self.alone_s else 0.0
+
+    def spend(self, seconds: float) -> None:
+        """Exploration took this long."""
+        self._credit -= seconds / self.alone_s if self.alone_s else 0.0
+
+    def step(self, seconds: float, gained_s: float, alone_s: float) -> None:
+        """A step took `seconds`, `gained_s` less than without what the budget is for."""
+        self.alone_s = alone_s
+        if alone_s:
+            self._elapsed += seconds / alone_s
+            share = DEFAULT.time_share if self._elapsed < DEFAULT.horizon else DEFAULT.late_share
+            self._credit += share * seconds / alone_s
+            self._gained += gained_s / alone_s
+
+    def settle(self) -> None:
+        """Drafting is given up: what it has lost beyond the budget of a first text is forgotten."""
+        self._credit, self._gained = max(self._credit + min(0.0, self._gained), -self._first), 0.0
 
 
 class Chooser:
@@ -55,31 +107,24 @@ class Chooser:
     Exploration, and whatever drafting loses, is paid from its budget.
     """
 
-    def __init__(self, allowed: Sequence[Schedule], config: PolicyConfig, first: Schedule = Schedule.OFF) -> None:
+    def __init__(self, allowed: Sequence[Schedule], first: Schedule = Schedule.OFF) -> None:
         """Each text starts with the schedule `first` or, if that is not allowed, the last of the allowed ones."""
-        self.allowed = tuple(allowed)
-        self._config = config
-        self._first = first if first in self.allowed else self.allowed[-1]
-        self.budget = Budget(config)
-        self._start()
-
-    def _start(self) -> None:
-        self.now = self._first
-        self.changes: list[Change] = []
-        self.n_tokens = 0
-        self._n_steps = 0  # since the last change
-        self._next_review = self._config.first_review  # at this number of steps
-        self._n_room: int | None = None
-        self._invested_s = 0.0  # prefill that should pay later
-        self._is_trial = False  # whether little was ever measured of the schedule
-        self._tried: set[Schedule] = {self.now}  # in this text
+        self._first = first if first in allowed else allowed[-1]
+        self.budget = Budget(DEFAULT.first, DEFAULT.later)
+        self.begin(allowed, None, is_first=True)
 
     def begin(self, allowed: Sequence[Schedule], n_room: int | None, *, is_first: bool) -> None:
         """Start a text. `n_room`: maximum tokens of the text; None: no limit. `is_first`: see Budget."""
         self.budget.begin(n_room, is_first=is_first)
         self.allowed = tuple(allowed)
-        self._start()
+        self.now = self._first
+        self.changes: list[Change] = []
+        self.n_tokens = 0
+        self._n_steps = 0  # since the last change
+        self._next_review = DEFAULT.first_review  # at this number of steps
         self._n_room = n_room
+        self._invested_s = 0.0  # prefill that should pay later
+        self._tried = {self.now}  # in this text
 
     def step(self, n_tokens: int, seconds: float, alone_s: float, *, drafted: bool = True) -> bool:
         """A step added `n_tokens` in `seconds`. Returns whether review() is due.
@@ -90,10 +135,10 @@ class Chooser:
         self._n_steps += 1
         compares = drafted and self.now is not Schedule.OFF and Schedule.OFF in self.allowed and alone_s
         self.budget.step(seconds, n_tokens * alone_s - seconds if compares else 0.0, alone_s)
-        is_short = compares and self._lacks_credit and self._n_steps % self._config.first_review == 2
+        is_short = compares and self._lacks_credit and self._n_steps % DEFAULT.first_review == 2
         if self._n_steps < self._next_review and not is_short:
             return False
-        self._next_review = min(2 * self._n_steps, self._n_steps + self._config.review_steps)
+        self._next_review = min(2 * self._n_steps, self._n_steps + DEFAULT.review_steps)
         return True
 
     @property
@@ -103,32 +148,33 @@ class Chooser:
     @property
     def is_settled(self) -> bool:
         """Whether the schedule has not changed for a while, so that measured rates are typical."""
-        return self._n_steps >= 2 * self._config.review_steps
+        return self._n_steps >= 2 * DEFAULT.review_steps
 
     def review(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule] = ()) -> None:
         """Change to the schedule that the estimates favour, or to one that is worth a trial.
 
         `entry_s`: seconds of prefill before the draft can start. `untried`: those of which little was ever measured.
         """
-        if self.now is self._first is Schedule.ASYNC and self.n_tokens < self._config.review_steps:
+        if self.now is self._first is Schedule.ASYNC and self.n_tokens < DEFAULT.review_steps:
             return  # a draft with hardware of its own costs nothing while it is compared with the text
         entry_s = entry_s if self.now is Schedule.OFF else 0.0
         best = max(self.allowed, key=lambda schedule: (estimates[schedule].rate, schedule is Schedule.OFF))
-        here, self._is_trial = estimates[self.now], self.now in untried
+        here = estimates[self.now]
+        likely = here.low if self.now in untried else here.rate
+        may_end = self.now is not Schedule.OFF and Schedule.OFF in self.allowed
         if best is not self.now and self._pays(best, estimates, entry_s, untried):
             self._invested_s += 0.0 if best in untried else entry_s
             self._change(best, f"{estimates[best].rate:.1f} instead of {here.rate:.1f} tokens/s forecast")
-        elif self._is_overdrawn(estimates):
+        elif may_end and self._lacks_credit and likely < estimates[Schedule.OFF].rate:
             self._change(Schedule.OFF, "drafting has used up its credit")
         elif best is self.now and (trial := self._worth_trying(estimates, entry_s, untried)):
-            there = estimates[trial]
-            self._change(
-                trial, f"a trial: {there.low:.1f} to {there.high:.1f} instead of {here.rate:.1f} tokens/s forecast"
-            )
+            low, high = estimates[trial][1:]
+            self._change(trial, f"a trial: {low:.1f} to {high:.1f} instead of {here.rate:.1f} tokens/s forecast")
 
     def may_gain(self, estimates: RateEstimates) -> bool:
         """Whether drafting may be faster than the target alone."""
-        return any(estimates[schedule].high > self._least(estimates[Schedule.OFF].high) for schedule in self.allowed)
+        least = estimates[Schedule.OFF].high * (1 + DEFAULT.least_gain)
+        return any(estimates[schedule].high > least for schedule in self.allowed)
 
     def give_up(self) -> None:
         """The draft has ended: only schedule off remains."""
@@ -141,26 +187,27 @@ class Chooser:
     ) -> bool:
         """Whether a change saves more than it costs. What drafting may lose is limited by the credit."""
         here, there = estimates[self.now], estimates[schedule]
-        if schedule is Schedule.OFF and there.rate == here.rate:
-            return True  # nothing is drafted, so that nothing is learned either
-        if schedule is Schedule.OFF and self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
-            return False  # what is tried may still turn out to be faster
+        likely, least = there.rate, here.rate
+        if schedule is Schedule.OFF:
+            if there.rate == here.rate:
+                return True  # nothing is drafted, so that nothing is learned either
+            if self.budget.credit_s >= 0 and self._gain(here, there) * self._room() > 1:
+                return False  # what is tried may still turn out to be faster
+        else:
+            least *= 1 + DEFAULT.least_gain
         if schedule in untried and 2 * entry_s > self.budget.credit_s:
             return False  # nothing would be left for the trial
-        debt = self.budget.debt if self.now is Schedule.OFF else 0.0
-        likely = there.rate - min(1.0, debt) * (there.rate - there.low)
-        if likely <= (here.rate if schedule is Schedule.OFF else self._least(here.rate)):
-            return False
-        return self._room() * (1 / here.rate - 1 / there.rate) > entry_s
+        if self.now is Schedule.OFF:
+            likely -= min(1.0, self.budget.debt) * (there.rate - there.low)
+        return likely > least and self._room() * (1 / here.rate - 1 / there.rate) > entry_s
 
     def _worth_trying(self, estimates: RateEstimates, entry_s: float, untried: Collection[Schedule]) -> Schedule | None:
         """The schedule whose trial is worth most more than it costs, in tokens' time; None if none is."""
         here, found = estimates[self.now], list[tuple[float, Schedule]]()
         for schedule in set(untried).intersection(self.allowed) - self._tried:
-            there, config = estimates[schedule], self._config
-            later = config.runs * config.horizon
-            cost = config.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s * here.rate
-            value = self._gain(there, here) * (self._room() + later) - cost
+            there = estimates[schedule]
+            cost = DEFAULT.trial_steps * max(0.0, here.rate / there.rate - 1) + 2 * entry_s * here.rate
+            value = self._gain(there, here) * (self._room() + DEFAULT.runs * DEFAULT.horizon) - cost
             if value > 0 and cost <= self.budget.credit_s * here.rate:
                 found.append((value, schedule))
         return max(found)[1] if found else None
@@ -168,31 +215,20 @@ class Chooser:
     def _gain(self, there: RateEstimate, here: RateEstimate) -> float:
         """The expected gain of knowing whether `there` is faster, per token (Jones, Schonlau and Welch 1998)."""
         # Costs are uncertain for both schedules alike, so that ratios are compared.
-        low, high = there.low / here.low, there.high / here.high
-        sd = max(abs(high - low), 1e-9) / 2
-        z = (there.rate / here.rate - 1 - self._config.least_gain) / sd
+        sd = max(abs(there.high / here.high - there.low / here.low), 1e-9) / 2
+        z = (there.rate / here.rate - 1 - DEFAULT.least_gain) / sd
         chance = math.erfc(-z / math.sqrt(2)) / 2
         return sd * (z * chance + math.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
-    def _least(self, rate: float) -> float:
-        """The least rate that is better than `rate`."""
-        return rate * (1 + self._config.least_gain)
-
     def _room(self) -> int:
         """Tokens within which a change must pay."""
-        horizon = max(self._config.horizon, self.n_tokens)
+        horizon = max(DEFAULT.horizon, self.n_tokens)
         return horizon if self._n_room is None else min(horizon, max(0, self._n_room - self.n_tokens))
-
-    def _is_overdrawn(self, estimates: RateEstimates) -> bool:
-        if self.now is Schedule.OFF or Schedule.OFF not in self.allowed or not self._lacks_credit:
-            return False
-        here = estimates[self.now]
-        return (here.low if self._is_trial else here.rate) < estimates[Schedule.OFF].rate
 
     def _change(self, schedule: Schedule, reason: str) -> None:
         if schedule is Schedule.OFF:
             self.budget.settle()
         self.now = schedule
         self._tried.add(schedule)
-        self._n_steps, self._next_review = 0, self._config.first_review
+        self._n_steps, self._next_review = 0, DEFAULT.first_review
         self.changes.append(Change(self.n_tokens, schedule, reason))

@@ -27,7 +27,7 @@ from duo.engine.cores import kept_threads, plan_threads, tuned_threads
 from duo.errors import DownloadError
 from duo.models.hub import resolve_hub
 from duo.models.profiles import Profile, saved_profiles
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from tests.fuzz.cases import FULL, n_cases
 from tests.gguf_files import tiny_llama

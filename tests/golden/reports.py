@@ -21,8 +21,8 @@ from duo.engine.statistics import (
 )
 from duo.engine.stream import Completion
 from duo.spec.policy import Policy
-from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics, ScheduleChange
-from duo.spec.schedule import ALL, Schedule
+from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
+from duo.spec.schedule import ALL, Change, Schedule
 
 REPORTS = Path(__file__).with_name("reports.txt")
 OFF, SYNC, ASYNC = Schedule.OFF, Schedule.SYNC, Schedule.ASYNC
@@ -66,7 +66,7 @@ SLOW: dict[str, Any] = {"forecast_tokens_per_s": {OFF: 10.0, SYNC: 9.0, ASYNC: 8
 PLAIN = made(generation=ALONE | {"decodes": 15, "tokens_per_decode": 1.0}, draft=None, policy=None)
 _NO_DRAFT = {"schedules": (OFF,)}
 _CHEAP, _DEAR = [100.0, 102.0, 104.0, 106.0, 108.0], [100.0, 200.0, 300.0, 400.0, 500.0]  # T(n) in ms
-_CHANGES = [ScheduleChange(10 * n, OFF, f"reason {n}") for n in range(1, 9)]
+_CHANGES = [Change(10 * n, OFF, f"reason {n}") for n in range(1, 9)]
 _BRANCHES = BranchStatistics(12, 15, 4, 3, 0.75, [1.0, None, 0.5])
 
 RUNS = {
@@ -106,7 +106,7 @@ NOT_USED = {
     "faster, but dear to try": {"forecast_tokens_per_s": {OFF: 10.0, SYNC: 9.0, ASYNC: 10.3}, "schedule": OFF},
     "nothing is known": _UNSURE,
     "it was to draft": {"forecast_tokens_per_s": {}},
-    "it was to draft for a while": _UNSURE | {"changes": [ScheduleChange(4, SYNC, "")]},
+    "it was to draft for a while": _UNSURE | {"changes": [Change(4, SYNC, "")]},
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.virtual import Guesses, constant, replay
 from duo.spec.forecast import limit, overlapped
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import (
@@ -41,7 +41,7 @@ def rate(seed: int, schedules: tuple[Schedule, ...], n_tokens: int = 10_000) -> 
 
 
 def has_fast_draft(machine: Machine) -> bool:
-    return machine.beside_draft_s < 0.95 * machine.beside_target_s[0]
+    return machine.concurrent_draft_s < 0.95 * machine.concurrent_target_s[0]
 
 
 def concurrent_share(case: Case, found: float) -> float:
@@ -80,8 +80,8 @@ def test_a_draft_without_gain_is_not_used_again_and_again(seed: int, bar: float)
 class Timed(Policy):
     """Records the time at each step."""
 
-    def __init__(self, schedules: Sequence[Schedule] = ALL, *, apart: bool = False) -> None:
-        super().__init__(N_MAX, N_AHEAD, schedules, apart=apart)
+    def __init__(self, schedules: Sequence[Schedule] = ALL, *, separate_devices: bool = False) -> None:
+        super().__init__(N_MAX, N_AHEAD, schedules, separate_devices=separate_devices)
         self.times = [(0, 0.0)]  # tokens and seconds so far
 
     @property
@@ -106,7 +106,9 @@ def stalling(n_tokens: int, factor: float = 20) -> Draft:
     """A good draft that takes `factor` times as long after `n_tokens`."""
 
     def guesses(policy: Timed, machine: Machine) -> Guesses:
-        slow = replace(machine, draft_s=factor * machine.draft_s, beside_draft_s=factor * machine.beside_draft_s)
+        slow = replace(
+            machine, draft_s=factor * machine.draft_s, concurrent_draft_s=factor * machine.concurrent_draft_s
+        )
         good = constant(0.8)
 
         def guess(i: int) -> tuple[float, bool]:
@@ -122,7 +124,7 @@ def stalling(n_tokens: int, factor: float = 20) -> Draft:
 
 def seconds_of(machine: Machine, draft: Draft, ends: Sequence[int], schedules: Sequence[Schedule] = ALL) -> list[float]:
     """Time for each part of the text."""
-    policy, own = Timed(schedules, apart=machine is APART), replace(machine)
+    policy, own = Timed(schedules, separate_devices=machine is APART), replace(machine)
     replay(policy, own, draft(policy, own), ends[-1])
     reached = [0.0, *(next(seconds for n, seconds in policy.times if n >= end) for end in ends)]
     return [later - earlier for earlier, later in pairwise(reached)]
@@ -166,7 +168,7 @@ def test_forecasts_and_formulas_agree_with_replays_on_random_machines(seed: int)
     """The policy reaches the concurrent forecast, and never the limit; the formula for fixed settings is exact."""
     case = random_case(seed)
     machine, acceptance = case.machine, case.acceptance
-    costs = machine.beside_target_s, machine.beside_draft_s, acceptance
+    costs = machine.concurrent_target_s, machine.concurrent_draft_s, acceptance
     found = rate(seed, ASYNC, 5000)
     assert overlapped(*costs, N_AHEAD).rate <= 1.06 * found
     assert found <= 1.03 * limit(*costs)
@@ -183,8 +185,8 @@ def test_forecasts_and_formulas_agree_with_replays_on_random_machines(seed: int)
 def test_on_random_devices_apart_preparing_outcomes_loses_nothing(seed: int) -> None:
     """Each further sequence costs the draft up to a fifth of one token. A gain below 2 % is not sought."""
     case, growth = random_case(seed), random.Random(seed).uniform(0, 0.2)
-    branch_s = [case.machine.beside_draft_s * (1 + growth * n) for n in range(9)]
-    machine = replace(case.machine, branch_s=branch_s, target_s=case.machine.beside_target_s)
+    branch_s = [case.machine.concurrent_draft_s * (1 + growth * n) for n in range(9)]
+    machine = replace(case.machine, branch_s=branch_s, target_s=case.machine.concurrent_target_s)
     rates = {
         n: foresee(machine, Schedule.ASYNC, constant(case.acceptance), N_MAX, 8000, branches=n).rate
         for n in (0, 2, 8, None)

@@ -151,8 +151,8 @@ def rank(found: Found) -> list[Row]:
     for path, (n_bytes, draft) in found.drafts.items():
         rate = alone if draft.best is Schedule.OFF else draft.rates[draft.best]
         details = {
-            "draft_ms_concurrent": 1000 * draft.machine.beside_draft_s,
-            "target_ms_concurrent": [1000 * seconds for seconds in draft.machine.beside_target_s],
+            "draft_ms_concurrent": 1000 * draft.machine.concurrent_draft_s,
+            "target_ms_concurrent": [1000 * seconds for seconds in draft.machine.concurrent_target_s],
             "tokens_scored": len(draft.scores),
             "forecast_tokens_per_s": draft.rates,
         }

@@ -20,8 +20,7 @@ from duo.models.storage import MIB, read_path
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import Forecast
-from duo.spec.machine import Machine, inform
-from duo.spec.pair import PairModel
+from duo.spec.pair import Machine, PairModel
 from duo.spec.schedule import Schedule, fastest
 
 _MAX_STATISTICS = 64 * MIB
@@ -84,8 +83,8 @@ def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[fl
 
     `ranks`: see Lookahead.
     """
-    pair = PairModel(n_max, 2 * n_max, apart=True, branches=None, aborts=machine.aborts)
-    inform(pair, machine)
+    pair = PairModel(n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts)
+    pair.learn_machine(machine)
     state = pair.calibration.state()
     same = len(state["accepted"]) * [acceptance]
     pair.calibration.restore(
@@ -103,7 +102,7 @@ def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
         pair.choose_branches(allowed=True)
         prepared = pair.forecasts(constant=constant)[Schedule.ASYNC]
     n, acceptance = pair.n_max + 1, pair.calibration.mean
-    limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.beside))
+    limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.concurrent))
     # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
     limit = max(*limits, *(each.rate for each in found.values()), prepared.rate if prepared else 0.0)
     prospects = Prospects(found, prepared, limit, pair.n_max)

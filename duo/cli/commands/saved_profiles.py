@@ -37,13 +37,13 @@ class Learned:
     @property
     def draft_s(self) -> float | None:
         """The draft's time per token, if it was measured."""
-        models = (self.policy.alone, self.policy.beside)
+        models = (self.policy.alone, self.policy.concurrent)
         return next((costs.draft_s for costs in models if costs.state()["draft_s"]), None)
 
     @property
     def assumed(self) -> str:
         """What the forecasts assume, in words."""
-        alone, beside = self.policy.alone, self.policy.beside
+        alone, beside = self.policy.alone, self.policy.concurrent
         sizes = {int(n) for costs in (alone, beside) for n in costs.state()["target_s"]}
         known = {
             "batches of several tokens": max(sizes, default=1) > 1,

@@ -46,7 +46,7 @@ class Tuned:
     @property
     def prospects(self) -> Prospects:
         """What the pair can reach."""
-        return foretell(self.policy, constant=False, prepares=self.policy.beside.knows_draft(1, N_SEQUENCES[0]))
+        return foretell(self.policy, constant=False, prepares=self.policy.concurrent.knows_draft(1, N_SEQUENCES[0]))
 
 
 def tune(options: TuneOptions) -> int:
@@ -139,13 +139,13 @@ def learned(measured: Measurements, n_target: int, n_draft: int, split: tuple[in
     for n, seconds in alone.items():
         policy.alone.add_target(n, seconds)
     for n, seconds in concurrent.items():
-        policy.beside.add_target(n, max(seconds, alone.get(n, 0.0)))
+        policy.concurrent.add_target(n, max(seconds, alone.get(n, 0.0)))
     policy.alone.add_draft(draft_s, n_draft)
     if n_draft in measured.pair:
         policy.alone.add_pair(max(draft_s, measured.pair[n_draft]))
-    policy.beside.add_draft(concurrent_draft_s)
+    policy.concurrent.add_draft(concurrent_draft_s)
     for n, seconds in measured.branches.items():
-        policy.beside.add_draft(max(concurrent_draft_s, seconds), n_sequences=n)
+        policy.concurrent.add_draft(max(concurrent_draft_s, seconds), n_sequences=n)
     learn_scores(policy, measured.scores)
     return policy
 

@@ -32,7 +32,7 @@ from benchmarks.samples import (
 )
 from benchmarks.virtual import Replay, recorded, replay
 from duo.diagnose.machine_file import read_machine
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Decision
 from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal
@@ -265,7 +265,7 @@ def test_too_few_texts_are_used_again_from_their_middle() -> None:
 def test_another_draft_is_slower_in_all_it_does() -> None:
     machine = replace(MACHINE, branch_s=(0.02, 0.03))
     found = with_draft(machine, 0.2)
-    factors = [found.draft_s / 0.01, found.beside_draft_s / 0.02, found.read_s / 0.001, found.pair_s / 0.012]
+    factors = [found.draft_s / 0.01, found.concurrent_draft_s / 0.02, found.read_s / 0.001, found.pair_s / 0.012]
     assert [*factors, found.branch_s[1] / 0.03] == pytest.approx([2] * 5)
     assert found.target_s == machine.target_s
 
@@ -277,8 +277,8 @@ def test_a_measured_time_for_two_tokens_is_kept() -> None:
 
 def test_wrong_machines() -> None:
     halved, doubled = with_batches(MACHINE, 0.5), slower(MACHINE, 2.0)
-    assert (halved.target_s[0], halved.target_s[1], halved.beside_target_s[16]) == (0.1, 0.05, 0.05)
-    assert (doubled.target_s[0], doubled.beside_target_s[1], doubled.draft_s) == pytest.approx((0.2, 0.2, 0.02))
+    assert (halved.target_s[0], halved.target_s[1], halved.concurrent_target_s[16]) == (0.1, 0.05, 0.05)
+    assert (doubled.target_s[0], doubled.concurrent_target_s[1], doubled.draft_s) == pytest.approx((0.2, 0.2, 0.02))
     assert doubled.pair_s == pytest.approx(0.024)
 
 
@@ -287,7 +287,7 @@ def test_random_machines_have_all_kinds_of_drafts() -> None:
     ratios = [machine.draft_s / machine.target_s[0] for machine, _ in found]
     assert 0.02 <= min(ratios) < 0.05 < 0.5 < max(ratios) <= 0.8
     assert 0.3 <= min(acceptance for _, acceptance in found) < max(acceptance for _, acceptance in found) <= 0.95
-    assert 20 < sum(machine.beside_target_s == machine.target_s for machine, _ in found) < 50
+    assert 20 < sum(machine.concurrent_target_s == machine.target_s for machine, _ in found) < 50
 
 
 # The files

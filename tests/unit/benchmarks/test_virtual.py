@@ -10,8 +10,7 @@ import pytest
 from benchmarks.virtual import NoisyPolicy, Replay, constant, recorded, replay
 from benchmarks.virtual_clock import VirtualClock
 from duo.spec.calibration import Lookahead
-from duo.spec.machine import Machine, inform
-from duo.spec.pair import PairModel
+from duo.spec.pair import Machine, PairModel
 from duo.spec.policy import Policy, StepCost
 from duo.spec.policy_statistics import PolicyStatistics
 from duo.spec.schedule import ALL, Schedule
@@ -144,12 +143,12 @@ def test_noise_is_in_what_the_policy_is_told_and_not_in_the_clock() -> None:
 def test_a_pair_that_is_informed_of_a_machine_knows_its_times() -> None:
     machine = replace(TWO_CORES, pair_s=0.021, latency_s=0.004, branch_s=[0.026, 0.03])
     pair = PairModel(N_MAX, N_AHEAD)
-    inform(pair, machine)
+    pair.learn_machine(machine)
     assert pair.alone.curve(9) == pytest.approx(machine.target_s)
-    assert pair.beside.curve(9) == pytest.approx(machine.beside_target_s)
-    assert (pair.alone.draft_s, pair.beside.draft_s) == pytest.approx((0.0173, 0.026))
+    assert pair.concurrent.curve(9) == pytest.approx(machine.concurrent_target_s)
+    assert (pair.alone.draft_s, pair.concurrent.draft_s) == pytest.approx((0.0173, 0.026))
     assert (pair.alone.pair_time(), pair.latency_s) == pytest.approx((0.021, 0.004))
-    assert pair.beside.draft_time(0.0, 2) == pytest.approx(0.03)
+    assert pair.concurrent.draft_time(0.0, 2) == pytest.approx(0.03)
     assert pair.alone.curve(9, 1.0) == pytest.approx(machine.target_s, rel=0.03), "with little doubt"
 
 
@@ -183,7 +182,7 @@ def test_latency_delays_the_first_candidate_after_a_rejection() -> None:
 def test_sync_reaches_its_forecast_if_forced_and_almost_in_a_first_text(pair: float) -> None:
     """It gains 20 to 25 %, on a target that is faster for two tokens than for one."""
     machine, known = replace(CLIFF_AT_EIGHT, pair_s=pair * CLIFF_AT_EIGHT.draft_s), PairModel(N_MAX, N_AHEAD)
-    inform(known, machine)
+    known.learn_machine(machine)
     rate = known.forecasts(0.81, constant=True)[Schedule.SYNC].rate
     assert rate >= max(sequential_rate(machine, 0.81, k) for k in range(N_MAX + 1)) * (1 - 1e-6)
     forced = replay(Policy(N_MAX, N_AHEAD, (Schedule.SYNC,)), machine, constant(0.81), 4000)
@@ -197,7 +196,7 @@ def test_sync_reaches_its_forecast_if_forced_and_almost_in_a_first_text(pair: fl
 
 @cache
 def auto(machine: Machine, acceptance: float) -> tuple[PolicyStatistics, Replay]:
-    policy = Policy(N_MAX, N_AHEAD, apart=machine is APART)
+    policy = Policy(N_MAX, N_AHEAD, separate_devices=machine is APART)
     found = replay(policy, machine, constant(acceptance), 2000)
     return policy.statistics(), found
 
@@ -216,7 +215,7 @@ def test_the_policy_finds_the_best_schedule_and_always_in_the_same_way(machine: 
 
 
 def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_is_always_right() -> None:
-    machine = replace(APART, branch_s=9 * [APART.beside_draft_s])
+    machine = replace(APART, branch_s=9 * [APART.concurrent_draft_s])
     found = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(1.0,))
     assert found.n_prepared >= 0.97 * found.n_contradicted > 0
     never = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(0.0,))

@@ -84,7 +84,7 @@ def test_a_later_run_begins_with_everything_that_was_measured() -> None:
     policy.restore(tuned.policy.state())
     policy.begin(10, mode="greedy")
     assert policy.alone.curve(17) == pytest.approx([0.1] * 17)
-    assert policy.beside.curve(17) == pytest.approx([0.1] * 17)
+    assert policy.concurrent.curve(17) == pytest.approx([0.1] * 17)
     assert policy.alone.draft_s == pytest.approx(0.005)
     assert policy.alone.pair_time() == pytest.approx(0.0075)
     assert policy.calibration.mean == pytest.approx(0.8), "all scores count alike"

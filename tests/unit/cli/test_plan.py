@@ -18,7 +18,7 @@ from duo.cli.commands import plan as command
 from duo.cli.commands.plan import informed, plan, read_table
 from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
-from duo.spec.machine import Machine, inform
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from tests.command import ONE_EACH, ROOT, Argument, assert_refused
@@ -133,10 +133,10 @@ def test_the_sequential_forecast_is_that_of_the_best_number_of_candidates(
     figures = ("--target-ms", target, "--draft-ms", str(draft_ms), "--accept", str(accept))
     rows, _ = predict(*figures, "--draft-pair-ms", str(two * draft_ms))
     assert rows["sequential"].rate == pytest.approx(found[Schedule.SYNC], abs=0.006)
-    policy = Policy(16, 32, (Schedule.SYNC,), apart=True)
+    policy = Policy(16, 32, (Schedule.SYNC,), separate_devices=True)
     policy.begin(0, mode="greedy")
-    inform(policy, machine)
-    policy.calibration = informed(machine, accept, 16).calibration
+    policy.learn_machine(machine)
+    policy.calibration.restore(informed(machine, accept, 16).calibration.state())
     policy.calibration.add = lambda *_: None  # type: ignore[method-assign]  # it knows the probability
     assert found[Schedule.SYNC] == pytest.approx(replay(policy, machine, constant(accept), 20_000).rate, rel=0.03)
 

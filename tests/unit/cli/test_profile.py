@@ -83,7 +83,7 @@ def learned(target_s: float, draft_s: float) -> dict[str, Any]:
     """What a run would keep that measured these times."""
     policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
     policy.begin(0, mode="greedy")
-    for costs in (policy.alone, policy.beside):
+    for costs in (policy.alone, policy.concurrent):
         for n in range(1, AUTO_DRAFT + 2):
             costs.add_target(n, target_s)
         costs.add_draft(draft_s)

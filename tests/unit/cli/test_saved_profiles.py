@@ -50,7 +50,7 @@ def _learned() -> Policy:
         for _ in range(6):
             policy.alone.add_target(n, seconds)
     policy.alone.add_draft(0.01, 1)
-    policy.beside.add_draft(0.012)
+    policy.concurrent.add_draft(0.012)
     policy.learn_scores([(3.0, i % 5 != 0) for i in range(200)])
     policy.use_cores(1)
     policy.alone.add_target(1, 0.15)
@@ -102,7 +102,7 @@ def test_one_profile_in_full(save: Save) -> None:
 def test_nothing_is_assumed_where_all_was_measured(save: Save) -> None:
     policy = _learned()
     policy.alone.add_pair(0.013)
-    policy.beside.add_target(1, 0.2)
+    policy.concurrent.add_target(1, 0.2)
     save("large.gguf", "small.gguf", policy=policy.state())
     (forecast,) = (line for line in tune("--list", "large").text.splitlines() if line.startswith("forecast"))
     assert "assumed" not in forecast

@@ -25,7 +25,7 @@ from duo.diagnose.measure import Meter
 from duo.diagnose.target_meter import SIZES, TargetMeter
 from duo.errors import ModelError, PromptError
 from duo.llama.model import Model
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.schedule import Schedule
 from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
 
@@ -162,11 +162,11 @@ def test_a_copy_of_the_target_is_always_right(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "tiny.gguf")
     target, draft = measure(path, path)
     assert target.target_s == sorted(target.target_s)
-    assert len(target.target_s) == len(SIZES) == len(draft.machine.beside_target_s)
+    assert len(target.target_s) == len(SIZES) == len(draft.machine.concurrent_target_s)
     assert [len(text) for _, text in target.texts] == [12, 12]
     assert (draft.acceptance, draft.is_translated, len(draft.scores)) == (1.0, False, 24)
-    assert all(slow >= fast for fast, slow in zip(target.target_s, draft.machine.beside_target_s, strict=True))
-    assert draft.machine.beside_draft_s >= draft.machine.draft_s > 0
+    assert all(slow >= fast for fast, slow in zip(target.target_s, draft.machine.concurrent_target_s, strict=True))
+    assert draft.machine.concurrent_draft_s >= draft.machine.draft_s > 0
 
 
 def test_a_disturbance_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_a_disturbance_does_not_count(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tiny_llama(tmp_path / "tiny.gguf")
     target, draft = measure(path, path)
     assert target.target_s == [0.1, 0.1, *[0.2] * (len(SIZES) - 2)]
-    assert max(draft.machine.beside_target_s) < 1
+    assert max(draft.machine.concurrent_target_s) < 1
 
 
 def test_a_draft_with_another_vocabulary_is_translated(tmp_path: Path) -> None:

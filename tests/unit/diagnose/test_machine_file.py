@@ -38,10 +38,10 @@ def write(path: Path, *, pairs: dict[str, Any] | None = None, **fields: Any) -> 
 def test_what_a_pair_says(path: Path) -> None:
     pair = read_machine(write(path, assumed=["noise"]), n_max=4)["card"]
     machine = pair.machine
-    assert machine.target_s == machine.beside_target_s == pytest.approx((0.025, 0.026, 0.028, 0.030, 0.032))
+    assert machine.target_s == machine.concurrent_target_s == pytest.approx((0.025, 0.026, 0.028, 0.030, 0.032))
     assert pair.draft_alone_s == pair.draft_beside_s == machine.branch_s
     assert machine.branch_s == pytest.approx([0.008 + i * 0.0005 for i in range(9)])
-    assert (machine.draft_s, machine.beside_draft_s, machine.read_s) == (0.008, 0.008, 0.0005)
+    assert (machine.draft_s, machine.concurrent_draft_s, machine.read_s) == (0.008, 0.008, 0.0005)
     assert (machine.noise, machine.spikes, machine.latency_s, machine.aborts) == (0.03, 0.01, 0.02, False)
     assert (pair.apart, pair.aborts, pair.delay_s, pair.slow_down) == (True, False, 0.01, 3)
     assert (pair.name, pair.machine_name, pair.source, pair.assumed) == ("card", "a machine", "somebody", ("noise",))
@@ -49,7 +49,7 @@ def test_what_a_pair_says(path: Path) -> None:
 
 def test_models_that_share_their_hardware(path: Path) -> None:
     pair = read_machine(write(path), n_max=2)["same"]
-    assert (pair.machine.target_s, pair.machine.beside_target_s) == ((0.01,) * 3, (0.015,) * 3)
+    assert (pair.machine.target_s, pair.machine.concurrent_target_s) == ((0.01,) * 3, (0.015,) * 3)
     assert pair.draft_alone_s == pytest.approx([0.002 * n for n in range(1, 10)]), "one after the other"
     assert pair.machine.branch_s == pair.draft_beside_s == pytest.approx([0.003 * n for n in range(1, 10)])
     assert (pair.apart, pair.aborts, pair.delay_s, pair.slow_down) == (False, True, 0.0, None)

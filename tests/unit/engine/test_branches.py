@@ -7,8 +7,7 @@ import pytest
 from duo.engine.branches import Branches
 from duo.engine.queue import Preparation
 from duo.llama.model_size import BRANCH_CELLS
-from duo.spec.calibration import Lookahead
-from duo.spec.outcomes import MOST_DEEP
+from duo.spec.calibration import MAX_DEEP, Lookahead
 from duo.spec.schedule import Schedule
 from duo.spec.types import Guess, Outcome
 from tests.fakes import CERTAIN, Eager, FakeContext, Preparing
@@ -94,7 +93,7 @@ def test_a_branch_does_not_outgrow_its_cells(n_ahead: int) -> None:
     ((branch, *_), _) = made.plan(TEXT, 3, 0, may(1))
     while made.due(may(n_ahead=n_ahead).lookahead):
         made.extend(branch, Guess(1, 1.0), may().lookahead)
-    assert len(branch.tokens) - 1 == min(n_ahead, MOST_DEEP) < BRANCH_CELLS, "the outcome's own token has one, too"
+    assert len(branch.tokens) - 1 == min(n_ahead, MAX_DEEP) < BRANCH_CELLS, "the outcome's own token has one, too"
 
 
 def test_what_was_decided_is_dropped() -> None:

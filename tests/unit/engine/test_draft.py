@@ -144,7 +144,7 @@ def test_a_token_drafted_during_a_change_of_schedule_is_scored_and_its_time_igno
     draft.commit((7,), None)
     assert draft.session.accepted == [*PROMPT, 7]
     assert list(policy.scores) == [(1.0, True)]
-    assert (policy.alone.draft_s, policy.beside.draft_s) == (0.0, 0.0)
+    assert (policy.alone.draft_s, policy.concurrent.draft_s) == (0.0, 0.0)
 
 
 # When the next candidate is expected

@@ -39,11 +39,11 @@ def test_the_first_decode_of_a_size_teaches_nothing() -> None:
     for _ in range(2):
         draft.drafter.step()
     draft.commit(TEXT[:1], None)
-    assert (policy.beside.draft_s, draft.session.n_pending) == (0, 1)
+    assert (policy.concurrent.draft_s, draft.session.n_pending) == (0, 1)
     context.was_first = False
     draft.drafter.step()
     draft.commit(TEXT[1:2], None)
-    assert policy.beside.draft_s > 0
+    assert policy.concurrent.draft_s > 0
 
 
 def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong() -> None:

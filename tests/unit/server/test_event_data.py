@@ -46,7 +46,7 @@ def test_a_text_begins_goes_on_and_ends(request_: TextRequest) -> None:
     for end, *candidates in ((now - 2, 0, 0), (now - 1, 3, 1), (now - 0.5, 2, 2), (now, 4, 4, Source.LOOKUP)):
         step(request_, end, *candidates)
         reader.read()
-    policy.beside.add_target(1, 0.5)
+    policy.concurrent.add_target(1, 0.5)
     assert reader.progress(policy).alone_tokens_per_s is None, "the target was not alone"
     policy.alone.add_target(1, 0.02)
     assert msgspec.to_builtins(reader.progress(policy)) == {

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.virtual import Guesses, Replay, replay
 from duo.spec.calibration import Lookahead
 from duo.spec.constants import DEFAULT
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Proposal
@@ -70,7 +70,7 @@ def foresee(
         n_max,
         2 * n_max,
         (schedule,),
-        apart=True,
+        separate_devices=True,
         remote=concurrent and machine.latency_s > 0,
         branches=branches if concurrent else 0,
         aborts=machine.aborts,
@@ -125,7 +125,7 @@ def concurrent_rate(machine: Machine, acceptance: float, k: int, wait: int) -> f
     renewal-reward theorem the rate is E[tokens in a cycle] / E[time of a cycle]. Within a cycle nothing is random, so
     it is followed step by step, each step weighted with the probability that it is reached.
     """
-    draft_s = machine.beside_draft_s
+    draft_s = machine.concurrent_draft_s
     tokens = seconds = 0.0
     reached = 1.0
     n_ready, left_s, late = 0, draft_s, False  # `late`: the target has already written what the draft works on
@@ -135,7 +135,7 @@ def concurrent_rate(machine: Machine, acceptance: float, k: int, wait: int) -> f
             waited += left_s
             n_ready, left_s, late = n_ready + (not late), draft_s, False
         n = min(k, n_ready)
-        end_s = machine.beside_target_s[n]
+        end_s = machine.concurrent_target_s[n]
         tokens += reached * expected(acceptance, n)
         seconds += reached * (waited + end_s)
         while left_s <= end_s:  # while the target computes

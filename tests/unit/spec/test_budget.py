@@ -2,15 +2,15 @@
 
 import pytest
 
-from duo.spec.budget import Budget
 from duo.spec.constants import DEFAULT
+from duo.spec.schedule import Budget
 
 ALONE_S = 0.1
 
 
 def begun(n_room: int | None = None, *, is_first: bool = False) -> Budget:
     """After a first step without cost, gain or loss."""
-    budget = Budget(DEFAULT)
+    budget = Budget(DEFAULT.first, DEFAULT.later)
     budget.begin(n_room, is_first=is_first)
     budget.step(0.0, 0.0, ALONE_S)
     return budget
@@ -27,7 +27,7 @@ def test_a_text_begins_with_a_number_of_tokens_and_at_most_a_share_of_a_limited_
 
 
 def test_there_is_no_credit_while_the_time_of_a_token_is_unknown() -> None:
-    budget = Budget(DEFAULT)
+    budget = Budget(DEFAULT.first, DEFAULT.later)
     budget.begin(None, is_first=True)
     budget.spend(5.0)
     budget.step(5.0, 0.0, 0.0)

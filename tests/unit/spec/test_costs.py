@@ -1,6 +1,7 @@
 import json
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import pairwise
 from statistics import mean
@@ -18,6 +19,10 @@ from duo.spec.means import Time
 SURE, DOUBTFUL = 9.0, 0.0
 SLOWER = (1.2, 1.5, 1.9)  # how much slower both models are concurrently
 AS_FAST = (1.0, 1.0, 1.0)
+
+
+def share_of(calibration: Calibration, confidence: float) -> float:
+    return calibration.probabilities()[bisect_right(Calibration.EDGES, confidence)]
 
 
 # Means
@@ -278,14 +283,14 @@ def learn(calibration: Calibration, acceptance: float, n: int, seed: int = 0) ->
 
 def test_calibration_learns_the_acceptance_of_each_confidence() -> None:
     calibration = Calibration()
-    assert calibration.probability(DOUBTFUL) < calibration.mean < calibration.probability(SURE), "the prior"
-    other = calibration.probability(SURE)
+    assert share_of(calibration, DOUBTFUL) < calibration.mean < share_of(calibration, SURE), "the prior"
+    other = share_of(calibration, SURE)
     for accepted, n in ((True, 100), (False, 200)):
         for _ in range(n):
             calibration.add(DOUBTFUL, accepted)
-        assert abs(calibration.probability(DOUBTFUL) - accepted) < 0.1
+        assert abs(share_of(calibration, DOUBTFUL) - accepted) < 0.1
         if accepted:
-            assert calibration.probability(SURE) == other
+            assert share_of(calibration, SURE) == other
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.85, 0.0), (0.0, 0.85), (0.2, 0.8)])
@@ -293,7 +298,7 @@ def test_calibration_follows_a_change_of_the_text(before: float, after: float) -
     """That of a confidence soon, the mean more slowly."""
     for n, least_here, least in ((60, 0.6, 0.4), (200, 0.9, 0.8)):
         calibrations = [learn(learn(Calibration(), before, 500, seed), after, n, seed + 100) for seed in range(10)]
-        here, all_of_them = mean(c.probability(1.0) for c in calibrations), mean(c.mean for c in calibrations)
+        here, all_of_them = mean(share_of(c, 1.0) for c in calibrations), mean(c.mean for c in calibrations)
         assert (here - before) / (after - before) > least_here
         assert (all_of_them - before) / (after - before) > least
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duo.spec.forecast import BranchModel, Forecast, limit, overlapped, taking_turns
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.schedule import Schedule
 from tests.unit.spec.machines import (
     APART,
@@ -22,12 +22,12 @@ from tests.unit.spec.machines import (
 ASYNC = Schedule.ASYNC
 
 CASES = [random_case(seed) for seed in range(40)]
-FAST = [case for case in CASES if case.machine.beside_draft_s < 0.95 * case.machine.beside_target_s[0]]
+FAST = [case for case in CASES if case.machine.concurrent_draft_s < 0.95 * case.machine.concurrent_target_s[0]]
 
 
 def concurrent(case: Case, latency_s: float = 0.0) -> Forecast:
     machine = case.machine
-    return overlapped(machine.beside_target_s, machine.beside_draft_s, case.acceptance, N_AHEAD, latency_s)
+    return overlapped(machine.concurrent_target_s, machine.concurrent_draft_s, case.acceptance, N_AHEAD, latency_s)
 
 
 # In turns
@@ -116,7 +116,7 @@ def test_concurrent_forecast_is_at_least_as_good_as_every_fixed_setting() -> Non
 
 Foresee = Callable[[Machine, float, float], float]
 FORESEE: dict[str, Foresee] = {
-    "concurrent": lambda machine, draft_s, share: overlapped(machine.beside_target_s, draft_s, share, N_AHEAD).rate,
+    "concurrent": lambda machine, draft_s, share: overlapped(machine.concurrent_target_s, draft_s, share, N_AHEAD).rate,
     "sequential": lambda machine, draft_s, share: turns(machine.target_s, draft_s, share).rate,
     "limit": lambda machine, draft_s, share: limit(machine.target_s, draft_s, share),
 }
@@ -143,11 +143,11 @@ def test_a_larger_lead_is_worth_more_and_a_fresh_start_nothing() -> None:
 
 @pytest.mark.parametrize("case", CASES[:20])
 def test_latency_lowers_the_rate_to_that_of_the_target_alone_at_worst(case: Case) -> None:
-    draft_s = case.machine.beside_draft_s
+    draft_s = case.machine.concurrent_draft_s
     rates = [concurrent(case, factor * draft_s).rate for factor in (0, 1, 4, 16)]
     falls = all(near > (1 - 1e-9) * far for near, far in pairwise(rates))
     assert falls or max(rates) < 1.001 * min(rates)
-    assert min(rates) >= 0.999 / case.machine.beside_target_s[0]
+    assert min(rates) >= 0.999 / case.machine.concurrent_target_s[0]
 
 
 # Outcomes prepared

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from duo.spec.logprobs import logprobs
-from duo.spec.sampling import softmax
+from duo.spec.sampling import logprobs, softmax
 from duo.spec.types import Logits
 
 

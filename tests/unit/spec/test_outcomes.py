@@ -1,6 +1,6 @@
 import pytest
 
-from duo.spec.outcomes import LEAST_CHANCE, likely
+from duo.spec.calibration import LEAST_CHANCE, likely
 
 
 def test_the_most_likely_outcomes_come_first() -> None:

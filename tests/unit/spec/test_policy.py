@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
@@ -19,6 +21,10 @@ EASY = {1: 0.1, 2: 0.12, 4: 0.13}
 DEAR = {n: 0.1 + 0.15 * (n - 1) for n in range(1, 10)}
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 STEP = StepCost(0, 0.1, 0.1)
+
+
+def share_of(calibration: Calibration, confidence: float) -> float:
+    return calibration.probabilities()[bisect_right(Calibration.EDGES, confidence)]
 
 
 # How many candidates to verify
@@ -172,7 +178,7 @@ def test_the_draft_continues_while_its_candidates_are_likely_to_survive(acceptan
     least = min(DEFAULT.least_survival, made.rate * made.costs.draft_s)
     found = set()
     for confidences in itertools.product([0.1, 1.0, 10.0], repeat=4):
-        survival = math.prod(map(made.calibration.probability, confidences))
+        survival = math.prod(map(made.lookahead().probability, confidences))
         assert made.lookahead().allows(confidences) == (survival >= least)
         found.add(survival >= least)
     assert found == {True, False}

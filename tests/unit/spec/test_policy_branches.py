@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from duo.spec.constants import DEFAULT
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import REJECTION, Policy
 from duo.spec.schedule import Schedule
 from tests.unit.spec.machines import N_AHEAD, N_MAX, times
@@ -29,10 +29,10 @@ def known(
     remote: bool = False,
 ) -> Policy:
     """A policy that has learned the machine's costs, after one step."""
-    made = Policy(N_MAX, N_AHEAD, schedules, apart=True, branches=branches, remote=remote)
+    made = Policy(N_MAX, N_AHEAD, schedules, separate_devices=True, branches=branches, remote=remote)
     made.begin(0, mode=mode)
-    for n, seconds in enumerate(machine.beside_target_s, 1):
-        made.beside.add_target(n, seconds)
+    for n, seconds in enumerate(machine.concurrent_target_s, 1):
+        made.concurrent.add_target(n, seconds)
         made.alone.add_target(n, seconds)
     made.learn_warmup(1, machine.draft_s)
     for n, seconds in enumerate(machine.branch_s[1:], 2):
@@ -91,7 +91,7 @@ def test_statistics_and_another_run() -> None:
     assert found.n_branches == made.lookahead().n_branches
     assert found.ranks == tuple(made.lookahead().ranks)
     assert found.draft_ms_by_sequences == pytest.approx([1000 * s for s in CHEAP.branch_s])
-    another = Policy(N_MAX, N_AHEAD, (ASYNC,), apart=True, branches=None)
+    another = Policy(N_MAX, N_AHEAD, (ASYNC,), separate_devices=True, branches=None)
     another.restore(json.loads(json.dumps(made.state())))
     another.begin(0, mode="greedy")
     assert another.lookahead().n_branches > 0

@@ -13,7 +13,7 @@ from benchmarks.virtual import constant, replay
 from duo.config import MAX_THREADS
 from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
-from duo.spec.machine import Machine
+from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import APART, FAST_DRAFT, N_AHEAD, TWO_CORES
@@ -30,7 +30,7 @@ class Greedy(Policy):
 
 
 def replayed(machine: Machine, acceptance: float, *, apart: bool = False) -> Policy:
-    made = Greedy(8, N_AHEAD, apart=apart)
+    made = Greedy(8, N_AHEAD, separate_devices=apart)
     replay(made, machine, constant(acceptance), 2000)
     return made
 
@@ -43,7 +43,7 @@ def learned() -> dict[str, Policy]:
 
 
 def another_run(policy: Policy) -> Policy:
-    made = Greedy(8, N_AHEAD, apart=policy._apart)
+    made = Greedy(8, N_AHEAD, separate_devices=policy.separate_devices)
     made.restore(json.loads(json.dumps(policy.state())))
     return made
 
@@ -108,7 +108,7 @@ def test_statistics_are_json(learned: dict[str, Policy]) -> None:
 
 def known(policy: Policy) -> tuple[object, ...]:
     """All that is known of the pair, without what holds for one text only."""
-    n_measured = [[costs.target(n).n for n in range(1, 10)] for costs in (policy.alone, policy.beside)]
+    n_measured = [[costs.target(n).n for n in range(1, 10)] for costs in (policy.alone, policy.concurrent)]
     return policy.state(), n_measured, policy.latency_s, policy.rates()
 
 
@@ -122,7 +122,7 @@ def test_a_live_policy_forgets_nothing_between_texts() -> None:
         made.begin(10)
     assert known(made) == before
     assert (made.schedule, made.rate > 0) == (SYNC, True)
-    assert [change.n_tokens for change in made.chooser.changes] == [0]
+    assert [change.tokens for change in made.chooser.changes] == [0]
     assert not made.scores
 
 
@@ -157,7 +157,7 @@ def test_another_run_begins_with_the_best_known_schedule(learned: dict[str, Poli
     first = learned[name]
     second = another_run(first)
     assert second.alone.target_s(1) == pytest.approx(first.alone.target_s(1))
-    assert second.beside.draft_s == pytest.approx(first.beside.draft_s)
+    assert second.concurrent.draft_s == pytest.approx(first.concurrent.draft_s)
     second.begin(10)
     rates = first.rates()
     assert second.schedule is max(rates, key=rates.__getitem__)
@@ -197,15 +197,15 @@ def test_the_costs_of_each_number_of_cores_are_kept_and_the_current_one_remains(
     for n_cores, seconds in ((0, 0.010), (3, 0.030)):
         made.use_cores(n_cores)
         made.alone.add_target(1, seconds)
-        made.beside.add_target(1, 2 * seconds)
+        made.concurrent.add_target(1, 2 * seconds)
     state = json.loads(json.dumps(made.state()))
     assert set(state["costs"]) == {"0", "3"}
     again = Policy(8, N_AHEAD)
     again.use_cores(3)
     again.restore(state)
-    assert (again.alone.target(1).value, again.beside.target(1).value) == (0.030, 0.060)
+    assert (again.alone.target(1).value, again.concurrent.target(1).value) == (0.030, 0.060)
     again.use_cores(0)
-    assert (again.alone.target(1).value, again.beside.target(1).value) == (0.010, 0.020)
+    assert (again.alone.target(1).value, again.concurrent.target(1).value) == (0.010, 0.020)
 
 
 @pytest.mark.parametrize("name", ["costs", "acceptance", "read_s", "latency_s", "bias"])

@@ -24,7 +24,7 @@ def following(
     schedule: Schedule, allowed: tuple[Schedule, ...] = ALL, n_room: int | None = None, credit_s: float = 0.1
 ) -> Chooser:
     """A chooser that has made 16 tokens in `schedule`, as fast as the target alone."""
-    chooser = Chooser(allowed, DEFAULT, schedule)
+    chooser = Chooser(allowed, schedule)
     chooser.begin(allowed, n_room, is_first=False)
     chooser.step(16, 16 * ALONE_S, ALONE_S)
     chooser.budget.spend(chooser.budget.credit_s - credit_s)
@@ -57,7 +57,7 @@ def after_review(
 def test_each_text_starts_with_the_same_schedule(
     allowed: tuple[Schedule, ...], first: Schedule, found: Schedule
 ) -> None:
-    chooser = Chooser(allowed, DEFAULT, first)
+    chooser = Chooser(allowed, first)
     assert chooser.now is found
     run(chooser, rates(concurrent=20.0 if found is not ASYNC else 1.0), 100)
     chooser.begin(allowed, None, is_first=False)
@@ -70,7 +70,7 @@ def reviews(chooser: Chooser, n_steps: int, seconds: float = ALONE_S) -> list[in
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_reviews_become_less_frequent_and_frequent_again_after_a_change(is_first: bool) -> None:
-    chooser = Chooser(ALL, DEFAULT)
+    chooser = Chooser(ALL)
     chooser.begin(ALL, None, is_first=is_first)
     assert reviews(chooser, 70) == [4, 8, 16, 32, 48, 64]
     assert chooser.is_settled
@@ -80,7 +80,7 @@ def test_reviews_become_less_frequent_and_frequent_again_after_a_change(is_first
 
 
 def test_a_draft_apart_is_compared_with_the_text_before_the_first_review_counts() -> None:
-    chooser = Chooser(ALL, DEFAULT, ASYNC)
+    chooser = Chooser(ALL, ASYNC)
     chooser.step(15, 1.5, ALONE_S)
     assert after_review(chooser, rates(concurrent=1.0, sequential=90.0)) is ASYNC
     chooser.step(1, 0.1, ALONE_S)
@@ -215,7 +215,7 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
 def test_a_draft_that_has_ended_is_not_used_again(allowed: tuple[Schedule, ...]) -> None:
     chooser = following(allowed[0], allowed)
     chooser.give_up()
-    assert [(change.n_tokens, change.reason) for change in chooser.changes] == [(16, "the draft has ended")]
+    assert [(change.tokens, change.reason) for change in chooser.changes] == [(16, "the draft has ended")]
     run(chooser, rates(concurrent=90.0, sequential=90.0), 1000)
     chooser.give_up()
     assert (chooser.now, len(chooser.changes)) == (OFF, 1)
