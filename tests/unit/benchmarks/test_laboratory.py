@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
 import pytest
 
 from benchmarks.contestants import Setup, duo
 from benchmarks.emulated import Account, DeviceTimes, Emulated
-from benchmarks.fastest import distinct
-from benchmarks.gpu import Layers, fit
 from benchmarks.machine import SIZES, document, measure
 from benchmarks.models import PAIRS, prompt_files
+from benchmarks.oracle import N_MAX, N_PROMPT, OFF, Case, best, fixed, in_turns, late
 from benchmarks.predicted_texts import Trace
+from benchmarks.regret import WRONG, Judged, Run, judge, tables, verdicts
 from benchmarks.runner import Bar, by_prompt
-from benchmarks.samples import FOLDER
+from benchmarks.samples import ACCEPTANCES, DRAFTS, FOLDER, N_TEXTS, N_TOKENS, cases, pairs, texts, tilted
 from benchmarks.scenarios import SCENARIOS
+from benchmarks.virtual import Replay
 from duo.bench.prompts import Prompt
 from duo.bench.results import Results
-from duo.bench.rounds import Contestant, Job, Run, Sample
+from duo.bench.rounds import Contestant, Job, Sample
+from duo.bench.rounds import Run as Text
 from duo.diagnose.machine_file import read_machine
-from duo.errors import DecodeAborted, DecodeError, DuoError
-from duo.llama.model_size import ModelSize
+from duo.errors import DecodeAborted, DecodeError
+from duo.spec.pair import Machine
 from tests.fakes import FakeContext
 
-FILES = sorted(FOLDER.glob("*.json"))
+FLAT = (0.1,) * (N_MAX + 1)
+MACHINE = Machine(FLAT, 0.01, FLAT, 0.02, read_s=0.001, pair_s=0.012)
+GOOD = Run("k=4", share=1.0, over_off=0.5)
 
 
 class Silent:
-    def write(self, job: Job, stop: threading.Event) -> Run:
+    def write(self, job: Job, stop: threading.Event) -> Text:
         raise NotImplementedError
-
-
-@pytest.fixture
-def setup(tmp_path: Path) -> Setup:
-    return Setup("", Path("t.gguf"), Path("d.gguf"), [], 1, 16, ["duo"], tmp_path, (), tmp_path, ExitStack())
 
 
 def test_a_bar_compares_the_fastest_of_each_name() -> None:
@@ -46,56 +46,33 @@ def test_a_bar_compares_the_fastest_of_each_name() -> None:
     results = Results([slow, fast, other], fast)
     for i, (a, b, c) in enumerate(((5, 10, 10), (5, 10, 20), (5, 5, 45))):
         for contestant, rate in ((slow, a), (fast, b), (other, c)):
-            results.samples.append(Sample(contestant, i, Prompt(f"p{i}", "?"), Run("a b", 2, rate, {"mb": 9.0})))
+            results.samples.append(Sample(contestant, i, Prompt(f"p{i}", "?"), Text("a b", 2, rate, {"mb": 9.0})))
     assert str(Bar("duo", "peer", least=3).verdict(results)).startswith("duo over peer 2: 2.621 (")
     assert Bar("duo", most=9.5, figure="mb").verdict(results).passed
     assert Bar("duo", "nothing").verdict(results).passed is None
     assert by_prompt(results)[3] == ["duo", "10.0 (×1.00)", "20.0 (×2.00)", "45.0 (×9.00)"]
 
 
-def test_scenarios_are_of_known_pairs(setup: Setup) -> None:
+def test_scenarios_are_of_known_pairs(tmp_path: Path) -> None:
     assert set().union(*(scenario.pairs for scenario in SCENARIOS.values())) <= set(PAIRS)
+    setup = Setup("", Path("t.gguf"), Path("d.gguf"), [], 1, 16, ["duo"], tmp_path, (), tmp_path, ExitStack())
     names = [each.name for each in SCENARIOS["schedules"].contestants(setup)]  # type: ignore[attr-defined]
     assert (len(names), names[:3]) == (9, ["plain", "sync, at most 2", "sync, at most 4"])
-    contestant = duo(setup, "name", "-md {draft} -v", may_end=True)
-    command = contestant.writer.command(setup.job)  # type: ignore[attr-defined]
+    command = duo(setup, "name", "-md {draft} -v").writer.command(setup.job)  # type: ignore[attr-defined]
     assert command[:3] == ["duo", "-m", "t.gguf"]
     assert command[-5:-1] == ["-md", "d.gguf", "-v", "--json"]
-    assert "--ignore-eos" not in command
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_each_prompt_is_a_category(pair: str) -> None:
-    files = prompt_files(PAIRS[pair][2])
-    assert len({path.stem for path in files}) == len(files) >= 4
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_machine_is_complete(path: Path) -> None:
-    for pair in read_machine(path).values():
-        assert pair.source
-        assert pair.machine.noise
-        assert len(pair.machine.target_s) == 17
-        assert (FOLDER / "traces" / f"{pair.traces}.json").is_file()
-
-
-def test_what_is_computed_from_texts() -> None:
-    assert distinct("a b c d " * 3) == 4 / 9
-    assert Trace(4, [(8.0, True), (8.0, True), (0.1, False), (8.0, True)] * 8, []).expected(3) == (3 + 7 * 4) / 8
-
-
-def test_layers_that_fit_a_card() -> None:
-    target, draft = (_size(n, size) for n, size in ((32, 33), (16, 3)))
-    found = fit(target, draft, 12 * 10**9)
-    assert (len(found.partial), found.partial[-1] > found.with_draft) == (3, True)
-    assert fit(target, draft, 99 * 10**9) == Layers([16, 24, 32], 32)
-    with pytest.raises(DuoError, match="does not fit"):
-        fit(target, draft, 10**9)
-
-
-def _size(n_layers: int, gigabytes: int) -> ModelSize:
-    fields: dict[str, Any] = {"layers": (0,) * n_layers, "n_bytes": gigabytes * 10**9}
-    return type("Size", (), fields | {"cache_bytes": lambda *_: (2**21,) * n_layers})()  # type: ignore[no-any-return]
+def test_files_are_complete() -> None:
+    for _, _, folders in PAIRS.values():
+        files = prompt_files(folders)
+        assert len({path.stem for path in files}) == len(files) >= 4
+    for path in FOLDER.glob("*.json"):
+        for pair in read_machine(path).values():
+            assert pair.source
+            assert pair.machine.noise
+            assert len(pair.machine.target_s) == N_MAX + 1
+            assert len(texts(pair.traces)) == len(prompt_files(PAIRS[pair.traces][2]))
 
 
 def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
@@ -118,6 +95,92 @@ def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
 def test_a_pair_is_measured() -> None:
     target, draft = (FakeContext(lambda _: 0, lambda: None, 512, 64, 300) for _ in range(2))
     found = measure(target, draft, n_threads=2, n_rounds=2)
-    assert {len(times) for times in found.target.values()} == {2}
-    written = document("a machine", 2, {"demo": replace(found)})
+    written = document("a machine", 2, {"demo": found})
     assert set(written["pairs"]["demo"]["target_ms"]) == {str(n) for n in SIZES}
+
+
+# The judge of the policy
+
+
+def case(machine: Machine, *, right: bool, n_texts: int = 2) -> Case:
+    """Texts in which every prediction is right, or none is."""
+    return Case("m/p", machine, (((9.0, right),),) * n_texts)
+
+
+def judged(**changes: Run) -> Judged:
+    first, later, fifth, short = (changes.get(name, GOOD) for name in ("first", "later", "fifth", "short"))
+    return Judged("m/p", 0.1, None, (first, later, later, later, fifth), short, dict.fromkeys(WRONG, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ([0], [judged()] * 8 + [judged(first=Run("k=4", 0.9, 0.5))] * 2),
+        ([1], [judged(first=Run("k=4", 0.95, 0.5))] * 3),
+        ([2], [judged()] * 8 + [judged(fifth=Run("k=4", 0.96, 0.5))] * 2),
+        ([3], [judged(fifth=Run("k=4", 0.98, 0.5))] * 3),
+        ([4], [judged()] * 9 + [judged(first=Run(OFF, 0.94, 1.06))]),
+        ([5], [judged()] * 9 + [judged(short=Run(OFF, 0.88, 1.12))]),
+        ([6], [judged(later=Run(OFF, 0.98, 1.02))]),
+        ([7], [replace(judged(), wrong=dict.fromkeys(WRONG, 1.0) | {"T(n) halved": 0.94})] * 2),
+        ([], [judged(first=Run("k=4", 1.0, 1.2), short=Run("k=4", 1.0, 1.2), later=Run("k=4", 1.0, 1.2))]),
+    ],
+)
+def test_each_bar_is_about_its_own_texts(place: list[int], found: list[Judged]) -> None:
+    assert [i for i, verdict in enumerate(verdicts(found, [1.0])) if verdict.passed is False] == place
+    assert all(name in "\n".join(tables(found, [1.0, 0.9])) for name in ("m/p", "recorded", *WRONG, "advice"))
+
+
+def test_the_oracle_is_the_best_fixed_setting() -> None:
+    found = next(each for each in cases(0, ["shapes"]) if each.name == "shapes/stepped-apart")
+    text = found.texts[0]
+    oracle, runs = best(found, text, 64), dict(fixed(found, text, 64))
+    assert list(runs) == [*(f"k={k}" for k in range(1, N_MAX + 1)), "sync", "async", "prepared"]
+    assert oracle.rate == runs[oracle.setting].rate == max(run.rate for run in runs.values())
+    assert oracle.late == max(late(run, 32) for run in runs.values())
+    useless = case(MACHINE, right=False)
+    assert best(useless, useless.texts[0], N_TOKENS).setting == OFF
+    far = case(replace(MACHINE, latency_s=0.02), right=True)
+    assert [name for name, _ in fixed(far, far.texts[0], 16)] == ["async"]
+
+
+def test_taking_turns_costs_what_its_decodes_cost() -> None:
+    """Three cycles of two candidates, the second after two that were accepted, and the last token without any."""
+    text = ((1.0, True), (1.0, True), (1.0, True), (1.0, False), (1.0, False))
+    found = in_turns(MACHINE, text, 2, 6)
+    prompt_s, cycle_s = 0.01 + (N_PROMPT - 1) * 0.001, 0.1 + 0.01
+    assert [tokens for tokens, _ in found.ends] == [3, 4, 5, 6]
+    seconds = [prompt_s + cycle_s, 0.012 + cycle_s, 0.01 + 0.1, 0.1]  # near the end there is room for fewer
+    assert found.seconds == pytest.approx(sum(seconds))
+    run = Replay(8, 9.0, ends=[(2, 1.0), (5, 3.0), (8, 9.0)])
+    assert [late(run, 4), late(run, 8)] == pytest.approx([(8 - 5) / (9 - 3), 0])
+
+
+def test_a_later_text_begins_with_what_earlier_ones_have_taught() -> None:
+    found = judge(case(MACHINE, right=True, n_texts=3))
+    assert found.texts[0].share < found.texts[2].share
+    assert found.short.share < found.texts[2].share
+    assert set(found.wrong) == set(WRONG)
+
+
+def test_the_cases_have_each_pair_twice_and_each_value_equally_often() -> None:
+    n_pairs = len(pairs())
+    found = cases(3 * n_pairs)
+    assert found == cases(3 * n_pairs) != cases(3 * n_pairs, seed=1)
+    assert Counter(each.name for each in found) == {name: 3 for name, _ in pairs()}
+    assert all(len(each.texts) == N_TEXTS and each.machine.pair_s for each in found)
+    others = found[n_pairs:]
+    drafts = Counter(round(each.machine.draft_s / each.machine.target_s[0], 6) for each in others)
+    accepted = Counter(each.acceptance for each in others)
+    assert (set(drafts), set(accepted)) == (set(DRAFTS), set(ACCEPTANCES))
+    assert all(max(counts) - min(counts) <= 1 for counts in (drafts.values(), accepted.values()))
+
+
+@pytest.mark.parametrize("acceptance", [0.1, 0.7, 0.95])
+def test_a_synthetic_text_has_its_acceptance_and_the_confidences_and_runs_of_a_real_one(acceptance: float) -> None:
+    text = tilted(texts("smollm2-f16"), acceptance, 8000, seed=1)
+    share = mean(right for _, right in text)
+    assert (len(text), share) == (8000, pytest.approx(acceptance, abs=0.02))
+    assert mean(gap for gap, right in text if right) > 1.5 * mean(gap for gap, right in text if not right)
+    assert mean(text[i][1] for i in range(1, len(text)) if text[i - 1][1]) > share
+    assert Trace(4, [(8.0, True), (8.0, True), (0.1, False), (8.0, True)] * 8, []).expected(3) == (3 + 7 * 4) / 8
