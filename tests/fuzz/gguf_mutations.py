@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -9,12 +11,14 @@ from typing import Any
 import gguf
 from gguf import GGUFValueType as Kind
 
-from tests.gguf_head import NUMBERS, Head, Key, Tensor
+from tests.gguf_head import NUMBERS, Head, Key
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 127, 255, 511, 512, 513, 1025, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63)
 FLOATS = (0.0, -1.0, 1e-45, 1e38, float("inf"), float("nan"))
 TEXTS = (b"", b"\0", b"\xff\xfe", b"%s%n", b"none", b"longrope", b"yarn", b"{{", b"x" * 5000, "é".encode())
 TOKENIZERS = (b"llama", b"gpt2", b"bert", b"t5", b"rwkv", b"plamo2", b"none", b"no_vocab", b"test", b"gemma4")
+KINDS = (Kind.UINT32, Kind.UINT32, Kind.UINT32, Kind.FLOAT32, Kind.BOOL, Kind.INT32, Kind.STRING)  # of added keys
+ARCHITECTURE = b"general.architecture"
 NUMERIC_KEYS = sorted(
     key
     for group in vars(gguf.Keys).values()
@@ -24,204 +28,146 @@ NUMERIC_KEYS = sorted(
 )
 
 
-def damaged(base: Head, random: Random) -> tuple[bytes, str]:
-    """A file like `base` with one to three faults, and what they are."""
-    head = Head(
-        [Key(k.name, k.kind, list(k.value) if k.array else k.value, k.array) for k in base.keys],
-        [Tensor(t.name, list(t.dims), t.kind, t.offset) for t in base.tensors],
-        base.data,
-    )
-    said = [random.choices(*zip(*_FAULTS, strict=True))[0](head, random) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+def damaged(base: Head, dice: Random) -> tuple[bytes, str]:
+    """A file like `base` with one to three faults, and their names."""
+    head = copy.deepcopy(base)
+    faults = dice.choices(list(_FAULTS), list(_FAULTS.values()), k=dice.choice((1, 1, 1, 2, 3)))
+    for fault in faults:
+        fault(head, dice)
     content, marks = head.pack()
     raw = bytearray(content)
-    if random.random() < 0.15:
-        said.append(_overwrite(raw, marks, random))
-    if random.random() < 0.08:
-        said.append(_flip(raw, random))
+    if dice.random() < 0.15:  # a count or length
+        at, width = dice.choice(marks)
+        raw[at : at + width] = (dice.choice(INTEGERS) % 2 ** (8 * width)).to_bytes(width, "little")
+    if dice.random() < 0.08:
+        for _ in range(dice.choice((1, 3, 20))):
+            raw[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
     content = bytes(raw) + head.data
-    if random.random() < 0.05:
-        length = random.randrange(len(raw) if random.random() < 0.7 else len(content))
-        said.append(f"only {length} bytes")
-        content = content[:length]
-    return content, "; ".join(said)
+    if dice.random() < 0.05:
+        content = content[: dice.randrange(len(raw) if dice.random() < 0.7 else len(content))]
+    return content, ", ".join(fault.__name__ for fault in faults)
 
 
-def _number(head: Head, random: Random) -> str:
-    key = random.choice([k for k in head.keys if not k.array and k.kind != Kind.STRING])
-    key.value = random.choice(FLOATS if key.kind in (Kind.FLOAT32, Kind.FLOAT64) else INTEGERS)
-    return f"{key.name!r} = {key.value}"
+def _odd(kind: int) -> Any:
+    """Values that a key of this kind hardly has."""
+    if kind == Kind.STRING:
+        return TEXTS
+    return FLOATS if kind in (Kind.FLOAT32, Kind.FLOAT64) else INTEGERS
 
 
-def _text(head: Head, random: Random) -> str:
-    key = random.choice([k for k in head.keys if not k.array and k.kind == Kind.STRING])
-    key.value = random.choice(TEXTS)
-    return f"{key.name!r} = {key.value[:20]!r}"
+def _single(head: Head, dice: Random, *, text: bool) -> Key:
+    return dice.choice([k for k in head.keys if not k.array and (k.kind == Kind.STRING) == text])
 
 
-def _retype(head: Head, random: Random) -> str:
-    key = random.choice(head.keys)
-    kind = random.choice([*list(NUMBERS), Kind.STRING, Kind.STRING])
+def _number(head: Head, dice: Random) -> None:
+    key = _single(head, dice, text=False)
+    key.value = dice.choice(_odd(key.kind))
+
+
+def _text(head: Head, dice: Random) -> None:
+    _single(head, dice, text=True).value = dice.choice(TEXTS)
+
+
+def _retype(head: Head, dice: Random) -> None:
+    key, kind = dice.choice(head.keys), dice.choice([*NUMBERS, Kind.STRING, Kind.STRING])
     values = key.value if key.array else [key.value]
     if kind == Kind.STRING:
-        values = [v if isinstance(v, bytes) else str(v).encode() for v in values]
+        values = [v if isinstance(v, bytes) else str(v).encode() for v in values] or [b""]
     else:
-        values = [0 if isinstance(v, bytes) else v for v in values]
-    key.array = random.random() < 0.4
-    key.kind, key.value = int(kind), values * random.choice((1, 1, 2, 512, 513)) if key.array else (values or [0])[0]
-    if key.array and len(key.value) > 5000:
-        key.value = key.value[:5000]
-    if not key.array and kind == Kind.STRING and not isinstance(key.value, bytes):
-        key.value = b""
-    return f"{key.name!r} is {'an array of ' if key.array else ''}{kind.name}"
+        values = [0 if isinstance(v, bytes) else v for v in values] or [0]
+    key.kind, key.array = int(kind), dice.random() < 0.4
+    key.value = (values * dice.choice((1, 1, 2, 512, 513)))[:5000] if key.array else values[0]
 
 
-def _per_layer(head: Head, random: Random) -> str:
-    key = random.choice([k for k in head.keys if not k.array and k.kind != Kind.STRING])
-    key.array, key.value = True, [key.value] * random.choice((0, 1, 2, 3, 512, 513))
-    if key.value and random.random() < 0.5:
-        key.value[random.randrange(len(key.value))] = random.choice(INTEGERS)
-    return f"{key.name!r} = [{len(key.value)}] {key.value[:3]}"
+def _per_layer(head: Head, dice: Random) -> None:
+    key = _single(head, dice, text=False)
+    key.array, key.value = True, [key.value] * dice.choice((0, 1, 2, 3, 512, 513))
+    if key.value and dice.random() < 0.5:
+        key.value[dice.randrange(len(key.value))] = dice.choice(INTEGERS)
 
 
-def _array(head: Head, random: Random) -> str:
-    key = random.choice([k for k in head.keys if k.array])
-    length = random.choice((0, 1, 2, 100, len(key.value) - 1, len(key.value) // 2, 2 * len(key.value)))
-    if random.random() < 0.5 and key.value:
-        i = random.randrange(min(len(key.value), random.choice((3, 500))))
-        odd: Any = TEXTS if key.kind == Kind.STRING else FLOATS if key.kind == Kind.FLOAT32 else INTEGERS
-        key.value[i] = random.choice(odd if random.random() < 0.6 else key.value)
-        return f"{key.name!r}[{i}] = {key.value[i]!r:.20}"
-    key.value = (key.value * 2)[:length]
-    return f"{key.name!r} has {length} elements"
+def _array(head: Head, dice: Random) -> None:
+    key = dice.choice([k for k in head.keys if k.array])
+    if dice.random() < 0.5 and key.value:
+        i = dice.randrange(min(len(key.value), dice.choice((3, 500))))
+        key.value[i] = dice.choice(_odd(key.kind) if dice.random() < 0.6 else key.value)
+    else:
+        n = len(key.value)
+        key.value = (key.value * 2)[: dice.choice((0, 1, 2, 100, n - 1, n // 2, 2 * n))]
 
 
-def _remove(head: Head, random: Random) -> str:
-    key = head.keys.pop(random.randrange(len(head.keys)))
-    return f"no {key.name!r}"
+def _remove(head: Head, dice: Random) -> None:
+    head.keys.pop(dice.randrange(len(head.keys)))
 
 
-def _repeat(head: Head, random: Random) -> str:
-    key = random.choice(head.keys)
-    head.keys.append(key)
-    return f"{key.name!r} twice"
+def _repeat(head: Head, dice: Random) -> None:
+    head.keys.append(dice.choice(head.keys))
 
 
-def _add(head: Head, random: Random) -> str:
-    architecture = next((k.value for k in head.keys if k.name == b"general.architecture"), b"llama")
+def _add(head: Head, dice: Random) -> None:
+    architecture = next((k.value for k in head.keys if k.name == ARCHITECTURE), b"llama")
     if not isinstance(architecture, bytes):
         architecture = b"llama"
-    name = random.choice(NUMERIC_KEYS).replace("{arch}", architecture.decode("latin1")).encode("latin1")
-    head.keys = [k for k in head.keys if k.name != name]
-    kind = random.choice((Kind.UINT32, Kind.UINT32, Kind.UINT32, Kind.FLOAT32, Kind.BOOL, Kind.INT32, Kind.STRING))
-    odd: Any = TEXTS if kind == Kind.STRING else FLOATS if kind == Kind.FLOAT32 else INTEGERS
-    key = Key(name, int(kind), random.choice(odd))
-    if random.random() < 0.2:
-        key.array, key.value = True, [key.value] * random.choice((0, 1, 2, 4))
-    head.keys.append(key)
-    return f"{name!r} = {key.value!r:.40}"
+    name = dice.choice(NUMERIC_KEYS).encode().replace(b"{arch}", architecture)
+    kind = dice.choice(KINDS)
+    key = Key(name, int(kind), dice.choice(_odd(kind)))
+    if dice.random() < 0.2:
+        key.array, key.value = True, [key.value] * dice.choice((0, 1, 2, 4))
+    head.keys = [*(k for k in head.keys if k.name != name), key]
 
 
-def _architecture(head: Head, random: Random) -> str:
-    key = next((k for k in head.keys if k.name == b"general.architecture"), None)
-    if key is None or not isinstance(key.value, bytes):
-        return "as it was"
-    before, after = key.value, random.choice(list(gguf.MODEL_ARCH_NAMES.values())).encode()
-    key.value = after
-    for other in head.keys:
-        if other.name.startswith(before + b"."):
-            other.name = after + other.name[len(before) :]
-    return f"architecture {after!r}"
+def _architecture(head: Head, dice: Random) -> None:
+    for key in [k for k in head.keys if k.name == ARCHITECTURE and isinstance(k.value, bytes)]:
+        before, key.value = key.value + b".", dice.choice(list(gguf.MODEL_ARCH_NAMES.values())).encode()
+        for other in head.keys:
+            if other.name.startswith(before):
+                other.name = key.value + b"." + other.name.removeprefix(before)
 
 
-def _tokenizer(head: Head, random: Random) -> str:
-    model = random.choice(TOKENIZERS)
-    head.keys = [k for k in head.keys if k.name not in (b"tokenizer.ggml.model", b"tokenizer.ggml.merges")]
-    head.keys.append(Key(b"tokenizer.ggml.model", int(Kind.STRING), model))
-    merges = random.choice(([], [b"a b", b"c d"], [b"", b" ", b"x"], None))
-    if merges is not None:
-        head.keys.append(Key(b"tokenizer.ggml.merges", int(Kind.STRING), merges, array=True))
-    return f"tokenizer {model!r}, merges {merges}"
+def _tokenizer(head: Head, dice: Random) -> None:
+    model, merges = b"tokenizer.ggml.model", b"tokenizer.ggml.merges"
+    head.keys = [k for k in head.keys if k.name not in (model, merges)]
+    head.keys.append(Key(model, int(Kind.STRING), dice.choice(TOKENIZERS)))
+    if (values := dice.choice(([], [b"a b", b"c d"], [b"", b" ", b"x"], None))) is not None:
+        head.keys.append(Key(merges, int(Kind.STRING), values, array=True))
 
 
-def _tensor(head: Head, random: Random) -> str:
+def _tensor(head: Head, dice: Random) -> None:
     if not head.tensors:
-        return "as it was"
-    i = random.randrange(len(head.tensors))
-    tensor = head.tensors[i]
-    name = tensor.name.decode("latin1")
-    match random.randrange(7):
+        return
+    tensor = dice.choice(head.tensors)
+    match dice.randrange(7):
         case 0 | 1 if tensor.dims:
-            j = random.randrange(len(tensor.dims))
-            tensor.dims[j] = random.choice((*INTEGERS, tensor.dims[j] + 1, 2 * tensor.dims[j]))
-            return f"{name} has dims {tensor.dims}"
+            j = dice.randrange(len(tensor.dims))
+            tensor.dims[j] = dice.choice((*INTEGERS, tensor.dims[j] + 1, 2 * tensor.dims[j]))
         case 2:
-            tensor.kind = random.randrange(45) if random.random() < 0.8 else random.choice(INTEGERS)
-            return f"{name} has type {tensor.kind}"
+            tensor.kind = dice.randrange(45) if dice.random() < 0.8 else dice.choice(INTEGERS)
         case 3:
-            tensor.offset = random.choice((*INTEGERS, tensor.offset + 1, tensor.offset - 32, tensor.offset + 4))
-            return f"{name} has offset {tensor.offset}"
+            tensor.offset = dice.choice((*INTEGERS, tensor.offset + 1, tensor.offset - 32, tensor.offset + 4))
         case 4:
-            tensor.name = random.choice((b"", b"x", b"blk.99999999999.x", b"y" * 63, b"y" * 64, head.tensors[0].name))
-            return f"{name} is called {tensor.name!r}"
+            tensor.name = dice.choice((b"", b"x", b"blk.99999999999.x", b"y" * 63, b"y" * 64, head.tensors[0].name))
         case 5:
-            tensor.dims = random.choice(([], tensor.dims[::-1], [*tensor.dims, 1], [*tensor.dims, 1, 1, 1], [0]))
-            return f"{name} has dims {tensor.dims}"
+            tensor.dims = dice.choice(([], tensor.dims[::-1], [*tensor.dims, 1], [*tensor.dims, 1, 1, 1], [0]))
         case _:
-            del head.tensors[i]
+            head.tensors.remove(tensor)
             at = 0
             for other in head.tensors:  # closed up: llama.cpp accepts no gap
                 other.offset = at
-                at += -(-4 * _product(other.dims) // 32) * 32
-            return f"no {name}"
+                at += -(-4 * math.prod(other.dims) // 32) * 32
 
 
-def _product(dims: list[int]) -> int:
-    n = 1
-    for dim in dims:
-        n *= dim
-    return n
+def _count(head: Head, dice: Random) -> None:
+    if dice.random() < 0.5:
+        head.n_keys = dice.choice((*INTEGERS, len(head.keys) - 1, len(head.keys) + 1))
+    else:
+        head.n_tensors = dice.choice((*INTEGERS, len(head.tensors) - 1, len(head.tensors) + 1))
 
 
-def _count(head: Head, random: Random) -> str:
-    if random.random() < 0.5:
-        head.n_keys = random.choice((*INTEGERS, len(head.keys) - 1, len(head.keys) + 1))
-        return f"n_kv = {head.n_keys}"
-    head.n_tensors = random.choice((*INTEGERS, len(head.tensors) - 1, len(head.tensors) + 1))
-    return f"n_tensors = {head.n_tensors}"
+def _alignment(head: Head, dice: Random) -> None:
+    head.keys.append(Key(b"general.alignment", int(Kind.UINT32), dice.choice((*INTEGERS, 8, 16, 64, 4096))))
 
 
-def _alignment(head: Head, random: Random) -> str:
-    value = random.choice((*INTEGERS, 8, 16, 64, 4096))
-    head.keys.append(Key(b"general.alignment", int(Kind.UINT32), value))
-    return f"alignment {value}"
-
-
-def _overwrite(raw: bytearray, marks: list[tuple[int, int]], random: Random) -> str:
-    at, width = random.choice(marks)
-    value = random.choice(INTEGERS)
-    raw[at : at + width] = (value % 2 ** (8 * width)).to_bytes(width, "little")
-    return f"{width} bytes at {at} = {value}"
-
-
-def _flip(raw: bytearray, random: Random) -> str:
-    at = [random.randrange(len(raw)) for _ in range(random.choice((1, 3, 20)))]
-    for i in at:
-        raw[i] ^= 1 << random.randrange(8)
-    return f"bits flipped at {at}"
-
-
-_FAULTS: list[tuple[Callable[[Head, Random], str], int]] = [
-    (_number, 8),
-    (_text, 2),
-    (_retype, 3),
-    (_per_layer, 2),
-    (_array, 3),
-    (_remove, 2),
-    (_repeat, 1),
-    (_add, 5),
-    (_architecture, 3),
-    (_tokenizer, 2),
-    (_tensor, 4),
-    (_count, 1),
-    (_alignment, 1),
-]
+_FAULTS: dict[Callable[[Head, Random], None], int] = {  # and how often they are chosen
+    _number: 8, _text: 2, _retype: 3, _per_layer: 2, _array: 3, _remove: 2, _repeat: 1, _add: 5, _architecture: 3,
+    _tokenizer: 2, _tensor: 4, _count: 1, _alignment: 1,
+}  # fmt: skip

@@ -1,0 +1,118 @@
+"""Runs `duo` in forks of a process that has imported it: fast, and each may die.
+
+The process reads a list of arguments in JSON from each line of stdin, and prints one line of JSON for each: the wait
+status, and what was written to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import IO, NoReturn
+
+import typer
+
+import duo.cli.commands.back
+import duo.cli.commands.bench
+import duo.cli.commands.chat
+import duo.cli.commands.check
+import duo.cli.commands.lead
+import duo.cli.commands.plan
+import duo.cli.commands.rpc_server
+import duo.cli.commands.run
+import duo.loading  # noqa: F401 - imported before the fork
+from duo.cli import app as cli
+from duo.cli import main as entry
+from duo.llama import library
+from tests.command import environment
+
+MEMORY = 6 * 2**30  # bytes of address space
+LIMIT_S = 60  # a hang
+
+
+class Forks(subprocess.Popen[str]):
+    """Called with arguments, returns wait status and standard error."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+
+    def __init__(self, folder: Path) -> None:
+        offline = {"LLAMA_ARG_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+        super().__init__(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment(offline),
+        )
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        self.stdin.write(json.dumps(arguments) + "\n")
+        self.stdin.flush()
+        status, stderr = json.loads(self.stdout.readline())
+        return status, stderr
+
+
+def fault(status: int, stderr: str, *, may_judge: bool = False) -> str:
+    """What is wrong with the end of a run; empty if nothing is. `may_judge`: status 1 may be a verdict."""
+    if os.WIFSIGNALED(status):
+        return f"signal {os.WTERMSIG(status)}"
+    code, lines = os.WEXITSTATUS(status), stderr.splitlines()
+    n_errors = sum(line.startswith("duo: error: ") for line in lines)
+    if code not in (0, 1, 2):
+        return f"status {code}"
+    if code and n_errors != 1 and not (code == 1 and may_judge):
+        return f"status {code} without one line"
+    if code and any(not line.startswith("duo: ") for line in lines):
+        return "lines of somebody else"
+    if "Traceback" in stderr or "Warning:" in stderr or "libgomp" in stderr:
+        return "a traceback or warning of somebody else"
+    return ""
+
+
+def main() -> None:
+    """See the module."""
+    library.start()
+    cli.app = typer.main.get_command(cli.app)  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        for line in sys.stdin:
+            pid = os.fork()
+            if not pid:
+                _run(json.loads(line), out, err)
+            _, status = os.waitpid(pid, 0)
+            sys.stdout.write(json.dumps([status, err.read_text(errors="replace")]) + "\n")
+            sys.stdout.flush()
+
+
+def _run(arguments: list[str], out: Path, err: Path) -> NoReturn:
+    status = 99
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(LIMIT_S)
+        for fd, path in ((1, out), (2, err)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.argv = ["duo", *arguments]
+        entry.main()
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
