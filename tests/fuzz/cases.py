@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 FULL = "DUO_FUZZ" in os.environ
 SAMPLE = 200
@@ -20,3 +22,11 @@ def cases(full: int) -> settings:
     return settings(
         max_examples=n_cases(full), deadline=None, derandomize=not FULL, suppress_health_check=list(HealthCheck)
     )
+
+
+def record(
+    optional: dict[str, st.SearchStrategy[Any]] | None = None, **fields: Any
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with these fields, each a strategy or the value itself, and some of the optional ones."""
+    known = {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fields.items()}
+    return st.builds(dict.__or__, st.fixed_dictionaries(known), st.fixed_dictionaries({}, optional=optional or {}))
