@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from contextlib import suppress
 
 import httptools
@@ -23,7 +24,6 @@ from tests.scripted import scripted_engine
 from tests.serving import PATIENCE_S, wait_until
 from tests.unit.link.backs import frame, hello
 
-N_CASES = 5000
 N_AT_ONCE = 50
 LIMITS = Limits(idle_s=1, headers_s=0.2, body_s=0.2, linger_s=0.2, read_s=0.2, close_s=0.2, hello_s=0.2)
 BODY = b'{"prompt": "a", "max_tokens": 5, "stream": true}'
@@ -62,95 +62,84 @@ PIECES = [
 NUMBERS = [b"0", b"-1", b"+5", b"1e3", b"0x10", b"2147483648", b"18446744073709551616", b"9" * 50, b""]
 
 
-def cut(data: bytes, rng: random.Random) -> tuple[bytes, bytes, bytes]:
+def cut(data: bytes, dice: random.Random) -> tuple[bytes, bytes, bytes]:
     """Three parts."""
-    start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    start, end = sorted(dice.randrange(len(data) + 1) for _ in range(2))
     return data[:start], data[start:end], data[end:]
 
 
-def shuffle_lines(data: bytes, rng: random.Random) -> bytes:
+def shuffle_lines(data: bytes, dice: random.Random) -> bytes:
     lines = data.split(b"\r\n")
-    i, j = (rng.randrange(len(lines)) for _ in range(2))
+    i, j = (dice.randrange(len(lines)) for _ in range(2))
     lines[i], lines[j] = lines[j], lines[i]
     return b"\r\n".join(lines)
 
 
-def change_number(data: bytes, rng: random.Random) -> bytes:
-    places = [i for i, byte in enumerate(data) if chr(byte).isdecimal()]
-    if not places:
-        return data
-    place = rng.choice(places)
-    return data[:place] + rng.choice(NUMBERS) + data[place + 1 :]
-
-
-def insert(data: bytes, rng: random.Random) -> bytes:
-    """A piece, more often where a line begins."""
-    starts = [i + 2 for i in range(len(data)) if data[i : i + 2] == b"\r\n"]
-    place = rng.choice(starts) if starts and rng.random() < 0.8 else rng.randrange(len(data) + 1)
-    return data[:place] + rng.choice(PIECES) + data[place:]
-
-
-def overwrite(data: bytes, rng: random.Random) -> bytes:
-    place = rng.randrange(len(data) + 1)
-    return data[:place] + rng.randbytes(rng.randrange(1, 4)) + data[place + 1 :]
+def splice(data: bytes, pieces: list[bytes], where: bytes, dice: random.Random, *, replace: bool = False) -> bytes:
+    """One of the pieces after something that matches `where`, or anywhere."""
+    places = [found.end() for found in re.finditer(where, data)]
+    place = dice.choice(places) if places and dice.random() < 0.8 else dice.randrange(len(data) + 1)
+    return data[: place - replace] + dice.choice(pieces) + data[place:]
 
 
 MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [
     shuffle_lines,
-    change_number,
-    insert,
-    insert,
-    overwrite,
-    lambda data, rng: cut(data, rng)[0],
-    lambda data, rng: b"".join(cut(data, rng)[::2]),
-    lambda data, rng: b"".join(part * n for part, n in zip(cut(data, rng), (1, 2, 1), strict=True)),
-    lambda data, rng: data + rng.choice(VALID),
-    lambda data, rng: data.replace(b"GET", rng.choice([b"POST", b"CONNECT", b"get", b"G", b"TRACE"]), 1),
-    lambda data, rng: data.replace(b"/", rng.choice([b"//", b"/%", b"*", b"/\xc3\xa9", b"/?#", b"http://"]), 1),
+    lambda data, dice: splice(data, NUMBERS, rb"\d", dice, replace=True),
+    lambda data, dice: splice(data, PIECES, rb"\r\n", dice),
+    lambda data, dice: splice(data, PIECES, rb"\r\n", dice),
+    lambda data, dice: splice(data, [dice.randbytes(3), dice.randbytes(1)], rb".", dice, replace=True),
+    lambda data, dice: cut(data, dice)[0],
+    lambda data, dice: b"".join(cut(data, dice)[::2]),
+    lambda data, dice: b"".join(part * n for part, n in zip(cut(data, dice), (1, 2, 1), strict=True)),
+    lambda data, dice: data + dice.choice(VALID),
+    lambda data, dice: data.replace(b"GET", dice.choice([b"POST", b"CONNECT", b"get", b"G", b"TRACE"]), 1),
+    lambda data, dice: data.replace(b"/", dice.choice([b"//", b"/%", b"*", b"/\xc3\xa9", b"/?#", b"http://"]), 1),
 ]
 
 
-def frames(rng: random.Random) -> bytes:
+def frames(dice: random.Random) -> bytes:
     """Frames of a WebSocket, few of which are right."""
     data = b""
-    for _ in range(rng.choice([1, 2, 5, 100])):
-        payload = rng.choice([b"", b"\x03\xe8", rng.randbytes(rng.randrange(130)), messages.encode(hello())])
-        one = bytearray(frame(rng.choice([0, 1, 2, 2, 2, 8, 9, 10, 11]), payload))
-        if rng.random() < 0.3:
-            one[rng.randrange(min(len(one), 6))] = rng.randrange(256)
+    for _ in range(dice.choice([1, 2, 5, 100])):
+        payload = dice.choice([b"", b"\x03\xe8", dice.randbytes(dice.randrange(130)), messages.encode(hello())])
+        one = bytearray(frame(dice.choice([0, 1, 2, 2, 2, 8, 9, 10, 11]), payload))
+        if dice.random() < 0.3:
+            one[dice.randrange(min(len(one), 6))] = dice.randrange(256)
         data += one
     return data
 
 
-def a_case(rng: random.Random) -> list[bytes]:
+def a_case(dice: random.Random) -> list[bytes]:
     """What one client sends, in pieces."""
-    if rng.random() < 0.05:
-        data = rng.randbytes(rng.choice([1, 10, 1000, 70_000]))
-    elif rng.random() < 0.25:
-        return [handshake(), frames(rng)] if rng.random() < 0.8 else [handshake() + frames(rng)]
+    if dice.random() < 0.05:
+        data = dice.randbytes(dice.choice([1, 10, 1000, 70_000]))
+    elif dice.random() < 0.25:
+        return [handshake(), frames(dice)] if dice.random() < 0.8 else [handshake() + frames(dice)]
     else:
-        data = rng.choice(VALID)
-        for _ in range(rng.choice([0, 1, 1, 2, 4])):
-            data = rng.choice(MUTATIONS)(data, rng)
-    return list(cut(data, rng)) if rng.random() < 0.3 else [data]
+        data = dice.choice(VALID)
+        for _ in range(dice.choice([0, 1, 1, 2, 4])):
+            data = dice.choice(MUTATIONS)(data, dice)
+    return list(cut(data, dice)) if dice.random() < 0.3 else [data]
 
 
 async def send(port: int, case: list[bytes]) -> bytes:
     """All that comes back, until the lead ends the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = b""
-    try:
-        with suppress(ConnectionError):
-            for piece in case:
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0.01)
-        with suppress(ConnectionError):
-            while data := await asyncio.wait_for(reader.read(65536), PATIENCE_S):
-                answer += data
-    finally:
-        writer.transport.abort()
+    with suppress(ConnectionError):
+        for piece in case:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+    with suppress(ConnectionError):
+        while data := await asyncio.wait_for(reader.read(65536), PATIENCE_S):
+            answer += data
+    writer.transport.abort()
     return answer
+
+
+async def send_all(port: int, cases: list[list[bytes]]) -> list[bytes]:
+    return await asyncio.gather(*(send(port, case) for case in cases))
 
 
 def statuses(answer: bytes) -> list[int]:
@@ -168,33 +157,22 @@ def statuses(answer: bytes) -> list[int]:
     return found
 
 
-@pytest.fixture
-def lead() -> Iterator[Lead]:
+def test_any_bytes_at_the_port(capfd: pytest.CaptureFixture[str]) -> None:
+    dice = random.Random(None if FULL else 0)
+    cases = [a_case(dice) for _ in range(n_cases(5000))]
+    seen: set[int] = set()
     engine, _ = scripted_engine()
     with engine, Lead(engine, port=0, limits=LIMITS) as lead:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # which the lead does not show
-        yield lead
-
-
-def test_any_bytes_at_the_port(lead: Lead, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    rng = random.Random(None if FULL else 0)
-    cases = [a_case(rng) for _ in range(n_cases(N_CASES))]
-
-    async def send_all(some: list[list[bytes]]) -> list[bytes]:
-        return await asyncio.gather(*(send(lead.port, case) for case in some))
-
-    seen: set[int] = set()
-    for start in range(0, len(cases), N_AT_ONCE):
-        some = cases[start : start + N_AT_ONCE]
-        for case, answer in zip(some, asyncio.run(send_all(some)), strict=True):
-            found = statuses(answer)
-            seen.update(found)
-            assert not [status for status in found if status >= 500 and status != 503], (case, answer)
-        with connect(lead, HEALTH) as link:
-            assert read_answer(link)[0] == 200
-        odd = [record for record in caplog.records if record.levelno >= logging.ERROR]
-        assert not odd, some
-    assert {100, 101, 200, 400, 404, 405, 426} <= seen, "the cases get far enough"
-    wait_until(lambda: not lead._listener._server.server_state.connections)
-    wait_until(lambda: lead.n_texts == 0)
+        for start in range(0, len(cases), N_AT_ONCE):
+            some = cases[start : start + N_AT_ONCE]
+            for case, answer in zip(some, asyncio.run(send_all(lead.port, some)), strict=True):
+                found = statuses(answer)
+                seen.update(found)
+                assert not [status for status in found if status >= 500 and status != 503], (case, answer)
+            with connect(lead, HEALTH) as link:
+                assert read_answer(link)[0] == 200
+        assert {100, 101, 200, 400, 404, 405, 426} <= seen, "the cases get far enough"
+        wait_until(lambda: not lead._listener._server.server_state.connections)
+        wait_until(lambda: lead.n_texts == 0)
     assert capfd.readouterr() == ("", "")
