@@ -26,18 +26,17 @@ From Hugging Face: -hf USER/REPO:QUANT instead of -m, -hfd instead of -md. llama
 duo --help has the main options and all commands."""
 
 
-def show_start() -> int:
-    """Print what matters most of the help. Returns the exit status."""
-    print(_PAGE)  # noqa: T201 - the output
-    return 0
-
-
 def is_start() -> bool:
     """Whether this is shown: for `duo` alone, but not if the environment names a model or the shell completes words."""
     return len(sys.argv) < 2 and not any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE")))
 
 
-def show_versions(*, verbose: bool) -> int:
+def show_start() -> None:
+    """Print what matters most of the help."""
+    print(_PAGE)  # noqa: T201 - the output
+
+
+def show_versions(*, verbose: bool) -> None:
     """Print the versions that matter; if `verbose`, the licence and the third-party packages too."""
     from duo.llama.build import versions  # noqa: PLC0415 - not for the start page
 
@@ -45,34 +44,24 @@ def show_versions(*, verbose: bool) -> int:
         print(f"{name} {version}")  # noqa: T201 - the output
     if verbose:
         print("\n".join(["", *_notices()]))  # noqa: T201
-    return 0
 
 
 def _notices() -> Iterator[str]:
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - only here
+    from importlib.metadata import distribution  # noqa: PLC0415 - only here
 
     from packaging.requirements import Requirement  # noqa: PLC0415
 
-    try:
-        duo = distribution("duo-llm")
-    except PackageNotFoundError:
-        yield "Licence and notices: duo is not installed, see the file LICENSE."
-        return
-    yield from (duo.read_text("licenses/LICENSE") or f"Licence: {_licence(duo)}").splitlines()
-    yield ""
+    duo = distribution("duo-llm")
+    yield duo.read_text("licenses/LICENSE") or "Licence: see the file LICENSE"
     yield "Direct dependencies, each under its own licence:"
     for requirement in map(Requirement, duo.requires or []):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            try:
-                package = distribution(requirement.name)
-            except PackageNotFoundError:
-                continue
+            package = distribution(requirement.name)
             yield f"{package.name} {package.version}: {_licence(package)}"
     yield "llama.cpp and ggml, compiled into llama-cpp-python: MIT, Copyright (c) 2023-2026 The ggml authors"
 
 
 def _licence(package: Distribution) -> str:
-    metadata = package.metadata
-    classifiers = (value.rpartition(" :: ")[2] for value in metadata.get_all("Classifier", []) if "License ::" in value)
-    found = (*metadata.get_all("License-Expression", []), *classifiers, *metadata.get_all("License", []))
-    return next(iter(found), "unknown")
+    found = package.metadata
+    classifiers = (value.rpartition(" :: ")[2] for value in found.get_all("Classifier", []) if "License ::" in value)
+    return found["License-Expression"] or next(classifiers, found["License"] or "unknown")

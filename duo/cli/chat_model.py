@@ -106,15 +106,15 @@ class LocalModel:
         answer.figures = (text.tokens, seconds, statistics.verified, statistics.accepted)
         answer.found_only = statistics.draft is None or not statistics.draft.verified
         answer.prompt = (len(prompt.prompt), prompt.n_cached)
-        answer.remark = self._remark(text.stop, text.tokens, answer.text)
+        answer.remark = self._remark(text.stop, answer.text)
 
-    def _remark(self, stop: str, n_tokens: int, text: str) -> str:
+    def _remark(self, stop: str, text: str) -> str:
         """Why an answer is empty or incomplete; empty if it is neither."""
         n_ctx, n_predict = self._engine.slot.n_ctx, self._config.stop.n_predict
         if stop == CONTEXT_FULL:
             return f"the context of {n_ctx} tokens (-c) is full{CLEAR}"
         if not text:
-            return empty_hint(stop, n_tokens, n_predict)
+            return empty_hint(stop, n_predict)
         return limit_remark(n_predict) if stop == LIMIT else ""
 
 

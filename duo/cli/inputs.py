@@ -11,7 +11,6 @@ from duo.errors import PromptError, UsageError
 from duo.models.storage import MIB, read_at_most, read_path
 
 _MAX_PROMPT = 64 * MIB  # more than the tokens of the largest contexts
-MAX_GRAMMAR = MIB
 
 # Prompt of the demo pair if none is given: most of the answer is in the prompt.
 DEMO_PROMPT = """\
@@ -59,43 +58,39 @@ def read_argument(text: str, name: str, *, escape: bool) -> str:
 def _decode(data: bytes, name: str, *, escape: bool) -> str:
     try:
         text = data.decode()  # first, so that the offset in an error is one in the input
-        return _unescape(data).decode() if escape else text
+        return _ESCAPE.sub(_unescaped, data).decode() if escape else text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise PromptError(f"{name} is not valid UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
 
 
-def _unescape(data: bytes) -> bytes:
-    r"""Process \n, \r, \t, \', \", \\ and \xHH, a byte; other backslashes stay (llama.cpp, string_process_escapes)."""
-
-    def replace(match: re.Match[bytes]) -> bytes:
-        code = match[1]
-        return bytes.fromhex(code[1:].decode()) if code[:1] == b"x" else _ESCAPES.get(code, code)
-
-    return _ESCAPE.sub(replace, data)
-
-
-def _read_stdin(limit: int) -> bytes:
-    return read_at_most(sys.stdin.buffer, limit) if sys.stdin is not None else b""  # None: closed by the parent process
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    r"""What \n, \r, \t, \', \", \\ or \xHH, a byte, stands for (llama.cpp, string_process_escapes)."""
+    code = match[1]
+    return bytes.fromhex(code[1:].decode()) if code[:1] == b"x" else _ESCAPES.get(code, code)
 
 
 def read_file(file: str, *, escape: bool, limit: int = _MAX_PROMPT) -> tuple[str, str]:
     """Name and text of a file of at most `limit` bytes, or of standard input for `-`. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:
-        data = _read_stdin(limit) if file == "-" else read_path(Path(file), limit)
-    except FileNotFoundError:
-        raise PromptError(f"{file}: no such file") from None
+        if file != "-":
+            data = read_path(Path(file), limit)
+        else:  # None: closed by the parent process
+            data = read_at_most(sys.stdin.buffer, limit) if sys.stdin is not None else b""
     except (OSError, ValueError) as error:  # a name with a NUL, or a closed standard input
-        raise PromptError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+        raise PromptError(f"{name}: {_reason(error)}") from error
     return name, _decode(data.removesuffix(b"\n"), name, escape=escape)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def api_keys(keys: Sequence[str] | None, file: Path | None) -> list[str]:
     """All keys; an argument may have several, separated by commas, as in llama-server. Raises UsageError."""
     found = [part.strip() for key in keys or () for part in key.split(",")]
-    if file is not None:
-        found += _lines(file, "--api-key-file")
+    found += _lines(file, "--api-key-file")
     if (keys or file) and not all(found or [""]):
         raise UsageError("an API key must not be empty: omit --api-key if clients need none")
     if not all(key.isascii() and key.isprintable() for key in found):
@@ -108,18 +103,18 @@ def back_token(token: str | None, file: Path | None, option: str = "--back-token
     if token is not None and file is not None:
         raise UsageError(f"{option} and {option}-file both give the token: use only one")
     if file is not None:
-        lines = _lines(file, f"{option}-file")
-        token = lines[0] if lines else ""
-    if token == "":
-        raise UsageError(f"the token must not be empty: omit {option} if none is needed")
-    if token is not None and (len(token) > 256 or not token.isprintable()):
-        raise UsageError(f"{option} must have at most 256 characters, all printable")
-    return token or ""
+        token = next(iter(_lines(file, f"{option}-file")), "")
+    if token is None:
+        return ""
+    if not 0 < len(token) <= 256 or not token.isprintable():
+        raise UsageError(f"{option}: a token must not be empty, and has at most 256 characters, all printable")
+    return token
 
 
-def _lines(file: Path, option: str) -> list[str]:
+def _lines(file: Path | None, option: str) -> list[str]:
+    """The lines that are not empty; none without a file."""
     try:
-        lines = read_path(file, MIB).decode().splitlines()
+        lines = read_path(file, MIB).decode().splitlines() if file is not None else []
     except (OSError, ValueError) as error:
-        raise UsageError(f"{option} {file}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+        raise UsageError(f"{option} {file}: {_reason(error)}") from None
     return [line.strip() for line in lines if line.strip()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
@@ -10,9 +9,11 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
+
+import msgspec
 
 from duo import __version__
 from duo.diagnose.host import Bandwidth, Host, measure_bandwidth, read_host
@@ -26,6 +27,7 @@ LLAMA = "llama-cpp-python"
 SLOWING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # environment variables that can slow down every decode
 _VARIABLES = (*SLOWING, "LLAMA_ARG_THREADS")
 _LOAD_S = 60  # timeout for loading llama.cpp
+_GPU_KINDS = ("GPU", "IGPU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +140,20 @@ def tested_range() -> str | None:
 def print_build() -> None:
     """Print the Build of this process as JSON: started by _read_build()."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to stderr
-    from duo.llama import library  # noqa: PLC0415 - importing it may end the process
+    from duo.llama import devices, library  # noqa: PLC0415 - importing it may end the process
     from duo.llama.build import versions  # noqa: PLC0415
-    from duo.llama.devices import (  # noqa: PLC0415
-        built_gpu_backends,
-        list_backends,
-        list_devices,
-    )
 
-    devices = tuple(DeviceFacts(d.name, d.description, d.kind, *d.memory) for d in list_devices())
+    found = devices.list_devices()
     build = Build(
-        version=versions()["llama.cpp"], backends=tuple(list_backends()), devices=devices,
-        features=tuple(re.findall(r"(\w+) = 1", library.system_info())), rpc=library.supports_rpc(),
-        gpu=any(device.kind in ("GPU", "IGPU") for device in devices), gpu_backends=tuple(built_gpu_backends()),
-    )  # fmt: skip
-    print(json.dumps(asdict(build)), flush=True)  # noqa: T201 - the output
+        version=versions()["llama.cpp"],
+        backends=tuple(devices.list_backends()),
+        devices=tuple(DeviceFacts(one.name, one.description, one.kind, *one.memory) for one in found),
+        features=tuple(re.findall(r"(\w+) = 1", library.system_info())),
+        rpc=library.supports_rpc(),
+        gpu=any(one.kind in _GPU_KINDS for one in found),
+        gpu_backends=tuple(devices.built_gpu_backends()),
+    )
+    print(msgspec.json.encode(build).decode(), flush=True)  # noqa: T201 - the output
 
 
 def _read_build(without: Sequence[str] = ()) -> Build:
@@ -165,29 +166,24 @@ def _read_build(without: Sequence[str] = ()) -> Build:
         )
     except subprocess.TimeoutExpired:
         return Build(f"timed out after {_LOAD_S} s: a GPU driver may hang")
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     if done.returncode < 0:
         return Build(f"the process was killed by a signal: {signal.strsignal(-done.returncode)}")
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     if done.returncode:
         return Build((lines or [f"exit status {done.returncode}"])[-1])
-    facts = json.loads(done.stdout.splitlines()[-1])  # a driver may have printed lines before
-    lists = {name: tuple(value) for name, value in facts.items() if isinstance(value, list)}
-    devices = tuple(DeviceFacts(**device) for device in facts["devices"])
+    build = msgspec.json.decode(done.stdout.splitlines()[-1], type=Build)  # a driver may have printed lines before
     # Of stderr only llama.cpp's lines: drivers write there, too.
-    messages = tuple(dict.fromkeys(line for line in lines if line.startswith("ggml_")))
-    return Build(**facts | lists | {"devices": devices, "messages": messages})
+    return replace(build, messages=tuple(dict.fromkeys(line for line in lines if line.startswith("ggml_"))))
 
 
 def _find_hidden(build: Build) -> Hidden | None:
     """Start llama.cpp without the variables that may hide devices: without each of them, then without all."""
-    if build.gpu:
-        return None
     # A wrong value can also let a back end fail.
-    names = list(hiding_variables(GPU_BACKENDS if build.failure else build.gpu_backends))
-    for removed in [[name] for name in names] + [names] * (len(names) > 1):
+    names = () if build.gpu else tuple(hiding_variables(GPU_BACKENDS if build.failure else build.gpu_backends))
+    for removed in [*((name,) for name in names), names] if names else ():
         found = _read_build(removed)
         if found.gpu or (build.failure and not found.failure):
-            return Hidden(tuple(removed), tuple(device for device in found.devices if device.kind in ("GPU", "IGPU")))
+            return Hidden(removed, tuple(device for device in found.devices if device.kind in _GPU_KINDS))
     return None
 
 
@@ -196,7 +192,7 @@ def _folder(find: Callable[[], Path]) -> Folder:
         path = find()
     except UsageError as error:
         return Folder(None, str(error))
-    existing = next(folder for folder in (path, *path.parents) if os.access(folder, os.F_OK))
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
     if not existing.is_dir():
         return Folder(str(path), f"{existing} is not a directory")
     return Folder(str(path), None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable")

@@ -45,10 +45,9 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     if config.back_port is not None and isinstance(options, BackTokenFile):
         config = replace(config, back_token=_back_token(config, options.back_token_file))
 
-    def assemble(show: Show) -> Engine:
-        return load_engine(target, draft, config, remote_drafts=remote_drafts, progress=show)
-
-    with interruptible(assemble) as engine:
+    with interruptible(
+        lambda show: load_engine(target, draft, config, remote_drafts=remote_drafts, progress=show)
+    ) as engine:
         if options.is_demo:
             why = "" if options.names_target else "no model given (-m, -hf): "
             say(f"duo: {why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
@@ -64,28 +63,25 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
 @contextmanager
 def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
     """What `load` returns; its argument shows progress and returns False after Ctrl-C. Raises SystemExit then."""
-    with on_interrupt(lambda: None) as interrupt:
+    found = None
+    with on_interrupt(lambda: None) as interrupt, progress_bar() as bar:
+
+        def show(description: str, done: float, total: float | None) -> bool:
+            bar(description, done, total)
+            return not interrupt.signal
+
         try:
-            with progress_bar() as bar:
-
-                def show(description: str, done: float, total: float | None) -> bool:
-                    bar(description, done, total)
-                    return not interrupt.signal
-
-                found = load(show)
+            found = load(show)
         except Exception:
             if not interrupt.signal:
                 raise
-            _stop_loading(interrupt.status)
     if interrupt.signal:
-        found.close()
-        _stop_loading(interrupt.status)
+        if found is not None:
+            found.close()
+        say("duo: interrupted while loading")
+        raise SystemExit(interrupt.status)
+    assert found is not None
     yield found
-
-
-def _stop_loading(status: int) -> None:
-    say("duo: interrupted while loading")
-    raise SystemExit(status)
 
 
 def _back_token(config: EngineConfig, file: Path | None) -> str:

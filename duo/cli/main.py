@@ -36,7 +36,10 @@ def _show_quickly() -> None:
     if not sys.argv[1:] and not about.is_start():
         return
     try:
-        _ = about.show_versions(verbose=False) if sys.argv[1:] else about.show_start()
+        if sys.argv[1:]:
+            about.show_versions(verbose=False)
+        else:
+            about.show_start()
         sys.stdout.flush()
     except OSError:  # which run() explains
         return
@@ -68,18 +71,14 @@ def _open_streams() -> None:
     os.close(fd)
     if sys.stdout is None:
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8")
-    if _descriptor() == 2:
+    try:
+        is_file = sys.stderr is None or sys.stderr.fileno() == 2
+    except OSError:  # in a test
+        is_file = False
+    if is_file:
         encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
         stream = io.BufferedWriter(_Lossy(2, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(stream, encoding, "backslashreplace", line_buffering=True)
-
-
-def _descriptor() -> int | None:
-    """That of stderr; None if it is no file, as in a test."""
-    try:
-        return 2 if sys.stderr is None else sys.stderr.fileno()
-    except OSError:
-        return None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from duo.config.option import nearest
 
-_NAME = "-hf USER/REPO:QUANT"
 # What to say about a word that needs no arguments.
 _WORDS = {
     "suggest": "`duo tune -m FILE`, without -md, measures which draft is fastest",
@@ -32,22 +31,21 @@ _WORDS = {
 
 def unknown_command(word: str, arguments: Sequence[str], known: Sequence[str]) -> str:
     """One line about a word that is no command: what was meant, as far as `arguments` show it; else similar names."""
-    texts = [argument for argument in arguments if not argument.startswith("-")]
-    if (meant := _meant(word, texts)) is None:
-        others = (one for one in (*known, "help", "version", *_WORDS, "run", "pull") if one != word)
-        similar = nearest(word, others)
-        meant = _meant(similar[0], texts) if similar else "`duo --help` lists the commands"
-        if meant is None:
-            commands = [name for name in similar if _meant(name, texts) is None]
-            meant = f"similar: {', '.join(commands)}"
+    model = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if not (meant := _meant(word, model)):
+        similar = nearest(word, (*known, "help", "version", *_WORDS, "run", "pull"))
+        meant = _meant(similar[0], model) if similar else "`duo --help` lists the commands"
+        meant = meant or f"similar: {', '.join(one for one in similar if not _meant(one, model))}"
     return f"no command {word!r}: {meant}"
 
 
-def _meant(word: str, texts: Sequence[str]) -> str | None:
-    """What to use instead of a word of another program, a model, an address or a number; None for any other word."""
+def _meant(word: str, model: str) -> str:
+    """What to use instead of a word of another program, a model, an address or a number; empty for any other word."""
     if word in ("run", "pull"):
-        loaded = f"models are downloaded when they are first used: `duo chat {_model(texts)}`{_why(texts)}"
-        return _run(texts) if word == "run" else loaded
+        repo = model.removeprefix("https://").removeprefix("hf.co/").removeprefix("huggingface.co/")
+        name = f"-hf {shlex.quote(repo)}" if repo.count("/") == 1 else "-hf USER/REPO:QUANT"
+        option = f"-m {shlex.quote(model)}" if model.endswith(".gguf") else name
+        return f"`duo chat {option}` or `duo {option} -p TEXT` (-hf: a model on Hugging Face, downloaded on first use)"
     if word.endswith(".gguf"):
         return f"a model follows -m: `duo chat -m {shlex.quote(word)}`, or `duo -m {shlex.quote(word)} -p TEXT`"
     if word.startswith(("http://", "https://")):
@@ -56,24 +54,4 @@ def _meant(word: str, texts: Sequence[str]) -> str | None:
         return "a switch such as -v takes no value"
     if " " in word.strip():
         return f"a prompt follows -p: `duo -m FILE -p {shlex.quote(word)}`"
-    return _WORDS.get(word)
-
-
-def _run(texts: Sequence[str]) -> str:
-    model = _model(texts)
-    if len(texts) > 1:
-        return f"`duo {model} --chat -p {shlex.quote(' '.join(texts[1:]))}`{_why(texts)}"
-    return f"`duo chat {model}`{_why(texts)}"
-
-
-def _model(texts: Sequence[str]) -> str:
-    """The option for the model that is named as for ollama."""
-    name = texts[0] if texts else ""
-    repo = name.removeprefix("https://").removeprefix("hf.co/").removeprefix("huggingface.co/")
-    if name.endswith(".gguf"):
-        return f"-m {shlex.quote(name)}"
-    return f"-hf {shlex.quote(repo)}" if repo.count("/") == 1 else _NAME
-
-
-def _why(texts: Sequence[str]) -> str:
-    return " (models are named as on Hugging Face; -m FILE for a file)" if _model(texts) == _NAME else ""
+    return _WORDS.get(word, "")

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from duo.config.option import MAIN, OUTPUT, PANELS, Declared, Option, declared, read, with_values
-from duo.errors import UsageError
+from duo.config.option import PANELS, Declared, Option, declared, read, with_values
 
 T = TypeVar("T")
 
@@ -19,43 +18,32 @@ _TYPES: Mapping[str, Any] = {"bool": bool, "Path": Path, "list[str]": list[str],
 _MAX_SHOWN = 10**6  # a bound beyond it says nothing
 
 
-def takes(defaults: T, command: str) -> Callable[[Callable[[typer.Context, T], None]], Callable[..., None]]:
-    """Turn `call(context, options)` into a function whose parameters are the options of `command`, as Typer needs it.
+def with_parameters(call: Callable[[typer.Context, T], None], defaults: T, command: str) -> Callable[..., None]:
+    """`call(context, options)` as a function whose parameters are the options of `command`, as Typer needs it.
 
     The options are `defaults` with the values that the command line and the environment set. Where the environment sets
     one of two options that exclude each other, and the command line the other, the latter wins. The field `given`, if
     there is one, gets the names of those on the command line. The function raises UsageError.
     """
-    options = sorted(declared(defaults, command), key=lambda one: _order(one.option.panel))
+    options = sorted(declared(defaults, command), key=lambda one: PANELS.index(one.option.panel))
 
-    def decorate(call: Callable[[typer.Context, T], None]) -> Callable[..., None]:
-        def wrapper(context: typer.Context, **values: Any) -> None:
-            given = {one.name: values[one.name] for one in options if not _is_missing(values[one.name])}
-            for one in options:
-                other = one.option.excludes
-                if comes_from(context, one.name, "COMMANDLINE") and comes_from(context, other, "ENVIRONMENT"):
-                    given.pop(other, None)
-            try:
-                found = with_values(defaults, given, command)
-            except UsageError as error:
-                flags = {one.name: one.option.flag for one in options}
-                flag = flags.get(error.parameter, error.parameter)
-                raise UsageError(flag + str(error).removeprefix(error.parameter)) from None
-            if hasattr(found, "given"):
-                typed = frozenset(one.name for one in options if comes_from(context, one.name, "COMMANDLINE"))
-                found = replace(found, given=typed)  # type: ignore[type-var]
-            call(context, found)
+    def wrapper(context: typer.Context, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if value is not None and value != []}
+        typed = frozenset(one.name for one in options if comes_from(context, one.name, "COMMANDLINE"))
+        for one in options:
+            other = one.option.excludes
+            if one.name in typed and comes_from(context, other, "ENVIRONMENT"):
+                given.pop(other, None)
+        found = with_values(defaults, given, command)
+        call(context, replace(found, given=typed) if hasattr(found, "given") else found)  # type: ignore[type-var]
 
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter("context", kind, annotation=typer.Context), *map(_parameter, options)]
-        main = {one.name for one in options if one.option.is_main} if command == "duo" else set[str]()
-        parameters += _help_parameters(frozenset(main and main | {"help", "help_all"}))
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.said = {one.name: one.option for one in options}  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return wrapper
-
-    return decorate
+    parameters = [_parameter("context", None, typer.Context), *map(_option, options)]
+    main = {one.name for one in options if one.option.is_main or one.option.panel == PANELS[0]}
+    parameters += _help(main if command == "duo" else set())
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapper.said = {one.name: one.option for one in options}  # type: ignore[attr-defined]
+    return wrapper
 
 
 def comes_from(context: typer.Context, name: str, source: str) -> bool:
@@ -63,32 +51,29 @@ def comes_from(context: typer.Context, name: str, source: str) -> bool:
     return str(context.get_parameter_source(name)).endswith(source)
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and not value)
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _order(panel: str) -> int:
-    return PANELS.index(panel) if panel in PANELS else len(PANELS)
-
-
-def _parameter(one: Declared) -> inspect.Parameter:
+def _option(one: Declared) -> inspect.Parameter:
     said, kind = one.option, str(one.field.type).removesuffix(" | None")
     annotation: Any = _TYPES.get(kind, str)
     if said.choices and not kind.startswith("int"):
         annotation = Literal[said.choices]
     is_plain = isinstance(one.default, (str, int, float))  # else --help has it in words
+    words = [word for word in said.usage.split() if not word.startswith("-")]
     about: dict[str, Any] = {
-        "help": described(said), "metavar": said.metavar, "envvar": list(said.env) or None, "show_envvar": False,
-        "show_default": said.default_text or (is_plain and one.default != ""), "hidden": said.hidden,
+        "help": _described(said),
+        "metavar": next((word for word in words if not word.startswith("$")), None),
+        "envvar": [word[1:] for word in words if word.startswith("$")] or None,
+        "show_envvar": False,
+        "show_default": said.default_text or (is_plain and one.default != ""),
+        "hidden": said.hidden,
         "parser": None if kind in _TYPES else _parser(said, kind),
-    }  # fmt: skip
-    info = typer.Argument(**about) if said.is_argument else typer.Option(
-        *said.flags.split(), rich_help_panel=said.panel or None, is_eager=said.is_eager, **about
-    )  # fmt: skip
-    default = one.default if is_plain else None
-    return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation | None, info]
-    )
+        "rich_help_panel": said.panel or None,
+    }
+    info = typer.Option(*said.flags, **about) if said.flags else typer.Argument(**about)
+    return _parameter(one.name, one.default if is_plain else None, Annotated[annotation | None, info])
 
 
 def _parser(said: Option, kind: str) -> Callable[[Any], Any]:
@@ -101,41 +86,35 @@ def _parser(said: Option, kind: str) -> Callable[[Any], Any]:
     return parse
 
 
-def described(said: Option) -> str:
+def _described(said: Option) -> str:
     """The help of an option, with its bounds."""
-    least, most = said.least, said.most
-    if least is None or least < 0:
+    if said.bounds is None or said.bounds.least < 0:
         return said.help
-    if most is None or most >= _MAX_SHOWN:
-        return f"{said.help} At least {least:g}."
-    return f"{said.help} {least:g} to {most:g}."
+    least, most, _ = said.bounds
+    return f"{said.help} " + (f"At least {least:g}." if most >= _MAX_SHOWN else f"{least:g} to {most:g}.")
 
 
-# --help, which Typer itself would list first
+def _help(main: set[str]) -> list[inspect.Parameter]:
+    """--help, which Typer itself would list first, and --help-all if --help shows only the options of these names."""
 
-
-def _help_parameters(main: frozenset[str]) -> list[inspect.Parameter]:
-    """--help, and --help-all if --help shows only the options of these names."""
-
-    def parameter(name: str, callback: Callable[..., None], text: str, *flags: str) -> inspect.Parameter:
-        info = typer.Option(*flags, rich_help_panel=OUTPUT, is_eager=True, callback=callback, help=text)
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
+    def show(context: typer.Context, value: bool) -> None:
+        if value and not context.resilient_parsing:  # not while the shell asks for completions
+            typer.echo(context.get_help())
+            raise typer.Exit
 
     def show_main(context: typer.Context, value: bool) -> None:
         for one in context.command.params if value else ():
-            one.hidden = one.name not in main  # type: ignore[attr-defined]
-            one.rich_help_panel = MAIN  # type: ignore[attr-defined]
-        _show_help(context, value)
+            one.hidden = one.name not in main | {"help", "help_all"}  # type: ignore[attr-defined]
+            one.rich_help_panel = PANELS[0]  # type: ignore[attr-defined]
+        show(context, value)
+
+    def parameter(name: str, callback: Callable[..., None], text: str, *flags: str) -> inspect.Parameter:
+        info = typer.Option(*flags, rich_help_panel="Output", is_eager=True, callback=callback, help=text)
+        return _parameter(name, False, Annotated[bool, info])
 
     if not main:
-        return [parameter("help", _show_help, "Show this message and exit.", "-h", "--help")]
+        return [parameter("help", show, "Show this message and exit.", "-h", "--help")]
     return [
         parameter("help", show_main, "Show the main options and exit.", "-h", "--help"),
-        parameter("help_all", _show_help, "Show all options and exit.", "--help-all"),
+        parameter("help_all", show, "Show all options and exit.", "--help-all"),
     ]
-
-
-def _show_help(context: typer.Context, value: bool) -> None:
-    if value and not context.resilient_parsing:  # not while the shell asks for completions
-        typer.echo(context.get_help())
-        raise typer.Exit

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
-import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duo
-from duo.cli.installation import LLAMA, SLOWING, Hidden, Installation, tested_range, version_of
+from duo.cli.installation import LLAMA, SLOWING, Installation, tested_range
 from duo.diagnose.host import AMD, APPLE, INTEL, NVIDIA, Host
 from duo.llama.build import GPU_BACKENDS
 from duo.llama.child import is_frozen
@@ -26,7 +24,7 @@ _FLAGS = {
 }  # fmt: skip
 # The fastest, or the simplest to build, by vendor.
 _BACKENDS = {NVIDIA: CUDA, APPLE: METAL, AMD: VULKAN, INTEL: VULKAN}
-_MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
+_PIP = f"{shlex.quote(sys.executable)} -m pip install"
 _BUSY = 0.5  # cores in use by other programs, from which a run is slower
 _MIN_MEMORY = 1_000_000_000  # the demo pair needs about half of it
 # The commands that show what the driver of a back end finds.
@@ -34,7 +32,6 @@ _CHECKS = {
     CUDA: "nvidia-smi", VULKAN: "vulkaninfo --summary", METAL: "system_profiler SPDisplaysDataType", "ROCm": "rocminfo",
     "SYCL": "sycl-ls", "OpenCL": "clinfo", "MUSA": "mthreads-gmi", "CANN": "npu-smi info",
 }  # fmt: skip
-_COMPILERS = {CUDA: ("nvcc", "NVIDIA's CUDA toolkit"), VULKAN: ("glslc", "the Vulkan SDK")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +57,33 @@ def find_problems(here: Installation) -> list[Problem]:
 
 def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
     """What another build of llama.cpp fixes, with the feature that it needs; the command is added later."""
-    build, best, number, wanted = here.build, best_backend(here.host), here.versions[LLAMA], here.tested_range
-    if number and wanted and not is_within(number, wanted):
-        what = f"{LLAMA} {number} is installed, but duo was tested with {wanted}: other versions may be incompatible."
+    build, best, number = here.build, best_backend(here.host), here.versions[LLAMA]
+    if number and not is_within(number, here.tested_range):
+        what = f"{LLAMA} {number} is installed, but duo was tested with {here.tested_range}."
         yield None, Problem("version", what)
     if build.failure:
-        yield _unloadable(here, best)
+        what = f"llama.cpp cannot be loaded: {build.failure}"
+        if here.hidden:
+            without, unset = _variables(here, here.hidden.variables)
+            yield None, Problem("load", f"{what}; without {without}, it can be loaded.", unset)
+        else:
+            yield best, Problem("load", what)
         return
     if unused := [name for name in here.host.instructions if name not in build.features]:
         what = f"llama.cpp was built without {', '.join(unused)}, which this CPU supports: it is slower than necessary."
         yield NATIVE, Problem("instructions", what)
-    names, usable = _gpus(here)
-    if best and not usable:
+    names = ", ".join(gpu.name for gpu in here.host.gpus)
+    if best and not build.gpu_backends:
         what = f"{names}: llama.cpp was built without a GPU backend, so everything runs on the CPU."
         # Others are often integrated into the CPU, share its memory and are seldom faster.
         discrete = any(gpu.vendor in (NVIDIA, APPLE) for gpu in here.host.gpus)
-        yield best, Problem("gpu", what + _needs(best), advice=not discrete)
+        yield best, Problem("gpu", what, advice=not discrete)
     elif best == CUDA and build.gpu and CUDA not in build.gpu_backends:
-        what = f"{names}: llama.cpp uses it through {usable}; CUDA is usually faster."
-        yield best, Problem("cuda", what + _needs(best), advice=True)
+        what = f"{names}: llama.cpp uses it through {', '.join(build.gpu_backends)}; CUDA is usually faster."
+        yield best, Problem("cuda", what, advice=True)
     if not build.rpc:
         what = "llama.cpp was built without RPC: devices of other machines (--rpc) cannot be used."
         yield RPC, Problem("rpc", what, advice=True)
-
-
-def _unloadable(here: Installation, best: str | None) -> tuple[str | None, Problem]:
-    what = f"llama.cpp cannot be loaded: {here.build.failure}"
-    if here.hidden:
-        without = f"{what}; without {_assigned(here, here.hidden.variables)}, it can be loaded."
-        return None, Problem("load", without, _unset(here.hidden))
-    return best, Problem("load", what)
 
 
 def _gpu(here: Installation) -> Iterator[Problem]:
@@ -97,16 +91,15 @@ def _gpu(here: Installation) -> Iterator[Problem]:
     build, hidden = here.build, here.hidden
     if build.gpu or not build.gpu_backends:
         return
-    names, built = _gpus(here)
-    what = f"{names}: " * bool(names) + f"llama.cpp was built with {built} but finds no GPU"
+    what = f"llama.cpp was built with {', '.join(build.gpu_backends)} but finds no GPU"
     if hidden:
         found = ", ".join(f"{device.name}, {device.description}" for device in hidden.devices)
-        hides = "hides" if len(hidden.variables) == 1 else "hide"
-        yield Problem("hidden", f"{what}: {_assigned(here, hidden.variables)} {hides} {found}.", _unset(hidden))
+        hiding, unset = _variables(here, hidden.variables)
+        yield Problem("hidden", f"{what}: {hiding} hides {found}.", unset)
         return
-    all_variables = dict.fromkeys(name for backend in build.gpu_backends for name in GPU_BACKENDS[backend].variables)
-    if tried := [name for name in all_variables if name in here.environment]:
-        what += f", also without {_assigned(here, tried)}"
+    tried = [name for backend in build.gpu_backends for name in GPU_BACKENDS[backend].variables]
+    if tried := [name for name in dict.fromkeys(tried) if name in here.environment]:
+        what += f", also without {_variables(here, tried)[0]}"
     what += "".join(f'. llama.cpp says: "{line}"' for line in build.messages[:1])
     if VULKAN in build.gpu_backends:
         what += ". A Vulkan device of the type CPU, such as llvmpipe, is used only if GGML_VK_VISIBLE_DEVICES names it"
@@ -114,22 +107,10 @@ def _gpu(here: Installation) -> Iterator[Problem]:
     yield Problem("driver", f"{what}. Check the driver:", look)
 
 
-def _gpus(here: Installation) -> tuple[str, str]:
-    """The names of the GPUs, and of the backends for them."""
-    return ", ".join(gpu.name for gpu in here.host.gpus), ", ".join(here.build.gpu_backends)
-
-
-def _assigned(here: Installation, names: Iterable[str]) -> str:
-    return " and ".join(f"{name}={shlex.quote(here.environment[name])}" for name in names)
-
-
-def _unset(hidden: Hidden) -> str:
-    return f"unset {' '.join(hidden.variables)}"
-
-
-def _needs(backend: str) -> str:
-    program, package = _COMPILERS.get(backend, ("", ""))
-    return f" Install {package} first: {program} is not in PATH." if program and not shutil.which(program) else ""
+def _variables(here: Installation, names: Sequence[str]) -> tuple[str, str]:
+    """These variables with their values, and the command that unsets them."""
+    assigned = " and ".join(f"{name}={shlex.quote(here.environment[name])}" for name in names)
+    return assigned, f"unset {' '.join(names)}"
 
 
 def _environment(here: Installation) -> Iterator[Problem]:
@@ -138,12 +119,10 @@ def _environment(here: Installation) -> Iterator[Problem]:
         if variables.get(name) and (not here.build.features or "OPENMP" in here.build.features):
             what = f"{name}={variables[name]} is set: it can make every decode several times slower."
             yield Problem("openmp", what, f"unset {name}")
-    threads = variables.get("LLAMA_ARG_THREADS") or "1"
-    wrong = "" if threads.isdecimal() and len(threads) < _MAX_DIGITS else "not a number"
-    if not wrong and int(threads) > n_cores:
-        wrong = f"more than the {n_cores} usable cores: threads wait for each other"
-    if wrong:
-        yield Problem("threads", f"LLAMA_ARG_THREADS={threads} is {wrong}.", "unset LLAMA_ARG_THREADS")
+    threads = variables.get("LLAMA_ARG_THREADS", "")
+    if threads.isdecimal() and float(threads) > n_cores:  # int() refuses thousands of digits
+        what = f"LLAMA_ARG_THREADS={threads} is more than the {n_cores} usable cores: threads wait for each other."
+        yield Problem("threads", what, "unset LLAMA_ARG_THREADS")
 
 
 def _machine(here: Installation) -> Iterator[Problem]:
@@ -160,7 +139,7 @@ def _machine(here: Installation) -> Iterator[Problem]:
             yield Problem(f"{name}_folder", what, f'export DUO_{name.upper()}="$HOME/duo-{name}"')
     if here.optional["huggingface_hub"] is None:
         what = "huggingface_hub is not installed: -hf and -hfd do not work."
-        yield Problem("hub", what, install("huggingface_hub>=0.30"), advice=True)
+        yield Problem("hub", what, f"{_PIP} 'huggingface_hub>=0.30'", advice=True)
 
 
 def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
@@ -173,21 +152,20 @@ def build_with(*features: str, backends: Iterable[str] | None = None) -> str:
         from duo.llama.devices import built_gpu_backends, list_backends  # noqa: PLC0415 - llama.cpp may not be loadable
 
         backends = [*list_backends(), *built_gpu_backends()]
-    checkout = _checkout()
+    folder = Path(duo.__file__).parents[1]
+    is_checkout = (folder / "Makefile").is_file() and Path(sys.prefix) == folder / ".venv"
+    by_make = is_checkout or is_frozen()  # which adds RPC
     wanted = dict.fromkeys([*(name for name in backends if name in _FLAGS), *features])
-    # The Makefile adds RPC.
-    flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not ((checkout or is_frozen()) and name == RPC))
+    flags = " ".join(f"-D{_FLAGS[name]}=on" for name in wanted if not (by_make and name == RPC))
     build = f'CMAKE_ARGS="{flags}" ' if flags else ""
     if is_frozen():  # nothing in an archive can be rebuilt
         return f"in a clone of duo: make {build}demo"
-    if checkout:
-        make = f"make -C {shlex.quote(str(checkout))}"
+    if is_checkout:
+        make = f"make -C {shlex.quote(str(folder))}"
         return f"{make} clean && {make} {build}demo"
     # pip's cache of wheels ignores CMAKE_ARGS.
     fresh = f"--force-reinstall --no-deps --no-cache-dir --no-binary {LLAMA}"
-    wanted_range, number = tested_range(), version_of(LLAMA)
-    version = f"=={number}" if number and is_within(number, wanted_range) else wanted_range or ""
-    return f'{_ensure_pip()}{build}{python()} -m pip install {fresh} "{LLAMA}{version}"'
+    return f'{build}{_PIP} {fresh} "{LLAMA}{tested_range() or ""}"'
 
 
 def best_backend(host: Host) -> str | None:
@@ -196,30 +174,8 @@ def best_backend(host: Host) -> str | None:
     return next((backend for vendor, backend in _BACKENDS.items() if vendor in vendors), None)
 
 
-def install(package: str) -> str:
-    """The command that installs a package."""
-    return f"{_ensure_pip()}{python()} -m pip install {shlex.quote(package)}"
-
-
-def python() -> str:
-    """The shell command for this interpreter."""
-    found = shutil.which("python")
-    # Not resolved: in a virtual environment it is a link.
-    return "python" if found and Path(found).absolute() == Path(sys.executable) else shlex.quote(sys.executable)
-
-
 def is_within(number: str, wanted: str | None) -> bool:
     """Whether version `number` is in a range such as `>=1.2,<1.3`."""
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415
 
     return SpecifierSet(wanted or "").contains(number, prereleases=True)
-
-
-def _checkout() -> Path | None:
-    """The checkout whose Makefile made this environment, if one did."""
-    folder = Path(duo.__file__).parents[1]
-    return folder if (folder / "Makefile").is_file() and Path(sys.prefix) == folder / ".venv" else None
-
-
-def _ensure_pip() -> str:
-    return "" if importlib.util.find_spec("pip") else f"{python()} -m ensurepip && "

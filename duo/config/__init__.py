@@ -4,7 +4,6 @@ A new option is a field of one of these: see `option.py`.
 """
 
 from duo.config.engine_config import AUTO_DRAFT as AUTO_DRAFT
-from duo.config.engine_config import CACHE_TYPES as CACHE_TYPES
 from duo.config.engine_config import LARGE_BATCH as LARGE_BATCH
 from duo.config.engine_config import MAX_BRANCHES as MAX_BRANCHES
 from duo.config.engine_config import MAX_CANDIDATES as MAX_CANDIDATES
@@ -19,7 +18,6 @@ from duo.config.model_config import ContextConfig as ContextConfig
 from duo.config.model_config import DraftConfig as DraftConfig
 from duo.config.model_config import ModelConfig as ModelConfig
 from duo.config.model_config import ThreadConfig as ThreadConfig
-from duo.config.option import MAX_INT as MAX_INT
 from duo.config.text_config import MAX_LOGIT as MAX_LOGIT
 from duo.config.text_config import MAX_LOGPROBS as MAX_LOGPROBS
 from duo.config.text_config import MAX_SEED as MAX_SEED

@@ -7,18 +7,17 @@ docs/configuration.md derive from it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from duo.errors import UsageError
 
 # The panels of --help, in their order.
-MAIN, MEASURED, SERVER, BACKS = "Main options", "What is measured", "Server", "Remote drafts"
-MODELS, PROMPT, SAMPLING, DRAFTING = "Models", "Prompt and text", "Sampling", "Drafting"
-THREADS, DEVICES, CONTEXT, OUTPUT = "Threads", "Devices", "Context", "Output"
-PANELS = (MAIN, MEASURED, SERVER, BACKS, MODELS, PROMPT, SAMPLING, DRAFTING, THREADS, DEVICES, CONTEXT, OUTPUT)
+PANELS = (
+    "Main options", "What is measured", "Server", "Remote drafts", "Models", "Prompt and text", "Sampling", "Drafting",
+    "Threads", "Devices", "Context", "Output", "",
+)  # fmt: skip
 
 # Commands that have an option.
 RUN, BACK = frozenset(["duo"]), frozenset(["back"])
@@ -26,50 +25,68 @@ TEXTS = frozenset(["duo", "chat", "lead"])  # those that generate what the user 
 MEASURING = frozenset(["bench", "check", "tune"])
 
 MAX_INT = 2**31 - 1
-INT = "llama.cpp has 32 bits for it"
-PORT = "that is the last TCP port"
 
 T = TypeVar("T")
+
+
+class Bounds(NamedTuple):
+    """The least and the largest number, and why there is no larger one."""
+
+    least: float
+    most: float
+    why: str
+
+
+COUNT = Bounds(0, MAX_INT, "llama.cpp has 32 bits for it")
+AT_LEAST_ONE = COUNT._replace(least=1)
+AT_LEAST_MINUS_ONE = COUNT._replace(least=-1)
+PORTS = Bounds(0, 65_535, "that is the last TCP port")
+PROBABILITY = Bounds(0, 1, "it is a probability")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option and parameter. What is empty does not apply."""
 
-    flags: str = ""  # its names on a command line, `--x/--no-x` for a switch; only programs have it without
+    usage: str = ""  # names (`--x/--no-x`: a switch), what stands for the value, variables: `-c --ctx-size N $N_CTX`
     panel: str = ""  # of --help
     help: str = ""
     who: frozenset[str] | None = None  # commands that have it; None: all whose options include the field
-    metavar: str | None = None  # what stands for its value in --help
-    env: tuple[str, ...] = ()  # environment variables
     default_text: str | None = None  # the default in words
-    least: float | None = None
-    most: float | None = None
-    why: str = ""  # there is nothing above `most`
+    bounds: Bounds | None = None
     choices: tuple[str, ...] = ()
     spellings: Mapping[str, str | None] = field(default_factory=dict)  # other spellings of values; None: the default
     parse: Callable[[str], Any] | None = None  # text to value, raises ValueError; None: by the type
     excludes: str = ""  # a field that the environment cannot set where the command line sets this one
-    is_main: bool = False  # whether `duo --help` shows it
+    is_main: bool = False  # whether `duo --help` shows it, outside the first panel
     hidden: bool = False  # whether no help shows it
-    is_eager: bool = False  # whether it is read before the others
-    is_argument: bool = False  # whether it has no flags, but is told by its place
     name: str = ""  # of the parameter, where it is not the field's
     accepts: str = ""  # the parameter's type, where it is not the field's
 
     def is_of(self, command: str) -> bool:
         """Whether a command has it."""
-        return bool(self.flags or self.is_argument) and (self.who is None or command in self.who)
+        return bool(self.usage) and (self.who is None or command in self.who)
+
+    @property
+    def flags(self) -> list[str]:
+        """Its names on a command line; none if it is told by its place."""
+        return [word for word in self.usage.split() if word.startswith("-")]
 
     @property
     def flag(self) -> str:
         """The flag by which messages name it; empty if it has none."""
-        return self.flags.replace("/", " ").split(" ")[0]
+        return self.flags[0].partition("/")[0] if self.flags else ""
 
 
-def option(default: T, flags: str = "", panel: str = "", help: str = "", **about: Any) -> T:  # noqa: A002
+def option(default: T, usage: str = "", panel: str = "", help: str = "", **about: Any) -> T:  # noqa: A002
     """A field with this default, and what is said about it: see Option."""
-    return field(default=default, metadata={"option": Option(flags, panel, help, **about)})
+    return field(default=default, metadata={"option": Option(usage, panel, help, **about)})
+
+
+def switch(auto: str, on: str, off: str) -> dict[str, str | None]:
+    """The spellings of these values by which llama.cpp knows them."""
+    spelled = {auto: ("-1",), on: ("on", "true", "enabled", "1"), off: ("off", "false", "disabled", "0")}
+    return {other: value for value, others in spelled.items() for other in others}
 
 
 class Declared(NamedTuple):
@@ -87,25 +104,23 @@ def declared(config: Any, command: str = "") -> Iterator[Declared]:
     for one in fields(config):
         said: Option | None = one.metadata.get("option")
         value = getattr(config, one.name)
-        if said is not None and (not command or said.is_of(command)):
+        if said is None:
+            yield from declared(value, command) if is_dataclass(value) else ()
+        elif not command or said.is_of(command):
             yield Declared(said.name or one.name, said, value, one, type(config))
-        elif is_dataclass(value):
-            yield from declared(value, command)
 
 
 def with_values(config: T, values: Mapping[str, Any], command: str = "") -> T:
     """`config` with these values of the options that declared() yields, by their names. Raises UsageError."""
-    changes: dict[str, Any] = {}
+    changes = {}
     for one in fields(config):  # type: ignore[arg-type]
         said: Option | None = one.metadata.get("option")
-        name = (said and said.name) or one.name
         value = getattr(config, one.name)
-        if said is not None:
-            if name in values and (not command or said.is_of(command)):
-                changes[one.name] = values[name]
-        elif is_dataclass(value) and (changed := with_values(value, values, command)) is not value:
-            changes[one.name] = changed
-    return replace(config, **changes) if changes else config  # type: ignore[type-var]
+        if said is not None and (name := said.name or one.name) in values and (not command or said.is_of(command)):
+            changes[one.name] = values[name]
+        elif is_dataclass(value):
+            changes[one.name] = with_values(value, values, command)
+    return replace(config, **changes)  # type: ignore[type-var]
 
 
 def check(config: Any) -> None:
@@ -114,36 +129,30 @@ def check(config: Any) -> None:
     Raises UsageError.
     """
     for one in fields(config):
-        said: Option | None = one.metadata.get("option")
-        value = getattr(config, one.name)
-        if said is None or value is None:
-            continue
-        if isinstance(value, str) and (other := said.spellings.get(value)):
-            object.__setattr__(config, one.name, other)
-        elif isinstance(value, str) and said.choices:
-            _check_choice(said.name or one.name, value, said, one)
-        elif said.least is not None or said.most is not None:
-            is_whole = str(one.type).startswith("int")
-            check_number(said.name or one.name, value, said, is_whole=is_whole)
+        said: Option = one.metadata.get("option", Option())
+        name, value = said.name or one.name, getattr(config, one.name)
+        is_whole = str(one.type).startswith("int")
+        if isinstance(value, str):
+            if other := said.spellings.get(value):
+                object.__setattr__(config, one.name, other)
+            elif said.choices and value not in said.choices:
+                choices = f"{'a number or ' * is_whole}one of {', '.join(said.choices)}"
+                raise UsageError(f"{name} must be {choices}, not {value!r}", name)
+        elif said.bounds and value is not None:
+            check_number(name, value, said.bounds, is_whole=is_whole)
 
 
-def _check_choice(name: str, value: str, said: Option, of: Field[Any]) -> None:
-    if value not in said.choices:
-        number = "a number or " if str(of.type).startswith("int") else ""
-        raise UsageError(f"{name} must be {number}one of {', '.join(said.choices)}, not {value!r}", name)
-
-
-def check_number(name: str, value: Any, said: Option, *, is_whole: bool = False) -> None:
-    """Raise UsageError unless `value` is a number within the bounds of `said`."""
-    if is_whole:
-        try:
-            operator.index(value)
-        except TypeError:
-            raise UsageError(f"{name} must be a whole number, not {value!r}", name) from None
-    if said.least is not None and not value >= said.least:  # also nan
-        raise UsageError(f"{name} must be at least {_exactly(said.least)}, not {value}", name)
-    if said.most is not None and value > said.most:
-        raise UsageError(f"{name} must be at most {_exactly(said.most)}, not {value}: {said.why}", name)
+def check_number(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> None:
+    """Raise UsageError unless `value` is a number within these bounds."""
+    least, most, why = bounds
+    try:
+        _ = operator.index(value) if is_whole else None
+    except TypeError:
+        raise UsageError(f"{name} must be a whole number, not {value!r}", name) from None
+    if not value >= least:  # also nan
+        raise UsageError(f"{name} must be at least {_exactly(least)}, not {value}", name)
+    if value > most:
+        raise UsageError(f"{name} must be at most {_exactly(most)}, not {value}: {why}", name)
 
 
 def _exactly(number: float) -> str:
@@ -155,8 +164,13 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
     for name in given:
         if name not in names:
-            similar = nearest(name, names)
-            raise TypeError(f"unknown keyword argument {name!r}" + (f"; similar: {', '.join(similar)}" * bool(similar)))
+            raise TypeError(f"unknown keyword argument {name!r}{similar(name, names)}")
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """`; similar: ` and the names most similar to one that was mistyped, at most three; empty if there are none."""
+    found = nearest(name, known)
+    return f"; similar: {', '.join(found)}" if found else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -168,39 +182,24 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*swapped, *get_close_matches(name, names, 3, 0.6)]))[:3]
 
 
-# Texts to values
-
-
 def read(said: Option, kind: str, text: str) -> Any:
     """The value of an option that is typed as `text`, for a field of the type `kind`. Raises ValueError."""
     known = said.spellings.get(text, text)
-    if known is None:
-        return None
+    if known is None or known in said.choices:
+        return known
     if said.parse is not None:
         return said.parse(known)
+    words = [repr(word) for word in (*said.choices, *said.spellings) if word.isalpha()]
+    try:
+        if kind.startswith("int"):
+            return int(known)
+        if kind.startswith("float"):
+            return float(known)
+    except ValueError:
+        raise ValueError(f"{text!r} is not {' or '.join(['a number', *words])}") from None
     if said.choices:
-        if known in said.choices:
-            return known
-        if not kind.startswith("int"):
-            raise ValueError(f"{text!r} is not one of {', '.join(map(repr, said.choices))}")
-    if kind.startswith("int"):
-        words = [*said.choices, *(name for name, value in said.spellings.items() if value is None and name.isalpha())]
-        return whole(known, words)
-    return number(known) if kind.startswith("float") else known
-
-
-def whole(text: str, words: Sequence[str] = ()) -> int:
-    """A whole number; the message says that these `words` are possible, too. Raises ValueError."""
-    with suppress(ValueError):
-        return int(text)
-    raise ValueError(f"{text!r} is not {' or '.join(['a number', *map(repr, words)]) if words else 'an integer'}")
-
-
-def number(text: str) -> float:
-    """A number. Raises ValueError."""
-    with suppress(ValueError):
-        return float(text)
-    raise ValueError(f"{text!r} is not a number")
+        raise ValueError(f"{text!r} is not one of {', '.join(map(repr, said.choices))}")
+    return known
 
 
 def names(text: str) -> tuple[str, ...]:

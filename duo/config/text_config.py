@@ -6,29 +6,24 @@ import math
 from dataclasses import dataclass
 
 from duo.config.option import (
-    INT,
-    MAIN,
+    AT_LEAST_MINUS_ONE,
+    COUNT,
     MAX_INT,
-    PROMPT,
-    SAMPLING,
+    PROBABILITY,
     TEXTS,
-    Option,
+    Bounds,
     check,
     check_number,
-    number,
     option,
-    whole,
 )
 from duo.errors import UsageError
 
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
 MAX_LOGIT = 10**6  # that is added to a logit, or by which it is divided
-_MAX_FACTOR = 1000
-_LOGITS = "beyond it, logits overflow in single precision"
+_LOGITS = Bounds(-MAX_LOGIT, MAX_LOGIT, "beyond it, logits overflow in single precision")
 SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
 _SAMPLING = TEXTS | {"check"}
-_BIAS = Option(least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
 
 
 # fmt: off
@@ -37,47 +32,47 @@ class SamplingConfig:
     """How a token is chosen: llama.cpp's samplers, with its defaults except for the temperature."""
 
     temp: float = option(
-        0.0, "--temp --temperature", SAMPLING,
-        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", who=_SAMPLING, metavar="T",
-        env=("LLAMA_ARG_TEMPERATURE",), is_main=True, least=0, most=MAX_LOGIT, why=_LOGITS, name="temperature",
-        parse=lambda text: 0.0 if number(text) < 0 else number(text))  # as llama.cpp reads it
+        0.0, "--temp --temperature T $LLAMA_ARG_TEMPERATURE", "Sampling",
+        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", who=_SAMPLING, is_main=True,
+        name="temperature", spellings={"-1": "0"}, bounds=Bounds(0, MAX_LOGIT, _LOGITS.why))
     top_k: int = option(
-        40, "--top-k", SAMPLING, "Top-k sampling; 0: disabled.", who=_SAMPLING, metavar="N", env=("LLAMA_ARG_TOP_K",),
-        least=0, most=MAX_INT, why=INT, parse=lambda text: max(0, whole(text)))
+        40, "--top-k N $LLAMA_ARG_TOP_K", "Sampling", "Top-k sampling; 0: disabled.", who=_SAMPLING,
+        spellings={"-1": "0"}, bounds=COUNT)
     top_p: float = option(
-        0.95, "--top-p", SAMPLING, "Top-p sampling; 1: disabled.", who=_SAMPLING, metavar="P",
-        env=("LLAMA_ARG_TOP_P",), least=0, most=1, why="it is a probability")
+        0.95, "--top-p P $LLAMA_ARG_TOP_P", "Sampling", "Top-p sampling; 1: disabled.", who=_SAMPLING,
+        bounds=PROBABILITY)
     min_p: float = option(
-        0.05, "--min-p", SAMPLING, "Min-p sampling; 0: disabled.", who=_SAMPLING, metavar="P",
-        env=("LLAMA_ARG_MIN_P",), least=0, most=1, why="it is a probability")
+        0.05, "--min-p P $LLAMA_ARG_MIN_P", "Sampling", "Min-p sampling; 0: disabled.", who=_SAMPLING,
+        bounds=PROBABILITY)
     typical: float = option(
-        1.0, "--typical --typical-p", SAMPLING, "Locally typical sampling; 1: disabled.", who=_SAMPLING, metavar="P",
-        least=0, most=1, why="it is a probability", name="typical_p")
+        1.0, "--typical --typical-p P", "Sampling", "Locally typical sampling; 1: disabled.", who=_SAMPLING,
+        name="typical_p", bounds=PROBABILITY)
     repeat_penalty: float = option(
-        1.0, "--repeat-penalty", SAMPLING, "Factor by which to penalize repeated tokens; 1: disabled.", who=_SAMPLING,
-        metavar="X", env=("LLAMA_ARG_REPEAT_PENALTY",), least=1 / _MAX_FACTOR, most=_MAX_FACTOR, why=_LOGITS)
+        1.0, "--repeat-penalty X $LLAMA_ARG_REPEAT_PENALTY", "Sampling",
+        "Factor by which to penalize repeated tokens; 1: disabled.", who=_SAMPLING,
+        bounds=Bounds(0.001, 1000, _LOGITS.why))
     repeat_last_n: int = option(
-        64, "--repeat-last-n", SAMPLING,
-        "Number of last tokens to penalize, the prompt's included; 0: disabled; -1: all.", who=_SAMPLING, metavar="N",
-        least=0, most=MAX_INT, why=INT, spellings={"-1": str(MAX_INT)})  # no context is longer
+        64, "--repeat-last-n N", "Sampling",
+        "Number of last tokens to penalize, the prompt's included; 0: disabled; -1: all.", who=_SAMPLING,
+        spellings={"-1": str(MAX_INT)}, bounds=COUNT)  # no context is longer
     presence_penalty: float = option(
-        0.0, "--presence-penalty", SAMPLING, "Amount to subtract from the logits of tokens that occurred; 0: disabled.",
-        who=_SAMPLING, metavar="X", env=("LLAMA_ARG_PRESENCE_PENALTY",), least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
+        0.0, "--presence-penalty X $LLAMA_ARG_PRESENCE_PENALTY", "Sampling",
+        "Amount to subtract from the logits of tokens that occurred; 0: disabled.", who=_SAMPLING, bounds=_LOGITS)
     frequency_penalty: float = option(
-        0.0, "--frequency-penalty", SAMPLING, "Amount to subtract for each occurrence; 0: disabled.", who=_SAMPLING,
-        metavar="X", env=("LLAMA_ARG_FREQUENCY_PENALTY",), least=-MAX_LOGIT, most=MAX_LOGIT, why=_LOGITS)
+        0.0, "--frequency-penalty X $LLAMA_ARG_FREQUENCY_PENALTY", "Sampling",
+        "Amount to subtract for each occurrence; 0: disabled.", who=_SAMPLING, bounds=_LOGITS)
     # (token id, value added to its logit); the command has these three in another form
     logit_bias: tuple[tuple[int, float], ...] = option((), accepts="Mapping[int, float] | None")
     samplers: tuple[str, ...] = option(SAMPLERS, accepts="Sequence[str]")  # to apply, in this order
-    seed: int = option(0, accepts="int | None", least=0, most=MAX_SEED, why="a seed has 64 bits")
+    seed: int = option(0, accepts="int | None", bounds=Bounds(0, MAX_SEED, "a seed has 64 bits"))
 
     def __post_init__(self) -> None:
         check(self)
         if 0 < self.temp < 1 / MAX_LOGIT:
-            raise UsageError(f"temperature must be at least {1 / MAX_LOGIT}, or 0: {_LOGITS}", "temperature")
+            raise UsageError(f"temperature must be at least {1 / MAX_LOGIT}, or 0: {_LOGITS.why}", "temperature")
         for _, bias in self.logit_bias:
             if bias != -math.inf:
-                check_number("logit_bias", bias, _BIAS)
+                check_number("logit_bias", bias, _LOGITS)
         if unknown := [name for name in self.samplers if name not in SAMPLERS]:
             raise UsageError(f"samplers: unknown sampler {unknown[0]!r} (known: {', '.join(SAMPLERS)})", "samplers")
 
@@ -93,13 +88,12 @@ class StopConfig:
     """When a generation ends."""
 
     n_predict: int = option(
-        -1, "-n --predict --n-predict", MAIN, "Maximum number of tokens to generate; -1: until the end of the text.",
-        who=TEXTS | {"demo"}, metavar="N", env=("LLAMA_ARG_N_PREDICT",), is_main=True, least=-1, most=MAX_INT, why=INT,
-        spellings={"-2": "-1"},  # until the context is full, which ends a text here
-        name="max_tokens", accepts="int | None")
+        -1, "-n --predict --n-predict N $LLAMA_ARG_N_PREDICT", "Main options",
+        "Maximum number of tokens to generate; -1: until the end of the text.", who=TEXTS | {"demo"},
+        spellings={"-2": "-1"}, name="max_tokens", accepts="int | None", bounds=AT_LEAST_MINUS_ONE)
     stop_strings: tuple[str, ...] = option((), name="stop", accepts="str | Sequence[str]")
     ignore_eos: bool = option(
-        False, "--ignore-eos", PROMPT, "Ignore end-of-text tokens and continue.", who=TEXTS)
+        False, "--ignore-eos", "Prompt and text", "Ignore end-of-text tokens and continue.", who=TEXTS)
 
     def __post_init__(self) -> None:
         check(self)
@@ -115,13 +109,12 @@ class GenerationConfig:
     stop: StopConfig = StopConfig()
     grammar: str | None = option(None)  # GBNF
     verify: str = option(
-        "coupled", "--verify", SAMPLING,
+        "coupled", "--verify", "Sampling",
         "How candidates are verified above temperature 0. coupled: target and draft share their random numbers, and "
         "the seed determines the text; rejection: standard speculative sampling.", who=frozenset(["duo", "check"]),
         choices=("coupled", "rejection"))
     # Most likely tokens whose logprobs to add to each token's own; None: no logprobs.
-    n_logprobs: int | None = option(
-        None, name="logprobs", least=0, most=MAX_LOGPROBS, why="OpenAI's API has no more")
+    n_logprobs: int | None = option(None, name="logprobs", bounds=Bounds(0, MAX_LOGPROBS, "OpenAI's API has no more"))
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import duo
-from duo.config import CACHE_TYPES, DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from duo.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from duo.config.engine_config import CACHE_TYPES
 from duo.config.option import Declared, check_names, declared, with_values
 from duo.errors import UsageError
 from duo.llama import model_size
 
 OPTIONS = {one.name: one for config in (EngineConfig(), GenerationConfig()) for one in declared(config)}
-NUMBERS = [one for one in OPTIONS.values() if one.option.most is not None]
+NUMBERS = [one for one in OPTIONS.values() if one.option.bounds]
 WHOLE = [one for one in NUMBERS if one.field.type.startswith("int")]
 CHOICES = [one for one in OPTIONS.values() if one.option.choices]
 
@@ -33,19 +34,17 @@ def refused(one: Declared, value: Any, said: str) -> None:
 
 @pytest.mark.parametrize("one", NUMBERS, ids=lambda one: one.name)
 def test_the_bounds_of_a_number(one: Declared) -> None:
-    assert one.option.least is not None
-    assert one.option.most is not None
-    assert re.fullmatch(r"\w.+ \w.*", one.option.why)
-    for value in (one.option.least, one.option.most):
+    assert one.option.bounds
+    least, most, why = one.option.bounds
+    assert re.fullmatch(r"\w.+ \w.*", why)
+    for value in (least, most):
         config_with(one, value)
-    least, most = (
-        re.escape(str(n) if isinstance(n, int) else f"{n:.15g}") for n in (one.option.least, one.option.most)
-    )
-    refused(one, one.option.least - 1, f"at least {least}, not ")
-    for value in (one.option.most + 1, 10**100):
-        refused(one, value, f"at most {most}, not {value}: {one.option.why}")
+    shown = [re.escape(str(n) if isinstance(n, int) else f"{n:.15g}") for n in (least, most)]
+    refused(one, least - 1, f"at least {shown[0]}, not ")
+    for value in (most + 1, 10**100):
+        refused(one, value, f"at most {shown[1]}, not {value}: {why}")
     if one not in WHOLE:
-        refused(one, math.nan, f"at least {least}")
+        refused(one, math.nan, f"at least {shown[0]}")
 
 
 @pytest.mark.parametrize("one", WHOLE, ids=lambda one: one.name)

@@ -1,33 +1,54 @@
-"""One file per command: it reads its options, calls one module below `cli/` and prints the result."""
+"""The commands, one file each: it reads its options, calls one module below `cli/` and prints the result."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-__all__ = [
-    "back", "bench", "chat", "check", "doctor", "lead", "list_models", "plan", "rpc_server", "run",
-    "tune",
-]  # fmt: skip
+from duo.cli.options import by_command as options
 
-if TYPE_CHECKING:
-    from duo.cli.commands import (
-        back,
-        bench,
-        chat,
-        check,
-        doctor,
-        lead,
-        list_models,
-        plan,
-        rpc_server,
-        run,
-        tune,
-    )
-else:
 
-    def __getattr__(name: str) -> object:
-        """Import a command on first use, so that --help and usage errors do not wait for llama.cpp."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module(f"{__name__}.{name}")
+class Command(NamedTuple):
+    """A command."""
+
+    options: Any  # with their defaults
+    function: str  # in a module of this package; takes the options and returns the exit status
+    help: str
+    closable: bool = True  # whether it ends with status 0 if the reader of stdout closes it
+
+
+# fmt: off
+COMMANDS = {
+    "demo": Command(options.DemoOptions(), "run.demo",
+        "Run two small models, fetched on first use (360 MB), and compare the speed with and without the draft."),
+    "plan": Command(options.PlanOptions(), "plan.plan",
+        "Predict the speed with a draft from decode times, for any hardware."),
+    "list": Command(options.ListOptions(), "list_models.list_models",
+        "List the models in the caches of duo and Hugging Face, and which can draft for which."),
+    "tune": Command(options.TuneOptions(), "tune.tune",
+        "Measure whether a draft pays on this machine, and save the result for later runs; without -md, which draft."),
+    "check": Command(options.CheckOptions(), "check.check",
+        "Check that a draft does not change the text: generate the same texts with and without it.", closable=False),
+    "bench": Command(options.BenchOptions(), "bench.bench",
+        "Benchmark plain decoding, duo and llama.cpp's programs with these models on this machine."),
+    "doctor": Command(options.DoctorOptions(), "doctor.doctor",
+        "Describe this installation, its problems, and the commands that fix them."),
+    "chat": Command(options.ChatOptions(), "chat.chat",
+        "Chat with a model in this process, or on an OpenAI-compatible server such as `duo lead`."),
+    "lead": Command(options.LeadOptions(), "lead.lead",
+        "Serve a target over an OpenAI-compatible HTTP API, with a local draft or remote ones.", closable=False),
+    "back": Command(options.BackOptions(), "back.back",
+        "Run a remote draft for a lead on another machine; reconnect whenever the lead is available.",
+        closable=False),
+    "rpc-server": Command(options.RpcServerOptions(), "rpc_server.rpc_server",
+        "Serve the devices of this machine to models on other machines, over llama.cpp's RPC.", closable=False),
+}
+# fmt: on
+
+
+def function(path: str) -> Callable[[Any], int]:
+    """The function of a command, which is imported when it is used."""
+    module, name = path.split(".")
+    found: Callable[[Any], int] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found

@@ -1,4 +1,4 @@
-"""`duo doctor`: this installation, its problems, and the commands that fix them."""
+"""`duo doctor`: this installation, its problems, and the commands that fix them; `duo --list-devices`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from functools import partial
 from itertools import groupby
 
 from duo.cli.installation import Installation, read_installation
-from duo.cli.options.by_command import DoctorOptions
+from duo.cli.options.by_command import DoctorOptions, RunOptions
 from duo.cli.problems import Problem, find_problems
+from duo.cli.terminal.console import warn
 
 _wrap = partial(textwrap.wrap, width=80, break_long_words=False, break_on_hyphens=False)
 _MODEL_GB = 4
@@ -24,6 +25,26 @@ def doctor(options: DoctorOptions) -> int:
     problems = find_problems(here)
     print(to_json(here, problems) if options.json else "\n".join(render(here, problems)))  # noqa: T201 - the output
     return int(is_wrong(problems))
+
+
+def show_devices(options: RunOptions) -> int:
+    """`duo --list-devices`: print the devices of this machine and of --rpc and --rpcd. Returns the exit status.
+
+    Warns if a GPU is expected but missing. Raises DeviceError.
+    """
+    from duo.cli.devices import check_rpc, no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
+    from duo.llama.devices import add_server, list_devices  # noqa: PLC0415
+
+    servers = (*options.engine.rpc_servers, *(options.engine.draft_rpc_servers or ()))
+    check_rpc(servers)
+    for server in servers:
+        add_server(server, options.engine.rpc_timeout_s)
+    for device in list_devices():
+        free, total = device.memory
+        print(f"{device.name}: {device.description} ({total / 2**20:.0f} MiB, {free / 2**20:.0f} MiB free)")  # noqa: T201
+    if why := no_gpu_found():
+        warn(why)
+    return 0
 
 
 def is_wrong(problems: Sequence[Problem]) -> bool:
@@ -53,7 +74,7 @@ def render(here: Installation, problems: Sequence[Problem]) -> list[str]:
 
 def _rows(here: Installation) -> Iterator[tuple[str, str]]:
     host, build, cores, threads = here.host, here.build, here.cores, here.threads
-    yield "versions", ", ".join(f"{name} {version or 'not installed'}" for name, version in here.versions.items())
+    yield "versions", _versions(here.versions)
     yield "system", f"{host.system} {host.release}, {host.machine}"
     yield "CPU", host.cpu
     quota = "no quota" if cores.quota is None else f"a quota of {cores.quota:g}"
@@ -70,17 +91,18 @@ def _rows(here: Installation) -> Iterator[tuple[str, str]]:
             memory = f"{_gigabytes(device.memory_total)}, {_gigabytes(device.memory_free)} free"
             yield "device", f"{device.name}: {device.description}, {memory}"
         yield "built with", ", ".join(build.features)
-        yield "GPU layers", "yes" if build.gpu else _no_gpu(here)
+        why_not = "no: this build finds no GPU" if build.gpu_backends else "no: this build can use no GPU"
+        yield "GPU layers", "yes" if build.gpu else why_not
         yield "RPC", "yes" if build.rpc else "no"
-    yield "optional", ", ".join(f"{name} {version or 'not installed'}" for name, version in here.optional.items())
+    yield "optional", _versions(here.optional)
     if here.environment:
         yield "variables", ", ".join(f"{name}={shlex.quote(value)}" for name, value in here.environment.items())
     for name, folder in here.folders.items():
         yield name, f"{folder.path or ''} ({folder.failure or 'writable'})".strip()
 
 
-def _no_gpu(here: Installation) -> str:
-    return "no: this build finds no GPU" if here.build.gpu_backends else "no: this build can use no GPU"
+def _versions(found: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
 
 
 def _bandwidth(here: Installation) -> str:
@@ -88,8 +110,7 @@ def _bandwidth(here: Installation) -> str:
     if found is None:
         return "not measured: too little free memory"
     one, together = found.one_thread / 1e9, found.all_threads / 1e9
-    more = f", {together:.1f} GB/s with {found.n_threads}" if found.n_threads > 1 else ""
-    rates = f"{one:.1f} GB/s with one thread{more}"
+    rates = f"{one:.1f} GB/s with one thread, {together:.1f} GB/s with {found.n_threads}"
     return f"{rates}: at most {together / _MODEL_GB:.1f} tokens/s for a model of {_MODEL_GB} GB on this CPU"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from socket import gethostname
 
@@ -35,13 +36,12 @@ def lead(options: LeadOptions) -> int:
             f"--host {options.host}: other machines can reach this address, so clients must send an API key: "
             "add --api-key KEY (or --api-key-file, LLAMA_API_KEY)"
         )
-    marks = marks_tokens(options.color)
-    shows = options.print != "none"
     shown: InterruptibleQueue[Step | TextRequest] = InterruptibleQueue()
 
     def show(event: Step | TextRequest) -> None:
         # A terminal may be stopped: then steps are dropped.
-        if (shows or isinstance(event, TextRequest)) and shown.n_waiting < _MAX_QUEUED:
+        is_shown = options.print != "none" or isinstance(event, TextRequest)
+        if is_shown and shown.n_waiting < _MAX_QUEUED:
             shown.put(event)
 
     # The server listens while the models are loaded: /health reports it.
@@ -67,36 +67,31 @@ def lead(options: LeadOptions) -> int:
 
         with on_interrupt(stop), lifeline.notifying(shown.end):
             server.load(engine)
-            if not server.takes_drafts:
-                say("duo: remote drafts are disabled: to accept them, add --back-token")
             finish_notices()
-            say(
-                _introduction(
-                    server, engine, temp=options.generation.sampling.temp, needs_key=bool(keys), has_page=options.page
-                )
-            )
-            say(f"duo: listening on {server.url} (Ctrl-C to stop)")
+            for line in _introduction(server, engine, options, needs_key=bool(keys)):
+                say(f"duo: {line}")
             rejected = engine.slot.target.piece if options.print == "all" else None
-            _show(shown, TextWriter(marks=marks, rejected=rejected))
+            _show(shown, TextWriter(marks=marks_tokens(options.color), rejected=rejected))
         server.close()  # before the models are freed: requests may use them
     return 0
 
 
-def _introduction(server: Lead, engine: Engine, *, temp: float, needs_key: bool, has_page: bool) -> str:
+def _introduction(server: Lead, engine: Engine, options: LeadOptions, *, needs_key: bool) -> Iterator[str]:
     """What is served, what clients have to be told, and where the page is."""
-    slot = engine.slot
+    slot, temp = engine.slot, options.generation.sampling.temp
+    if not server.takes_drafts:
+        yield "remote drafts are disabled: to accept them, add --back-token"
     draft = f", draft {slot.draft_model.path.stem}" if slot.draft_model is not None else ""
-    url, elsewhere = _addresses(server.url, gethostname())
-    address = "" if url == "http://127.0.0.1:5555" else f" {url}"
+    yield f"model {server.model_name}{draft}; context {slot.n_ctx} tokens; temperature {temp:g} by default"
+    url, elsewhere = addresses(server.url, gethostname())
     key, chat_key = ("API key required", " --api-key KEY") if needs_key else ("no API key needed", "")
-    return (
-        f"duo: model {server.model_name}{draft}; context {slot.n_ctx} tokens; temperature {temp:g} by default\n"
-        f"duo: OpenAI base URL {url}/v1{elsewhere}, {key}; to chat: duo chat{address}{chat_key}"
-        + (f"\nduo: page {url}/" if has_page else "")
-    )
+    yield f"OpenAI base URL {url}/v1{elsewhere}, {key}; to chat: duo chat {url}{chat_key}"
+    if options.page:
+        yield f"page {url}/"
+    yield f"listening on {server.url} (Ctrl-C to stop)"
 
 
-def _addresses(url: str, machine: str) -> tuple[str, str]:
+def addresses(url: str, machine: str) -> tuple[str, str]:
     """The URL for clients on this machine, and what to say to those on others, if it is one of all addresses."""
     for every, this in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
         if every in url:

@@ -17,15 +17,15 @@ _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")
 _LEFT = {1, 3, 4, 5}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Listed:
     """One model of the list."""
 
     path: Path
     n_bytes: int
-    summary: GgufSummary  # with the tokens of the first model of the group, so that they are kept once
     n_tokens: int
-    group: str  # the same for models that share a vocabulary
+    summary: GgufSummary  # with the tokens of the first model of the group, so that they are kept once
+    group: int  # the same for models that share a vocabulary
 
     def can_draft_for(self, target: Listed) -> bool:
         """Whether this is a draft for `target` without translation."""
@@ -44,18 +44,17 @@ def list_models(options: ListOptions) -> int:
         if not path.exists():
             raise ModelError(f"{path}: no such file")
     models = _read(find_models(given))
-    print(_to_json(models) if options.json else "\n".join(render(models)))  # noqa: T201 - the output
+    print(json.dumps(_entries(models), indent=2) if options.json else "\n".join(_table(models)))  # noqa: T201
     return 0
 
 
 def _read(paths: Sequence[Path]) -> list[Listed]:
     """The text models among these files, by vocabulary and size; warns of files that cannot be read."""
-    found: list[tuple[Path, int, GgufSummary, int, int]] = []
+    found: list[Listed] = []
     groups: list[GgufSummary] = []  # the first of each
     for path in paths:
         try:
-            summary = summarize(path)
-            n_bytes = size(path)
+            summary, n_bytes = summarize(path), size(path)
         except NoTextModelError:
             continue
         except (ModelError, OSError) as error:
@@ -63,15 +62,33 @@ def _read(paths: Sequence[Path]) -> list[Listed]:
             continue
         group = next((i for i, first in enumerate(groups) if summary.shares_vocabulary(first)), len(groups))
         groups += [summary] * (group == len(groups))
-        found.append((path, n_bytes, replace(summary, tokens=groups[group].tokens), len(summary.tokens), group))
-    largest = [max(n_bytes for _, n_bytes, *_, group in found if group == i) for i in range(len(groups))]
-    order = sorted(range(len(groups)), key=lambda i: -largest[i])
-    names = {group: _letters(place) for place, group in enumerate(order)}
-    found.sort(key=lambda one: (order.index(one[-1]), -one[1], one[0]))
-    return [Listed(path, n_bytes, summary, n, names[group]) for path, n_bytes, summary, n, group in found]
+        n_tokens = len(summary.tokens)
+        found.append(Listed(path, n_bytes, n_tokens, replace(summary, tokens=groups[group].tokens), group))
+    found.sort(key=lambda one: (-one.n_bytes, one.path))
+    order = list(dict.fromkeys(one.group for one in found))  # the group of the largest model comes first
+    for one in found:
+        one.group = order.index(one.group)
+    return sorted(found, key=lambda one: one.group)
 
 
-def render(models: Sequence[Listed]) -> list[str]:
+def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
+    return [
+        {
+            "path": str(one.path),
+            "hub": hub_name(one.path),
+            "name": one.summary.name,
+            "architecture": one.summary.architecture,
+            "bytes": one.n_bytes,
+            "quantisation": one.summary.quantisation,
+            "vocabulary": _letters(one.group),
+            "tokens": one.n_tokens,
+            "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
+        }
+        for one in models
+    ]
+
+
+def _table(models: Sequence[Listed]) -> list[str]:
     """The table, and what it means."""
     folders = ", ".join(map(_short, model_folders()))
     if not models:
@@ -82,8 +99,8 @@ def render(models: Sequence[Listed]) -> list[str]:
             hub_name(one.path) or _short(one.path),
             size_of(one.n_bytes),
             one.summary.quantisation,
-            f"{one.group} ({one.n_tokens})",
-            ", ".join(map(str, _drafts(one, models))),
+            f"{_letters(one.group)} ({one.n_tokens})",
+            ", ".join(str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)),
         )
         for number, one in enumerate(models, 1)
     ]
@@ -97,29 +114,6 @@ def render(models: Sequence[Listed]) -> list[str]:
     ]
 
 
-def _drafts(target: Listed, models: Sequence[Listed]) -> list[int]:
-    """The numbers of the models that can draft for `target`."""
-    return [number for number, one in enumerate(models, 1) if one.can_draft_for(target)]
-
-
-def _to_json(models: Sequence[Listed]) -> str:
-    entries = [
-        {
-            "path": str(one.path),
-            "hub": hub_name(one.path),
-            "name": one.summary.name,
-            "architecture": one.summary.architecture,
-            "bytes": one.n_bytes,
-            "quantisation": one.summary.quantisation,
-            "vocabulary": one.group,
-            "tokens": one.n_tokens,
-            "drafts": [str(models[number - 1].path) for number in _drafts(one, models)],
-        }
-        for one in models
-    ]
-    return json.dumps(entries, indent=2)
-
-
 def _letters(n: int) -> str:
     """A, B … Z, AA, AB … for 0, 1 …"""
     return (_letters(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)
@@ -127,8 +121,5 @@ def _letters(n: int) -> str:
 
 def _short(path: Path) -> str:
     """`path` with ~ for the home directory, which a shell understands."""
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return str(path)
+    home = Path("~").expanduser()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

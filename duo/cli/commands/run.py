@@ -145,7 +145,7 @@ def _write(
         finally:
             writer.end()
     if not has_text:
-        _hint(hints.empty_hint(watch.metrics.stop, len(tokens), config.stop.n_predict))
+        _hint(hints.empty_hint(watch.metrics.stop, config.stop.n_predict))
     return stream, tokens, interrupt.status
 
 

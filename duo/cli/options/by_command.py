@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from duo.cli.options.groups import (
-    DRAFT_VARIABLES,
     BackTokenFile,
     CheckedOptions,
     ColorOption,
@@ -17,30 +16,17 @@ from duo.cli.options.groups import (
     LogOptions,
     PromptOptions,
 )
-from duo.config import AUTO_DRAFT, DEMO, MAX_INT, MAX_THREADS, EngineConfig, SamplingConfig, StopConfig
-from duo.config.engine_config import parse_servers
-from duo.config.option import (
-    BACK,
-    BACKS,
-    CONTEXT,
-    DEVICES,
-    INT,
-    MAIN,
-    MEASURED,
-    MODELS,
-    OUTPUT,
-    PORT,
-    PROMPT,
-    SERVER,
-    THREADS,
-    declared,
-    names,
-    option,
-)
+from duo.config import AUTO_DRAFT, DEMO, EngineConfig, SamplingConfig, StopConfig
+from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
+from duo.config.option import AT_LEAST_ONE, BACK, COUNT, PORTS, Bounds, declared, names, option
 from duo.errors import UsageError
 
 MAX_DRAFT = 16  # of `duo plan`
-_TOO_MANY = "each is kept in memory"
+# What `duo chat` tells a server, or needs for it, besides SamplingConfig.
+_TOLD = {
+    "max_tokens", "seed", "stop", "url", "model", "api_key", "api_key_file", "prompt", "file", "system_prompt",
+    "escape", "color",
+}  # fmt: skip
 
 
 # fmt: off
@@ -49,24 +35,23 @@ class RunOptions(ColorOption, BackTokenFile, GenerationOptions, PromptOptions, E
     """The options of `duo` without a subcommand."""
 
     chat: bool = option(
-        False, "--chat", PROMPT, "Format the prompt with the model's chat template.", is_main=True)
+        False, "--chat", "Prompt and text", "Format the prompt with the model's chat template.", is_main=True)
     display_prompt: bool = option(
-        False, "--display-prompt/--no-display-prompt", PROMPT, "Print the prompt before the text.")
+        False, "--display-prompt/--no-display-prompt", "Prompt and text", "Print the prompt before the text.")
     conversation: bool | None = option(
-        None, "-cnv/-no-cnv --conversation/--no-conversation -i --interactive", PROMPT,
+        None, "-cnv/-no-cnv --conversation/--no-conversation -i --interactive", "Prompt and text",
         "Chat on the terminal, as duo chat does; -p or -f is the first message.")
     single_turn: bool = option(
-        False, "-st --single-turn", PROMPT, "One answer in the chat template, then exit: as --chat.")
+        False, "-st --single-turn", "Prompt and text", "One answer in the chat template, then exit: as --chat.")
     live: bool = option(
-        False, "--live", OUTPUT, "Show a status below the text: rates, load of both models, candidates ahead.")
-    json: Path | None = option(None, "--json", OUTPUT, "Write all statistics to a file, as JSON.", metavar="FILE")
+        False, "--live", "Output", "Show a status below the text: rates, load of both models, candidates ahead.")
+    json: Path | None = option(None, "--json FILE", "Output", "Write all statistics to a file, as JSON.")
     trace: Path | None = option(
-        None, "--trace", OUTPUT, "Write a timeline of both models as Chrome trace JSON, for Perfetto.", metavar="FILE")
+        None, "--trace FILE", "Output", "Write a timeline of both models as Chrome trace JSON, for Perfetto.")
     version: bool = option(
-        False, "--version", OUTPUT,
-        "Show versions and exit; with -v, also the licence and third-party notices.", is_eager=True)
+        False, "--version", "Output", "Show versions and exit; with -v, also the licence and third-party notices.")
     list_devices: bool = option(
-        False, "--list-devices", OUTPUT, "List the available devices and exit.", is_eager=True)
+        False, "--list-devices", "Output", "List the available devices and exit.")
 
 
 @dataclass(frozen=True)
@@ -86,17 +71,14 @@ class ChatOptions(ColorOption, GenerationOptions, PromptOptions, EngineOptions):
     """The options of `duo chat`: those of a run, or of a request to a server."""
 
     url: str | None = option(
-        None, "", "",
+        None, "URL", "",
         "Address of an OpenAI-compatible server, with or without /v1; -m is the name of its model then. Without a URL "
-        "and a model: a lead at http://127.0.0.1:5555 if there is one, otherwise the demo pair.", metavar="URL",
-        is_argument=True)
+        "and a model: a lead at http://127.0.0.1:5555 if there is one, otherwise the demo pair.")
     api_key: str | None = option(
-        None, "--api-key", SERVER,
-        "API key; safer in $LLAMA_API_KEY or $OPENAI_API_KEY, which other users cannot see.", metavar="KEY",
-        env=("LLAMA_API_KEY", "OPENAI_API_KEY"))
+        None, "--api-key KEY $LLAMA_API_KEY $OPENAI_API_KEY", "Server",
+        "API key; safer in $LLAMA_API_KEY or $OPENAI_API_KEY, which other users cannot see.")
     api_key_file: Path | None = option(
-        None, "--api-key-file", SERVER, "File whose first non-empty line is the API key; overrides --api-key.",
-        metavar="FILE")
+        None, "--api-key-file FILE", "Server", "File whose first non-empty line is the API key; overrides --api-key.")
     given: frozenset[str] = frozenset()  # names of the options on the command line
     # fmt: on
 
@@ -123,10 +105,8 @@ class ChatOptions(ColorOption, GenerationOptions, PromptOptions, EngineOptions):
 
     def _only_here(self) -> list[str]:
         """The flags of the given options that a server is not told."""
-        told = (SamplingConfig, PromptOptions, ColorOption)
-        names = {"max_tokens", "seed", "stop", "url", "model", "api_key", "api_key_file"}
-        names |= {one.name for group in told for one in declared(group())}
-        return sorted(one.option.flag for one in declared(self, "chat") if one.name in self.given - names)
+        given = [one for one in declared(self, "chat") if one.name in self.given - _TOLD]
+        return sorted(one.option.flag for one in given if one.owner is not SamplingConfig)
 
 
 # fmt: off
@@ -134,38 +114,33 @@ class ChatOptions(ColorOption, GenerationOptions, PromptOptions, EngineOptions):
 class LeadOptions(ColorOption, BackTokenFile, GenerationOptions, EngineOptions):
     """The options of `duo lead`: those of a server, and those of a run as defaults for requests."""
 
-    host: str = option(
-        "127.0.0.1", "--host", SERVER, "Address to listen on.", metavar="ADDRESS", env=("LLAMA_ARG_HOST",))
+    host: str = option("127.0.0.1", "--host ADDRESS $LLAMA_ARG_HOST", "Server", "Address to listen on.")
     port: int = option(
-        5555, "--port", SERVER, "Port to listen on; 0: any free port, which is printed.", metavar="N",
-        env=("LLAMA_ARG_PORT",), least=0, most=65_535, why=PORT)
+        5555, "--port N $LLAMA_ARG_PORT", "Server", "Port to listen on; 0: any free port, which is printed.",
+        bounds=PORTS)
     api_key: list[str] | None = option(
-        None, "--api-key", SERVER,
-        "API key that clients must send; may be repeated. Required unless --host is a loopback address.",
-        metavar="KEY", env=("LLAMA_API_KEY",))
-    api_key_file: Path | None = option(
-        None, "--api-key-file", SERVER, "File with API keys, one per line.", metavar="FILE")
+        None, "--api-key KEY $LLAMA_API_KEY", "Server",
+        "API key that clients must send; may be repeated. Required unless --host is a loopback address.")
+    api_key_file: Path | None = option(None, "--api-key-file FILE", "Server", "File with API keys, one per line.")
     queue: int = option(
-        64, "--queue", SERVER,
-        "Maximum number of waiting requests, which are kept in memory; further ones are rejected.", metavar="N",
-        least=0, most=10_000, why=_TOO_MANY)
+        64, "--queue N", "Server",
+        "Maximum number of waiting requests, which are kept in memory; further ones are rejected.",
+        bounds=Bounds(0, 10_000, "each is kept in memory"))
     alias: str | None = option(
-        None, "-a --alias", SERVER, "Name of the model in the API.", metavar="NAME", env=("LLAMA_ARG_ALIAS",),
+        None, "-a --alias NAME $LLAMA_ARG_ALIAS", "Server", "Name of the model in the API.",
         default_text="the file's name")
     print: str = option(
-        "none", "--print", SERVER,
+        "none", "--print", "Server",
         "Print clients' texts on stdout. accepted: the texts, with accepted candidates coloured in a terminal; all: "
         "also the rejected candidates.", choices=("none", "accepted", "all"))
     allowed_host: list[str] | None = option(
-        None, "--allowed-host", SERVER,
-        "Further host name that clients use for this server, such as that of a proxy; may be repeated.",
-        metavar="NAME")
+        None, "--allowed-host NAME", "Server",
+        "Further host name that clients use for this server, such as that of a proxy; may be repeated.")
     cors_origin: list[str] | None = option(
-        None, "--cors-origin", SERVER,
-        "Web site whose pages may send requests, such as https://chat.example; may be repeated.", metavar="ORIGIN")
+        None, "--cors-origin ORIGIN", "Server",
+        "Web site whose pages may send requests, such as https://chat.example; may be repeated.")
     page: bool = option(
-        True, "--page/--no-page", SERVER, "Serve a page for browsers, at /.",
-        env=("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI"))
+        True, "--page/--no-page $LLAMA_ARG_UI $LLAMA_ARG_WEBUI", "Server", "Serve a page for browsers, at /.")
 
 
 @dataclass(frozen=True)
@@ -173,23 +148,23 @@ class BackConfig(EngineConfig):
     """How the draft of `duo back` decodes: the only model of its process."""
 
     rpc_servers: Sequence[str] = option(
-        (), "--rpc --rpcd", DEVICES, "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", who=BACK,
-        metavar="HOST:PORT,...", parse=parse_servers, env=("LLAMA_ARG_RPC",))
+        (), "--rpc --rpcd HOST:PORT,... $LLAMA_ARG_RPC", "Devices",
+        "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", who=BACK, parse=parse_servers)
     n_threads: int | None = option(
-        None, "-t -td --threads", THREADS, "Number of threads.", who=BACK, metavar="N", default_text="all cores",
-        env=("LLAMA_ARG_THREADS",), least=1, most=MAX_THREADS, why="llama.cpp computes with no more threads")
+        None, "-t -td --threads N $LLAMA_ARG_THREADS", "Threads", "Number of threads.", who=BACK,
+        default_text="all cores", bounds=THREAD_COUNT)
     n_gpu_layers: int | str = option(
-        "auto", "-ngl -ngld --gpu-layers", DEVICES,
-        "Number of draft layers to offload to its devices; auto: as many as fit.", who=BACK, metavar="N|all|auto",
-        choices=("auto", "all"), env=("LLAMA_ARG_N_GPU_LAYERS",), least=-MAX_INT, most=MAX_INT, why=INT)
+        "auto", "-ngl -ngld --gpu-layers N|all|auto $LLAMA_ARG_N_GPU_LAYERS", "Devices",
+        "Number of draft layers to offload to its devices; auto: as many as fit.", who=BACK, choices=("auto", "all"),
+        bounds=LAYERS)
     devices: Sequence[str] | None = option(
-        None, "-dev -devd --device --device-draft", DEVICES,
+        None, "-dev -devd --device --device-draft NAME,...|none $LLAMA_ARG_DEVICE", "Devices",
         "Devices of the draft, named as by duo --list-devices; none: do not offload.", who=BACK,
-        metavar="NAME,...|none", default_text="all GPUs", parse=names, env=("LLAMA_ARG_DEVICE",))
+        default_text="all GPUs", parse=names)
     n_ctx: int = option(
-        0, "-c --ctx-size", CONTEXT,
+        0, "-c --ctx-size N $LLAMA_ARG_CTX_SIZE", "Context",
         "Size of the context in tokens; 0: as the lead's texts need, up to the size that the draft was trained with.",
-        who=BACK, metavar="N", env=("LLAMA_ARG_CTX_SIZE",), least=0, most=MAX_INT, why=INT)
+        who=BACK, bounds=COUNT)
 
 
 @dataclass(frozen=True)
@@ -197,22 +172,22 @@ class BackOptions(LogOptions):
     """The options of `duo back`."""
 
     model: Path | None = option(
-        None, "-m --model -md --model-draft", MAIN, "Draft model: small. Default: that of the demo pair.",
-        metavar="GGUF", env=DRAFT_VARIABLES, excludes="hf_repo")
+        None, "-m --model -md --model-draft GGUF $LLAMA_ARG_SPEC_DRAFT_MODEL $LLAMA_ARG_MODEL_DRAFT", "Main options",
+        "Draft model: small. Default: that of the demo pair.", excludes="hf_repo")
     vocab: Path | None = option(
-        None, "--vocab", MAIN,
+        None, "--vocab GGUF", "Main options",
         "File with the vocabulary of the lead's target, if the draft has another one: the target itself, or a file "
-        "with the vocabulary only.", metavar="GGUF")
+        "with the vocabulary only.")
     lead: str = option(
-        "ws://localhost:5555", "--lead", MAIN, "Address of the lead: ws:// or wss://, host and port.", metavar="URL")
+        "ws://localhost:5555", "--lead URL", "Main options", "Address of the lead: ws:// or wss://, host and port.")
     token: str | None = option(
-        None, "--token --back-token", BACKS, "Token that the lead requires (its --back-token).", metavar="TOKEN",
-        env=("DUO_BACK_TOKEN",), default_text="none")
+        None, "--token --back-token TOKEN $DUO_BACK_TOKEN", "Remote drafts",
+        "Token that the lead requires (its --back-token).", default_text="none")
     token_file: Path | None = option(
-        None, "--token-file --back-token-file", BACKS, "File with the token.", metavar="FILE")
+        None, "--token-file --back-token-file FILE", "Remote drafts", "File with the token.")
     hf_repo: str | None = option(
-        None, "-hf -hfd --hf-repo --hf-repo-draft", MODELS, "Hugging Face repository of the draft.",
-        metavar="USER/REPO[:QUANT]", env=("LLAMA_ARG_SPEC_DRAFT_HF_REPO",), excludes="model")
+        None, "-hf -hfd --hf-repo --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
+        "Hugging Face repository of the draft.", excludes="model")
     engine: BackConfig = BackConfig()
     until_eof: bool = option(False, "--until-eof", "", "Exit when standard input is closed.", hidden=True)
 
@@ -221,21 +196,19 @@ class BackOptions(LogOptions):
 class RpcServerOptions(LogOptions):
     """The options of `duo rpc-server`."""
 
-    port: int = option(
-        50052, "-p --port", SERVER, "Port to listen on.", metavar="N", least=1, most=65_535, why=PORT)
-    host: str = option("127.0.0.1", "-H --host", SERVER, "Address to listen on (IPv4).", metavar="ADDRESS")
+    port: int = option(50052, "-p --port N", "Server", "Port to listen on.", bounds=PORTS._replace(least=1))
+    host: str = option("127.0.0.1", "-H --host ADDRESS", "Server", "Address to listen on (IPv4).")
     insecure_bind: bool = option(
-        False, "--insecure-bind", SERVER,
+        False, "--insecure-bind", "Server",
         "Allow an address that other machines can reach. Each of them can then read and write the memory of this "
         "process: use it in a trusted network only.")
     device: Sequence[str] | None = option(
-        None, "-d -dev --device", SERVER, "Devices to serve, named as by duo --list-devices.", metavar="NAME,...",
-        parse=names, default_text="all GPUs, or the CPU")
+        None, "-d -dev --device NAME,...", "Server", "Devices to serve, named as by duo --list-devices.", parse=names,
+        default_text="all GPUs, or the CPU")
     threads: int | None = option(
-        None, "-t --threads", SERVER, "Number of CPU threads.", metavar="N", default_text="all cores", least=1,
-        most=MAX_THREADS, why="llama.cpp computes with no more threads")
+        None, "-t --threads N", "Server", "Number of CPU threads.", default_text="all cores", bounds=THREAD_COUNT)
     cache: bool = option(
-        False, "-c --cache", SERVER, "Cache large tensors in files, so that a model loads faster the next time.")
+        False, "-c --cache", "Server", "Cache large tensors in files, so that a model loads faster the next time.")
     until_eof: bool = option(False, "--until-eof", "", "Exit when standard input is closed.", hidden=True)
 
 
@@ -244,10 +217,9 @@ class CheckOptions(GenerationOptions, EngineOptions):
     """The options of `duo check`: those of a run that decide what is written."""
 
     prompts: list[str] | None = option(
-        None, "-p --prompt", MAIN, "Prompt to use instead of the built-in ones; may be repeated.", metavar="TEXT")
+        None, "-p --prompt TEXT", "Main options", "Prompt to use instead of the built-in ones; may be repeated.")
     predict: int = option(
-        64, "-n --predict", MAIN, "Number of tokens to generate per prompt.", metavar="N", least=1, most=MAX_INT,
-        why=INT)
+        64, "-n --predict N", "Main options", "Number of tokens to generate per prompt.", bounds=AT_LEAST_ONE)
     seed: int = field(default=1, metadata=GenerationOptions.__dataclass_fields__["seed"].metadata)
     engine: EngineConfig = EngineConfig(profile=False)
 
@@ -257,22 +229,21 @@ class TuneOptions(EngineOptions):
     """The options of `duo tune`: what is measured, or what becomes of the results."""
 
     names: list[str] | None = option(
-        None, "", "",
+        None, "DRAFT|NAME", "",
         "Without a draft (-md): drafts to compare besides those in the caches of duo and Hugging Face, files or all in "
-        "a folder. With --list or --reset: names of results.", metavar="DRAFT|NAME", is_argument=True)
+        "a folder. With --list or --reset: names of results.")
     lists: bool = option(
-        False, "--list", MAIN, "List the results of this machine, or show those of these names in full.")
+        False, "--list", "Main options", "List the results of this machine, or show those of these names in full.")
     reset: bool = option(
-        False, "--reset", MAIN, "Forget the results of these names, or all for the name all.")
+        False, "--reset", "Main options", "Forget the results of these names, or all for the name all.")
     prompts: list[str] | None = option(
-        None, "-p --prompt", MAIN,
-        "Prompt to use instead of the built-in ones, such as a typical task of yours; may be repeated.",
-        metavar="TEXT")
+        None, "-p --prompt TEXT", "Main options",
+        "Prompt to use instead of the built-in ones, such as a typical task of yours; may be repeated.")
     predict: int = option(
-        64, "-n --predict", MAIN, "Number of tokens to generate per prompt.", metavar="N", least=8, most=MAX_INT,
-        why=INT)
-    raw: bool = option(False, "--raw", MAIN, "Use the prompts without the model's chat template.")
-    json: Path | None = option(None, "--json", OUTPUT, "Write all figures to a file, as JSON.", metavar="FILE")
+        64, "-n --predict N", "Main options", "Number of tokens to generate per prompt.",
+        bounds=COUNT._replace(least=8))
+    raw: bool = option(False, "--raw", "Main options", "Use the prompts without the model's chat template.")
+    json: Path | None = option(None, "--json FILE", "Output", "Write all figures to a file, as JSON.")
 
 
 @dataclass(frozen=True)
@@ -280,35 +251,33 @@ class BenchOptions(EngineOptions):
     """The options of `duo bench`: what is measured, and what affects the cost of a decode."""
 
     modes: str | None = option(
-        None, "--modes", MEASURED,
+        None, "--modes LIST", "What is measured",
         "Modes to measure. plain or off: the target alone; lookup: with candidates from the text itself; sync: "
         "sequential drafting; async: concurrent drafting; auto: the schedule that duo chooses, and lookup.",
-        metavar="LIST", default_text="plain,sync,async,auto")
+        default_text="plain,sync,async,auto")
     limits: str = option(
-        "auto", "--draft --draft-max --spec-draft-n-max", MEASURED,
-        "Maximum number of candidates per batch: numbers and auto, such as 2,4,8,auto. Each is measured.",
-        metavar="LIST")
+        "auto", "--draft --draft-max --spec-draft-n-max LIST", "What is measured",
+        "Maximum number of candidates per batch: numbers and auto, such as 2,4,8,auto. Each is measured.")
     predict: int = option(
-        256, "-n --predict", MEASURED, "Number of tokens per text.", metavar="N", least=2, most=MAX_INT, why=INT)
+        256, "-n --predict N", "What is measured", "Number of tokens per text.", bounds=COUNT._replace(least=2))
     repetitions: int = option(
-        5, "-r --repetitions", MEASURED,
-        "Number of rounds. Each measures every mode and program once, on a prompt of the next category.", metavar="N",
-        least=1, most=1000, why="more make the result no more certain")
+        5, "-r --repetitions N", "What is measured",
+        "Number of rounds. Each measures every mode and program once, on a prompt of the next category.",
+        bounds=Bounds(1, 1000, "more make the result no more certain"))
     prompts: str | None = option(
-        None, "--prompts", MEASURED,
-        r"File with one prompt per line (\n: line break); a line \[name] starts a category.", metavar="FILE",
-        default_text="built in")
+        None, "--prompts FILE", "What is measured",
+        r"File with one prompt per line (\n: line break); a line \[name] starts a category.", default_text="built in")
     categories: str | None = option(
-        None, "--categories", MEASURED,
+        None, "--categories LIST", "What is measured",
         "Categories of prompts to use. Built in: chat, code, story, summary, translation, list, JSON, reasoning.",
-        metavar="LIST", default_text="all")
-    raw: bool = option(False, "--raw", MEASURED, "Use the prompts without the model's chat template.")
+        default_text="all")
+    raw: bool = option(False, "--raw", "What is measured", "Use the prompts without the model's chat template.")
     peers: str | None = option(
-        None, "--peers", MEASURED,
+        None, "--peers NAME=PATH,…", "What is measured",
         "Programs to compare with: llama-completion, llama-cli, llama-speculative-simple; or none.",
-        metavar="NAME=PATH,…", default_text="those on the PATH")
+        default_text="those on the PATH")
     output: str = option(
-        "md", "-o --output", OUTPUT, "Output format. md: a table; json: also every run.", choices=("md", "json"))
+        "md", "-o --output", "Output", "Output format. md: a table; json: also every run.", choices=("md", "json"))
     engine: EngineConfig = EngineConfig(profile=False)
 
 
@@ -317,43 +286,36 @@ class PlanOptions(CheckedOptions):
     """The options of `duo plan`."""
 
     target_ms: str | None = option(
-        None, "--target-ms", "",
-        "Milliseconds per decode of the target: one number for all batch sizes, or a list of size:ms.",
-        metavar="MS|N:MS,…")
+        None, "--target-ms MS|N:MS,…", "",
+        "Milliseconds per decode of the target: one number for all batch sizes, or a list of size:ms.")
     draft_ms: str | None = option(
-        None, "--draft-ms", "",
+        None, "--draft-ms MS|N:MS,…", "",
         "Milliseconds per decode of the draft: of one token, or a list of N:MS for one token in each of N sequences, "
-        "to predict what prepared outcomes gain (--branches).", metavar="MS|N:MS,…")
+        "to predict what prepared outcomes gain (--branches).")
     draft_pair_ms: float | None = option(
-        None, "--draft-pair-ms", "",
+        None, "--draft-pair-ms MS", "",
         "Milliseconds per decode of the draft of two tokens, as which it reads the last two after all candidates were "
-        "accepted. Default: 1.3 times that of one, and the output says that it is assumed.", metavar="MS")
+        "accepted. Default: 1.3 times that of one, and the output says that it is assumed.")
     machine: str | None = option(
-        None, "--machine", "",
-        "Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.",
-        metavar="FILE[:PAIR]")
-    latency_ms: float | None = option(
-        None, "--latency-ms", "", "Round trip to a draft on another machine.", metavar="MS")
+        None, "--machine FILE[:PAIR]", "",
+        "Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.")
+    latency_ms: float | None = option(None, "--latency-ms MS", "", "Round trip to a draft on another machine.")
     accept: float | None = option(
-        None, "--accept", "", "Probability that a candidate is accepted if all before it are, 0 to 1.",
-        metavar="SHARE")
+        None, "--accept SHARE", "", "Probability that a candidate is accepted if all before it are, 0 to 1.")
     table: Path | None = option(
-        None, "--table", "", "File with the decode times of the target: batch size and ms in each line.",
-        metavar="FILE")
+        None, "--table FILE", "", "File with the decode times of the target: batch size and ms in each line.")
     stats: Path | None = option(
-        None, "--json", "", "File that a run has written with --json, for all values that are not given here.",
-        metavar="FILE")
+        None, "--json FILE", "", "File that a run has written with --json, for all values that are not given here.")
     draft: int = option(
-        AUTO_DRAFT, "--draft", "", "Maximum number of candidates to verify per decode.", metavar="N", least=1,
-        most=MAX_DRAFT, why="a forecast knows no more")
+        AUTO_DRAFT, "--draft N", "", "Maximum number of candidates to verify per decode.",
+        bounds=Bounds(1, MAX_DRAFT, "a forecast knows no more"))
 
 
 @dataclass(frozen=True)
 class ListOptions(CheckedOptions):
     """The options of `duo list`."""
 
-    paths: list[Path] | None = option(
-        None, "", "", "More GGUF files, or folders that contain some.", metavar="FILE|FOLDER", is_argument=True)
+    paths: list[Path] | None = option(None, "FILE|FOLDER", "", "More GGUF files, or folders that contain some.")
     json: bool = option(False, "--json", "", "Print the result as JSON.")
 
 

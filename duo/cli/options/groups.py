@@ -9,23 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duo.cli.inputs import MAX_GRAMMAR, read_argument, read_file
+from duo.cli.inputs import read_argument, read_file
 from duo.cli.terminal.console import warn
 from duo.config import DEMO, HUB, MAX_SEED, SAMPLERS, EngineConfig, GenerationConfig
-from duo.config.option import BACKS, MAIN, MODELS, OUTPUT, PROMPT, SAMPLING, TEXTS, check, option
+from duo.config.option import TEXTS, Bounds, check, option, switch
 from duo.errors import UsageError
+from duo.models.storage import MIB
 
 RANDOM_SEED = -1
-DRAFT_VARIABLES = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT")
 # Other names of samplers in llama.cpp.
 _ALIASES = {
     "top-k": "top_k", "topk": "top_k", "top-p": "top_p", "topp": "top_p", "nucleus": "top_p", "min-p": "min_p",
     "minp": "min_p", "typ-p": "typ_p", "typp": "typ_p", "typ": "typ_p", "temp": "temperature",
 }  # fmt: skip
 _UNSUPPORTED = ("dry", "xtc", "top_n_sigma", "infill", "adaptive_p")
-# Values of llama.cpp for --color; the empty one: without a value.
-_COLORS = {"": "auto", "-1": "auto"} | dict.fromkeys(("on", "true", "enabled", "1"), "always")
-_COLORS |= dict.fromkeys(("off", "false", "disabled", "0"), "never")
 
 
 # fmt: off
@@ -42,9 +39,9 @@ class LogOptions(CheckedOptions):
     """What is logged."""
 
     verbose: bool = option(
-        False, "-v --verbose", OUTPUT, "Print more on stderr: all statistics, and llama.cpp's log.", is_main=True)
+        False, "-v --verbose", "Output", "Print more on stderr: all statistics, and llama.cpp's log.", is_main=True)
     log_file: Path | None = option(
-        None, "--log-file", OUTPUT, "Write all log messages to a file.", metavar="FILE", env=("LLAMA_ARG_LOG_FILE",))
+        None, "--log-file FILE $LLAMA_ARG_LOG_FILE", "Output", "Write all log messages to a file.")
 
 
 @dataclass(frozen=True)
@@ -52,30 +49,31 @@ class EngineOptions(LogOptions):
     """Which models to load, and how they decode."""
 
     model: Path | None = option(
-        None, "-m --model", MAIN, "Target model, which decides every token of the text; demo: a small demo pair.",
-        metavar="GGUF", env=("LLAMA_ARG_MODEL",), excludes="hf_repo", is_main=True)
+        None, "-m --model GGUF $LLAMA_ARG_MODEL", "Main options",
+        "Target model, which decides every token of the text; demo: a small demo pair.", excludes="hf_repo")
     model_draft: Path | None = option(
-        None, "-md --model-draft --spec-draft-model", MAIN,
+        None, "-md --model-draft --spec-draft-model GGUF $LLAMA_ARG_SPEC_DRAFT_MODEL $LLAMA_ARG_MODEL_DRAFT",
+        "Main options",
         "Draft model: small, best with the vocabulary of the target. Without one, candidates come from the text itself "
-        "only (--lookup).", metavar="GGUF", env=DRAFT_VARIABLES, excludes="hf_repo_draft", is_main=True)
+        "only (--lookup).", excludes="hf_repo_draft")
     hf_repo: str | None = option(
-        None, "-hf -hfr --hf-repo", MODELS, "Hugging Face repository of the target; QUANT defaults to Q4_K_M.",
-        metavar="USER/REPO[:QUANT]", env=("LLAMA_ARG_HF_REPO",), excludes="model", is_main=True)
+        None, "-hf -hfr --hf-repo USER/REPO[:QUANT] $LLAMA_ARG_HF_REPO", "Models",
+        "Hugging Face repository of the target; QUANT defaults to Q4_K_M.", excludes="model", is_main=True)
     hf_repo_draft: str | None = option(
-        None, "-hfd -hfrd --hf-repo-draft", MODELS, "Hugging Face repository of the draft.",
-        metavar="USER/REPO[:QUANT]", env=("LLAMA_ARG_SPEC_DRAFT_HF_REPO",), excludes="model_draft", is_main=True)
+        None, "-hfd -hfrd --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
+        "Hugging Face repository of the draft.", excludes="model_draft", is_main=True)
     engine: EngineConfig = EngineConfig()
     # fmt: on
-
-    @property
-    def is_demo(self) -> bool:
-        """Whether the demo pair is used: by its name, or because no target is named."""
-        return not self.names_target or self.model == Path(DEMO)
 
     @property
     def names_target(self) -> bool:
         """Whether a target is named."""
         return bool(self.model or self.hf_repo)
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the demo pair is used: by its name, or because no target is named."""
+        return not self.names_target or self.model == Path(DEMO)
 
     def model_names(self) -> tuple[Path | str, Path | str | None]:
         """Target and draft, as duo.load() takes them. Raises UsageError."""
@@ -83,13 +81,13 @@ class EngineOptions(LogOptions):
             raise UsageError("-m and -hf both name the target: use only one")
         if self.model_draft and self.hf_repo_draft:
             raise UsageError("-md and -hfd both name the draft: use only one")
-        draft: Path | str | None = f"{HUB}{self.hf_repo_draft}" if self.hf_repo_draft else self.model_draft
-        if self.is_demo:
-            if draft is not None:
-                what = "the demo pair has its own draft" if self.names_target else "a draft without a target"
-                raise UsageError(f"{what}: name the target with -m or -hf")
-            return DEMO, None
-        return self.model or f"{HUB}{self.hf_repo}", draft
+        draft = f"{HUB}{self.hf_repo_draft}" if self.hf_repo_draft else self.model_draft
+        if not self.is_demo:
+            return self.model or f"{HUB}{self.hf_repo}", draft
+        if draft is not None:
+            what = "the demo pair has its own draft" if self.names_target else "a draft without a target"
+            raise UsageError(f"{what}: name the target with -m or -hf")
+        return DEMO, None
 
     @property
     def has_draft(self) -> bool:
@@ -104,26 +102,22 @@ class GenerationOptions(CheckedOptions):
 
     generation: GenerationConfig = GenerationConfig()
     seed: int = option(
-        RANDOM_SEED, "-s --seed", SAMPLING,
+        RANDOM_SEED, "-s --seed N", "Sampling",
         "Random seed; -1: a new one, which is printed. The same seed gives the same text with any draft, except for "
-        "near-ties (see --exact) and with --verify rejection.", metavar="N", least=RANDOM_SEED, most=MAX_SEED,
-        why="a seed has 64 bits")
+        "near-ties (see --exact) and with --verify rejection.",
+        bounds=Bounds(RANDOM_SEED, MAX_SEED, "a seed has 64 bits"))
     logit_bias: list[str] | None = option(
-        None, "-l --logit-bias", SAMPLING,
-        "Add X to the logit of a token, such as 15043+1 or 15043-inf; may be repeated.", metavar="ID(+/-)X")
-    samplers: str = option(
-        ";".join(SAMPLERS), "--samplers", SAMPLING, "Samplers to use, in this order.", metavar="A;B;…")
-    grammar: str | None = option(
-        None, "--grammar", SAMPLING, "Grammar that constrains the text.", who=TEXTS, metavar="GBNF")
-    grammar_file: str | None = option(
-        None, "--grammar-file", SAMPLING, "File with the grammar.", who=TEXTS, metavar="FILE")
+        None, "-l --logit-bias ID(+/-)X", "Sampling",
+        "Add X to the logit of a token, such as 15043+1 or 15043-inf; may be repeated.")
+    samplers: str = option(";".join(SAMPLERS), "--samplers A;B;…", "Sampling", "Samplers to use, in this order.")
+    grammar: str | None = option(None, "--grammar GBNF", "Sampling", "Grammar that constrains the text.", who=TEXTS)
+    grammar_file: str | None = option(None, "--grammar-file FILE", "Sampling", "File with the grammar.", who=TEXTS)
     json_schema: str | None = option(
-        None, "-j --json-schema", SAMPLING, "JSON schema that constrains the text; {}: any object.", who=TEXTS,
-        metavar="JSON")
+        None, "-j --json-schema JSON", "Sampling", "JSON schema that constrains the text; {}: any object.", who=TEXTS)
     json_schema_file: str | None = option(
-        None, "-jf --json-schema-file", SAMPLING, "File with the JSON schema.", who=TEXTS, metavar="FILE")
+        None, "-jf --json-schema-file FILE", "Sampling", "File with the JSON schema.", who=TEXTS)
     reverse_prompt: list[str] | None = option(
-        None, "-r --reverse-prompt", PROMPT, "Stop before this text; may be repeated.", who=TEXTS, metavar="TEXT",
+        None, "-r --reverse-prompt TEXT", "Prompt and text", "Stop before this text; may be repeated.", who=TEXTS,
         name="stop")
     # fmt: on
 
@@ -136,7 +130,7 @@ class GenerationOptions(CheckedOptions):
 
         sampling = replace(
             self.generation.sampling,
-            logit_bias=tuple(map(parse_bias, self.logit_bias or ())),
+            logit_bias=tuple(map(_bias, self.logit_bias or ())),
             samplers=tuple(_sampler_names(self.samplers)),
             seed=secrets.randbits(32) if self.seed == RANDOM_SEED else self.seed,
         )
@@ -148,21 +142,21 @@ class GenerationOptions(CheckedOptions):
         """The grammar, as GBNF. Raises UsageError or PromptError."""
         from duo.llama.grammar import schema_grammar  # noqa: PLC0415 - not for --help
 
-        flags = {"--grammar": self.grammar, "--grammar-file": self.grammar_file}
-        flags |= {"-j": self.json_schema, "-jf": self.json_schema_file}
-        given = [(flag, value) for flag, value in flags.items() if value is not None]
+        sources = {"--grammar": self.grammar, "--grammar-file": self.grammar_file}
+        sources |= {"-j": self.json_schema, "-jf": self.json_schema_file}
+        given = {flag: value for flag, value in sources.items() if value is not None}
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(flag for flag, _ in given)} each give a grammar: use only one")
-        for flag, value in given:
+            raise UsageError(f"{' and '.join(given)} each give a grammar: use only one")
+        for flag, value in given.items():
             if flag in ("--grammar-file", "-jf"):
-                text = read_file(value, escape=False, limit=MAX_GRAMMAR)[1]
+                text = read_file(value, escape=False, limit=MIB)[1]
             else:
                 text = read_argument(value, flag, escape=False)
             return text if flag.startswith("--grammar") else schema_grammar(text, flag)
         return None
 
 
-def parse_bias(value: str) -> tuple[int, float]:
+def _bias(value: str) -> tuple[int, float]:
     """--logit-bias: a token id and a signed number. Raises UsageError."""
     match = re.fullmatch(r"(\d+)([+-].+)", value.strip())
     with suppress(ValueError):
@@ -185,12 +179,13 @@ def _sampler_names(text: str) -> Iterator[str]:
 class PromptOptions(CheckedOptions):
     """The prompt of a run, or the first message of a chat."""
 
-    prompt: str | None = option(None, "-p --prompt", MAIN, "Prompt.", metavar="TEXT", is_main=True)
-    file: str | None = option(None, "-f --file", MAIN, "File with the prompt; -: stdin.", metavar="FILE", is_main=True)
+    prompt: str | None = option(None, "-p --prompt TEXT", "Main options", "Prompt.")
+    file: str | None = option(None, "-f --file FILE", "Main options", "File with the prompt; -: stdin.")
     system_prompt: str | None = option(
-        None, "-sys --system-prompt", PROMPT, "System prompt; it implies --chat.", who=TEXTS, metavar="TEXT")
+        None, "-sys --system-prompt TEXT", "Prompt and text", "System prompt; it implies --chat.", who=TEXTS)
     escape: bool = option(
-        True, "--escape/--no-escape -e", PROMPT, r"Process escapes in prompts: \n, \t, \", \\ and \xHH.", who=TEXTS)
+        True, "--escape/--no-escape -e", "Prompt and text", r"Process escapes in prompts: \n, \t, \", \\ and \xHH.",
+        who=TEXTS)
 
 
 @dataclass(frozen=True)
@@ -198,15 +193,14 @@ class ColorOption(CheckedOptions):
     """Colours."""
 
     color: str = option(
-        "auto", "--color", OUTPUT,
+        "auto", "--color", "Output",
         "Show accepted tokens in green (of the draft) or cyan (of the lookup), and every other step in bold.",
-        choices=("auto", "always", "never"), spellings=_COLORS)
+        choices=("auto", "always", "never"), spellings=switch("auto", "always", "never") | {"": "auto"})
 
 
 @dataclass(frozen=True)
 class BackTokenFile(CheckedOptions):
     """The token of remote drafts, in a file."""
 
-    back_token_file: Path | None = option(
-        None, "--back-token-file", BACKS, "File with the token.", metavar="FILE")
+    back_token_file: Path | None = option(None, "--back-token-file FILE", "Remote drafts", "File with the token.")
     # fmt: on

@@ -1,18 +1,20 @@
-"""Help texts, as in the golden files (`make docs` writes them), completion, and docs/configuration.md."""
+"""Help texts, as in the golden files (`make docs` writes them), `duo` alone, completion, and docs/configuration.md."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import typer
 
-from duo.cli.app import app
-from tests.command import ROOT
+from duo.cli.arguments import ArgumentReader
+from tests.command import ROOT, assert_refused
 from tests.golden import HELP, help_text
-from tests.golden.configuration import CONFIGURATION, START, whole_command, with_options
+from tests.golden.configuration import CONFIGURATION, whole_command, with_options
 from tests.unit.cli.runner import duo
 
 # Names of environment variables in the code; the internal one passes a secret to a process that duo starts.
@@ -25,18 +27,6 @@ def test_the_help_text_is_current(arguments: tuple[str, ...]) -> None:
     assert HELP[arguments].read_text(encoding="utf-8") == help_text(*arguments)
 
 
-def test_help_shows_the_main_options_and_help_all_shows_every_option() -> None:
-    main, every = help_text("--help"), help_text("--help-all")
-    panels = re.findall(r"╭─ ([\w ]+) ─", main)
-    assert panels == ["Main options", "Commands"]
-    for names in ("-m ", "-md ", "-hf,", "-p ", "-f ", "-n ", "--chat", "--temp,", "--draft,", "-ngl ", "--help-all"):
-        assert names in main
-    assert "--samplers" not in main
-    command: Any = typer.main.get_command(app)
-    long_names = [[name for name in option.opts if name.startswith("--")] for option in command.params]
-    assert [names for names in long_names if not any(name in every for name in names)] == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "usage"),
     [
@@ -44,7 +34,6 @@ def test_help_shows_the_main_options_and_help_all_shows_every_option() -> None:
         ("-m missing.gguf -p x --help", "duo [OPTIONS]"),
         ("--version --help-all", "duo [OPTIONS]"),
         ("plan --accept 7 -h", "duo plan [OPTIONS]"),
-        ("tune -m missing.gguf --help", "duo tune [OPTIONS]"),
     ],
 )
 def test_help_comes_before_everything_else(arguments: str, usage: str) -> None:
@@ -53,23 +42,17 @@ def test_help_comes_before_everything_else(arguments: str, usage: str) -> None:
     assert f"Usage: {usage}" in run.text
 
 
-def test_version_and_devices() -> None:
-    versions, devices = duo("--version"), duo("--list-devices")
-    assert (versions.status, versions.stderr, devices.status, devices.stderr) == (0, "", 0, "")
+def test_version_devices_and_notices() -> None:
+    versions, devices, run = duo("--version"), duo("--list-devices"), duo("--version", "-v")
+    assert versions.stderr == devices.stderr == run.stderr == ""
     names = [line.rpartition(" ")[0] for line in versions.text.splitlines()]
     assert names == ["duo", "llama-cpp-python", "llama.cpp", "numpy"]
     assert any(line.startswith("CPU: ") for line in devices.text.splitlines())
-
-
-def test_licence_and_third_party_notices() -> None:
-    run = duo("--version", "-v")
-    lines = run.text.splitlines()
-    assert (run.status, run.stderr) == (0, "")
-    assert lines[: lines.index("MIT License")] == [*duo("--version").text.splitlines(), ""]
-    notices = lines[lines.index("Direct dependencies, each under its own licence:") + 1 :]
-    assert all(re.fullmatch(r"\S.* [\d.]+: \S.*", line) for line in notices[:-1])
+    assert run.text.startswith(f"{versions.text}\nMIT License")
+    *notices, last = run.text.partition("Direct dependencies, each under its own licence:\n")[2].splitlines()
+    assert all(re.fullmatch(r"\S.* [\d.]+: \S.*", line) for line in notices)
     assert {"typer", "numpy", "llama_cpp_python"} <= {line.split()[0] for line in notices}
-    assert "ggml" in notices[-1]
+    assert "ggml" in last
 
 
 def test_the_installed_command_runs_main() -> None:
@@ -77,50 +60,52 @@ def test_the_installed_command_runs_main() -> None:
     assert command.value == "duo.cli.main:main"
 
 
-# Shell completion
+# `duo` alone
+
+
+def test_duo_alone_says_what_to_type_next(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run = duo(env={"DUO_CACHE": str(cache)})
+    assert (run.status, run.stderr, cache.exists()) == (0, "", False)
+    root = whole_command()
+    lines = re.findall(r"^  duo (.+?)   ", run.text, re.MULTILINE)
+    assert len(lines) == 8
+    for line in lines:  # they are commands with these options
+        name, *rest = shlex.split(line)
+        command, arguments = (root, [name, *rest]) if name.startswith("-") else (root.commands[name], rest)
+        assert ArgumentReader(command, typer.Context(command, info_name="duo")).read(arguments) == arguments
+    with mock.patch("duo.cli.main._show_quickly"):  # as after an error of stdout, which only the whole program explains
+        assert duo().text == run.text
+
+
+@pytest.mark.parametrize("name", ["LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO"])
+def test_a_model_from_the_environment_is_run(name: str) -> None:
+    assert_refused(duo(env={name: "missing.gguf"}), "no prompt: add -p or -f", status=2)
+    assert duo(env={name: ""}).text == duo().text
 
 
 @pytest.mark.parametrize(
     ("shell", "line", "answer"),
     [
         ("zsh", "duo --schedule a", '_arguments \'*: :(("auto"\n"async"))\'\n'),
-        ("zsh", "duo -m ma", "_files\n"),
         ("fish", "duo --schedule a", "auto\nasync\n"),
         ("fish", "duo doc", "doctor\tDescribe this installation, its problems,...\n"),
     ],
 )
-def test_zsh_and_fish(shell: str, line: str, answer: str) -> None:
+def test_completion(shell: str, line: str, answer: str) -> None:
     asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     run = duo(env={"_DUO_COMPLETE": f"complete_{shell}"} | asked)
     assert (run.status, run.text, run.stderr) == (0, answer, "")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_asks_duo(shell: str) -> None:
-    run = duo(env={"_DUO_COMPLETE": f"source_{shell}"})
-    assert (run.status, run.stderr) == (0, "")
-    assert f"_DUO_COMPLETE=complete_{shell}" in run.text
+    script = duo(env={"_DUO_COMPLETE": f"source_{shell}"})
+    assert f"_DUO_COMPLETE=complete_{shell}" in script.text
 
 
 # docs/configuration.md
 
 
-def test_the_lists_of_options_are_current() -> None:
+def test_the_document_has_every_option_and_every_environment_variable() -> None:
     document = CONFIGURATION.read_text(encoding="utf-8")
     assert document == with_options(document)
-
-
-def test_the_lists_have_every_option_of_every_command() -> None:
-    root = whole_command()
-    lists = CONFIGURATION.read_text(encoding="utf-8").partition(START)[2]
-    for name, command in [("duo", root), *((f"duo {name}", one) for name, one in root.commands.items())]:
-        section = lists.partition(f"## `{name}`\n")[2].partition("\n## ")[0]
-        missing = [option.opts for option in command.params if f"`{option.opts[0]}`" not in section]
-        assert [names for names in missing if names[0].startswith("-")] == [], name
-
-
-def test_the_document_has_every_environment_variable_that_the_code_reads() -> None:
-    document = CONFIGURATION.read_text(encoding="utf-8")
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "duo").rglob("*.py")]
     read = {name for source in sources for name in VARIABLE.findall(source)}
     assert {"DUO_CONFIG", "DUO_CACHE", "NO_COLOR"} <= read

@@ -34,22 +34,18 @@ def test_escapes(tmp_path: Path) -> None:
     assert read_prompt(None, None, escape=True) is None
 
 
-def test_an_empty_prompt(tmp_path: Path) -> None:
-    path = tmp_path / "prompt.txt"
+def test_a_prompt_that_cannot_be_read(tmp_path: Path) -> None:
+    path, missing = tmp_path / "prompt.txt", tmp_path / "missing.txt"
     path.write_text("\n")
     model = ("-m", "missing.gguf")
     assert_refused(duo(*model, "-p", ""), "the prompt is empty")
     assert_refused(duo(*model, "-f", path), f"{path} is empty")
     for stdin in (b"", b"\n"):
         assert_refused(duo(*model, "-f", "-", stdin=stdin), "standard input is empty")
-
-
-def test_a_prompt_file_that_cannot_be_read(tmp_path: Path) -> None:
-    missing = tmp_path / "missing.txt"
     for option in ("-f", "--grammar-file", "-jf"):
         prompt = () if option == "-f" else ("-p", "x")
-        assert_refused(duo("-m", "missing.gguf", *prompt, option, missing), f"{missing}: no such file")
-        assert_refused(duo("-m", "missing.gguf", *prompt, option, tmp_path), f"{tmp_path}: Is a directory")
+        assert_refused(duo(*model, *prompt, option, missing), f"{missing}: No such file or directory")
+        assert_refused(duo(*model, *prompt, option, tmp_path), f"{tmp_path}: Is a directory")
 
 
 @pytest.mark.parametrize("escape", ["--escape", "--no-escape"])
@@ -62,9 +58,6 @@ def test_invalid_utf_8(tmp_path: Path, escape: str) -> None:
     assert_refused(duo(*model, "-p", b"two \xff"), f"the prompt {said} 4")
     assert_refused(duo(*model, "-p", "x", "-r", b"\xff"), f"-r {said} 0")
     assert_refused(duo(*model, "-p", "x", "--grammar", b'root ::= "\xff"'), f"--grammar {said} 10")
-
-
-def test_an_escape_that_makes_invalid_utf_8() -> None:
     assert_refused(duo("-m", "missing.gguf", "-p", r"\xff"), "the prompt is not valid UTF-8")
 
 

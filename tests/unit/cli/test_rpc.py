@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -29,35 +28,22 @@ def test_a_server_that_cannot_be_reached(tiny: Path, server: str, why: str) -> N
     assert_refused(duo("-m", tiny, *TEXT, "--rpc", name), f"{name} cannot be reached", why)
 
 
-@contextmanager
-def answering(answer: bytes | None) -> Iterator[str]:
-    """A server that answers each connection with these bytes and closes it; None: it accepts and stays silent."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+def test_a_server_of_another_protocol_and_one_that_hangs(tiny: Path, answer: bytes | None) -> None:
+    """It answers the connection with these bytes and closes it; None: it accepts and stays silent."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, mock.patch("duo.llama.devices._PROBE_S", 0.1):
 
         def serve() -> None:
             connection, _ = listening.accept()
             connection.sendall(answer or b"")
             connection.close()
 
-        thread = threading.Thread(target=serve) if answer is not None else None
-        if thread is not None:
-            thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        if thread is not None:
-            thread.join()
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 64])
-def test_another_protocol(tiny: Path, answer: bytes) -> None:
-    with answering(answer) as name:
-        assert_refused(duo("-m", tiny, *TEXT, "--rpc", name), name)
-
-
-def test_a_server_that_hangs_or_has_another_client(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.llama.devices._PROBE_S", 0.1)
-    with answering(None) as name:
+        thread = threading.Thread(target=serve if answer is not None else lambda: None)
+        thread.start()
+        name = f"127.0.0.1:{listening.getsockname()[1]}"
         run = duo("-m", tiny, *TEXT, "--rpc", name)
-    assert_refused(run, f"the RPC server {name} does not answer", "another client")
+        thread.join()
+    assert_refused(run, name, *(["does not answer", "another client"] if answer is None else []))
 
 
 def test_without_drafting_the_drafts_server_is_not_used(tiny: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duo.config import CACHE_TYPES
+from duo.config.engine_config import CACHE_TYPES
 from duo.engine.drafter import Drafter
 from tests.command import ONE_EACH, Argument, Run, models
 from tests.unit.cli.runner import duo
