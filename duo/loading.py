@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from duo.config.settings import Settings
-    from duo.link.listener import Listener
     from duo.link.process import DraftProcess
 
 log = logging.getLogger("duo.loading")
+
+_BETTER = "A draft with the target's vocabulary is accepted more often (`duo list` shows which models share one)."
 
 ModelName = str | os.PathLike[str]
 
@@ -82,52 +83,19 @@ def load_engine(
 ) -> Engine:
     """load(), with its settings as a config."""
     names = (target, None if config.draft_n_max == 0 else draft)
-    remote = (
-        _Listening(config.back_host, config.back_port, config.back_token or "")
-        if config.back_port is not None
-        else None
-    )
-    loader = _Loader(names, config, remote or remote_drafts, progress)
     # On a background thread, so that the calling thread can handle signals.
-    loading: Background[Engine] = Background(loader.run, "duo-load")
-    with loading:
+    with Background(_Loader(names, config, remote_drafts, progress).run, "duo-load") as loading:
         (engine,) = loading
     return engine
 
 
-@dataclass(frozen=True, slots=True)
-class _Listening:
-    """The address on which to accept remote drafts, and their token."""
-
-    host: str
-    port: int
-    token: str
-
-    def listener(self, drafts: RemoteDrafts) -> Listener:
-        """Listen. Raises UsageError."""
-        # The server's packages take longer to import than all others of duo, and only remote drafts need them.
-        from duo.link.admission import Admission  # noqa: PLC0415
-        from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
-        from duo.link.listener import Listener  # noqa: PLC0415
-        from duo.link.route import draft_app  # noqa: PLC0415
-
-        if not self.token and not is_loopback(self.host):
-            raise UsageError(
-                f"back_host {self.host} is reachable from other machines: remote drafts need a token", "back_host"
-            )
-        app = draft_app(drafts, Admission(self.token), self.host)
-        listener = Listener(app, self.host, self.port)
-        log.info("listening for remote drafts at ws://%s:%d", in_url(self.host), listener.port)
-        return listener
-
-
 @dataclass(slots=True)
 class _Loader:
-    """Assembles one engine. The two in each tuple are target and draft."""
+    """Assembles one engine."""
 
-    names: tuple[ModelName, ModelName | None]
+    names: tuple[ModelName, ModelName | None]  # target and draft
     config: EngineConfig
-    remote: _Listening | RemoteDrafts | None
+    remote: RemoteDrafts | None
     progress: Progress
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -138,17 +106,16 @@ class _Loader:
             put(self._load(stack))
 
     def _load(self, stack: ExitStack) -> Engine:
-        drafts = self._remote_drafts(stack)
+        drafts = self.remote if self.config.back_port is None else self._listen(self.config.back_port, stack)
         target_config, draft_config = self._models()
-        configs = [target_config] + ([draft_config] if draft_config and not draft_config.rpc_servers else [])
-        _check_weights(configs)
-        models = [self._model(config, stack) for config in configs]
-        target, draft = models[0], models[1] if len(models) > 1 else None
-        translation = None
-        if draft is not None and _differs(target, draft):
-            translation = Translation(target, draft)
+        on_servers = draft_config is not None and bool(draft_config.rpc_servers)
+        here = [target_config] if draft_config is None or on_servers else [target_config, draft_config]
+        _check_weights(here)
+        target, *others = [self._model(config, stack) for config in here]
+        draft = others[0] if others else None
+        translation = Translation(target, draft) if draft is not None and _differs(target, draft) else None
         profile = self._profile(target_config, draft_config)
-        if draft_config is not None and draft is None:
+        if draft_config is not None and on_servers:
             drafts = drafts or RemoteDrafts()
             drafts.on_ready = stack.enter_context(self._process(draft_config, target, drafts)).start
             if profile is not None and (learned := profile.load().get("policy")) is not None:
@@ -160,35 +127,44 @@ class _Loader:
             stack.callback(_keep, profile, slot, draft_config, drafts)
         return Engine(slot, stack.pop_all())
 
-    def _remote_drafts(self, stack: ExitStack) -> RemoteDrafts | None:
-        """The source of remote drafts, if any. A draft that connects before the target is loaded connects again."""
-        if not isinstance(self.remote, _Listening):
-            return self.remote
-        drafts = RemoteDrafts()
-        stack.enter_context(self.remote.listener(drafts))
+    def _listen(self, port: int, stack: ExitStack) -> RemoteDrafts:
+        """The drafts that connect. One that does before the target is loaded connects again. Raises UsageError."""
+        # The server's packages take longer to import than all others of duo, and only remote drafts need them.
+        from duo.link.admission import Admission  # noqa: PLC0415
+        from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
+        from duo.link.listener import Listener  # noqa: PLC0415
+        from duo.link.route import draft_app  # noqa: PLC0415
+
+        host, token, drafts = self.config.back_host, self.config.back_token or "", RemoteDrafts()
+        if not token and not is_loopback(host):
+            raise UsageError(
+                f"back_host {host} is reachable from other machines: remote drafts need a token", "back_host"
+            )
+        listener = stack.enter_context(Listener(draft_app(drafts, Admission(token), host), host, port))
+        log.info("listening for remote drafts at ws://%s:%d", in_url(host), listener.port)
         return drafts
 
     def _models(self) -> tuple[ModelConfig, ModelConfig | None]:
         """Find the files, downloading them if necessary, and place their layers."""
-        name, draft_name = self.names
+        config, (name, draft_name) = self.config, self.names
+        path: Path
+        draft_path: Path | None = None
         if name == DEMO:
             if draft_name is not None:
                 raise UsageError("the demo pair includes its own draft: name a target to use with this one")
-            pair = demo_pair(self._show, offline=self.config.offline)
-            paths: tuple[Path, Path | None] = pair[0], None if self.config.draft_n_max == 0 else pair[1]
+            path, draft_path = demo_pair(self._show, offline=config.offline)
+            draft_path = None if config.draft_n_max == 0 else draft_path
         else:
-            for local in (name, draft_name):
+            for local in self.names:
                 if isinstance(local, os.PathLike):
                     check_gguf(Path(local))  # before anything is downloaded
-            found = find_model(name, offline=self.config.offline)
-            paths = found, find_model(draft_name, offline=self.config.offline) if draft_name is not None else None
-        path, draft_path = paths
-        configs = [self.config.target_model(path, has_draft=draft_path is not None)]
-        configs += [self.config.draft_model(draft_path)] if draft_path is not None else []
-        for config in configs:
-            for part in config.shards:
-                check_gguf(part)
-        return fit(configs[0], configs[1] if len(configs) > 1 else None, expected_context(self.config))
+            path = find_model(name, offline=config.offline)
+            draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
+        target = config.target_model(path, has_draft=draft_path is not None)
+        draft = config.draft_model(draft_path) if draft_path is not None else None
+        for part in [*target.shards, *(draft.shards if draft is not None else ())]:
+            check_gguf(part)
+        return fit(target, draft, expected_context(config))
 
     def _show(self, description: str, done: float, total: float | None) -> None:
         """Report progress. Raises ModelError if loading is cancelled."""
@@ -212,7 +188,7 @@ class _Loader:
 
     def _process(self, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
         """The draft on RPC servers, in its own process, which ends if a server fails."""
-        from duo.link.process import DRAFT_BATCH, DraftProcess  # noqa: PLC0415 - as in _Listening
+        from duo.link.process import DRAFT_BATCH, DraftProcess  # noqa: PLC0415 - as in _listen()
 
         here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
         with closing(Model(here, vocabulary_only=True)) as model:
@@ -255,11 +231,7 @@ def _differs(target: Model, draft: Model) -> bool:
     difference = vocabulary_difference(target, draft)
     if difference:
         family = family_of((target.path.name, target.metadata("general.name") or ""))
-        better = (
-            "A draft with the target's vocabulary is accepted more often (`duo list` shows which models share one)."
-        )
-        if family is not None:
-            better = family.advice
+        better = family.advice if family is not None else _BETTER
         log.info("%s drafts for %s through the text: %s. %s", draft.path.name, target.path.name, difference, better)
     return difference is not None
 
@@ -270,8 +242,9 @@ def _check_weights(configs: Sequence[ModelConfig]) -> None:
     size = sum(part.stat().st_size for config in on_host for part in config.shards)
     available = available_bytes()
     if available is not None and size > available:
-        message = (
-            "the weights (%.1f GiB) are larger than the available memory (%.1f GiB): "
-            "they may be read from disk again for every token"
+        log.warning(
+            "the weights (%.1f GiB) are larger than the available memory (%.1f GiB): they may be read from disk again "
+            "for every token",
+            size / 2**30,
+            available / 2**30,
         )
-        log.warning(message, size / 2**30, available / 2**30)

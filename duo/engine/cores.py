@@ -35,13 +35,9 @@ def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[
 
     Two OpenMP teams that together exceed the cores slow each other down.
     """
-    if n_target is None and n_draft is None:
-        n_draft = max(1, cores // 4)
     if n_draft is None:
-        return n_target or 1, max(1, cores - (n_target or 1))
-    if n_target is None:
-        return max(1, cores - n_draft), n_draft
-    return n_target, n_draft
+        n_draft = max(1, cores // 4 if n_target is None else cores - n_target)
+    return n_target or max(1, cores - n_draft), n_draft
 
 
 def parse_range(text: str, parameter: str = "cpu_range") -> frozenset[int]:
@@ -100,18 +96,17 @@ def plan_threads(
     cores = usable_cores()
     target = config.n_threads or (min(cores, len(own)) if own else cores)
     # A model on other devices needs one core to submit work to them.
-    asked = config.draft_n_threads or (None if CPU in draft_on else 1)
-    # A target that uses all cores when alone gives some to a concurrent draft.
-    beside = None if target >= cores and not config.draft_n_threads else target
+    draft = config.draft_n_threads or (None if CPU in draft_on else 1)
+    n_beside = None
     if CPU not in target_on and not config.n_threads:
-        beside = 1
+        n_beside = 1
+    elif (config.n_threads or own) and (target < cores or config.draft_n_threads):
+        n_beside = target  # one that uses all cores when alone gives some to a concurrent draft
     return ThreadConfig(
         target,
         config.n_threads_batch or target,
-        draft=(asked,) if asked else (1, cores) if cores > 1 else (1,),
-        beside=split_cores(beside if config.n_threads or own or CPU not in target_on else None, asked, cores)
-        if drafting
-        else (target, 1),
+        draft=(draft,) if draft else (1, cores) if cores > 1 else (1,),
+        beside=split_cores(n_beside, draft, cores) if drafting else (target, 1),
         cores=own,
         draft_cores=draft_cores or (own and allowed_cores()),
         apart=not target_on & draft_on,
@@ -122,13 +117,11 @@ def kept_threads(kept: ProfileDocument) -> ProfileDocument:
     """The numbers of threads in a profile, as {"threads": …}; empty if there are none or they are damaged."""
     try:
         tuned = kept["threads"]
-        target, draft, beside = tuned["target"], tuned["draft"], tuned["beside"]
-        numbers = [whole(n) for n in (target, draft, *beside)]
-        if len(numbers) != 4 or min(numbers) < 1:
-            return {}
+        target, draft, first, second = (whole(n) for n in (tuned["target"], tuned["draft"], *tuned["beside"]))
     except (KeyError, TypeError, ValueError):
         return {}
-    return {"threads": {"target": target, "draft": draft, "beside": beside}}
+    is_valid = min(target, draft, first, second) >= 1
+    return {"threads": {"target": target, "draft": draft, "beside": (first, second)}} if is_valid else {}
 
 
 def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: ProfileDocument) -> ThreadConfig:
@@ -136,9 +129,9 @@ def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: ProfileDocu
     tuned = kept_threads(kept).get("threads")
     if tuned is None or config.n_threads or config.draft_n_threads:
         return threads
-    if max(tuned["target"], tuned["draft"], *tuned["beside"]) > usable_cores():
-        return threads
     first, second = tuned["beside"]
+    if max(tuned["target"], tuned["draft"], first, second) > usable_cores():
+        return threads
     return replace(threads, target=tuned["target"], draft=(tuned["draft"],), beside=(first, second))
 
 

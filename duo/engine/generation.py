@@ -143,7 +143,7 @@ class Generation:
         source = candidates.source
         cost = StepCost(len(candidates), decode_s, self._now() - began, source) if is_usual else None
         self.draft.commit(written, cost)
-        self._follow_cores(len(tokens) + len(candidates), decode_s)
+        self._follow_cores()
         for other in self._sources.others:
             other.commit(written, cost)
         n_accepted = min(len(acceptance.accepted), len(written))
@@ -222,14 +222,14 @@ class Generation:
         """Decode the prompt except for its last batch, which is part of the first step."""
         target, prompt = self._target, self.session.accepted
         while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
-            _, seconds = self._decode(prompt[target.n_past : target.n_past + target.n_batch], 0)
-            self._follow_cores(target.n_batch, seconds)
+            self._decode(prompt[target.n_past : target.n_past + target.n_batch], 0)
+            self._follow_cores()
             self._on_prompt(target.n_past)
 
-    def _follow_cores(self, n_tokens: int, seconds: float) -> None:
-        """A batch of `n_tokens` was decoded: from the next one on, use as many threads as there are free cores."""
+    def _follow_cores(self) -> None:
+        """After a batch: from the next one on, use as many threads as there are free cores."""
         before = self._cores.limit
-        self._cores.decoded(n_tokens, seconds)
+        self._cores.decoded()
         if self._cores.limit == before:
             return
         for draft in {self._sources.alone, self.draft}:

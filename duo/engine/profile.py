@@ -17,6 +17,10 @@ from duo.models.profiles import Key, Profile, ProfileDocument
 from duo.spec.policy import Policy
 from duo.spec.policy_state import PolicyState
 
+log = logging.getLogger("duo.engine")
+
+_ALL = "0"  # cores, in a policy's state
+
 
 class PairProfile(Profile):
     """The profile of a pair, whose T(n) are also in the profile of its target, for all drafts."""
@@ -29,17 +33,14 @@ class PairProfile(Profile):
     def load(self) -> ProfileDocument:
         """See Profile. The T(n) are those of the target's profile, if it has any."""
         document, shared = super().load(), _policy(self._target.load())
-        if not _shares(document) or shared is None:
-            return document
-        return document | {"policy": _with_times(_policy(document) or _nothing(), shared)}
+        return document | {"policy": _with_times(document, shared)} if shared and _shares(document) else document
 
     def save(self, document: ProfileDocument) -> None:
         """See Profile."""
         super().save(document)
         if _shares(document):
             earlier = self._target.load()
-            shared = _with_times(_policy(earlier) or _nothing(), document["policy"])
-            self._target.save(earlier | {"policy": shared})
+            self._target.save(earlier | {"policy": _with_times(earlier, document["policy"])})
 
 
 def _shares(document: ProfileDocument) -> bool:
@@ -54,19 +55,15 @@ def _policy(document: ProfileDocument) -> PolicyState | None:
     return state if isinstance(state, dict) and Policy(1, 2).restore_kept(state) else None
 
 
-def _nothing() -> PolicyState:
-    """The state of a policy that has learned nothing."""
-    return Policy(1, 2).state()
-
-
-def _with_times(state: PolicyState, times: PolicyState) -> PolicyState:
-    """A policy's `state` with T(n), while no draft computes, of the state `times`."""
-    costs, empty = state["costs"], _nothing()["costs"]["0"]
+def _with_times(document: ProfileDocument, times: PolicyState) -> PolicyState:
+    """The policy of a document with T(n), while no draft computes, of the state `times`."""
+    nothing = Policy(1, 2).state()
+    state = _policy(document) or nothing
+    costs, empty = state["costs"], nothing["costs"][_ALL]
     for n, (alone, _) in times["costs"].items():
-        if not alone["target_s"]:
-            continue
-        mine, beside = costs.get(n, empty)
-        costs = costs | {n: [mine | {"target_s": alone["target_s"]}, beside]}
+        if alone["target_s"]:
+            mine, concurrent = costs.get(n, empty)
+            costs = costs | {n: [mine | {"target_s": alone["target_s"]}, concurrent]}
     return state | {"costs": costs}
 
 
@@ -103,11 +100,6 @@ def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
     }
 
 
-_ALL = "0"  # cores, in a policy's state
-
-log = logging.getLogger("duo.engine")
-
-
 class ProfileRecorder:
     """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before.
 
@@ -118,50 +110,36 @@ class ProfileRecorder:
         """`n_threads`: the most that compute at once on the cores of this machine."""
         self._policy = policy
         self._n_threads = n_threads
-        self._n_others = 0.0
-        self.begin()
-
-    @property
-    def n_others(self) -> float:
-        """Cores that other programs used when they first slowed down what was measured; 0: they did not."""
-        return self._n_others
-
-    def begin(self) -> None:
-        """Something will be measured now."""
-        self._since = cpu_times()
-        if not self._n_others:
-            self._before = self._policy.state()
+        # Cores that other programs used when they first slowed down what was measured; 0: they did not.
+        self.n_others = 0.0
+        self._since, self._before = cpu_times(), policy.state()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Something is measured within."""
-        self.begin()
+        self._since = cpu_times()
+        if not self.n_others:
+            self._before = self._policy.state()
         try:
             yield
         finally:
             self.check()
 
     def check(self) -> None:
-        """Something has been measured since begin() or the last check()."""
-        n_others = other_cpu_use(self._since)
-        self._since = cpu_times()
-        if not self._n_others and is_busy(n_others, self._n_threads):
-            self._n_others = n_others
+        """Something has been measured since the last call, or since watching() began."""
+        n_others, self._since = other_cpu_use(self._since), cpu_times()
+        if not self.n_others and is_busy(n_others, self._n_threads):
+            self.n_others = n_others
 
     def state(self) -> PolicyState | None:
         """What to keep; None if nothing was learned. The log file says what is not kept."""
+        state, before = self._policy.state(), self._before
         if not self._policy.rate:
             return None
-        if not self._n_others:
-            return self._policy.state()
+        if not self.n_others:
+            return state
         log.debug(
-            "other programs used %.1f of %d cores: the times of this run are not kept", self._n_others, usable_cores()
+            "other programs used %.1f of %d cores: the times of this run are not kept", self.n_others, usable_cores()
         )
-        state, before = self._policy.state(), self._before
-        return {
-            "acceptance": state["acceptance"],
-            "costs": state["costs"] | {_ALL: before["costs"][_ALL]},  # those with fewer cores are kept as such
-            "read_s": before["read_s"],
-            "latency_s": before["latency_s"],
-            "bias": before["bias"],
-        }
+        costs = state["costs"] | {_ALL: before["costs"][_ALL]}  # those with fewer cores are kept as such
+        return {**before, "acceptance": state["acceptance"], "costs": costs}

@@ -15,7 +15,7 @@ from duo.spec.types import Guess, Logits
 
 MORE_TOKENS = 1.5  # room in the draft's context for a token of the target's: more than most texts need
 
-_MOST_LIKELY = 16  # tokens among which a longer one is looked for
+_MAX_LIKELY = 16  # tokens among which a longer one is looked for
 
 
 class Translation:
@@ -85,20 +85,14 @@ class TranslatedTarget:
 
     def _longer(self, logits: Logits, token: int) -> Guess | None:
         """See DraftUpdate. Where the target's tokens split a word, the draft's may be longer."""
-        piece = self._translator.piece(token)
-        likely = (
-            logits.argpartition(-_MOST_LIKELY)[-_MOST_LIKELY:] if len(logits) > _MOST_LIKELY else range(len(logits))
-        )
-        found = [
-            (float(logits[one]), int(one))
-            for one in likely
-            if one != token and self._translator.piece(one).startswith(piece)
-        ]
-        best, second = sorted([*found, (float(logits[token]), token)], reverse=True)[:2] if found else (None, None)
-        if best is None or second is None or best[1] == token:
+        piece, n = self._translator.piece(token), min(_MAX_LIKELY, len(logits))
+        likely = {token, *logits.argpartition(-n)[-n:].tolist()}
+        found = [(float(logits[one]), one) for one in likely if self._translator.piece(one).startswith(piece)]
+        best, *others = sorted(found, reverse=True)
+        if best[1] == token:
             return None
         self._replaces = True
-        return Guess(best[1], min(SURE, best[0] - second[0]))
+        return Guess(best[1], min(SURE, best[0] - others[0][0]))
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:  # noqa: ARG002
         """See TargetSide. True: where the target contradicts the text, begin() says so."""

@@ -6,7 +6,6 @@ import logging
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple
@@ -245,9 +244,8 @@ class _Announcing:
             return self._context.decode(tokens, n_rows)
         n = self._cores.limit or self._cores.n_cores
         self._context.set_threads(n, n)
-        start = time.perf_counter()
         logits = self._context.decode(tokens, n_rows)
-        self._cores.decoded(len(tokens), time.perf_counter() - start)
+        self._cores.decoded()
         return logits
 
 

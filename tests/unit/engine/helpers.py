@@ -120,7 +120,7 @@ class Limited(CoresInUse):
 
     def begin(self) -> None: ...
 
-    def decoded(self, n_tokens: int, seconds: float) -> None:
+    def decoded(self) -> None:
         self._now = next(self._script, self._now)
 
 

@@ -11,17 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from duo.engine import free_cores
-from duo.engine.free_cores import (
-    CoresInUse,
-    CpuTimes,
-    FreeCores,
-    cpu_times,
-    is_busy,
-    other_cpu_use,
-    waiting_threads,
-)
-
-# Processor time
+from duo.engine.free_cores import CoresInUse, CpuTimes, cpu_times, is_busy, other_cpu_use, waiting_threads
 
 
 class ProcStat:
@@ -79,165 +69,98 @@ def test_a_child_is_no_other_program() -> None:
 
 def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(16)))
-    assert not is_busy(0.2, 16)
-    assert is_busy(0.3, 16)
-    assert not is_busy(1.5, 8)
-    assert is_busy(3.0, 8), "hardware threads share cores"
-    assert is_busy(0.3, 20)
+    found = [is_busy(used, n_threads) for used, n_threads in ((0.2, 16), (0.3, 16), (1.5, 8), (3.0, 8), (0.3, 20))]
+    assert found == [False, True, False, True, True]
 
 
-# When it is read, and whether the threads follow
+# How many cores are free
 
 
 class System:
-    """Two cores, on which others use `n_others` and `n_waiting` threads want to compute; None: it does not tell."""
+    """Cores of which others use `n_others`, and of whose threads `n_waiting` want to compute; None: unknown."""
 
     def __init__(self) -> None:
         self.now, self.total_s = 100.0, 0.0
         self.n_others: float | None = 0.0
         self.n_waiting: int | None = 0
-        self.n_looks = self.n_readings = 0
+        self.n_readings = 0
 
     def times(self) -> CpuTimes:
         self.n_readings += 1
         return CpuTimes(self.now, None if self.n_others is None else self.total_s, 0.0)
 
-    def waiting(self) -> int | None:
-        self.n_looks += 1
-        return self.n_waiting
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.total_s += seconds * (self.n_others or 0.0)
-
-    def cores(self, *, follows: bool = True) -> CoresInUse:
-        clock = lambda: self.now  # noqa: E731
-        cores = CoresInUse(follows=follows, n_cores=2, times=self.times, n_waiting=self.waiting, clock=clock)
+    def cores(self, n_cores: int = 2, *, follows: bool = True) -> CoresInUse:
+        cores = CoresInUse(follows=follows, n_cores=n_cores, times=self.times, n_waiting=lambda: self.n_waiting)
         cores.begin()
         return cores
 
-    def decode(self, cores: CoresInUse, n: int, seconds: float = 0.05) -> int:
-        for _ in range(n):
-            self.pass_time(seconds)
-            cores.decoded(1, seconds)
-        return cores.limit
+    def decode(self, cores: CoresInUse, seconds: float, n_others: float | None) -> int:
+        """Decodes of 0.05 s for so long; the cores that they may use at the end."""
+        self.n_others = n_others
+        for _ in range(round(seconds / 0.05)):
+            self.now += 0.05
+            self.total_s += 0.05 * (n_others or 0.0)
+            cores.decoded()
+        return cores.limit or cores.n_cores
 
 
 @pytest.fixture
-def system() -> System:
-    return System()
-
-
-def test_the_first_decode_already_leaves_others_their_cores(system: System) -> None:
-    system.n_waiting = 1
-    cores = system.cores()
-    assert cores.limit == 1
-
-
-def test_the_load_is_read_while_decoding_but_not_at_every_decode(system: System) -> None:
-    cores = system.cores()
-    assert system.decode(cores, 40) == 0
-    assert 6 <= system.n_readings <= 11
-    system.n_others = 1.0
-    assert system.decode(cores, 8) == 1
-    system.n_others = 0.0
-    assert system.decode(cores, 16) == 0
-    assert cores.fewest == 1
-
-
-# How many cores are free
-
-TOLERATED = 0.25
-READ_S = 0.2  # between two readings of the load
-
-
-def make(n_cores: int = 2) -> FreeCores:
-    return FreeCores(n_cores, TOLERATED)
-
-
-def read(cores: FreeCores, n_others: float, seconds: float) -> int:
-    """The load for a while; the number of cores at its end."""
-    for _ in range(round(seconds / READ_S)):
-        cores.used(n_others, READ_S)
-    return cores.n
-
-
-def decode(cores: FreeCores, n: int, seconds: Callable[[int], float], n_tokens: int = 1) -> list[int]:
-    """`n` decodes that take `seconds` by the number of cores; these numbers."""
-    numbers = []
-    for _ in range(n):
-        numbers.append(cores.n)
-        cores.decoded(n_tokens, seconds(cores.n))
-    return numbers
-
-
-# The system tells the load
+def system(monkeypatch: pytest.MonkeyPatch) -> System:
+    made = System()
+    monkeypatch.setattr(free_cores, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(free_cores, "_TICK_S", 1e-6)
+    return made
 
 
 @pytest.mark.parametrize(
     ("n_cores", "n_waiting", "n"), [(2, 0, 2), (2, 1, 1), (2, 2, 1), (8, 1, 7), (8, 3, 5), (8, 20, 1), (1, 3, 1)]
 )
-def test_a_text_begins_with_the_cores_that_others_do_not_want(n_cores: int, n_waiting: int, n: int) -> None:
-    cores = make(n_cores)
-    cores.begin(n_waiting)
-    assert cores.n == n
-    cores.begin(0)
-    assert cores.n == n_cores
+def test_a_text_begins_with_the_cores_that_others_do_not_want(
+    system: System, n_cores: int, n_waiting: int, n: int
+) -> None:
+    system.n_waiting = n_waiting
+    cores = system.cores(n_cores)
+    assert cores.limit == (n if n < n_cores else 0)
+    system.now, system.n_waiting = system.now + 2, 0
+    cores.begin()
+    assert (cores.limit, cores.fewest) == (0, n)
 
 
 # Next to as many threads, one busy loop gets two thirds of a core, and two get one core.
 @pytest.mark.parametrize(("n_cores", "n_others", "n"), [(2, 0.67, 1), (2, 1.0, 1), (8, 0.9, 7), (8, 2.2, 6)])
-def test_busy_cores_are_left_to_others_within_half_a_second(n_cores: int, n_others: float, n: int) -> None:
-    assert read(make(n_cores), n_others, 0.4) == n
+def test_busy_cores_are_left_to_others_within_half_a_second(
+    system: System, n_cores: int, n_others: float, n: int
+) -> None:
+    assert system.decode(system.cores(n_cores), 0.5, n_others) == n
 
 
-def test_what_is_left_is_used_as_soon_as_others_have_ended() -> None:
-    cores = make(8)
-    assert read(cores, 3.0, 0.4) == 5
-    assert read(cores, 0.9, 0.2) == 5, "they may pause"
-    assert read(cores, 0.9, 0.2) == 7
-    assert read(cores, 0.1, 0.4) == 8
+def test_what_is_left_is_used_as_soon_as_others_have_ended(system: System) -> None:
+    cores = system.cores(8)
+    assert system.decode(cores, 0.5, 3.0) == 5
+    assert system.decode(cores, 0.2, 0.9) == 5, "they may pause"
+    assert system.decode(cores, 0.4, 0.9) == 7
+    assert system.decode(cores, 0.8, 0.1) == 8
+    assert cores.fewest == 5
 
 
-def test_beside_little_load_the_times_decide() -> None:
-    for slower, n in ((0.5, 1), (2.0, 2)):
-        cores = make()
-        for _ in range(20):
-            read(cores, 0.4, READ_S)
-            decode(cores, 4, lambda n, slower=slower: 0.05 if n == 2 else 0.05 * slower)  # type: ignore[misc]
-        assert cores.n == n
+def test_little_load_changes_nothing_and_is_not_read_at_every_decode(system: System) -> None:
+    cores = system.cores()
+    assert system.decode(cores, 10.0, 0.3) == 2
+    assert system.n_readings <= 52
 
 
-# It does not
-
-
-def beside(n_free: int) -> Callable[[int], float]:
-    """Seconds of a decode on so many threads: with more than free cores, all wait for those without one."""
-    return lambda n: 0.1 / n if n <= n_free else 1.0 + 0.1 * (n - n_free)
-
-
-@pytest.mark.parametrize(("n_cores", "n_free"), [(2, 1), (8, 7), (8, 3)])
-def test_the_times_alone_tell_how_many_cores_are_free(n_cores: int, n_free: int) -> None:
-    cores = make(n_cores)
-    assert decode(cores, 20, beside(n_cores)) == [n_cores] * 20
-    numbers = decode(cores, 200, beside(n_free))
-    assert sum(n > n_free for n in numbers) < 20, numbers
-    assert numbers.count(n_free) > 100, numbers
-    assert set(decode(cores, 300, beside(n_cores))[-20:]) == {n_cores}
-
-
-def test_without_other_programs_nothing_is_tried() -> None:
-    cores = make()
-    for i in range(400):  # a decode takes twice as long now and then, and more and more tokens precede
-        cores.decoded(1 + i % 3, (0.1 + i / 2000) * (2 if i % 10 == 0 else 1))
-        assert cores.n == 2
+def test_a_system_that_does_not_tell_and_threads_that_were_chosen_have_no_limit(system: System) -> None:
+    given = system.cores(follows=False)
+    assert (system.decode(given, 1.0, 1.0), given.fewest) == (2, 1)
+    system.n_others = None
+    assert system.decode(system.cores(), 1.0, None) == 2
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int | None]:
     """What is found if so many threads run at each look, one of them this one."""
 
-    def look(*running: int | str, n_cpus: int = 2, quota: float | None = None) -> int | None:
+    def look(*running: int) -> int | None:
         contents = iter(running)
         path = tmp_path / "loadavg"
 
@@ -246,8 +169,8 @@ def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int 
 
         show()
         monkeypatch.setattr(free_cores, "_LOADAVG", path)
-        monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(n_cpus)))
-        monkeypatch.setattr(free_cores, "cpu_quota", lambda: quota)
+        monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(2)))
+        monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
         monkeypatch.setattr(free_cores, "os", SimpleNamespace(cpu_count=lambda: 2))
         monkeypatch.setattr(free_cores, "time", SimpleNamespace(sleep=show))
         return waiting_threads()
