@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
-from duo.engine.background import Background
+from duo.engine.background import background
 from duo.engine.cores import kept_threads
 from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
@@ -84,7 +84,7 @@ def load_engine(
     """load(), with its settings as a config."""
     names = (target, None if config.draft_n_max == 0 else draft)
     # On a background thread, so that the calling thread can handle signals.
-    with Background(_Loader(names, config, remote_drafts, progress).run, "duo-load") as loading:
+    with background(_Loader(names, config, remote_drafts, progress).run, "duo-load") as loading:
         (engine,) = loading
     return engine
 
@@ -100,7 +100,7 @@ class _Loader:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, put: Callable[[Engine], None], stop: threading.Event) -> None:
-        """Work for Background."""
+        """Work for background()."""
         self._stop = stop
         with ExitStack() as stack:
             put(self._load(stack))

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 from duo.llama import lifeline
@@ -63,46 +63,35 @@ class InterruptibleQueue(Generic[T]):
             raise self._error
 
 
-class Background(Generic[T]):
-    """Runs `work` on its own thread and passes its items to the thread that iterates.
+@contextmanager
+def background(
+    work: Callable[[Callable[[T], None], threading.Event], None], name: str, stop: threading.Event | None = None
+) -> Iterator[InterruptibleQueue[T]]:
+    """Run `work` on its own thread; yields its items, to iterate over.
 
     Python runs no signal handler while the main thread is inside a C call, so long calls are made here. `work` receives
     a function that puts items, and an event that asks it to stop. Its exception is raised in the iterating thread. The
-    end of the `with` block joins the thread, unless llama.cpp blocks it forever: see duo.llama.lifeline.
+    end of the `with` block sets the event and joins the thread, unless llama.cpp blocks it forever.
     """
+    items, stop = InterruptibleQueue[T](), stop or threading.Event()
 
-    def __init__(self, work: Callable[[Callable[[T], None], threading.Event], None], name: str) -> None:
-        self.items: InterruptibleQueue[T] = InterruptibleQueue()
-        self._work = work
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
-        self._notifying = lifeline.notifying(self.items.end)
-
-    def __enter__(self) -> Background[T]:
-        self._notifying.__enter__()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if not lifeline.is_lost():
-            self._thread.join()
-            self._notifying.__exit__(None, None, None)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.items)
-
-    def stop(self) -> None:
-        """Ask the work to stop. From any thread or signal handler."""
-        self._stop.set()
-
-    def _run(self) -> None:
+    def run() -> None:
         error: BaseException | None = None
         try:
-            self._work(self.items.put, self._stop)
+            work(items.put, stop)
         except BaseException as raised:  # raised in the iterating thread
             error = raised
-        self.items.end(error)
+        items.end(error)
+
+    thread = threading.Thread(target=run, name=name)
+    with lifeline.notifying(items.end):
+        thread.start()
+        try:
+            yield items
+        finally:
+            stop.set()
+            if not lifeline.is_lost():
+                thread.join()
 
 
 class Worker:

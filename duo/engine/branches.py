@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter
-from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Preparation
 from duo.spec.calibration import MAX_DEEP, Lookahead, likely
-from duo.spec.sampling import Guesser
 from duo.spec.types import Guess, Outcome, common_prefix
 
 
@@ -98,23 +96,15 @@ class Branches:
         branch.tokens.append(guess.token)
 
 
+@dataclass(eq=False)
 class BranchingDrafter(Drafter):
     """Decodes its chain and the branches in one batch. When an outcome comes true, its branch becomes the chain."""
 
-    _queue: CandidateQueue
+    queue: CandidateQueue
 
-    def __init__(
-        self,
-        draft: Decoder,
-        queue: CandidateQueue,
-        guesser: Guesser,
-        n_vocab: int,
-        metrics: Metrics,
-        text: Sequence[int] = (),
-    ) -> None:
-        """See Drafter."""
-        super().__init__(draft, queue, guesser, n_vocab, metrics, text)
-        self._branches = Branches(draft)
+    def __post_init__(self, text: Sequence[int]) -> None:
+        super().__post_init__(text)
+        self._branches = Branches(self.context)
 
     def end(self) -> list[int]:
         """See Drafter."""
@@ -128,8 +118,8 @@ class BranchingDrafter(Drafter):
         preparation, n_text = self._preparation, len(self._tokens)
         if not preparation.lookahead.n_branches:
             return self._draft_token(start)
-        is_ready = n_text - self._first - self._draft.n_past == 1 and n_text - self._first <= self._draft.n_ctx
-        if preparation.may_draft and not (is_ready and self._tokens[-1] < self._draft.n_vocab):
+        is_ready = n_text - self._first - self.context.n_past == 1 and n_text - self._first <= self.context.n_ctx
+        if preparation.may_draft and not (is_ready and self._tokens[-1] < self.context.n_vocab):
             self._branches.prune()  # the context may have to be cleared
             return self._draft_token(start)
         branches, n_new = self._branches.plan(self._tokens, self._n_seen, self._first, preparation)
@@ -138,35 +128,35 @@ class BranchingDrafter(Drafter):
         elif preparation.may_draft:
             return self._draft_token(start)
         else:
-            self._queue.rest()
+            self.queue.rest()
         return True
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
         lookahead, _, may_draft, _ = self._preparation
-        self._queue.continues((branch.outcome for branch in branches), on_chain=may_draft)
+        self.queue.continues((branch.outcome for branch in branches), on_chain=may_draft)
         entries = [(branch.sequence, branch.tokens[-1]) for branch in branches]
         if may_draft:
             entries.append((0, self._tokens[-1]))
-        rows = self._draft.decode_each(entries)[:, : self._n_vocab]
+        rows = self.context.decode_each(entries)[:, : self.n_vocab]
         offers = []
         for branch, logits in zip(branches, rows, strict=False):
             position = branch.position
-            guess = self._guesser.guess(logits, position, self._recent(position, branch.tokens))
+            guess = self.guesser.guess(logits, position, self._recent(position, branch.tokens))
             offers.append((branch.outcome, position, guess))
             self._branches.extend(branch, guess, lookahead)
         own: tuple[int, Guess] | None = None
         if may_draft:
             position = len(self._tokens)
-            own = position, self._guesser.guess(rows[-1], position, self._recent(position))
+            own = position, self.guesser.guess(rows[-1], position, self._recent(position))
         end = self._now()
-        seconds = 0.0 if self._draft.was_first else end - start
-        useful = self._queue.publish_all(own, offers, seconds, more=bool(self._branches.due(lookahead)))
+        seconds = 0.0 if self.context.was_first else end - start
+        useful = self.queue.publish_all(own, offers, seconds, more=bool(self._branches.due(lookahead)))
         if own is not None:
             if useful:
                 self._tokens.append(own[1].token)
-            self._metrics.drafted(start, end, 1)
-        self._metrics.prepared(start, end, len(branches), n_new)
-        self._metrics.detail("draft", "publish", end, int(useful))
+            self.metrics.drafted(start, end, 1)
+        self.metrics.prepared(start, end, len(branches), n_new)
+        self.metrics.detail("draft", "publish", end, int(useful))
 
     def _reconcile(self) -> None:
         super()._reconcile()

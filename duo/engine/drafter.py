@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from typing import NamedTuple, Protocol
 
 from duo.engine.clock import CLOCK, Clock
@@ -26,6 +27,7 @@ class Probe(NamedTuple):
     whole: bool  # whether the draft has now decoded all of the text
 
 
+@dataclass(eq=False)
 class Drafter:
     """Continues the accepted tokens in the draft's context and publishes each token at once.
 
@@ -35,26 +37,16 @@ class Drafter:
     been decoded yet.
     """
 
-    def __init__(
-        self,
-        draft: Decoder,
-        queue: TargetSide,
-        guesser: Guesser,
-        n_vocab: int,
-        metrics: Metrics,
-        text: Sequence[int] = (),
-    ) -> None:
-        """The draft's cache must hold a prefix of `text`.
+    context: Decoder
+    queue: TargetSide
+    guesser: Guesser
+    n_vocab: int  # to which logits are cut: the target's vocabulary, or the draft's if that is another one
+    metrics: Metrics
+    text: InitVar[Sequence[int]] = ()  # of which the context's cache holds the first tokens
 
-        `n_vocab`: to which logits are cut: the target's vocabulary, or the draft's if that is another one.
-        """
-        self._draft = draft
-        self._queue = queue
-        self._guesser = guesser
-        self._n_vocab = n_vocab
-        self._metrics = metrics
-        self._now = metrics.clock.now
-        self._tokens: list[int] = list(text[: draft.n_past])
+    def __post_init__(self, text: Sequence[int]) -> None:
+        self._now = self.metrics.clock.now
+        self._tokens: list[int] = list(text[: self.context.n_past])
         self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
         self._n_seen = 0  # accepted tokens at the start of _tokens
         self._epoch = 0
@@ -63,7 +55,7 @@ class Drafter:
 
     def end(self) -> list[int]:
         """The text has ended. Returns the tokens in the cache; none if it does not hold the text's beginning."""
-        return self._tokens[: self._draft.n_past] if not self._first else []
+        return self._tokens[: self.context.n_past] if not self._first else []
 
     def step(self) -> bool:
         """Draft one token. False if the draft cannot continue this text: it has a token outside the draft's vocabulary.
@@ -76,19 +68,19 @@ class Drafter:
 
     def _draft_token(self, start: float) -> bool:
         position = len(self._tokens)
-        if position - self._first > self._draft.n_ctx:
-            self._first = position - max(1, self._draft.n_ctx // 2)
-            self._draft.rollback(0)
+        if position - self._first > self.context.n_ctx:
+            self._first = position - max(1, self.context.n_ctx // 2)
+            self.context.rollback(0)
         # The logits of the last token are needed: if it is in the cache already, it is decoded again.
         n_rows = 2 if self._longer is not None and position - self._first > 1 else 1
-        self._draft.rollback(min(self._draft.n_past, position - n_rows - self._first))
-        fresh = self._tokens[self._first + self._draft.n_past :]
-        if max(fresh) >= self._draft.n_vocab:
+        self.context.rollback(min(self.context.n_past, position - n_rows - self._first))
+        fresh = self._tokens[self._first + self.context.n_past :]
+        if max(fresh) >= self.context.n_vocab:
             return False
         try:
-            logits = decode_all(self._draft, fresh, n_rows)[:, : self._n_vocab]
+            logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
         except DecodeAborted:
-            self._metrics.detail("draft", "cancelled", start, len(fresh))
+            self.metrics.detail("draft", "cancelled", start, len(fresh))
             raise
         guess = None
         if self._longer is not None and len(logits) == 2 and (guess := self._longer(logits[0], self._tokens[-1])):
@@ -96,15 +88,15 @@ class Drafter:
             self._keep(position)
             self._n_seen -= 1
         if guess is None:
-            guess = self._guesser.guess(logits[-1], position, self._recent(position))
+            guess = self.guesser.guess(logits[-1], position, self._recent(position))
         end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
-        n_timed = 0 if self._draft.was_first else len(fresh)
-        useful = self._queue.publish(self._epoch, position, guess, n_timed, end - start)
+        n_timed = 0 if self.context.was_first else len(fresh)
+        useful = self.queue.publish(self._epoch, position, guess, n_timed, end - start)
         if useful:
             self._tokens.append(guess.token)
-        self._metrics.drafted(start, end, len(fresh))
-        self._metrics.detail("draft", "publish", end, int(useful))
+        self.metrics.drafted(start, end, len(fresh))
+        self.metrics.detail("draft", "publish", end, int(useful))
         return True
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
@@ -116,35 +108,35 @@ class Drafter:
         """
         start = self._now()
         self._reconcile()
-        draft, n_text = self._draft, len(self._tokens)
-        n_read = min(n_tokens, draft.n_batch, draft.n_ctx, n_text)
-        whole = n_text - self._first - draft.n_past <= n_read and n_text - self._first <= draft.n_ctx
-        text = self._tokens[self._first + draft.n_past if whole else -n_read :]
+        context, n_text = self.context, len(self._tokens)
+        n_read = min(n_tokens, context.n_batch, context.n_ctx, n_text)
+        whole = n_text - self._first - context.n_past <= n_read and n_text - self._first <= context.n_ctx
+        text = self._tokens[self._first + context.n_past if whole else -n_read :]
         n = min(len(text) - 1 if whole else len(text) // 2, n_text - n_prompt, DEFAULT.probe_tokens - 1)
-        if n_text != self._n_seen or n <= 0 or max(text) >= draft.n_vocab:
+        if n_text != self._n_seen or n <= 0 or max(text) >= context.n_vocab:
             return Probe([], 0, 0.0, True)
         if not whole:
-            draft.rollback(0)
-        rows = draft.decode(text, n + 1)[:-1, : self._n_vocab]
+            context.rollback(0)
+        rows = context.decode(text, n + 1)[:-1, : self.n_vocab]
         scores = []
         for position, logits in enumerate(rows, n_text - n):
-            guess = self._guesser.judge(logits, position, self._recent(position))
+            guess = self.guesser.judge(logits, position, self._recent(position))
             scores.append((guess.confidence, guess.token == self._tokens[position]))
         if not whole:
-            draft.rollback(0)
+            context.rollback(0)
         end = self._now()
-        self._metrics.probed(start, end, len(text))
+        self.metrics.probed(start, end, len(text))
         return Probe(scores, len(text), end - start, whole)
 
     def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:
         """The tokens before `position` that a choice depends on; the last ones are a `branch`, if there is one."""
-        if not (n := self._guesser.n_recent):
+        if not (n := self.guesser.n_recent):
             return ()
         return [*self._tokens[max(0, position - n) : position - len(branch)], *branch][-n:]
 
     def _reconcile(self) -> None:
         """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
-        epoch, fresh, n_replaced, self._longer, self._preparation = self._queue.begin()
+        epoch, fresh, n_replaced, self._longer, self._preparation = self.queue.begin()
         self._n_seen -= n_replaced
         n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
         is_broken = epoch != self._epoch
@@ -166,11 +158,11 @@ class Drafter:
         start, n_forgotten = self._now(), len(self._tokens) - n
         del self._tokens[n:]
         if n <= self._first:
-            self._first = max(0, n - self._draft.n_ctx // 2)
-            self._draft.rollback(0)
-        self._draft.rollback(min(self._draft.n_past, max(0, n - self._first)))
+            self._first = max(0, n - self.context.n_ctx // 2)
+            self.context.rollback(0)
+        self.context.rollback(min(self.context.n_past, max(0, n - self._first)))
         if n_forgotten:
-            self._metrics.detail("draft", "rollback", start, n_forgotten)
+            self.metrics.detail("draft", "rollback", start, n_forgotten)
 
 
 class QueueSide(Protocol):
@@ -186,6 +178,7 @@ class QueueSide(Protocol):
         """Wait until the draft may continue. False once this is closed."""
 
 
+@dataclass(eq=False)
 class DraftThread:
     """Runs `drafter` on its own thread for the duration of a `with` block, which joins the thread.
 
@@ -193,48 +186,40 @@ class DraftThread:
     drafter can draft no more for this text.
     """
 
-    def __init__(
-        self,
-        drafter: Drafter,
-        queue: QueueSide,
-        draft: Decoder,
-        cores: frozenset[int] | None = None,
-        on_end: Callable[[], None] = lambda: None,
-        clock: Clock = CLOCK,
-    ) -> None:
-        """`draft`: the drafter's context. `cores`: to pin the thread to. `on_end`: called if the thread ends early."""
-        self._drafter = drafter
-        self._queue = queue
-        self._draft = draft
-        self._cores = cores
-        self._on_end = on_end
-        self._thread = clock.thread(self._run, "duo-draft")
+    drafter: Drafter
+    queue: QueueSide
+    cores: frozenset[int] | None = None  # to pin the thread to
+    on_end: Callable[[], None] = lambda: None  # called if the thread ends early
+    clock: Clock = CLOCK
+
+    def __post_init__(self) -> None:
         self.error: BaseException | None = None
         self.has_ended = False
+        self._thread = self.clock.thread(self._run, "duo-draft")
 
     def __enter__(self) -> DraftThread:
-        self._queue.open()
+        self.queue.open()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Abort the current decode and join the thread."""
-        self._queue.close()
-        self._draft.abort()
+        self.queue.close()
+        self.drafter.context.abort()
         self._thread.join()
-        self._draft.resume()
+        self.drafter.context.resume()
 
     def _run(self) -> None:
         try:
-            pin(self._cores)
-            while self._queue.wait_for_room():
+            pin(self.cores)
+            while self.queue.wait_for_room():
                 with suppress(DecodeAborted):  # the target has contradicted this token: continue from the new text
-                    if not self._drafter.step():
+                    if not self.drafter.step():
                         break
             else:
                 return
         except BaseException as error:  # handled by the owner of the thread
             self.error = error
         self.has_ended = True
-        self._queue.close()
-        self._on_end()
+        self.queue.close()
+        self.on_end()

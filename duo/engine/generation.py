@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from duo.config import ThreadConfig
@@ -51,6 +51,7 @@ class Sources:
         return found or self.draft or self.alone
 
 
+@dataclass(eq=False)
 class Generation:
     """Generates one text and owns its session. Without candidates it is plain autoregressive decoding.
 
@@ -58,38 +59,23 @@ class Generation:
     candidates. This includes the prompt: the first step decodes what is not in the cache yet.
     """
 
-    def __init__(
-        self,
-        target: Decoder,
-        request: DraftRequest,
-        verifier: Verifier,
-        threads: ThreadConfig,
-        sources: Sources,
-        on_prompt: Callable[[int], None] = lambda _: None,
-        n_logprobs: int | None = None,
-        cores: CoresInUse | None = None,
-    ) -> None:
-        """The first `target.n_past` tokens of the session must be in the cache, and `threads` set.
+    target: Decoder  # its cache holds the first `n_past` tokens of the session; `threads` are set
+    request: DraftRequest
+    verifier: Verifier
+    threads: ThreadConfig
+    sources: Sources
+    on_prompt: Callable[[int], None] = lambda _: None  # called after each batch of the prefill with the tokens so far
+    n_logprobs: int | None = None  # see GenerationConfig
+    cores: CoresInUse = field(default_factory=lambda: CoresInUse(follows=False))  # they limit the threads
 
-        `on_prompt` is called with the number of tokens in the cache after each batch of the prefill. `n_logprobs`: see
-        GenerationConfig. `cores` limit the threads.
-        """
-        self._target = target
-        self.session = request.session
-        self._request = request
-        self._verifier = verifier
-        self._threads = threads
-        self._ending = request.ending
-        self._metrics = request.metrics
+    def __post_init__(self) -> None:
+        request = self.request
+        self.session, self._ending, self._metrics = request.session, request.ending, request.metrics
         self._now = request.metrics.clock.now
-        self._sources = sources
-        self._on_prompt = on_prompt
-        self._n_logprobs = n_logprobs
-        self._cores = cores or CoresInUse(follows=False)
         self._n_threads = 0  # the target's threads; 0: still those for prefill
-        self.draft = sources.alone  # the one in use
+        self.draft = self.sources.alone  # the one in use
         self.policy = self.draft.policy  # of the last draft that was used
-        for source in (self.draft, *sources.others):
+        for source in (self.draft, *self.sources.others):
             source.begin(request)
         self._use_cores(self.draft)
 
@@ -102,8 +88,8 @@ class Generation:
         ending = self._ending
         self._metrics.n_prompt = self.session.n_prompt
         try:
-            self._sources.begin()
-            self._use(self._sources.choose())
+            self.sources.begin()
+            self._use(self.sources.choose())
             self._prefill(stop)
             while ending.reason is None and not stop.is_set():
                 if (step := self._step()) is not None:
@@ -113,7 +99,7 @@ class Generation:
         except GrammarError:
             ending.reason = GRAMMAR_END
         finally:
-            for source in (self.draft, *self._sources.others):
+            for source in (self.draft, *self.sources.others):
                 source.end()
         self._metrics.stop = ending.reason or INTERRUPTED
         if rest := ending.finish():
@@ -123,11 +109,11 @@ class Generation:
         """End run() after the current decode or during prefill. From any thread, after setting `stop`."""
         self.draft.interrupt()
         if not self._metrics.steps:
-            self._target.abort()
+            self.target.abort()
 
     def _step(self) -> Step | None:
         """One decode and its verification; None if there is no room for another."""
-        tokens = self.session.accepted[self._target.n_past :]
+        tokens = self.session.accepted[self.target.n_past :]
         n_room = self._room(len(tokens))
         if n_room <= 0:
             return None
@@ -139,24 +125,24 @@ class Generation:
         pieces = self._ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(pieces)]
         # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
-        is_usual = len(tokens) == 1 and not self._target.was_first
+        is_usual = len(tokens) == 1 and not self.target.was_first
         source = candidates.source
         cost = StepCost(len(candidates), decode_s, self._now() - began, source) if is_usual else None
         self.draft.commit(written, cost)
         self._follow_cores()
-        for other in self._sources.others:
+        for other in self.sources.others:
             other.commit(written, cost)
         n_accepted = min(len(acceptance.accepted), len(written))
         if source is Origin.ANY:  # nobody has proposed these
             candidates, n_accepted, source = Candidates(), 0, Origin.DRAFT
         self._metrics.stepped(judged, len(candidates), n_accepted, len(written), schedule, source)
         # After the commit, so that the draft continues meanwhile. The rows are valid until the next decode.
-        found = logprobs(logits, written, self._n_logprobs) if self._n_logprobs is not None else ()
+        found = logprobs(logits, written, self.n_logprobs) if self.n_logprobs is not None else ()
         return Step(written, n_accepted, pieces, candidates.tokens[len(acceptance.accepted) :], source, found)
 
     def _room(self, n_fresh: int) -> int:
         """Maximum tokens that the next step may add, after decoding `n_fresh` that are not in the cache."""
-        target, n_text = self._target, self._ending.n_room
+        target, n_text = self.target, self._ending.n_room
         n_context = target.n_ctx - target.n_past - n_fresh + 1
         if n_context <= 0 or n_text == 0:
             self._ending.reason = CONTEXT_FULL if n_context <= 0 else LIMIT
@@ -166,13 +152,13 @@ class Generation:
 
     def _candidates(self, n_room: int) -> tuple[Candidates, Schedule]:
         """The candidates to verify now, and their schedule."""
-        self._use(self._sources.choose())
+        self._use(self.sources.choose())
         start = self._now()
         candidates, schedule = self._compare(n_room), self.draft.schedule
         n = self.draft.n_target_threads
-        n = min(n, self._cores.limit or n)
+        n = min(n, self.cores.limit or n)
         if n != self._n_threads:
-            self._target.set_threads(n, n)
+            self.target.set_threads(n, n)
             self._n_threads = n
         if schedule is Schedule.ASYNC:  # in schedule sync it is the draft's time
             self._metrics.waited(start, self._now())
@@ -183,7 +169,7 @@ class Generation:
         draft, policy = self.draft, self.draft.policy
         if policy is None:
             return Candidates()
-        found = [(source, source.propose()) for source in self._sources.others]
+        found = [(source, source.propose()) for source in self.sources.others]
         while True:
             drafted = draft.propose()
             decision = policy.decide(n_room, drafted, *(proposal for _, proposal in found))
@@ -199,49 +185,49 @@ class Generation:
     def _decode(self, tokens: Sequence[int], n_rows: int) -> tuple[Logits, float]:
         """Logits `[n_rows, n_vocab]` after the last of these tokens, and the seconds this took."""
         start = self._now()
-        logits = self._target.decode(tokens, n_rows)
+        logits = self.target.decode(tokens, n_rows)
         end = self._now()
         self._metrics.decoded(start, end, len(tokens))
         return logits, end - start
 
     def _verify(self, logits: Logits, candidates: Candidates) -> tuple[Acceptance, float]:
         """Verify the candidates and roll back the rejected ones. Returns the result and the time it was complete."""
-        metrics, session, n_recent = self._metrics, self.session, self._verifier.n_recent
-        position = self._target.n_past - len(candidates)
+        metrics, session, n_recent = self._metrics, self.session, self.verifier.n_recent
+        position = self.target.n_past - len(candidates)
         start = self._now()
         recent = session.accepted[max(0, position - n_recent) :] if n_recent else ()
-        acceptance = self._verifier.verify(logits, candidates, position, recent)
+        acceptance = self.verifier.verify(logits, candidates, position, recent)
         done = metrics.detail("target", "verify", start, len(candidates))
         n_accepted = len(acceptance.accepted)
-        self._target.rollback(position + n_accepted)
+        self.target.rollback(position + n_accepted)
         if n_wrong := len(candidates) - n_accepted:
             done = metrics.detail("target", "rollback", done, n_wrong)
         return acceptance, done
 
     def _prefill(self, stop: threading.Event) -> None:
         """Decode the prompt except for its last batch, which is part of the first step."""
-        target, prompt = self._target, self.session.accepted
+        target, prompt = self.target, self.session.accepted
         while len(prompt) - target.n_past > target.n_batch and not stop.is_set():
             self._decode(prompt[target.n_past : target.n_past + target.n_batch], 0)
             self._follow_cores()
-            self._on_prompt(target.n_past)
+            self.on_prompt(target.n_past)
 
     def _follow_cores(self) -> None:
         """After a batch: from the next one on, use as many threads as there are free cores."""
-        before = self._cores.limit
-        self._cores.decoded()
-        if self._cores.limit == before:
+        before = self.cores.limit
+        self.cores.decoded()
+        if self.cores.limit == before:
             return
-        for draft in {self._sources.alone, self.draft}:
+        for draft in {self.sources.alone, self.draft}:
             self._use_cores(draft)
         if not self._n_threads:
-            threads = within(self._threads, self._cores.limit)
-            self._target.set_threads(threads.target, threads.target_batch)
+            threads = within(self.threads, self.cores.limit)
+            self.target.set_threads(threads.target, threads.target_batch)
 
     def _use_cores(self, draft: Draft) -> None:
         """The times in the policy of `draft` depend on the number of threads."""
         if draft.policy is not None:
-            draft.policy.use_cores(self._cores.limit)
+            draft.policy.use_cores(self.cores.limit)
 
     def _use(self, draft: Draft) -> None:
         """Use this draft from here on, with all tokens accepted so far."""
@@ -250,4 +236,4 @@ class Generation:
             self.draft = draft
             self.policy = draft.policy or self.policy
             self._use_cores(draft)
-            draft.begin(self._request)
+            draft.begin(self.request)

@@ -191,7 +191,7 @@ class LocalDraft(QueuedDraft):
             self._beside = self._threads.beside
             n, cores = self._beside[1], self._all_threads.draft_cores
             self._context.set_threads(n, n)
-            self._thread = DraftThread(self._drafter, self._queue, self._context, cores, clock=self._metrics.clock)
+            self._thread = DraftThread(self._drafter, self._queue, cores, clock=self._metrics.clock)
             self._thread.__enter__()
 
     def _stop_thread(self) -> None:

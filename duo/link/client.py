@@ -201,7 +201,7 @@ class _Drafting:
             side = TranslatedTarget(self.target, translator, Metrics(), local=False)
             greedy = translation.guesser(ends=not begin.banned)
             self._drafter = Drafter(draft, side, greedy, draft.n_vocab, Metrics(), text)
-        self._thread = DraftThread(self._drafter, self.target, context, on_end=lambda: send(Unable(begin.serial)))
+        self._thread = DraftThread(self._drafter, self.target, on_end=lambda: send(Unable(begin.serial)))
 
     def __enter__(self) -> _Drafting:
         self._thread.__enter__()

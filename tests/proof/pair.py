@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.background import Background
+from duo.engine.background import background
 from duo.engine.cache import Cache
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.draft import Draft, DraftRequest
@@ -93,7 +93,7 @@ class Pair:
         generation = Generation(
             target, request, Matching(sampler), threads, Sources(Draft(threads.target), local), n_logprobs=N_LOGPROBS
         )
-        with Background(generation.run, "test") as running:  # a thread of its own: its OpenMP threads end with it
+        with background(generation.run, "test") as running:  # a thread of its own: its OpenMP threads end with it
             steps = list(running)
         self.logprobs = [found for step in steps for found in step.logprobs]
         return [token for step in steps for token in step.tokens]

@@ -17,7 +17,7 @@ from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT, DEMO, HUB, ModelConfig
-from duo.engine.background import Background
+from duo.engine.background import background
 from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS
@@ -62,8 +62,11 @@ def back(options: BackOptions) -> int:
             raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
         client = DraftClient(options.lead, hello(token, model, vocabulary), context, translation, cores)
         say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
-        running = Background[None](lambda put, stop: client.run(), "duo-back")  # noqa: ARG005
-        with on_interrupt(client.stop), running:
+
+        def run(_put: Callable[[None], None], _stop: threading.Event) -> None:
+            client.run()
+
+        with on_interrupt(client.stop), background(run, "duo-back") as running:
             for _ in running:
                 pass
     return 0
@@ -75,7 +78,7 @@ def _load(config: ModelConfig, show: Show) -> Model:
     def work(put: Callable[[Model], None], stop: threading.Event) -> None:
         put(Model(config, lambda share: show(f"loading {config.path.name}", share, 1.0) and not stop.is_set()))
 
-    with Background(work, "duo-load") as loading:
+    with background(work, "duo-load") as loading:
         (model,) = loading
     return model
 

@@ -28,7 +28,7 @@ from duo.cli.terminal.console import say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import AUTO_DRAFT
-from duo.engine.background import Background
+from duo.engine.background import background
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
@@ -199,17 +199,17 @@ def _measure(results: Results, prompts: Sequence[Prompt], job: Job) -> int:
     def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
         measure(results.contestants, prompts, job, put, warn, stop, lambda name: say(f"duo: warming up {name}"))
 
-    measuring = Background(work, "duo-target")
+    stopped = threading.Event()
     n_texts = len(prompts) * len(results.contestants)
     say(f"duo: {len(prompts)} rounds of {len(results.contestants)} contestants, {job.n_tokens} tokens per text")
 
     def stop() -> None:
-        measuring.stop()
+        stopped.set()
         for contestant in results.contestants:
             if isinstance(contestant.writer, InProcess):
                 contestant.writer.interrupt()
 
-    with on_interrupt(stop) as interrupt, measuring:
+    with on_interrupt(stop) as interrupt, background(work, "duo-target", stopped) as measuring:
         start = time.monotonic()
         for sample in measuring:
             results.samples.append(sample)

@@ -63,11 +63,11 @@ class NoThread(DraftThread):
     """Replaces the draft's thread: the test moves the drafter."""
 
     def __enter__(self) -> NoThread:
-        self._queue.open()
+        self.queue.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._queue.close()
+        self.queue.close()
 
 
 class Unthreaded(LocalDraft):
@@ -96,7 +96,7 @@ class Unthreaded(LocalDraft):
 
     def _start_thread(self) -> None:
         if self._thread is None:
-            self._thread = NoThread(self.drafter, self._queue, self._context).__enter__()
+            self._thread = NoThread(self.drafter, self._queue).__enter__()
 
 
 def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock = CLOCK) -> Unthreaded:
@@ -146,11 +146,11 @@ class Writing(Generation):
         request = make_request(ending, prompt, self.metrics)
         others = [TextSource(Lookup(), alone.n_max)] if alone is not None else []
         sources = Sources(Draft(threads.target, alone), local, remote, others)
-        super().__init__(target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores)
+        super().__init__(target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0))
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""
-        self._use(self._sources.choose())
+        self._use(self.sources.choose())
         while self._ending.reason is None:
             if (step := self._step()) is not None:
                 yield step

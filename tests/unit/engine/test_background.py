@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from duo.engine.background import Background, InterruptibleQueue
+from duo.engine.background import InterruptibleQueue, background
 
 Put = Callable[[int], None]
 
@@ -17,8 +17,8 @@ def test_items_arrive_in_order_from_another_thread_then_its_exception() -> None:
         put(threading.get_ident())
         raise KeyError("lost")
 
-    with Background(work, "test") as background:
-        items = iter(background)
+    with background(work, "test") as found:
+        items = iter(found)
         assert next(items) == 1
         assert next(items) != threading.get_ident()
         with pytest.raises(KeyError, match="lost"):
@@ -32,9 +32,9 @@ def test_a_stall_is_reported_while_no_item_arrives() -> None:
         assert stalled.wait(30)
         put(1)
 
-    with Background(work, "test") as background:
-        background.items.on_stall, background.items.stall_s = stalled.set, 0.01
-        assert list(background) == [1]
+    with background(work, "test") as found:
+        found.on_stall, found.stall_s = stalled.set, 0.01
+        assert list(found) == [1]
 
 
 def test_the_end_of_the_block_stops_and_joins_the_work() -> None:
@@ -45,8 +45,8 @@ def test_the_end_of_the_block_stops_and_joins_the_work() -> None:
         stop.wait(30)
         ended.append(stop.is_set())
 
-    with Background(work, "test-background") as background:
-        for _ in background:
+    with background(work, "test-background") as found:
+        for _ in found:
             break
     assert ended == [True]
     assert "test-background" not in {thread.name for thread in threading.enumerate()}

@@ -162,7 +162,7 @@ def test_each_draft_has_its_number_of_target_threads() -> None:
     target = FakeContext(n_batch=32)
     generation = make_generation(target, FakeContext(), make_ending(40), remote=line)
     run(generation)
-    concurrent = generation._threads.beside[0]
+    concurrent = generation.threads.beside[0]
     assert target.teams[1:6] == [9, 9, concurrent, concurrent, 9]
 
 
