@@ -146,7 +146,9 @@ class Writing(Generation):
         request = make_request(ending, prompt, self.metrics)
         others = [TextSource(Lookup(), alone.n_max)] if alone is not None else []
         sources = Sources(Draft(threads.target, alone), local, remote, others)
-        super().__init__(target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0))
+        super().__init__(
+            target, request, Matching(Greedy()), threads, sources, on_prompt, n_logprobs, cores or Limited(0)
+        )
 
     def steps(self) -> Iterator[Step]:
         """What run() does, one step at a time."""
