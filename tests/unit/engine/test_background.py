@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from duo.engine.background import InterruptibleQueue, background
+from duo.engine import background as module
+from duo.engine.background import InterruptibleQueue, Worker, background
+from duo.llama import lifeline
+from tests.unit.engine.helpers import until
 
 Put = Callable[[int], None]
 
@@ -25,35 +28,25 @@ def test_items_arrive_in_order_from_another_thread_then_its_exception() -> None:
             next(items)
 
 
-def test_a_stall_is_reported_while_no_item_arrives() -> None:
-    stalled = threading.Event()
+def test_a_stall_is_reported_and_the_end_of_the_block_stops_and_joins_the_work() -> None:
+    stalled, ended = threading.Event(), []
 
     def work(put: Put, stop: threading.Event) -> None:
         assert stalled.wait(30)
-        put(1)
-
-    with background(work, "test") as found:
-        found.on_stall, found.stall_s = stalled.set, 0.01
-        assert list(found) == [1]
-
-
-def test_the_end_of_the_block_stops_and_joins_the_work() -> None:
-    ended = []
-
-    def work(put: Put, stop: threading.Event) -> None:
         put(1)
         stop.wait(30)
         ended.append(stop.is_set())
 
     with background(work, "test-background") as found:
+        found.on_stall, found.stall_s = stalled.set, 0.01
         for _ in found:
             break
     assert ended == [True]
     assert "test-background" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_the_end_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.engine.background.PAUSE_S", 90)
+def test_the_end_interrupts_a_pause_and_the_first_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 90)
     items: InterruptibleQueue[int] = InterruptibleQueue()
     items.put(1)
     found, taken = [], threading.Event()
@@ -66,17 +59,108 @@ def test_the_end_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(1) as pool:
         taking = pool.submit(take)
         assert taken.wait(30)
-        items.end()
-        taking.result(30)
+        items.end(KeyError("first"))
+        items.end(ValueError("second"))
+        with pytest.raises(KeyError, match="first"):
+            taking.result(30)
     assert found == [1]
 
 
-def test_only_the_first_error_of_several_ends_is_raised() -> None:
-    items: InterruptibleQueue[int] = InterruptibleQueue()
-    items.put(1)
-    items.end(KeyError("first"))
-    items.end(ValueError("second"))
-    found = iter(items)
-    assert next(found) == 1
-    with pytest.raises(KeyError, match="first"):
-        next(found)
+# Worker
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "test-worker"]
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker("test-worker")
+    yield made
+    made.join()
+    assert threads() == []
+
+
+class Held:
+    """A job that lasts until `go` is set."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        worker.submit(self.run)
+        assert self.began.wait(60)
+
+    def run(self) -> None:
+        self.began.set()
+        assert self.go.wait(60)
+
+
+def test_jobs_run_in_order_on_one_thread_that_exists_only_while_there_are_any(worker: Worker) -> None:
+    held, ran = Held(worker), list[tuple[int, int, int]]()
+
+    def job(i: int) -> None:
+        ran.append((i, threading.get_ident(), len(threads())))
+        if i == 0:
+            worker.submit(lambda: job(20))
+
+    for i in range(20):
+        worker.submit(lambda i=i: job(i))  # type: ignore[misc]
+    (thread,) = threads()
+    held.go.set()
+    until(lambda: not threads())
+    assert ran == [(i, thread.ident, 1) for i in range(21)]
+
+
+def test_a_job_submitted_while_the_thread_ends_is_not_lost(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is submitted as soon as the one before has run, when the thread looks for the last time."""
+    monkeypatch.setattr(module, "_LINGER_S", 0.0)
+    for _ in range(500):
+        done = threading.Event()
+        worker.submit(done.set)
+        assert done.wait(60)
+
+
+def test_a_job_that_waits_can_be_dropped_and_one_that_runs_cannot(worker: Worker) -> None:
+    ran: list[int] = []
+    first, second = (lambda: ran.append(1)), (lambda: ran.append(2))
+    held = Held(worker)
+    worker.submit(first)
+    worker.submit(second)
+    assert [worker.drop(job) for job in (first, first, held.run)] == [True, False, False]
+    held.go.set()
+    worker.join()
+    assert ran == [2], "join() waits for all jobs"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_job_whose_thread_does_not_start_is_not_kept_and_the_next_one_runs(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Ctrl-C in Thread.start(), before the thread exists or after it."""
+    monkeypatch.setattr(module, "_LINGER_S", 1000.0)
+    ran: list[int] = []
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if after:
+                super().start()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Interrupted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                worker.submit(lambda: ran.append(1))
+            until(lambda: not threads())
+    worker.submit(lambda: ran.append(2))
+    worker.join()
+    assert ran == [2]
+
+
+def test_join_does_not_wait_for_a_lost_thread(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp may hold a thread for ever."""
+    held = Held(worker)
+    monkeypatch.setattr(lifeline, "is_lost", lambda: True)
+    worker.join()
+    assert len(threads()) == 1
+    monkeypatch.undo()
+    held.go.set()

@@ -8,9 +8,8 @@ from duo.engine.branches import Branches
 from duo.engine.queue import Preparation
 from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.calibration import MAX_DEEP, Lookahead
-from duo.spec.schedule import Schedule
 from duo.spec.types import Guess, Outcome
-from tests.fakes import CERTAIN, Eager, FakeContext, Preparing
+from tests.fakes import CERTAIN, FakeContext, Preparing
 from tests.unit.engine.helpers import PROMPT, begun, take
 
 HALF = (0.5,) * len(CERTAIN)
@@ -49,42 +48,11 @@ def test_the_most_likely_outcomes_are_prepared_first() -> None:
     assert context.branches == {1: [0, 1, 2], 2: [0, 1, 2, 3], 3: [0, 1, 2], 4: [0, 1, 2, 3, 4]}
 
 
-def test_those_that_are_unlikely_are_not() -> None:
-    made, _ = branches(12)
-    assert max(position for position, _ in outcomes(made, may(n_verified=12, n_text=12))) == 7, "0.5 ^ 6 * 0.6 < 0.01"
-
-
 def test_only_outcomes_of_the_candidates_that_are_verified_and_of_the_bonus() -> None:
     made, _ = branches()
     assert outcomes(made, may(n_verified=0)) == []
     assert outcomes(made, may(n_verified=3)) == [(3, 13), (3, 23)]
     assert outcomes(made, may(n_verified=4)) == [(3, 13), (3, 23), (4, 14), (4, 24)]
-
-
-def test_the_chain_may_not_have_reached_the_bonus() -> None:
-    made, context = branches(4)
-    assert outcomes(made, may(n_text=4)) == [(3, 13), (3, 23)]
-    context.tokens.append(3)
-    due, n_new = made.plan(TEXT, 3, 0, may(n_text=5))
-    assert (len(due), n_new) == (4, 2)
-
-
-def test_what_the_draft_does_not_have_in_its_text_is_not_prepared_for() -> None:
-    made, _ = branches()
-    due, _ = made.plan([0, 1, 2, 3, 9, 9], 3, 0, may())
-    assert {branch.outcome.position for branch in due} == {3}
-
-
-def test_a_branch_goes_on_while_it_is_worth_it() -> None:
-    made, _ = branches()
-    ((branch, *_), _) = made.plan(TEXT, 3, 0, may(1, least=0.2))
-    for survival in (0.5, 0.25):
-        made.extend(branch, Guess(1, 1.0), may().lookahead)
-        assert branch.survival == survival
-        assert made.due(may(least=0.2).lookahead) == [branch]
-    made.extend(branch, Guess(2, 1.0), may().lookahead)
-    assert made.due(may(least=0.2).lookahead) == []
-    assert (branch.tokens, branch.position) == ([13, 1, 1, 2], 7)
 
 
 @pytest.mark.parametrize("n_ahead", [3, 1000])
@@ -132,22 +100,7 @@ def test_outcomes_before_the_beginning_of_the_context_or_after_its_end_are_left_
     assert sorted(branch.outcome.position for branch in made.plan(TEXT, 3, 0, may())[0]) == [3, 3]
 
 
-def test_positions_in_a_context_that_begins_later() -> None:
-    made, context = branches()
-    context.tokens = [2, 3, 4]
-    made.plan(TEXT, 3, 2, may(1))
-    assert context.branches == {1: [2]}
-
-
 # The drafter
-
-
-@pytest.mark.parametrize("policy", [Eager(4, 6, Schedule.SYNC), Eager(4, 6)], ids=["sync", "async"])
-def test_without_branches_a_draft_that_could_have_some_drafts(policy: Eager) -> None:
-    draft = begun(FakeContext(n_branches=4), policy)
-    assert draft.drafter.step()
-    draft.commit((), None)
-    assert draft.session.n_pending == 1
 
 
 def test_after_an_outcome_came_true_the_draft_goes_on_where_its_branch_ends() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -73,19 +73,6 @@ def time_all(context: FakeContext, policy: FakePolicy, *choices: int) -> None:
     time_branches(context, model(), cast("Policy", policy))
 
 
-@pytest.mark.parametrize(("bos", "eos", "tokens"), [(1, 2, [1, 2]), (1, -1, [1, 1]), (-1, 2, [2, 2]), (-1, -1, [0, 0])])
-def test_on_the_cpu_two_tokens_are_decoded(bos: int, eos: int, tokens: list[int]) -> None:
-    context, decoded = FakeContext(), list[int]()
-
-    def choose(prefix: Sequence[int]) -> int:
-        decoded[:] = prefix
-        return 0
-
-    context.choose = choose
-    warm_up(context, model(bos, eos), 17, 17)
-    assert (decoded, context.batches, context.n_past) == (tokens, [2], 0)
-
-
 @pytest.mark.parametrize("places", [DEVICE, CPU | DEVICE])
 @pytest.mark.parametrize(("n_most", "each_s", "sizes"), [(1, 0.0, 2), (2, 0.0, 2), (5, 0.0, 5), (17, 0.5, 4)])
 def test_on_devices_each_size_is_decoded_unless_that_takes_long(
@@ -96,13 +83,6 @@ def test_on_devices_each_size_is_decoded_unless_that_takes_long(
     assert context.batches == [1, *range(1, sizes + 1)]
     assert context.rows == [min(n, n_most) for n in context.batches]
     assert context.n_past == 0
-
-
-@pytest.mark.parametrize(("n_ctx", "n_batch", "sizes"), [(3, 8, [1, 2, 3]), (1000, 4, [1, 2, 3, 4]), (1, 8, [1])])
-def test_what_does_not_fit_is_left_out(n_ctx: int, n_batch: int, sizes: list[int]) -> None:
-    context = FakeContext(n_ctx=n_ctx, n_batch=n_batch)
-    warm_up(context, model(places=DEVICE), 17, 17)
-    assert context.batches == [1, *sizes]
 
 
 def test_devices_that_compile_long_compile_for_all_sizes_and_show_it(
@@ -117,33 +97,21 @@ def test_devices_that_compile_long_compile_for_all_sizes_and_show_it(
     assert caplog.messages == [f"warming up model.gguf: {n} of 5 batch sizes" for n in (2, 4)]
 
 
-@pytest.mark.parametrize("n_rollback", [0, 1, 6])
-def test_a_model_that_cannot_roll_back(n_rollback: int) -> None:
-    context, policy = FakeContext(n_rollback=n_rollback), FakePolicy()
-    warm_up(context, model(places=DEVICE), 5, 5)
-    time_all(context, policy, 1, 2)
-    assert (context.n_past, len(policy.told)) == (0, 2)
-
-
-def test_after_an_abort_nothing_is_decoded() -> None:
+@pytest.mark.parametrize("ends", [FakeContext.abort, None])
+def test_after_an_abort_or_a_failure_nothing_is_decoded(ends: Callable[[FakeContext], None] | None) -> None:
     context, policy = FakeContext(n_branches=8), FakePolicy()
-    context.during = context.abort
-    warm_up(context, model(places=DEVICE), 5)
-    time_all(context, policy, 1, 2)
-    assert (context.batches, context.n_past, context.branches) == ([1], 0, {}), "the one that was aborted"
-    assert not policy.told
-    assert not policy.told_sequences
 
-
-def test_a_decode_that_fails_is_left_to_the_text() -> None:
     def fail() -> None:
-        raise DecodeError("the device is lost")
+        if ends is None:
+            raise DecodeError("the device is lost")
+        ends(context)
 
-    context, policy = FakeContext(during=fail), FakePolicy()
-    warm_up(context, model(places=DEVICE), 5)
-    time_draft(context, model(), (1, 2), cast("Policy", policy))
-    assert context.batches == [1, 1]
-    assert not policy.told
+    context.during = fail
+    for places in (CPU, DEVICE):
+        warm_up(context, model(places=places), 5)
+    time_all(context, policy, 1, 2)
+    assert len(context.batches) == (1 if ends else 4)
+    assert (context.n_past, context.branches, policy.told, policy.told_sequences) == (0, {}, {}, [])
 
 
 def test_the_draft_is_measured_with_each_number_of_threads_that_the_policy_does_not_know() -> None:

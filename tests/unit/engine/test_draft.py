@@ -8,21 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from duo.engine.clock import CLOCK, Clock
-from duo.spec.calibration import Lookahead
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Guess, Proposal
-from tests.fakes import Eager, FakeContext, ManualClock, text_after
+from tests.fakes import Eager, FakeContext, ManualClock
 from tests.unit.engine.helpers import (
     PROMPT,
     Unthreaded,
-    as_far_as,
     begun,
-    make_ending,
-    make_generation,
-    run,
     take,
-    until,
     wakes,
     when_waiting,
 )
@@ -56,17 +50,10 @@ def offer(draft: Unthreaded, token: int = 7, *, position: int = NEXT, seconds: f
 # Waits
 
 
-@pytest.mark.parametrize("late", [True, False], ids=["during the wait", "before"])
 @pytest.mark.parametrize("end", [lambda draft: draft.queue.close(), Unthreaded.interrupt], ids=["end", "interruption"])
-def test_the_end_of_the_draft_and_an_interruption_wake_the_target(
-    end: Callable[[Unthreaded], None], late: bool
-) -> None:
+def test_the_end_of_the_draft_and_an_interruption_wake_the_target(end: Callable[[Unthreaded], None]) -> None:
     draft = concurrent()
-
-    def act() -> None:
-        end(draft)
-
-    assert len(wakes(when_waiting(act) if late else act, lambda: take(draft, 100))) == 0
+    assert len(wakes(when_waiting(lambda: end(draft)), lambda: take(draft, 100))) == 0
 
 
 def test_a_useful_candidate_wakes_the_target_and_a_stale_one_does_not() -> None:
@@ -79,28 +66,11 @@ def test_a_useful_candidate_wakes_the_target_and_a_stale_one_does_not() -> None:
     assert wakes(when_waiting(publish), lambda: take(draft, 100)).tokens == (7,)
 
 
-class Resting(Policy):
-    """Lets the draft continue only after a step was learned."""
-
-    rested = False
-
-    def lookahead(self) -> Lookahead:
-        return as_far_as(6 if self.rested else 0)
-
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        self.rested = True
-
-
-@pytest.mark.parametrize(
-    ("policy", "cost"), [(Eager(4, 1), None), (Resting(4, 6, (ASYNC,)), COST)], ids=["tokens", "lookahead"]
-)
-def test_a_commit_wakes_the_draft(policy: Policy, cost: StepCost | None) -> None:
-    """By what was accepted, or by what the policy has learned from the step."""
-    draft = begun(FakeContext(), policy)
+def test_a_commit_wakes_the_draft() -> None:
+    draft = begun(FakeContext(), Eager(4, 1))
     draft.start()
     offer(draft)
-    act = when_waiting(lambda: draft.commit((7,), cost))
-    assert wakes(act, draft.queue.wait_for_room) is True
+    assert wakes(when_waiting(lambda: draft.commit((7,), None)), draft.queue.wait_for_room) is True
 
 
 def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step() -> None:
@@ -117,21 +87,6 @@ def test_after_a_wait_that_timed_out_the_target_does_not_wait_again_in_this_step
 
 
 # What is learned
-
-
-def test_the_draft_continues_while_the_policy_learns() -> None:
-    """A step is learned only when the draft is as far ahead as it may be."""
-    n_learned = []
-
-    class Slow(Eager):
-        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-            until(lambda: writing.metrics.n_pending == self.n_ahead)
-            n_learned.append(n_tokens)
-            super().learn_step(n_tokens, cost)
-
-    writing = make_generation(FakeContext(), FakeContext(), make_ending(30), Slow(4, 6))
-    assert run(writing) == text_after(PROMPT, 30)
-    assert len(n_learned) > 5
 
 
 @pytest.mark.parametrize("schedule", [ASYNC, SYNC])
@@ -191,24 +146,3 @@ def test_a_stale_token_in_progress_is_drafted_again_if_the_draft_may_continue() 
     for position in (1, 2):
         offer(draft, position=NEXT + position)
     assert next_s(draft) == math.inf
-
-
-# The sequential schedule
-
-
-def test_a_sequential_draft_that_added_no_candidate_is_not_asked_again_in_this_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def useless() -> bool:
-        asked.append(1)
-        offer(draft, position=NEXT + 5)
-        return True
-
-    draft = begun(FakeContext(), Eager(2, 6, SYNC))
-    monkeypatch.setattr(draft.drafter, "step", useless)
-    for n in (1, 2):
-        assert take(draft, 100) == Candidates()
-        assert len(asked) == n
-        draft.commit((3,), None)

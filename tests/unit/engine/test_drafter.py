@@ -13,7 +13,7 @@ from duo.engine.queue import DraftUpdate
 from duo.errors import DecodeAborted
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
-from duo.spec.types import Guess, Logits
+from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, text_after
 from tests.unit.engine.helpers import PROMPT, begun, make_queue
 
@@ -28,22 +28,6 @@ def after_the_last(prefix: Sequence[int]) -> int:
 
 
 # Steps
-
-
-def test_the_first_decode_of_a_size_teaches_nothing() -> None:
-    """Its time includes what a device had to compile."""
-    context, policy = FakeContext(), Eager(4, 9)
-    draft = begun(context, policy)
-    draft.start()
-    context.was_first = True
-    for _ in range(2):
-        draft.drafter.step()
-    draft.commit(TEXT[:1], None)
-    assert (policy.concurrent.draft_s, draft.session.n_pending) == (0, 1)
-    context.was_first = False
-    draft.drafter.step()
-    draft.commit(TEXT[1:2], None)
-    assert policy.concurrent.draft_s > 0
 
 
 def test_a_rejection_during_a_decode_rolls_back_only_what_was_wrong() -> None:
@@ -174,15 +158,6 @@ def test_a_text_that_tells_nothing_is_not_read(context: FakeContext, n: int, n_d
     assert len(context.batches) == n_drafted
 
 
-def test_tokens_beyond_the_targets_vocabulary_are_not_proposed() -> None:
-    """What the draft says instead is token 0."""
-    probed = Probed(FakeContext(lambda _: N_VOCAB + 2, n_vocab=N_VOCAB + 3, n_batch=100), 20)
-    assert [right for _, right in probed.probe().scores] == [token == 0 for token in TEXT[:20]]
-    assert probed.draft.drafter.step()
-    probed.draft.commit((), None)
-    assert probed.draft.session.propose().candidates(1).tokens < (N_VOCAB,)
-
-
 # A draft with another vocabulary
 
 
@@ -201,33 +176,25 @@ class Telling:
         return True
 
 
-def step(side: Telling, context: FakeContext, n: int) -> None:
+@pytest.mark.parametrize(
+    ("said", "guesses", "tokens", "batches"),
+    [
+        ([DraftUpdate(0, [1, 2, 3]), DraftUpdate(1, [4, 5], 1)], [(3, 8), (4, 10)], [1, 2, 4, 5], [3, 2]),
+        (
+            [DraftUpdate(0, [1, 2, 3], 0, lambda *_: Guess(7, 1.0)), DraftUpdate(0, []), DraftUpdate(0, [7])],
+            [(2, 7), (3, 12), (4, 0)],
+            [1, 2, 7, 12],
+            [3, 1, 1],
+        ),
+    ],
+    ids=["what was told earlier", "the last token, by a longer one"],
+)
+def test_tokens_are_replaced(
+    said: list[DraftUpdate], guesses: list[tuple[int, int]], tokens: list[int], batches: list[int]
+) -> None:
+    context, side = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB), Telling(*said)
     drafter = Drafter(context, side, Greedy(), N_VOCAB, Metrics())
-    for _ in range(n):
+    for _ in said:
         drafter.step()
         assert drafter.end() == context.tokens, "a later text relies on it"
-
-
-def test_tokens_told_earlier_are_replaced() -> None:
-    context = FakeContext(lambda _: 9)
-    side = Telling(DraftUpdate(0, [1, 2, 3]), DraftUpdate(1, [4, 5], 1), DraftUpdate(1, [9]))
-    step(side, context, 3)
-    assert side.guesses == [(3, 9), (4, 9), (5, 9)]
-    assert context.tokens == [1, 2, 4, 5, 9]
-    assert context.batches == [3, 2, 1], "what was not replaced is not decoded again"
-
-
-def test_the_last_token_is_replaced_by_a_longer_one() -> None:
-    asked: list[tuple[int, int]] = []
-
-    def longer(logits: Logits, token: int) -> Guess:
-        asked.append((int(logits.argmax()), token))
-        return Guess(7, 1.0)
-
-    context = FakeContext(lambda prefix: (prefix[-1] + 5) % N_VOCAB)
-    side = Telling(DraftUpdate(0, [1, 2, 3], 0, longer), DraftUpdate(0, []), DraftUpdate(0, [7]))
-    step(side, context, 3)
-    assert asked == [(7, 3)], "the logits after the token before it"
-    assert side.guesses[:2] == [(2, 7), (3, 12)]
-    assert context.tokens == [1, 2, 7, 12]
-    assert context.batches == [3, 1, 1]
+    assert (side.guesses, context.tokens, context.batches) == (guesses, tokens, batches)

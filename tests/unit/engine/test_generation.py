@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, STOP_STRING
+from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Origin, Proposal, Step, TokenLogprobs
+from duo.spec.types import Origin, Proposal, Step
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
@@ -79,15 +79,6 @@ def test_a_long_prompt_is_prefilled_in_batches() -> None:
     assert generation.metrics.n_prompt == 50
 
 
-@pytest.mark.parametrize("n_cached", [0, 2])
-def test_without_a_draft_the_uncached_prompt_and_then_single_tokens_are_decoded(n_cached: int) -> None:
-    target = FakeContext()
-    if n_cached:
-        target.decode(PROMPT[:n_cached])
-    assert run(make_generation(target, None, make_ending(N))) == TEXT
-    assert target.batches[-N:] == [len(PROMPT) - n_cached, *[1] * (N - 1)]
-
-
 # The end
 
 
@@ -137,17 +128,6 @@ def test_the_token_limit_is_exact(n: int, with_draft: bool) -> None:
     generation = make_generation(FakeContext(during=nap), FakeContext() if with_draft else None, make_ending(n))
     assert run(generation) == TEXT[:n]
     assert generation.metrics.stop == LIMIT
-
-
-def test_the_text_ends_before_a_stop_string() -> None:
-    letters = "".join(chr(97 + token) for token in TEXT)
-    stop = letters[20:23]
-    shown: list[bytes] = []
-    generation = make_generation(FakeContext(during=nap), FakeContext(), make_ending(stops=[stop]), Eager(8, 8))
-    tokens = run(generation, lambda step: shown.extend(step.pieces))
-    assert b"".join(shown).decode() == letters[: letters.index(stop)]
-    assert tokens == TEXT[: letters.index(stop) + 3]
-    assert generation.metrics.stop == STOP_STRING
 
 
 class Learning(Eager):
@@ -220,55 +200,17 @@ def test_a_text_that_repeats_itself_needs_fewer_decodes_without_a_draft(n_rollba
     assert {step.source for step in generation.metrics.steps if step.n_candidates} == {Origin.LOOKUP}
 
 
-@pytest.mark.parametrize("n_rollback", [None, 2])
-def test_arbitrary_candidates_change_no_text_and_are_of_no_source_that_is_reported(n_rollback: int | None) -> None:
-    class Arbitrary(Policy):
-        def decide(self, n_room: int, *_: Any) -> Decision:
-            return Decision(min(self.n_max, n_room - 1), origin=Origin.ANY)
-
-    target = FakeContext(n_rollback=n_rollback)
-    generation = Writing(target, None, make_ending(N), alone=Arbitrary(4, 8, (Schedule.OFF,)))
-    assert run(generation) == text_after(PROMPT, N)
-    assert max(target.batches) == 1 + min(4, n_rollback or 4)
-    statistics = generation.metrics.statistics()
-    assert statistics.draft is None
-    assert statistics.lookup is None or statistics.lookup.verified == 0
-
-
-# Logprobs
-
-
-def write_logprobs(with_draft: bool, n: int | None, **ends: Any) -> tuple[list[Step], tuple[TokenLogprobs, ...]]:
-    """Steps of several tokens where there is a draft, and the logprobs of them all."""
-    target, draft = FakeContext(n_batch=32, others=others), FakeContext() if with_draft else None
-    made = make_generation(target, draft, make_ending(**ends), Eager(4, 6, Schedule.SYNC))
-    generation = Writing(target, made.local, make_ending(**ends), n_logprobs=n)
-    steps: list[Step] = []
-    run(generation, steps.append)
-    return steps, tuple(found for step in steps for found in step.logprobs)
-
-
-def others(prefix: Sequence[int]) -> list[int]:
-    return [(prefix[-1] + 1) % N_VOCAB, (prefix[-1] + 2) % N_VOCAB]
-
-
 @pytest.mark.parametrize(
-    "ends",
-    [
-        {"n_predict": 12},
-        {"n_predict": 13},
-        {"end_token": TEXT[11]},
-        {"stops": ["".join(chr(97 + t) for t in TEXT[6:9])]},
-    ],
-    ids=["a limit", "another limit", "an end token", "a stop string"],
+    "ends", [{"n_predict": 12}, {"end_token": TEXT[11]}, {"stops": ["".join(chr(97 + t) for t in TEXT[6:9])]}]
 )
-def test_each_token_that_is_written_has_its_logprobs(ends: dict[str, Any]) -> None:
-    steps, found = write_logprobs(True, 2, **ends)
+def test_each_token_that_is_written_has_its_logprobs_and_none_after_the_end(ends: dict[str, Any]) -> None:
+    steps: list[Step] = []
+    made = make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(**ends), Eager(4, 6, Schedule.SYNC))
+    tokens = run(Writing(made.target, made.local, make_ending(**ends), n_logprobs=2), steps.append)  # type: ignore[arg-type]
     assert max(len(step.tokens) for step in steps) > 1
-    assert [one.token for one in found] == [token for step in steps for token in step.tokens]
-    assert all(len(step.logprobs) == len(step.tokens) for step in steps)
-    assert found == write_logprobs(False, 2, **ends)[1]
-    assert [one.top[0][0] for one in found] == TEXT[: len(found)]
+    found = [one for step in steps for one in step.logprobs]
+    assert tokens == [one.token for one in found] == [one.top[0][0] for one in found] == TEXT[: len(tokens)]
+    assert len(tokens) == (9 if "stops" in ends else 12)
 
 
 # Threads
@@ -279,21 +221,3 @@ def test_the_targets_threads_are_within_the_free_cores() -> None:
     generation = make_generation(target, None, make_ending(8), cores=Limited(0, 0, 3, 3, 1, 0))
     assert run(generation) == TEXT[:8]
     assert target.teams == [0, 6, 3, 3, 1, 6, 6, 6], "0: the prompt, with those that the context was made with"
-
-
-def test_times_are_learned_for_the_number_of_cores_with_which_they_were_measured() -> None:
-    events: list[object] = []
-
-    class Learning(Eager):
-        def use_cores(self, n_cores: int) -> None:
-            super().use_cores(n_cores)
-            events.append(n_cores)
-
-        def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-            super().learn_step(n_tokens, cost)
-            events.append(target.teams[-1])
-
-    target, alone = FakeContext(), Learning(4, 6, Schedule.OFF)
-    cores = Limited(0, 0, 3, 3, 0)
-    run(Writing(target, None, make_ending(6), alone=alone, cores=cores))
-    assert events[events.index(6) :] == [6, 3, 3, 3, 0, 6, 6]

@@ -109,27 +109,6 @@ def test_a_change_to_sequential_aborts_the_draft_decode_and_joins_the_thread() -
     assert [step.n_accepted for step in generation.metrics.steps][:6] == [0, 0, 4, 4, 4, 4]
 
 
-def test_each_schedule_has_its_threads() -> None:
-    target, draft = FakeContext(), FakeContext()
-    target.during = alive = Alive()
-    script = (ASYNC, ASYNC, SYNC, OFF, ASYNC, OFF, SYNC, ASYNC)
-    n = len(script)
-    generation = write(target, draft, scripted(*script))
-    assert alive.counts[: n + 1] == [0, *(int(schedule is ASYNC) for schedule in script)]
-    assert target.teams[0] == 0, "the prompt is prefilled with the threads that the context was made with"
-    assert target.teams[1 : n + 1] == [THREADS.beside[0] if it is ASYNC else THREADS.target for it in script]
-    assert set(target.teams[n + 1 :]) == {THREADS.beside[0]}
-    assert [step.schedule for step in generation.metrics.steps][: n + 1] == [OFF, *script]
-
-
-def test_a_sequential_draft_tries_its_numbers_of_threads_and_prefills_with_all() -> None:
-    draft = FakeContext()
-    write(FakeContext(), draft, Eager(8, 8, SYNC, draft_threads=(2, 3)))
-    teams = list(zip(draft.batches, draft.teams, strict=True))
-    assert [team for size, team in teams if size == 1][:2] == [2, 3]
-    assert {team for size, team in teams if size > 1} == {THREADS.target}
-
-
 @pytest.mark.parametrize(
     ("schedule", "apart", "n_alive"), [(ASYNC, False, 0), (SYNC, False, 0), (SYNC, True, 0), (ASYNC, True, 1)]
 )
@@ -208,16 +187,6 @@ def test_after_a_failure_of_the_draft_the_target_continues_alone(schedule: Sched
     assert target.teams[-1] == THREADS.target, "the target has all the threads"
 
 
-def test_a_failure_during_the_last_decode_or_a_probe_is_reported() -> None:
-    target = FakeContext()
-    target.during = after_draft_thread(target)
-    last = write(target, FakeContext(failing(0)), Eager(4, 60), TEXT[:2])
-    draft = FakeContext(failing(0))
-    probed = write(FakeContext(), draft, scripted(OFF, probes=[False] * 5 + [True] * N))
-    assert last.metrics.draft_error == probed.metrics.draft_error == "the draft is dead"
-    assert len(draft.batches) == 1
-
-
 def test_a_failure_is_logged_and_the_draft_is_used_again_in_the_next_text(caplog: pytest.LogCaptureFixture) -> None:
     draft = FakeContext(failing(3))
     first = write(FakeContext(), draft, Eager(4, 6, SYNC))
@@ -228,15 +197,6 @@ def test_a_failure_is_logged_and_the_draft_is_used_again_in_the_next_text(caplog
     assert run(second) == TEXT
     assert second.metrics.draft_error is None
     assert statistics(second).accept_rate == 1.0
-
-
-@BOTH
-def test_a_draft_with_a_smaller_vocabulary_ends_without_an_error(schedule: Schedule) -> None:
-    target, policy = FakeContext(), Eager(4, 6, schedule)
-    target.during = after_draft_thread(target, 10)
-    generation = write(target, FakeContext(lambda _: 0, n_vocab=max(TEXT[:9])), policy)
-    assert generation.metrics.draft_error is None
-    assert policy.schedule is OFF
 
 
 @pytest.mark.parametrize("n_ctx", [4, 10, 11])
@@ -294,17 +254,6 @@ def test_an_interrupted_draft_gets_no_new_thread_in_the_same_text() -> None:
         take(draft, 100)
         assert len(draft_threads()) == (not interrupted)
         draft.end()
-
-
-@BOTH
-def test_an_interruption_after_the_end_of_a_text_does_not_affect_the_next(schedule: Schedule) -> None:
-    target, draft = FakeContext(), FakeContext()
-    first = write(FakeContext(), draft, Eager(4, 6, schedule), TEXT[:5])
-    first.interrupt()
-    n_before = len(draft.batches)
-    target.during = lambda: until(lambda: len(target.batches) != 2 or len(draft.batches) > n_before)
-    assert run(Writing(target, first.local, make_ending(N))) == TEXT
-    assert draft.n_refused == 0
 
 
 @BOTH

@@ -82,16 +82,6 @@ def test_statistics(metrics: Metrics) -> None:
     assert (found.tokens_per_s, found.verified, found.accepted) == (0.75, 6, 3)
 
 
-def test_probes_are_time_of_the_draft_but_no_drafted_tokens() -> None:
-    metrics = Metrics()
-    metrics.decoded(0.0, 1.0, 1)
-    metrics.drafted(0.0, 1.0, 1)
-    metrics.probed(1.0, 2.0, 48)
-    draft = metrics.statistics().draft
-    assert draft is not None
-    assert (draft.drafted, draft.ms_per_token, draft.hidden) == (1, 1000.0, 0.5)
-
-
 def test_outcomes_prepared_and_what_became_of_them(metrics: Metrics) -> None:
     metrics = Metrics()
     metrics.decoded(0.0, 4.0, 1)
@@ -113,17 +103,6 @@ def test_outcomes_prepared_and_what_became_of_them(metrics: Metrics) -> None:
     assert (draft.drafted, draft.accepted) == (6, 3), "the tokens of branches are drafted, too"
     assert (draft.unused, draft.ms_per_token) == (0.5, 2000.0)
     assert draft.hidden == 0.5, "a decode for the chain and for branches counts once"
-
-
-def test_totals_are_the_same_however_often_they_are_read(metrics: Metrics) -> None:
-    grows, totals = Metrics(started=0.0, n_prompt=10, stop="token limit"), Totals(metrics)
-    piecewise = Totals(grows)
-    for name in ("events", "draft_events", "steps"):
-        for record in getattr(metrics, name):
-            getattr(grows, name).append(record)
-            assert piecewise.update() == [record]
-    assert piecewise.statistics() == totals.statistics() == totals.statistics()
-    assert totals.update() == []
 
 
 def test_recent_rate_and_load() -> None:

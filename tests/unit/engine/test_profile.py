@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,42 +34,34 @@ def models(tmp_path: Path) -> list[ModelConfig]:
     return [make_model(tmp_path / name) for name in ("a.gguf", "b.gguf")]
 
 
-def test_the_same_pair_has_the_same_profile(models: list[ModelConfig]) -> None:
-    path = find_profile(CONFIG, models).path
-    assert path == find_profile(EngineConfig(), [replace(model) for model in models]).path
-    assert path == find_profile(replace(CONFIG, warmup=False, schedule="sync", draft_n_max=3, n_ctx=9), models).path
+def changed_file(model: ModelConfig) -> ModelConfig:
+    model.path.write_bytes(b"more weights")
+    return model
 
 
+@pytest.mark.parametrize("i", [0, 1], ids=["target", "draft"])
 @pytest.mark.parametrize(
-    "options",
+    "change",
     [
-        {"n_threads": 1}, {"draft_n_threads": 1}, {"cpu_range": "0-0"}, {"draft_cpu_range": "0-0"},
-        {"flash_attn": "on"}, {"type_k": "f32"}, {"type_v": "f32"}, {"exact": True},
+        lambda model: replace(model, n_gpu_layers=3), lambda model: replace(model, devices=("GPU0",)),
+        lambda model: replace(model, rpc_servers=("a:1",)), lambda model: replace(model, tensor_split=(1.0,)),
+        changed_file,
     ],
 )  # fmt: skip
-def test_options(models: list[ModelConfig], options: dict[str, object]) -> None:
-    assert find_profile(replace(CONFIG, **options), models).path != find_profile(CONFIG, models).path  # type: ignore[arg-type]
+def test_another_file_or_place(models: list[ModelConfig], change: Callable[[ModelConfig], ModelConfig], i: int) -> None:
+    before = find_profile(CONFIG, models).path
+    assert find_profile(CONFIG, [change(model) if i == j else model for j, model in enumerate(models)]).path != before
 
 
-@pytest.mark.parametrize(
-    "place",
-    [{"n_gpu_layers": 3}, {"devices": ("GPU0",)}, {"rpc_servers": ("a:1",)}, {"tensor_split": (1.0,)}, {"main_gpu": 1}],
-)
-@pytest.mark.parametrize("i", [0, 1], ids=["target", "draft"])
-def test_where_the_layers_are(models: list[ModelConfig], place: dict[str, object], i: int) -> None:
-    moved = [replace(model, **place) if i == j else model for j, model in enumerate(models)]  # type: ignore[arg-type]
-    assert find_profile(CONFIG, moved).path != find_profile(CONFIG, models).path
-
-
-@pytest.mark.parametrize("changed", [0, 1, 2], ids=["target", "draft", "second part of the draft"])
-@pytest.mark.parametrize("content", [b"weights", b"more weights"])
-def test_another_file_of_the_same_name(tmp_path: Path, changed: int, content: bytes) -> None:
-    paths = [tmp_path / name for name in ("a.gguf", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf")]
-    models = [make_model(path) for path in paths][:2]
-    before, stat = find_profile(CONFIG, models).path, paths[changed].stat()
-    paths[changed].write_bytes(content)
-    os.utime(paths[changed], ns=(stat.st_atime_ns, stat.st_mtime_ns + (content == b"weights")))
-    assert find_profile(CONFIG, models).path != before
+def test_the_options_that_change_the_cost_of_a_decode(models: list[ModelConfig]) -> None:
+    same = [{}, {"warmup": False, "schedule": "sync", "draft_n_max": 3, "n_ctx": 9}]
+    other: list[dict[str, Any]] = [
+        {"n_threads": 1}, {"draft_n_threads": 1}, {"cpu_range": "0-0"}, {"draft_cpu_range": "0-0"},
+        {"flash_attn": "on"}, {"type_k": "f32"}, {"type_v": "f32"}, {"exact": True},
+    ]  # fmt: skip
+    paths = [find_profile(replace(CONFIG, **options), models).path for options in [*same, *other]]
+    assert len({*paths}) == len(other) + 1
+    assert paths[0] == paths[1]
 
 
 @pytest.mark.parametrize(
@@ -182,39 +174,27 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_all_is_kept_of_a_quiet_machine(watched: Watched) -> None:
+def test_all_is_kept_of_a_quiet_machine_and_what_was_known_before_of_a_busy_one(watched: Watched) -> None:
     assert watched.recorder.state() is None
     watched.text(0.1, QUIET)
-    watched.text(0.2, QUIET)
     assert watched.recorder.state() == watched.policy.state()
-    assert watched.recorder.n_others == 0
-
-
-@pytest.mark.parametrize("failed", [True, False], ids=["a failed text before", "at once"])
-def test_of_a_busy_machine_only_what_does_not_depend_on_it_is_kept(watched: Watched, failed: bool) -> None:
-    if failed:
-        watched.n_others = BUSY
-        with pytest.raises(ValueError, match="failed"), watched.recorder.watching():
-            raise ValueError("failed")
-    watched.text(0.1, QUIET if failed else BUSY)
-    assert watched.recorder.n_others > 0
-    assert watched.kept_s is None
-    kept = watched.kept
-    assert [costs["draft_s"] for costs in kept["costs"]["0"]] == [{}, {}]
-    assert kept["acceptance"] == watched.policy.state()["acceptance"] != {}
-    Policy(4, 8).restore(kept)
-
-
-def test_the_times_before_the_first_disturbance_are_kept(watched: Watched) -> None:
-    watched.text(0.1, QUIET)
     for seconds, n_others in ((0.5, BUSY), (0.4, QUIET)):  # which began with what the busy machine has taught
         watched.text(seconds, n_others)
         assert watched.kept_s == pytest.approx(0.1)
+    assert watched.recorder.n_others > 0
+    assert watched.kept["acceptance"] == watched.policy.state()["acceptance"]
 
 
-def test_times_with_the_cores_that_others_leave_are_kept_as_such(watched: Watched) -> None:
+def test_of_a_machine_that_was_busy_from_the_beginning_no_times_are_kept_but_those_with_fewer_cores(
+    watched: Watched,
+) -> None:
+    watched.n_others = BUSY
+    with pytest.raises(ValueError, match="failed"), watched.recorder.watching():
+        raise ValueError("failed")
+    watched.text(0.1, QUIET)
+    assert watched.kept_s is None
     watched.policy.use_cores(1)
     watched.text(0.2, BUSY)
-    kept = watched.kept["costs"]
-    assert kept["1"][0]["target_s"]["1"][0] == pytest.approx(0.2)
-    assert kept["0"][0]["target_s"] == {}
+    assert watched.kept["costs"]["1"][0]["target_s"]["1"][0] == pytest.approx(0.2)
+    assert watched.kept_s is None
+    Policy(4, 8).restore(watched.kept)

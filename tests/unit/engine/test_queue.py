@@ -87,31 +87,6 @@ def test_the_number_of_tokens_of_a_remote_draft_is_limited(
     assert len(state.guesses) == (0 if is_stale else 6)
 
 
-def test_the_first_candidate_of_an_epoch_measures_the_latency() -> None:
-    clock = ManualClock()
-    queue = opened(clock=clock)
-
-    def latency(epoch: int, position: int, n_known: int = NEXT, after_s: float = 0.0) -> float | None:
-        clock.time += after_s
-        receive(queue, position, epoch, n_known, seconds=2.0)
-        (found,) = queue.look().drafted
-        return found.latency_s
-
-    queue.order(0.0)
-    assert latency(0, NEXT, after_s=5.0) == 3.0, "without the two that it took to make it"
-    assert latency(0, NEXT + 1) is None
-    queue.order(0.0)
-    assert latency(0, NEXT + 2, after_s=5.0) is None, "nothing new was ordered"
-    queue.commit([3], 0)
-    assert queue.look().is_stale
-    queue.order(4.0)
-    state = queue.look()
-    assert state.decode is not None
-    assert (state.decode.since, state.is_stale) == (clock.time + 4.0, False)
-    assert latency(0, NEXT + 3, after_s=6.0) is None, "it was made before the order"
-    assert latency(1, NEXT + 1, NEXT + 1) == 4.0
-
-
 # Outcomes
 
 OUTCOME = Outcome(NEXT, 5)
@@ -164,12 +139,3 @@ def test_a_verification_wakes_a_draft_that_has_drafted_enough() -> None:
     assert (preparation.n_verified, preparation.may_draft, preparation.chain) == (NEXT + 1, False, (GUESS,))
     queue.commit([7], 1)
     assert queue.begin().preparation.n_verified == 0
-
-
-def test_a_chain_that_grows_during_a_verification_has_new_outcomes() -> None:
-    """Also if it must not grow any further."""
-    queue = preparing(n_ahead=1)
-    queue.verifies(0)
-    queue.begin()
-    queue.publish(0, NEXT + 1, GUESS, 1, 0.1)
-    assert queue.wait_for_room()

@@ -145,27 +145,6 @@ def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: i
     assert not any(draft.is_working for draft in line.all)
 
 
-def test_a_good_remote_draft_saves_decodes() -> None:
-    line = Line()
-    draft = line.add()
-    generation = make_generation(FakeContext(during=lambda: draft.work(6)), None, make_ending(N), remote=line)
-    assert run(generation) == TEXT
-    assert sum(step.n_accepted for step in generation.metrics.steps) > N / 2
-    assert generation.policy is draft.policy
-    assert {event.lane for event in generation.metrics.draft_events} == {"remote draft"}
-
-
-def test_each_draft_has_its_number_of_target_threads() -> None:
-    numbers = iter([0, 0, 0, 1, 1, 0, 0])
-    line = Line(choose=lambda: next(numbers, 1), n_target_threads=9)
-    line.add()
-    target = FakeContext(n_batch=32)
-    generation = make_generation(target, FakeContext(), make_ending(40), remote=line)
-    run(generation)
-    concurrent = generation.threads.beside[0]
-    assert target.teams[1:6] == [9, 9, concurrent, concurrent, 9]
-
-
 @LOCAL
 def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(local: bool) -> None:
     line = Line(lambda: Policy(4, 6, (Schedule.OFF,), remote=True))
@@ -176,14 +155,6 @@ def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(loc
     assert generation.local is None or generation.draft is generation.local
     line.begin()
     assert line.choose(has_other=True) is line.all[0], "in the next text it may try again"
-
-
-def test_a_remote_draft_is_not_given_up_before_it_was_asked() -> None:
-    """The target is measured alone first; otherwise a local draft would take over for good."""
-    line = Line(lambda: Policy(4, 6, remote=True))
-    line.add()
-    run(make_generation(FakeContext(n_batch=32), FakeContext(), make_ending(3), remote=line))
-    assert line.given_up == []
 
 
 # Which candidates count
@@ -223,25 +194,3 @@ def test_candidates_from_before_another_draft_took_over_are_dropped() -> None:
     assert not remote.offer(8, NEXT, epoch=9, queue=after), "an epoch that has not begun"
     assert remote.offer(9, NEXT, epoch=request.session.epoch, queue=after)
     assert remote.candidates() == (9,)
-
-
-def test_late_candidates_and_gaps_are_scored_once() -> None:
-    """Otherwise a draft that is never right in time could look as if it always were."""
-    remote = Remote()
-    remote.offer(7, NEXT + 2)
-    assert remote.candidates() == ()
-    remote.draft.commit((7,), None)
-    assert list(remote.policy.scores) == [(1.0, False)], "the gap"
-    for _ in range(50):
-        remote.offer(7, NEXT)
-        assert remote.candidates() == ()
-    remote.draft.commit((9,), None)
-    assert len(remote.policy.scores) == 2
-
-
-def test_the_latency_is_learned() -> None:
-    remote = Remote()
-    assert remote.policy.latency_s == 0
-    remote.offer(7, NEXT)
-    remote.candidates()
-    assert remote.policy.latency_s > 0

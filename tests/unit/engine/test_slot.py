@@ -21,7 +21,7 @@ from duo.engine.text import INTERRUPTED, LIMIT
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.types import Logits, TokenLogprobs
-from tests.gguf_files import tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_files import tiny_llama
 
 N = 12
 Make = Callable[..., Slot]
@@ -134,17 +134,6 @@ def test_logprobs_do_not_know_which_tokens_are_never_chosen(make: Make, monkeypa
     assert banned.top == plain.top
 
 
-@pytest.mark.parametrize("tiny_model", [tiny_mamba, tiny_hybrid])
-@pytest.mark.parametrize("places", [None, frozenset({"GPU0"})])
-def test_models_that_cannot_roll_back(
-    make: Make, tmp_path: Path, tiny_model: Callable[[Path], Path], places: frozenset[str] | None
-) -> None:
-    path = tiny_model(tmp_path / "model.gguf")
-    texts = [write(make(path, places=places, warmup=warm))[0] for warm in (True, False)]
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == N
-
-
 @pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
 def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
     slot, cancelled = make(schedule="sync"), threading.Event()
@@ -165,15 +154,6 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
     assert not slot.policy.knows_draft(1), "nothing more was computed"
     tokens, after = write(slot)
     assert (len(tokens), after.metrics.stop, after.metrics.draft_error) == (N, LIMIT, None)
-
-
-def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Decodes) -> None:
-    slot = make(places=frozenset({"GPU0"}), draft_n_max=4)
-    decodes.during = slot.interrupt
-    slot.reserve(10, N)
-    assert [n for i, n in decodes.all if i == 0] == [1]
-    decodes.during = lambda: None
-    assert len(write(slot)[0]) == N
 
 
 def test_an_engine_that_is_closed_does_not_wait_for_a_warm_up(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,12 +13,11 @@ from duo.engine.cache import Cache
 from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate
 from duo.engine.translated import TranslatedTarget, Translation
-from duo.errors import DecodeAborted
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.translation import Translator
-from duo.spec.types import Guess, Step
+from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
@@ -95,27 +93,6 @@ def test_the_schedule_changes_at_any_step(
     assert generation.metrics.draft_error is None
 
 
-@given(name=NAMES, moves=st.lists(st.integers(0, 3), max_size=60))
-def test_the_target_moves_during_draft_decodes(name: str, moves: list[int]) -> None:
-    numbers, tokens = iter(moves), list[int]()
-
-    def move() -> None:
-        for _ in range(next(numbers, 1)):
-            if (step := next(steps, None)) is not None:
-                tokens.extend(step.tokens)
-
-    context = draft_context(name)
-    context.during = move
-    generation, draft = writing(context, Eager(4, 6))
-    steps: Iterator[Step] = generation.steps()
-    tokens.extend(next(steps).tokens)
-    while len(tokens) < N:
-        with suppress(DecodeAborted):
-            draft.drafter.step()
-        move()
-    assert tokens == TEXT
-
-
 def written(text: str) -> FakeContext:
     """A target that writes this text in its usual tokens."""
     tokens = [*PROMPT, *TARGET.fragment(text.encode()), TARGET.end]
@@ -149,36 +126,6 @@ def test_a_good_draft_saves_decodes(schedule: Schedule) -> None:
     assert statistics is not None
     assert statistics.vocabulary == "translated"
     assert statistics.accepted > len(tokens) / 2
-
-
-def test_in_the_sequential_schedule_a_character_may_take_several_drafted_tokens() -> None:
-    text = "éééééé"
-    halves = DRAFT.of(b"\xc3", b"\xa9")
-
-    def choose(prefix: Sequence[int]) -> int:
-        return halves[len(b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :]))) % 2]
-
-    draft = FakeContext(choose, n_vocab=DRAFT.n_vocab)
-    generation, _ = writing(draft, Eager(1, 2, Schedule.SYNC), written(text))
-    steps = generation.steps()
-    next(steps)
-    for _ in range(2):
-        next(steps)
-        assert generation.metrics.steps[-1][2:4] == (1, 1), "verified and accepted"
-
-
-def test_an_ending_draft_pauses() -> None:
-    """Otherwise it would draft for ever after its end, of which nothing is offered."""
-    draft = draft_context("the end")
-    policy = Eager(4, 6)
-    generation, local = writing(draft, policy)
-    next(generation.steps())
-    local.start()
-    for _ in range(20):
-        local.drafter.step()
-        if not local.queue.may_draft:
-            break
-    assert local.session.n_pending == policy.n_ahead
 
 
 class OneSide:
