@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 import socket
+from contextlib import suppress
 from typing import Protocol
 
 from tests.serving import PATIENCE_S
@@ -46,27 +48,22 @@ def handshake(first: str = "GET /v1/draft HTTP/1.1", headers: str = UPGRADE + TE
 
 def read_answer(link: socket.socket) -> tuple[int, bytes]:
     """Status and body of one answer that says how long it is."""
-    data = b""
-    while b"\r\n\r\n" not in data:
+    data, end = b"", -1
+    while end < 0 or len(data) < end:
         more = link.recv(65536)
         assert more, f"it was closed after {data!r}"
         data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    first, *lines = head.decode().lower().split("\r\n")
-    length = int(dict(line.split(": ", 1) for line in lines).get("content-length", 0))
-    while len(body) < length:
-        more = link.recv(65536)
-        assert more, f"it was closed after {len(body)} bytes of {length}"
-        body += more
-    return int(first.split()[1]), body
+        head, blank, _ = data.partition(b"\r\n\r\n")
+        if blank:
+            length = re.search(rb"^content-length: (\d+)", head.lower(), re.MULTILINE)
+            end = len(head + blank) + int(length[1] if length else 0)
+    return int(head.split()[1]), data[len(head + blank) :]
 
 
 def read_to_the_end(link: socket.socket) -> bytes:
     """All that comes until the server closes the connection."""
     data = b""
-    try:
+    with suppress(ConnectionResetError):
         while more := link.recv(65536):
             data += more
-    except ConnectionResetError:
-        pass
     return data

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 
 class Relay:
@@ -13,49 +14,42 @@ class Relay:
 
     def __init__(self, port: int, n_bytes: int, act: Callable[[], object]) -> None:
         """`act` is called once, when the clients have sent `n_bytes` to the server at `port`."""
-        self._port = port
-        self._n_left = n_bytes
-        self._act = act
+        self._port, self._n_left, self._act = port, n_bytes, act
         self._lock = threading.Lock()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.name = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._open: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._accept)
+        relay = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                relay._pass_on(self.request)
+
+        self._listening = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._listening.daemon_threads, self._listening.block_on_close = True, False
+        self.name = "{}:{}".format(*self._listening.server_address)
+        self._thread = threading.Thread(target=self._listening.serve_forever, kwargs={"poll_interval": 0.02})
 
     def __enter__(self) -> Relay:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (self._listening, *self._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        self._listening.shutdown()
         self._thread.join()
+        self._listening.server_close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self._port))
-                except OSError:
-                    client.close()
-                    continue
-                self._open += [client, server]
-                threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
-                threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+    def _pass_on(self, client: socket.socket) -> None:
+        with suppress(OSError), closing(socket.create_connection(("127.0.0.1", self._port))) as server:
+            threading.Thread(target=self._pump, args=(server, client), daemon=True).start()
+            self._pump(client, server, counted=True)
 
-    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, *, counted: bool = False) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 if counted:
                     self._count(len(data))
                 sink.sendall(data)
-        for end in (source, sink):
+        for end in (source, sink):  # or what a peer still sends would be waited for
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            end.close()  # or what a peer still sends would be waited for
 
     def _count(self, n: int) -> None:
         with self._lock:

@@ -10,39 +10,41 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.command import Argument, command, environment
 
 PATIENCE_S = 60.0  # until a test gives up; nothing is asserted about less
 
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux tells")
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Poll until `holds()`."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, "the condition was never met"
+        time.sleep(0.01)
+
 
 class Served:
-    """A process, and its stderr so far. Killed at the end of `with`."""
+    """A process, its stderr so far in lines, and its stdout in pieces as it was read. Killed at the end of `with`."""
 
-    def __init__(
-        self,
-        *arguments: Argument,
-        before: str = "",
-        env: dict[str, str] | None = None,
-        under: Sequence[Argument] = (),
-    ) -> None:
-        """`under` is a command that runs it."""
+    def __init__(self, *arguments: Argument, before: str = "", env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [*under, *command(*arguments, before=before)],
+            command(*arguments, before=before),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(env),
         )
-        self._lines: list[str] = []
-        self._told = threading.Condition()
-        self.writes: list[bytes] = []  # stdout as it was read, in pieces
+        self.lines: list[str] = []
+        self.writes: list[bytes] = []
         self._readers = [threading.Thread(target=read) for read in (self._read_stderr, self._read_stdout)]
         for reader in self._readers:
             reader.start()
@@ -50,18 +52,9 @@ class Served:
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
         self.finish()
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of its stderr so far."""
-        with self._told:
-            return list(self._lines)
 
     @property
     def stdout(self) -> bytes:
@@ -70,13 +63,13 @@ class Served:
     def wait_for(self, pattern: str, n: int = 1) -> re.Match[str]:
         """Wait for the n-th line of stderr that matches `pattern`."""
         end = time.monotonic() + PATIENCE_S
-        with self._told:
-            while True:
-                found = [match for line in self._lines if (match := re.search(pattern, line))]
-                if len(found) >= n:
-                    return found[n - 1]
-                assert self._told.wait(end - time.monotonic()), f"never said {pattern!r}: {self._lines}"
-                assert self.process.poll() is None or self._lines, "it has ended and said nothing"
+        while True:
+            has_ended = not self._readers[0].is_alive()
+            found = [match for line in list(self.lines) if (match := re.search(pattern, line))]
+            if len(found) >= n:
+                return found[n - 1]
+            assert time.monotonic() < end and not has_ended, f"never said {pattern!r}: {self.lines}"  # noqa: PT018
+            time.sleep(0.005)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -86,10 +79,16 @@ class Served:
         send_to_children(self.process.pid, number)
         self.send(number)
 
+    def memory(self, name: str) -> int:
+        """Bytes, as Linux counts them: VmRSS, for instance."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        found = re.search(rf"{name}:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
     def finish(self) -> int:
         """Wait until it exits. Returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
         status = self.process.wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)
@@ -99,11 +98,7 @@ class Served:
         assert self.process.stderr is not None
         with self.process.stderr as stream:
             for line in stream:
-                with self._told:
-                    self._lines.append(line.decode().rstrip("\n"))
-                    self._told.notify_all()
-        with self._told:
-            self._told.notify_all()
+                self.lines.append(line.decode().rstrip("\n"))
 
     def _read_stdout(self) -> None:
         assert self.process.stdout is not None
@@ -150,13 +145,10 @@ class LeadProcess(Served):
         assert values, f"there is no metric {name}"
         return sum(values)
 
-
-def wait_until(holds: Callable[[], object]) -> None:
-    """Poll until `holds()`."""
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, "the condition was never met"
-        time.sleep(0.01)
+    @property
+    def n_accepted(self) -> float:
+        """Candidates that were accepted so far."""
+        return self.metric("spec_decode_num_accepted_tokens_total")
 
 
 def assert_error(answer: Any, status: int, said: str = "") -> None:
@@ -178,20 +170,16 @@ class BackProcess(Served):
 class RpcServer(Served):
     """`duo rpc-server` on a free port of this machine."""
 
-    def __init__(
-        self, *more: Argument, port: int = 0, address: str = "127.0.0.1", under: Sequence[Argument] = ()
-    ) -> None:
+    def __init__(self, *more: Argument, port: int = 0) -> None:
         self.port = port or free_port()
-        super().__init__("rpc-server", "-p", str(self.port), "-t", "1", "-d", "CPU", *more, under=under)
+        super().__init__("rpc-server", "-p", str(self.port), "-t", "1", "-d", "CPU", *more)
         self.wait_for("duo: serving CPU")
-        self.name = f"{address}:{self.port}"
+        self.name = f"127.0.0.1:{self.port}"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.send_all(signal.SIGKILL)
-        super().__exit__(kind, error, traceback)
+        super().__exit__()
 
 
 def send_to_children(pid: int, number: signal.Signals) -> None:
@@ -211,9 +199,7 @@ class StreamedText:
 
     def __init__(self, url: str, request: dict[str, Any]) -> None:
         self.events: list[dict[str, Any]] = []
-        self._pieces: list[str] = []
         self._error: Exception | None = None
-        self._more = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(url, request))
         self._thread.start()
 
@@ -222,23 +208,18 @@ class StreamedText:
             with httpx.stream("POST", f"{url}/v1/completions", json=request, timeout=PATIENCE_S) as response:
                 for line in response.iter_lines():
                     if line.startswith("data: {"):
-                        self._take(json.loads(line[6:]))
+                        self.events.append(json.loads(line[6:]))
         except Exception as error:
             self._error = error
-        with self._more:
-            self._more.notify_all()
 
-    def _take(self, event: dict[str, Any]) -> None:
-        with self._more:
-            self.events.append(event)
-            if event.get("choices") and event["choices"][0]["text"]:
-                self._pieces.append(event["choices"][0]["text"])
-            self._more.notify_all()
+    @property
+    def _pieces(self) -> list[str]:
+        texts = (event["choices"][0]["text"] for event in list(self.events) if event.get("choices"))
+        return [text for text in texts if text]
 
     def wait_for_pieces(self, n: int) -> None:
         """Wait until `n` pieces have come, or the stream has ended."""
-        with self._more:
-            self._more.wait_for(lambda: len(self._pieces) >= n or not self._thread.is_alive(), PATIENCE_S)
+        wait_until(lambda: len(self._pieces) >= n or not self._thread.is_alive())
 
     def finish(self) -> str:
         """The whole text."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,42 +10,17 @@ import pytest
 from duo.engine.engine import Engine
 from duo.spec.schedule import Schedule
 from tests.command import ONE_EACH, Argument, Run, assert_refused, duo, models
-from tests.device.helpers import (
-    N_MAX,
-    PROMPT,
-    Layers,
-    Patient,
-    assert_as_alone,
-    assert_as_on_cpu,
-    compare,
-    opened,
-)
+from tests.device.helpers import N_MAX, PROMPT, Layers, Patient, assert_as_alone, assert_as_on_cpu, compare, opened
 from tests.fakes import Eager
-from tests.gguf_files import tiny_llama
 
-N_LAYER = 3
 LAYERS: tuple[Layers, ...] = (0, 1, 99, "auto")
 TEXT = ("-p", PROMPT, "-n", "12", "--ignore-eos", "--exact", "--lookup", "off", "--schedule", "sync", *ONE_EACH)
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target, and a draft that is often right."""
-    folder = tmp_path_factory.mktemp("models")
-    target = tiny_llama(folder / "target.gguf", n_layer=N_LAYER, seed=2, depth=0.05)
-    return target, tiny_llama(folder / "draft.gguf", n_layer=N_LAYER, seed=2, depth=0.02)
-
-
-@pytest.fixture(scope="module")
-def cpu(pair: tuple[Path, Path]) -> Iterator[Engine]:
-    with opened(pair) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def text(pair: tuple[Path, Path]) -> bytes:
+def text(deep_pair: tuple[Path, Path]) -> bytes:
     """What the command writes on the CPU."""
-    run = duo(*models(*pair), *TEXT, "-ngl", "0", "-ngld", "0")
+    run = duo(*models(*deep_pair), *TEXT, "-ngl", "0", "-ngld", "0")
     assert run.status == 0, run.stderr
     return run.stdout
 
@@ -54,10 +28,10 @@ def text(pair: tuple[Path, Path]) -> bytes:
 @pytest.mark.parametrize("draft_layers", LAYERS)
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_text_is_the_same(
-    pair: tuple[Path, Path], cpu: Engine, gpu: str, layers: Layers, draft_layers: Layers
+    deep_pair: tuple[Path, Path], cpu: Engine, gpu: str, layers: Layers, draft_layers: Layers
 ) -> None:
     places: dict[Layers, set[str]] = {0: {"CPU"}, 1: {"CPU", gpu}, 99: {gpu}, "auto": {gpu}}
-    with opened(pair, layers, draft_layers) as engine:
+    with opened(deep_pair, layers, draft_layers) as engine:
         slot = engine.slot
         assert slot.draft_model is not None
         assert [slot.target.places, slot.draft_model.places] == [places[layers], places[draft_layers]]
@@ -93,10 +67,10 @@ def on_device(run: Run, gpu: str) -> list[int]:
     ids=lambda value: " ".join(map(str, value)),
 )
 def test_the_options_place_the_layers(
-    pair: tuple[Path, Path], gpu: str, text: bytes, options: tuple[str, ...], layers: list[int]
+    deep_pair: tuple[Path, Path], gpu: str, text: bytes, options: tuple[str, ...], layers: list[int]
 ) -> None:
     named: list[Argument] = [gpu if option == "GPU" else option for option in options]
-    run = duo(*models(*pair), *TEXT, *named, "-v")
+    run = duo(*models(*deep_pair), *TEXT, *named, "-v")
     assert on_device(run, gpu) == layers
     assert run.stdout == text
 
@@ -109,13 +83,13 @@ def test_the_options_place_the_layers(
         (("-ts", "0,0"), "-ts"),
     ],
 )
-def test_a_device_that_is_missing(pair: tuple[Path, Path], options: tuple[str, ...], said: str) -> None:
-    assert_refused(duo(*models(*pair), *TEXT, "-ngl", "99", *options), said, status=2)
+def test_a_device_that_is_missing(deep_pair: tuple[Path, Path], options: tuple[str, ...], said: str) -> None:
+    assert_refused(duo(*models(*deep_pair), *TEXT, "-ngl", "99", *options), said, status=2)
 
 
-def test_rows_are_split_or_the_device_is_named(pair: tuple[Path, Path], gpu: str, text: bytes) -> None:
+def test_rows_are_split_or_the_device_is_named(deep_pair: tuple[Path, Path], gpu: str, text: bytes) -> None:
     """Vulkan cannot split rows; llama.cpp says so when it loads the model."""
-    run = duo(*models(*pair), *TEXT, "-ngl", "99", "-ngld", "0", "-sm", "row")
+    run = duo(*models(*deep_pair), *TEXT, "-ngl", "99", "-ngld", "0", "-sm", "row")
     if run.status:
         assert_refused(run, f"device {gpu} does not support split buffers")
     else:

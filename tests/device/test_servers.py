@@ -10,24 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.command import SLOW_TARGET, duo, gated_target
-from tests.gguf_files import tiny_llama
 from tests.serving import BackProcess, LeadProcess, Served, free_port, wait_until
 
 PROMPT, N = "the cat sat on the mat and", 24
 TEXT = ("-p", PROMPT, "-n", str(N), "--ignore-eos", "-fa", "off", "--lookup", "off", "-t", "1")
 # Flash attention ends the process in Mesa 22.3, so there is no --exact. The tiny models have no near-ties.
 ON_DEVICE = ("-ngl", "99", "-fa", "off")
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("models") / "target.gguf", seed=2, depth=0.05)
-
-
-@pytest.fixture(scope="module")
-def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Right about every other time."""
-    return tiny_llama(tmp_path_factory.mktemp("models") / "draft.gguf", seed=2, depth=0.02)
 
 
 @pytest.fixture
@@ -41,7 +29,14 @@ def server(gpu: str) -> Iterator[str]:
         assert served.finish() == 0
 
 
-def test_a_draft_on_an_rpc_server_on_the_device(target: Path, draft: Path, server: str, tmp_path: Path) -> None:
+@pytest.fixture
+def alone(gpu: str, pair: tuple[Path, Path]) -> bytes:
+    """What the target writes on the device."""
+    return duo("-m", pair[0], *TEXT, *ON_DEVICE, "-dev", gpu).stdout
+
+
+def test_a_draft_on_an_rpc_server_on_the_device(pair: tuple[Path, Path], server: str, tmp_path: Path) -> None:
+    target, draft = pair
     report = tmp_path / "run.json"
     text = (*TEXT, "-n", "100")  # long enough for a draft that is still loading when the target starts
     options = ("-ngl", "0", "--schedule", "async", "--rpc", server, "--json", report)
@@ -51,26 +46,25 @@ def test_a_draft_on_an_rpc_server_on_the_device(target: Path, draft: Path, serve
     assert run.stdout == duo("-m", target, *text, "-ngl", "0").stdout
 
 
-def test_a_target_on_an_rpc_server_on_the_device(gpu: str, target: Path, draft: Path, server: str) -> None:
+def test_a_target_on_an_rpc_server_on_the_device(pair: tuple[Path, Path], server: str, alone: bytes) -> None:
     options = ("-td", "1", "-ngld", "0", "--schedule", "async", "--rpc", server, "--rpcd", "none", "-v")
-    run = duo("-m", target, "-md", draft, *TEXT, *ON_DEVICE, "-dev", "RPC0", *options)
+    run = duo("-m", pair[0], "-md", pair[1], *TEXT, *ON_DEVICE, "-dev", "RPC0", *options)
     assert run.status == 0, run.stderr
     assert f"[{server}] model buffer size" in run.stderr
-    plain = duo("-m", target, *TEXT, *ON_DEVICE, "-dev", gpu)
-    assert run.stdout == plain.stdout
+    assert run.stdout == alone
 
 
-def test_a_lead_and_a_back_on_the_same_device(gpu: str, target: Path, draft: Path) -> None:
+def test_a_lead_and_a_back_on_the_same_device(gpu: str, pair: tuple[Path, Path], alone: bytes) -> None:
+    target, draft = pair
     options = ("-dev", gpu, *ON_DEVICE, "--lookup", "off", "--schedule", "async", "-c", "256")
     with LeadProcess(target, *options, "-v", before=SLOW_TARGET) as lead:
         lead.wait_for(f"{gpu} model buffer size")
         plain = lead.write(PROMPT, N)
-        alone = duo("-m", target, *TEXT, *ON_DEVICE, "-dev", gpu)
-        assert plain == alone.stdout.decode(errors="replace")
+        assert plain == alone.decode(errors="replace")
         with BackProcess(draft, lead.port, "-dev", gpu, *ON_DEVICE, "-v") as back:
             back.wait_for(f"{gpu} model buffer size")
             back.wait_for("connected to the lead")
-            wait_until(lambda: lead.write(PROMPT, N) == plain and _n_accepted(lead))
+            wait_until(lambda: lead.write(PROMPT, N) == plain and lead.n_accepted)
             back.send(signal.SIGTERM)
             assert back.finish() == 0
         assert lead.write(PROMPT, N) == plain, "without the back again"
@@ -78,18 +72,14 @@ def test_a_lead_and_a_back_on_the_same_device(gpu: str, target: Path, draft: Pat
         assert lead.finish() == 0
 
 
-def test_a_run_and_its_back_on_the_same_device(gpu: str, target: Path, draft: Path, tmp_path: Path) -> None:
-    report = tmp_path / "run.json"
-    options = ("-m", target, *TEXT, "-dev", gpu, *ON_DEVICE, "--schedule", "async", "--back-port", "0", "--no-warmup")
-    with Served(*options, "--json", report, before=gated_target(tmp_path / "gate")) as run:
+def test_a_run_and_its_back_on_the_same_device(gpu: str, pair: tuple[Path, Path], alone: bytes, tmp_path: Path) -> None:
+    report, gate = tmp_path / "run.json", tmp_path / "gate"
+    options = ("-dev", gpu, *ON_DEVICE, "--schedule", "async", "--back-port", "0", "--no-warmup", "--json", report)
+    with Served("-m", pair[0], *TEXT, *options, before=gated_target(gate)) as run:
         port = int(run.wait_for(r"at ws://[\d.]+:(\d+)")[1])
-        with BackProcess(draft, port, "-dev", gpu, *ON_DEVICE) as back:
+        with BackProcess(pair[1], port, "-dev", gpu, *ON_DEVICE) as back:
             back.wait_for("connected to the lead")
-            (tmp_path / "gate").touch()
+            gate.touch()
             assert run.finish() == 0
     assert json.loads(report.read_text())["draft"]["drafted"] > 0
-    assert run.stdout == duo("-m", target, *TEXT, *ON_DEVICE, "-dev", gpu).stdout
-
-
-def _n_accepted(lead: LeadProcess) -> float:
-    return lead.metric("spec_decode_num_accepted_tokens_total")
+    assert run.stdout == alone

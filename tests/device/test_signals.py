@@ -12,9 +12,10 @@ from tests.command import Argument, duo
 from tests.gguf_files import tiny_llama
 from tests.serving import LeadProcess, Served
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 # Flash attention ends the process in Mesa 22.3.
 ON_DEVICE = ("-ngl", "99", "-t", "1", "-fa", "off", "--no-warmup")
+LONG_PROMPT = ("-p", "one two three four " * 100, "-n", "64", "--ignore-eos", "-c", "2048")
+COUNT = ("-p", "Count: 1 2 3 4", "-n", "500", "--ignore-eos", "--lookup", "off")
 
 BATCH = r"^decoding \d{2,}$"  # of a prompt: 32 tokens of the demo model take seconds on a software device
 
@@ -38,43 +39,38 @@ Stream.close, Context.decode = announce, telling
 """
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf")
+def n_decodes(lines: list[str], *, after_stop: bool = False) -> int:
+    """Decodes that have begun, or only those after the run was asked to stop."""
+    start = lines.index("asked to stop") if after_stop else 0
+    return sum(line.startswith("decoding ") for line in lines[start:])
 
 
-def long_prompt(n: int) -> tuple[Argument, ...]:
-    """A prompt of about 4 · `n` tokens."""
-    return ("-p", "one two three four " * n, "-n", "64", "--ignore-eos", "-c", "2048")
-
-
-def after_stop(lines: list[str]) -> list[str]:
-    """What was said after the run was asked to stop."""
-    return lines[lines.index("asked to stop") + 1 :]
-
-
-def n_decodes(lines: list[str]) -> int:
-    return sum(line.startswith("decoding ") for line in lines)
+def stopped(
+    *options: Argument, at: str, n: int = 1, number: signal.Signals = signal.SIGTERM, env: dict[str, str] | None = None
+) -> Served:
+    """A run that gets a signal at the n-th line of this form, and has ended."""
+    with Served(*options, before=TELL, env=env) as run:
+        run.wait_for(at, n)
+        run.send(number)
+        assert run.finish() == 128 + number
+    ended: Served = run
+    return ended
 
 
 def test_a_signal_during_the_prompt_ends_the_run_after_that_batch(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *long_prompt(100), "-ub", "32")
-    with Served(*options, before=TELL) as run:
-        run.wait_for(BATCH)
-        run.send(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM
-    assert n_decodes(after_stop(run.lines)) <= 1, "one may have begun at this moment"
+    run = stopped("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *LONG_PROMPT, "-ub", "32", at=BATCH)
+    assert n_decodes(run.lines, after_stop=True) <= 1, "one may have begun at this moment"
     assert any("stopped: interrupted" in line for line in run.lines)
     assert run.lines[-1] == "tokens: 0 tps: 0.000"
     assert run.stdout.strip() == b""
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_the_process_during_a_batch(
     demo_pair: tuple[Path, Path], gpu: str, number: signal.Signals
 ) -> None:
     """The batch takes seconds on a software device; on a quick one, the run may end after the first signal."""
-    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *long_prompt(100), "-ub", "512")
+    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *LONG_PROMPT, "-ub", "512")
     with Served(*options, before=TELL) as run:
         run.wait_for(BATCH)
         run.send(number)
@@ -88,73 +84,41 @@ def test_a_second_signal_ends_the_process_during_a_batch(
         assert said[-1].startswith("decoding"), "the decode was not waited for"
 
 
-def test_a_signal_during_the_text_keeps_the_text_so_far(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, "-p", "Count: 1 2 3 4", "--ignore-eos", "--lookup", "off")
-    with Served(*options, "-n", "500", before=TELL) as run:
-        run.wait_for("^decoding 1$", n=4)
-        run.send(signal.SIGINT)
-        assert run.finish() == 128 + signal.SIGINT
-    assert n_decodes(after_stop(run.lines)) <= 1
-    n_tokens = int(re.findall(r"^tokens: (\d+) ", run.lines[-1])[0])
-    assert 4 <= n_tokens < 500
-    assert run.stdout == duo(*options, "-n", str(n_tokens)).stdout
-
-
-def test_a_signal_while_the_draft_decodes_on_the_device(demo_pair: tuple[Path, Path], gpu: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_signal_during_the_text_keeps_the_text_so_far(demo_pair: tuple[Path, Path], gpu: str, drafted: bool) -> None:
+    """The target decodes on the device, or the draft."""
     target, draft = demo_pair
-    where = (
-        "-ngl",
-        "0",
-        "-t",
-        "1",
-        "-devd",
-        gpu,
-        "-ngld",
-        "99",
-        "-td",
-        "1",
-        "--schedule",
-        "async",
-        "-fa",
-        "off",
-        "--no-warmup",
-    )
-    text = ("-p", "Count: 1 2 3 4", "-n", "500", "--ignore-eos", "-fa", "off", "--lookup", "off")
-    with Served("-m", target, "-md", draft, *where, *text, before=TELL) as run:
-        run.wait_for("^decoding 1$", n=6)
-        run.send(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM
-    assert n_decodes(after_stop(run.lines)) <= 2, "one of each model may have begun at this moment"
+    where: tuple[Argument, ...] = ("-m", target, "-dev", gpu, *ON_DEVICE)
+    drafting: tuple[Argument, ...] = ()
+    if drafted:
+        where = ("-m", target, "-ngl", "0", "-t", "1", "-fa", "off", "--no-warmup")
+        drafting = ("-md", draft, "-devd", gpu, "-ngld", "99", "-td", "1", "--schedule", "async")
+    run = stopped(*where, *drafting, *COUNT, at="^decoding 1$", n=6, number=signal.SIGINT)
+    assert n_decodes(run.lines, after_stop=True) <= 1 + drafted, "one of each model may have begun at this moment"
     n_tokens = int(re.findall(r"^tokens: (\d+) ", run.lines[-1])[0])
-    assert run.stdout == duo("-m", target, "-ngl", "0", "-t", "1", *text, "-n", str(n_tokens)).stdout
+    assert n_tokens < 500
+    assert run.stdout == duo(*where, *COUNT, "-n", str(n_tokens)).stdout
 
 
-def test_a_signal_while_pipelines_are_compiled(tiny: Path, gpu: str, tmp_path: Path) -> None:
+def test_a_signal_while_pipelines_are_compiled(gpu: str, tmp_path: Path) -> None:
     """In the warm-up, with an empty cache of the driver's: no text begins, and no further size is decoded."""
     env = {"MESA_SHADER_CACHE_DIR": str(tmp_path), "__GL_SHADER_DISK_CACHE_PATH": str(tmp_path)}
-    text = ("-p", "the cat", "-n", "64", "--ignore-eos", "-fa", "off", "-t", "1")
-    with Served("-m", tiny, "-dev", gpu, "-ngl", "99", *text, before=TELL, env=env) as run:
-        run.wait_for("^decoding ")
-        n_begun = n_decodes(run.lines)
-        run.send(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM
-    assert n_decodes(run.lines) <= n_begun + 1, "one may have begun at this moment"
+    options = ("-dev", gpu, "-ngl", "99", "-fa", "off", "-t", "1", "-p", "the cat", "-n", "64", "--ignore-eos")
+    run = stopped("-m", tiny_llama(tmp_path / "tiny.gguf"), *options, at="^decoding ", env=env)
+    assert n_decodes(run.lines) <= 2, "one may have begun at this moment"
     assert run.stdout.strip() == b""
 
 
 def test_a_signal_while_a_model_is_loaded_onto_the_device(demo_pair: tuple[Path, Path], gpu: str) -> None:
-    text = ("-p", "Count: 1 2 3 4", "-n", "500", "--ignore-eos")
-    with Served("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *text, "-v", before=TELL) as run:
-        run.wait_for("^load_tensors: loading model tensors")
-        run.send(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM
+    options = ("-m", demo_pair[0], "-dev", gpu, *ON_DEVICE, *COUNT, "-v")
+    run = stopped(*options, at="^load_tensors: loading model tensors")
     assert n_decodes(run.lines) <= 1, "it may have been loaded at this moment"
     assert run.stdout.strip() == b""
 
 
 def test_a_lead_ends_after_the_batch_of_a_request(demo_pair: tuple[Path, Path], gpu: str) -> None:
     with LeadProcess(demo_pair[0], "-dev", gpu, *ON_DEVICE, "-c", "1024", "-ub", "32", before=TELL) as lead:
-        text = lead.stream("one two three four " * 100, 64)
+        text = lead.stream(str(LONG_PROMPT[1]), 64)
         lead.wait_for(BATCH)
         n_begun = n_decodes(lead.lines)
         lead.send(signal.SIGTERM)

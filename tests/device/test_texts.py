@@ -35,24 +35,10 @@ ALL = 99
 PLACES = {"the draft": (0, ALL), "the target": (ALL, 0), "both": (ALL, ALL)}  # layers on the device
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target, and a draft that is often right."""
-    folder = tmp_path_factory.mktemp("models")
-    target = tiny_llama(folder / "target.gguf", n_layer=3, seed=2, depth=0.05)
-    return target, tiny_llama(folder / "draft.gguf", n_layer=3, seed=2, depth=0.02)
-
-
-@pytest.fixture(scope="module")
-def cpu(pair: tuple[Path, Path]) -> Iterator[Engine]:
-    with opened(pair) as engine:
-        yield engine
-
-
 @pytest.fixture(scope="module", params=PLACES)
-def engine(request: pytest.FixtureRequest, gpu: str, pair: tuple[Path, Path]) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, gpu: str, deep_pair: tuple[Path, Path]) -> Iterator[Engine]:
     layers = PLACES[request.param]
-    with opened(pair, *layers) as engine:
+    with opened(deep_pair, *layers) as engine:
         slot = engine.slot
         assert slot.draft_model is not None
         assert [slot.target.places, slot.draft_model.places] == [{gpu} if n else {"CPU"} for n in layers]
@@ -122,10 +108,10 @@ def test_the_lookup_changes_no_text(engine: Engine) -> None:
     "policy", [Eager(N_MAX, 2 * N_MAX, Schedule.SYNC), Patient(n_awaited=1)], ids=["sync", "async"]
 )
 def test_a_draft_with_another_vocabulary_changes_no_text(
-    gpu: str, pair: tuple[Path, Path], tmp_path: Path, layers: tuple[int, int], policy: Policy
+    gpu: str, deep_pair: tuple[Path, Path], tmp_path: Path, layers: tuple[int, int], policy: Policy
 ) -> None:
     draft = tiny_llama(tmp_path / "draft.gguf", words=(*WORDS[::-1], "▁cats"), n_layer=3, seed=2, depth=0.02)
-    with opened((pair[0], draft), *layers) as engine:
+    with opened((deep_pair[0], draft), *layers) as engine:
         assert engine.slot.translation is not None
         found = [compare(engine, policy, kind) for kind in ("greedy", "sampled")]
         for comparison in found:
@@ -134,10 +120,10 @@ def test_a_draft_with_another_vocabulary_changes_no_text(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_large_batches_change_the_text_at_near_ties_only(gpu: str, pair: tuple[Path, Path], exact: bool) -> None:
+def test_large_batches_change_the_text_at_near_ties_only(gpu: str, deep_pair: tuple[Path, Path], exact: bool) -> None:
     """With more than eight rows the device has other kernels. Mesa's makes the second text another one."""
     prompt = f"f g {PROMPT} a b c d e"
-    with opened(pair, ALL, 0, n_max=16, exact=exact) as engine:
+    with opened(deep_pair, ALL, 0, n_max=16, exact=exact) as engine:
         for kind in ("sampled", "greedy"):
             found = compare(engine, Eager(16, 32, Schedule.SYNC), kind, prompt, n=48)
             assert found.difference is None or found.difference.is_near_tie, found

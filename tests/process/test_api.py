@@ -9,17 +9,19 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 import duo
+from duo.config import SamplingConfig
+from duo.engine.branches import BranchingDrafter
 from duo.engine.drafter import Drafter
 from tests.command import ONE_EACH, ROOT, environment, models
 from tests.command import duo as run_duo
+from tests.prompts import PROMPTS
+from tests.proof.pair import ONE, TWO, opened, policies
 from tests.serving import PATIENCE_S
-
-T = TypeVar("T")
 
 PROMPT = "Once upon a time"
 QUESTION = "Why is the sky blue?"
@@ -40,64 +42,50 @@ def llm(demo_pair: tuple[Path, Path]) -> Iterator[duo.Engine]:
 
 
 @pytest.fixture(scope="module")
-def plain(demo_pair: tuple[Path, Path]) -> str:
-    """What the command writes after PROMPT."""
-    return command(demo_pair, "-p", PROMPT)
-
-
-@pytest.fixture(scope="module")
-def sampled(demo_pair: tuple[Path, Path]) -> str:
-    """What the command answers to QUESTION, with a seed."""
-    return command(demo_pair, "-p", QUESTION, "--chat", "--temp", "0.8", "-s", "7")
-
-
-def command(pair: tuple[Path, Path], *options: str) -> str:
-    done = run_duo(*models(*pair), *ONE_EACH, "--exact", "-n", str(N), *options)
-    assert done.status == 0, done.stderr
-    return done.text
+def texts(demo_pair: tuple[Path, Path]) -> list[str]:
+    """What the command writes after PROMPT, and what it answers to QUESTION, with a seed."""
+    options = (*models(*demo_pair), *ONE_EACH, "--exact", "-n", str(N))
+    runs = [run_duo(*options, "-p", PROMPT), run_duo(*options, "-p", QUESTION, "--chat", "--temp", "0.8", "-s", "7")]
+    assert [run.status for run in runs] == [0, 0], runs[0].stderr
+    return [run.text for run in runs]
 
 
 def text_of(steps: Iterator[duo.Step]) -> str:
     return "".join(step.text for step in steps)
 
 
-def at_once(*works: Callable[[], T]) -> list[T]:
-    """What they return, each on a separate thread."""
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [future.result(PATIENCE_S) for future in [pool.submit(work) for work in works]]
-
-
-# Texts
-
-
-def test_texts_are_those_of_the_command(llm: duo.Engine, plain: str, sampled: str) -> None:
+def test_texts_are_those_of_the_command(llm: duo.Engine, demo_pair: tuple[Path, Path], texts: list[str]) -> None:
+    plain, sampled = texts
     with llm.stream(PROMPT, max_tokens=N) as stream:
         assert text_of(stream) == plain
     assert stream.statistics.prompt.tokens == len(llm.tokenize(PROMPT)) == 4
-    assert llm.chat(MESSAGES, max_tokens=N, **SAMPLED).text == sampled
     assert llm.generate(llm.apply_chat_template(MESSAGES), max_tokens=N, **SAMPLED).text == sampled
-
-
-def test_two_threads_of_one_engine_and_another_engine(
-    llm: duo.Engine, demo_pair: tuple[Path, Path], plain: str, sampled: str
-) -> None:
-    with load(demo_pair) as other:
-        texts = at_once(
+    # Two threads of one engine, and another engine.
+    with load(demo_pair) as other, ThreadPoolExecutor() as pool:
+        works: list[Callable[[], str]] = [
             lambda: text_of(llm.stream(PROMPT, max_tokens=N)),
             lambda: llm.chat(MESSAGES, max_tokens=N, **SAMPLED).text,
             lambda: other.generate(PROMPT, max_tokens=N).text,
-        )
-    assert texts == [plain, sampled, plain]
+        ]
+        futures = [pool.submit(work) for work in works]
+        assert [future.result(PATIENCE_S) for future in futures] == [plain, sampled, plain]
+
+
+@pytest.mark.parametrize(("kind", "temp"), [("code", 0.0), ("story", 0.8)])
+def test_the_exact_text_is_the_targets_own_in_every_schedule(
+    demo_pair: tuple[Path, Path], kind: str, temp: float
+) -> None:
+    """In short: tests/proof/test_identity.py has all of it."""
+    with opened(*demo_pair, n=10) as pair:
+        plain = pair.begin(PROMPTS[kind], SamplingConfig(temp=temp, seed=5))
+        logprobs = pair.logprobs
+        assert len(plain) == len(logprobs) == 10
+        for i, (name, policy) in enumerate(policies().items()):
+            assert pair.write(pair.draft, policy, (ONE, TWO)[i % 2]) == plain, name
+            assert pair.logprobs == logprobs, f"{name}: to the last bit"
 
 
 # What it leaves alone
-
-
-def test_importing_it_is_quick_and_quiet() -> None:
-    code = "import sys, duo; sys.exit('llama_cpp' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
 
 POLITE = """
 import os, signal, sys, threading
@@ -128,14 +116,8 @@ assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
 
 def test_it_changes_nothing_and_prints_nothing(demo_pair: tuple[Path, Path]) -> None:
     """No signal handlers, affinity of the caller's threads or descriptors; no warnings without a log handler."""
-    done = subprocess.run(
-        [sys.executable, "-c", POLITE, *map(str, demo_pair)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    program = [sys.executable, "-c", POLITE, *map(str, demo_pair)]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -148,35 +130,30 @@ def test_no_thread_outlives_a_text(llm: duo.Engine) -> None:
             assert not thread.is_alive()
 
 
-# A draft that fails
-
-
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_a_draft_that_fails_is_logged_once_and_the_text_goes_on(
     schedule: str,
     demo_pair: tuple[Path, Path],
-    plain: str,
+    texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_: Drafter) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("no more ideas")
 
     with load(demo_pair, schedule=schedule) as engine:
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "duo"):
-            patch.setattr(Drafter, "_reconcile", fail)
+            for drafter in (Drafter, BranchingDrafter):
+                patch.setattr(drafter, "step", fail)
             answer = engine.generate(PROMPT, max_tokens=N)
-        assert answer.text == plain
-        assert answer.statistics.draft is not None
-        assert answer.statistics.draft.error == "no more ideas"
-        (record,) = [record for record in caplog.records if record.name.startswith("duo.")]
-        assert "no more ideas" in record.getMessage()
-        assert record.exc_info is not None
-        assert isinstance(record.exc_info[1], RuntimeError)
         again = engine.generate(PROMPT, max_tokens=N)
-        assert again.text == plain
-        assert again.statistics.draft is not None
-        assert again.statistics.draft.error is None
+    assert [answer.text, again.text] == [texts[0]] * 2
+    assert answer.statistics.draft is not None
+    assert again.statistics.draft is not None
+    assert (answer.statistics.draft.error, again.statistics.draft.error) == ("no more ideas", None)
+    (record,) = [record for record in caplog.records if "no more ideas" in record.getMessage()]
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], RuntimeError)
 
 
 def test_exact_text_after_a_common_prefix_is_that_of_a_new_context(demo_pair: tuple[Path, Path]) -> None:

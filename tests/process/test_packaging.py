@@ -9,35 +9,11 @@ import venv
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from duo import __version__
 from tests.command import ROOT, Argument, environment
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built like a release, from the source distribution; with the build tools of the tests' environment."""
-    folder = tmp_path_factory.mktemp("dist")
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, folder=folder)
-    (found,) = folder.glob("*.whl")
-    return found
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the wheel; its dependencies are those of the tests."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder)
-    python = folder / "bin" / "python"
-    _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, folder=folder)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    # A .pth file in the folder that it names is not read, so the checkout is not found through it.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "bin"
-
-
-def _run(*command: Argument, folder: Path) -> str:
+def run(folder: Path, *command: Argument) -> str:
     """What it writes to stdout, run in `folder` and with nothing of the checkout to import."""
     inherited = environment()
     del inherited["PYTHONPATH"]
@@ -46,26 +22,27 @@ def _run(*command: Argument, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_wheel_has_every_file_of_duo_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_all_that_it_needs_and_works_anywhere(tmp_path: Path) -> None:
+    """Built like a release, from the source distribution, with the tools and the dependencies of the tests."""
+    dist, installed = tmp_path / "dist", tmp_path / "installed"
+    run(tmp_path, sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, ROOT)
+    (wheel,) = dist.glob("*.whl")
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "duo").rglob("*") if path.is_file()}
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == {name for name in files if "__pycache__" not in name}
-    assert "duo/bench/prompts.txt" in packed
 
-
-def test_the_command_works_anywhere(installed: Path, tmp_path: Path) -> None:
-    assert _run(installed / "duo", "--version", folder=tmp_path).startswith(f"duo {__version__}\n")
-    where = "import duo; print(duo.__file__)"
-    assert Path(_run(installed / "python", "-c", where, folder=tmp_path)).is_relative_to(installed.parent)
-
-
-def test_the_page_is_installed(installed: Path, tmp_path: Path) -> None:
-    code = "from duo.server.page import Page; print(*Page().paths)"
-    paths = _run(installed / "python", "-c", code, folder=tmp_path).split()
+    venv.create(installed)
+    python = installed / "bin" / "python"
+    run(tmp_path, sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+    (packages,) = installed.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    assert run(tmp_path, installed / "bin" / "duo", "--version").startswith(f"duo {__version__}\n")
+    code = (
+        "import duo; from duo.server.page import Page; from duo.bench.prompts import built_in\n"
+        "print(duo.__file__, len(built_in()), *Page().paths)"
+    )
+    where, n_prompts, *paths = run(tmp_path, python, "-c", code).split()
+    assert Path(where).is_relative_to(installed)
+    assert int(n_prompts) > 0
     assert {"/", "/page/style.css", "/page/app.js"} <= set(paths)
-
-
-def test_the_built_in_prompts_are_installed(installed: Path, tmp_path: Path) -> None:
-    code = "from duo.bench.prompts import built_in; print(len(built_in()))"
-    assert int(_run(installed / "python", "-c", code, folder=tmp_path)) > 0

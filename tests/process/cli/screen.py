@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -23,27 +22,21 @@ _numbers = count()
 class Screen:
     """A command on a terminal of `columns` by `lines`; the screen stays when it has ended."""
 
-    def __init__(self, arguments: list[Argument], columns: int, lines: int, env: dict[str, str] | None = None) -> None:
+    def __init__(self, arguments: list[Argument], columns: int, lines: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="duo-screen-")
         self._socket = f"duo-test-{os.getpid()}-{next(_numbers)}"
-        self._env = environment({"TERM": "screen-256color", "LC_ALL": "C.UTF-8"} | (env or {}))
         self._status = Path(self._folder.name) / "status"
-        self._done = "duo-done"
         line = " ".join(shlex.quote(os.fsdecode(argument)) for argument in arguments)
-        tell = f"echo $? > {self._status}; tmux -L {self._socket} wait-for -S {self._done}"
-        script = f"trap : INT; {line}; {tell}; exec sleep 1000"
-        self._tmux(
-            "-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(lines), f"sh -c {shlex.quote(script)}"
-        )
+        tell = f"echo $? > {self._status}; tmux -L {self._socket} wait-for -S duo-done"
+        script = shlex.quote(f"trap : INT; {line}; {tell}; exec sleep 1000")
+        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(lines), f"sh -c {script}")
         self._tmux("set", "-g", "status", "off")
         self.resize(columns, lines)
 
     def __enter__(self) -> Screen:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
         self._tmux("kill-server")
 
@@ -55,22 +48,20 @@ class Screen:
 
     def finish(self) -> int:
         """Wait for the end of the command. Returns its exit status."""
-        self._tmux("wait-for", self._done)
+        self._tmux("wait-for", "duo-done")
         return int(self._status.read_text())
 
-    def shown(self, *, history: bool = True, joined: bool = True) -> str:
-        """What is on the screen, after all that has left it at its top; wrapped lines are `joined`."""
-        options = [*(["-S", "-"] if history else []), *(["-J"] if joined else [])]
+    def shown(self, *options: str) -> str:
+        """What is on the screen; with "-S", "-" after all that has left it at its top, with "-J" in whole lines."""
         text = self._tmux("capture-pane", "-p", *options)
         return "\n".join(line.rstrip() for line in text.splitlines()).rstrip("\n")
 
     def _tmux(self, *arguments: str) -> str:
-        run = subprocess.run(
+        return subprocess.run(
             ["tmux", "-L", self._socket, *arguments],
-            env=self._env,
+            env=environment({"TERM": "screen-256color", "LC_ALL": "C.UTF-8"}),
             capture_output=True,
             text=True,
             check=True,
             timeout=300,
-        )
-        return run.stdout
+        ).stdout

@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import termios
 import time
-from types import TracebackType
 
 from tests.command import Argument, command, environment
 
@@ -34,9 +33,13 @@ class Terminal:
         size: tuple[int, int] = (0, 0),
     ) -> None:
         """`size` in columns and lines; 0: it is not known."""
-        self._master, terminal = pty.openpty()
+        self.master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", size[1], size[0], 0, 0))
-        _keep_all_output(terminal)
+        # Newlines as written, nothing echoed, and output that nobody has read yet survives a Ctrl-C.
+        attributes = termios.tcgetattr(terminal)
+        attributes[1] &= ~termios.OPOST
+        attributes[3] = (attributes[3] & ~termios.ECHO) | termios.NOFLSH
+        termios.tcsetattr(terminal, termios.TCSANOW, attributes)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the terminal
         self.process = subprocess.Popen(
             command(*arguments, before=_TAKE_TERMINAL + before),
@@ -52,29 +55,26 @@ class Terminal:
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._master)
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
         self._stderr.close()
 
     def type(self, keys: bytes) -> None:
-        os.write(self._master, keys)
+        os.write(self.master, keys)
 
     def hang_up(self) -> None:
         """Close the terminal, as when its window is closed."""
-        os.close(self._master)
-        self._master = os.open(os.devnull, os.O_RDWR)
+        os.close(self.master)
+        self.master = os.open(os.devnull, os.O_RDWR)
 
     def read_until(self, text: bytes) -> None:
         """Wait until `text` is on the screen."""
         deadline = time.monotonic() + _PATIENCE_S
         while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
             assert self._read(), self.shown
+            assert time.monotonic() < deadline, self.shown
 
     def finish(self) -> int:
         """Read to the end. Returns the exit status; a negative number is the signal that killed it."""
@@ -90,18 +90,10 @@ class Terminal:
 
     def _read(self) -> bool:
         """Take what is on the screen. False when nobody writes any more."""
-        readable, _, _ = select.select([self._master], [], [], _PATIENCE_S)
+        readable, _, _ = select.select([self.master], [], [], _PATIENCE_S)
         try:
-            data = os.read(self._master, 1 << 16) if readable else b""
+            data = os.read(self.master, 1 << 16) if readable else b""
         except OSError:  # EIO is how Linux says that the other end is closed
             data = b""
         self.shown += data
         return bool(data)
-
-
-def _keep_all_output(terminal: int) -> None:
-    """Newlines as written, nothing echoed, and output that nobody has read yet survives a Ctrl-C."""
-    attributes = termios.tcgetattr(terminal)
-    attributes[1] &= ~termios.OPOST
-    attributes[3] = (attributes[3] & ~termios.ECHO) | termios.NOFLSH
-    termios.tcsetattr(terminal, termios.TCSANOW, attributes)

@@ -3,79 +3,57 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from duo.bench.programs import run_process
+from duo.bench.rounds import Interrupted
 from tests.command import ONE_EACH, ROOT, duo, environment, models
 from tests.process.cli.terminal import CTRL_C, Terminal
+from tests.serving import wait_until
 from tests.unit.bench.recorded import recorded
 from tests.unit.cli import runner
 
-SHORT = ("-n", "16", "-r", "1", *ONE_EACH)
-PLAIN = (*SHORT, "--modes", "plain", "-o", "json")
-FEW = ("--categories", "chat,code")  # whose prompts fit the tiny models
+PLAIN = ("-r", "1", *ONE_EACH, "--modes", "plain", "-o", "json")
 PROGRAMS = ROOT / "build" / "peers" / "bin"
 
-# Code for `before`: says when a batch is decoded, which takes its time.
-BATCHES = """
-import sys, time
-from duo.llama.context import Context
-decode = Context.decode
-def telling(self, tokens, n_rows=1):
-    if len(tokens) > 100:
-        print(f"<{len(tokens)}>", file=sys.stderr, flush=True)
-        time.sleep(0.5)
-    return decode(self, tokens, n_rows)
-Context.decode = telling
-"""
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
-@pytest.fixture
-def replay(tmp_path: Path) -> Path:
-    """A program that writes what llama-completion has written, notes its calls, and fails from the fourth on."""
+def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
+    """It writes what llama-completion has written, and notes how it was called."""
     for name in ("completion.out", "completion.err"):
         (tmp_path / name).write_text(recorded(name), encoding="utf-8")
-    program = tmp_path / "replay"
-    program.write_text(
-        f'#!/bin/sh\ncd {tmp_path}\necho "$@" >>asked\n[ $(wc -l <asked) -gt 3 ] && exit 5\n'
-        "cat completion.out\ncat completion.err >&2\n",
-        encoding="utf-8",
-    )
-    program.chmod(0o755)
-    return program
-
-
-def test_a_program_is_compared(tiny: Path, replay: Path) -> None:
-    run = runner.duo("bench", "-m", tiny, *PLAIN, "--peers", f"llama-completion={replay}", "-n", "24")
+    replay = f'cd {tmp_path}\necho "$@" >>asked\ncat completion.out\ncat completion.err >&2'
+    program = script(tmp_path / "replay", replay)
+    run = runner.duo("bench", "-m", tiny, *PLAIN, "--peers", f"llama-completion={program}", "-n", "24")
     assert run.status == 0, run.stderr
     document = json.loads(run.text)
     peer = document["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["threads"]) == ("llama-completion", 78.54, "1")
     assert (peer["accept_rate"], "first_token_s" in peer) == (None, False), "it does not report them"
     assert peer["same_text"] is False
-    assert document["peers"] == {"llama-completion": {"path": str(replay), "version": None}}
-    version, warm_up, asked = (replay.parent / "asked").read_text().splitlines()
+    assert document["peers"] == {"llama-completion": {"path": str(program), "version": None}}
+    version, warm_up, asked = (tmp_path / "asked").read_text().splitlines()
     assert version == "--version"
     assert " -n 16 " in warm_up
     assert " -n 24 " in asked
 
 
-def test_a_program_that_fails_later_leaves_what_was_measured(tiny: Path, replay: Path) -> None:
-    run = runner.duo("bench", "-m", tiny, *PLAIN, "--peers", f"llama-completion={replay}", "-r", "4", *FEW)
-    assert run.status == 1
-    assert run.stderr.splitlines()[-1] == "duo: error: llama-completion exited with 5: no message"
-    document = json.loads(run.text)
-    assert document["complete"] is False
-    peer = document["rows"][1]
-    assert (peer["mode"], peer["runs"] + peer["looping_runs"]) == ("llama-completion", 1)
-
-
 def test_a_program_on_the_path_is_skipped_if_it_fails(tiny: Path, tmp_path: Path) -> None:
-    program = tmp_path / "llama-completion"
-    program.write_text("#!/bin/sh\necho no such thing >&2\nexit 4\n", encoding="utf-8")
-    program.chmod(0o755)
-    run = runner.duo("bench", "-m", tiny, *PLAIN, env={"PATH": f"{tmp_path}:{environment()['PATH']}"})
+    program = script(tmp_path / "llama-completion", "echo no such thing >&2\nexit 4")
+    run = runner.duo("bench", "-m", tiny, *PLAIN, "-n", "16", env={"PATH": f"{tmp_path}:{environment()['PATH']}"})
     assert run.status == 0, run.stderr
     assert "duo: warning: llama-completion exited with 4: no such thing: skipped" in run.warnings
     peer = json.loads(run.text)["rows"][1]
@@ -91,7 +69,7 @@ def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
     names = ("llama-completion", "llama-cli", "llama-speculative-simple")
     built = [name for name in names if (PROGRAMS / name).exists()]
     programs = ",".join(f"{name}={PROGRAMS / name}" for name in built)
-    more = ("--exact", "-r", "2", "--categories", "chat,summary", "--peers", programs)
+    more = ("-n", "16", "--exact", "--categories", "chat", "--peers", programs)
     run = duo("bench", *models(*demo_pair), *PLAIN, *more)
     assert run.status == 0, run.stderr
     rows = json.loads(run.text)["rows"]
@@ -100,8 +78,8 @@ def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
 
 
 def test_after_ctrl_c_there_is_a_table_of_what_was_measured(tiny: Path) -> None:
-    arguments = ("bench", *models(tiny, tiny), "-n", "64", "-r", "1000", "--peers", "none", *FEW, *ONE_EACH)
-    with Terminal(*arguments, stderr_too=True) as terminal:
+    arguments = ("-n", "64", "-r", "1000", "--peers", "none", "--categories", "chat,code", *ONE_EACH)
+    with Terminal("bench", *models(tiny, tiny), *arguments, stderr_too=True) as terminal:
         terminal.read_until(b"1/1000 chat")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
@@ -110,17 +88,50 @@ def test_after_ctrl_c_there_is_a_table_of_what_was_measured(tiny: Path) -> None:
     assert table.startswith(f"{n_texts} of 4000 texts")
     lines = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("| ")]
     runs = lines[0].index("runs")
-    n_counted = sum(int(line[runs]) for line in lines[2:6])
-    assert n_counted <= n_texts, "those that loop do not count"
+    assert sum(int(line[runs]) for line in lines[2:6]) <= n_texts, "those that loop do not count"
     assert json.loads(table.partition("```json")[2].rpartition("```")[0])["complete"] is False
 
 
-def test_ctrl_c_does_not_wait_for_a_long_prompt(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("word " * 4000, encoding="utf-8")
-    arguments = ("bench", "-m", demo_pair[0], "--prompts", prompts, "--modes", "plain", *SHORT, "--peers", "none")
-    with Terminal(*arguments, stderr_too=True, before=BATCHES) as terminal:
-        terminal.read_until(b"<512>")
-        terminal.type(CTRL_C)
-        assert terminal.finish() == 130
-    assert terminal.shown.count(b"<512>") < 7, "that many are in 4000 tokens"
+# Processes of programs
+
+WRITE_PID = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + '.'); time.sleep(600)"
+
+
+def pid_in(path: Path) -> int:
+    """That of the program, as soon as it has written it."""
+    wait_until(lambda: path.exists() and path.read_text().endswith("."))
+    return int(path.read_text()[:-1])
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_the_output_of_a_process_without_variables_of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_THREADS", "3")
+    code = "import os, sys; print('text' * 100_000); sys.exit(str(any(n[:5] == 'LLAMA' for n in os.environ)))"
+    ended = run_process([sys.executable, "-c", code], threading.Event())
+    assert (len(ended.stdout), ended.stderr, ended.returncode) == (400_001, "False\n", 1)
+
+
+def test_what_a_script_has_started_ends_with_it(tmp_path: Path) -> None:
+    stop = threading.Event()
+    command = ["sh", "-c", '"$@"; echo', "sh", sys.executable, "-c", WRITE_PID, str(tmp_path / "pid")]
+    with ThreadPoolExecutor() as pool:
+        pool.submit(pid_in, tmp_path / "pid").add_done_callback(lambda _: stop.set())
+        with pytest.raises(Interrupted):
+            run_process(command, stop)
+    wait_until(lambda: has_ended(pid_in(tmp_path / "pid")))
+
+
+def test_a_program_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
+    start = "import sys, threading; from duo.bench.programs import run_process; run_process({}, threading.Event())"
+    program = [sys.executable, "-c", WRITE_PID, str(tmp_path / "pid")]
+    with subprocess.Popen([sys.executable, "-c", start.format(program)]) as bench:
+        pid = pid_in(tmp_path / "pid")
+        bench.send_signal(signal.SIGKILL)
+    wait_until(lambda: has_ended(pid))

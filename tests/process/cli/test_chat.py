@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import signal
 import struct
 import termios
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 
 from tests.command import ONE_EACH, SLOW_TARGET, Argument, models
 from tests.process.cli.terminal import CTRL_C, Terminal
+from tests.serving import wait_until
 from tests.unit.cli.fake_openai import BROKEN, HELD, FakeServer, Reply, end, piece, refuses, says
 
 PROMPT = b"\x1b[?2004h"  # the input line is ready: bracketed paste is on
@@ -50,24 +49,15 @@ class Talk(Terminal):
         before, _, self.shown = self.shown.partition(text)
         return before
 
-    def say(self, text: bytes) -> bytes:
-        """Send `text` and wait for the next input line. Returns what was shown in between."""
+    def ask(self, text: bytes, until: bytes = PROMPT) -> bytes:
+        """Send `text` and wait, for the next input line. Returns what was shown in between."""
         self.type(text + ENTER)
-        return self.wait_for(PROMPT)
-
-    def type_ahead(self, keys: bytes) -> None:
-        """Type, and wait until the terminal has it."""
-        with Path(f"/proc/{self.process.pid}/fd/0").open("rb", buffering=0) as terminal:
-            n = _n_typed(terminal.fileno())
-            self.type(keys)
-            while _n_typed(terminal.fileno()) < n + len(keys):
-                assert self.process.poll() is None
-                time.sleep(0.01)
+        return self.wait_for(until)
 
     @property
     def modes(self) -> list[Any]:
         """The terminal's attributes."""
-        return termios.tcgetattr(self._master)
+        return termios.tcgetattr(self.master)
 
     def leave(self) -> None:
         self.type(b"/exit" + ENTER)
@@ -75,29 +65,22 @@ class Talk(Terminal):
         assert b"Traceback" not in self.shown
 
 
-def _n_typed(terminal: int) -> int:
-    """Number of bytes that can be read."""
-    n: int = struct.unpack("i", fcntl.ioctl(terminal, termios.FIONREAD, bytes(4)))[0]
-    return n
-
-
 def test_a_conversation_is_sent_in_full() -> None:
-    with FakeServer(*(says(f"answer {i}") for i in range(6))) as server, Talk(server.url, "-sys", "One.") as talk:
+    with FakeServer(*(says(f"answer {i}") for i in range(5))) as server, Talk(server.url, "-sys", "One.") as talk:
         assert b"first at " + server.url.encode() in talk.wait_for(PROMPT)
-        assert b"answer 0\n" in talk.say(b"a\nb" + b"\x1b\r" + b"c")
-        assert b"answer 1\n" in talk.say(b"\x1b[200~d\r\ne\x1b[201~")
-        talk.say(b"/clear")
-        assert b"answer 2\n" in talk.say(b"//new")
-        assert b"One." in talk.say(b"/system")
-        talk.say(b"/system Two\nlines.")
-        assert b"answer 3\n" in talk.say(b"f")
-        shown = talk.say(b"/what now?")
-        assert b"/what is not a command; the commands are /help, /exit, /clear, /regen, /system TEXT, /stats" in shown
-        assert b"/clear takes no " in talk.say(b"/clear idea")
-        shown = talk.say(b"/help")
+        assert b"answer 0\n" in talk.ask(b"a\nb" + b"\x1b\r" + b"c")
+        assert b"answer 1\n" in talk.ask(b"\x1b[200~d\r\ne\x1b[201~")
+        talk.ask(b"/clear")
+        assert b"answer 2\n" in talk.ask(b"//new")
+        assert b"One." in talk.ask(b"/system")
+        talk.ask(b"/system Two\nlines.")
+        assert b"answer 3\n" in talk.ask(b"f")
+        assert b"/what is not a command; the commands are /help, /exit, " in talk.ask(b"/what now?")
+        assert b"/clear takes no " in talk.ask(b"/clear idea")
+        shown = talk.ask(b"/help")
         assert all(name in shown for name in (b"/exit", b"/clear", b"/regen", b"/system TEXT", b"/stats", b"Ctrl-C"))
-        talk.say(b"   ")
-        assert b"answer 4\n" in talk.say(b"// g")
+        talk.ask(b"   ")
+        assert b"answer 4\n" in talk.ask(b"// g")
         talk.leave()
     one, two = ("system", "One."), ("system", "Two\nlines.")
     first = [one, ("user", "a\nb\nc")]
@@ -114,8 +97,7 @@ def test_ctrl_c_stops_an_answer_or_clears_the_line_and_ctrl_d_exits() -> None:
     replies = (Reply(piece("so far"), ending=HELD), Reply(b"", ending=HELD), says("ok"))
     with FakeServer(*replies) as server, Talk(server.url) as talk:
         talk.wait_for(PROMPT)
-        talk.type(b"a" + ENTER)
-        talk.wait_for(b"so far")
+        talk.ask(b"a", until=b"so far")
         talk.type(CTRL_C)
         assert b"stopped" in talk.wait_for(PROMPT)
         assert server.left.wait(60)
@@ -126,7 +108,7 @@ def test_ctrl_c_stops_an_answer_or_clears_the_line_and_ctrl_d_exits() -> None:
         assert b"stopped" in talk.wait_for(PROMPT)
         assert server.left.wait(60)
         talk.type(b"draft" + CTRL_C)
-        assert b"ok\n" in talk.say(b"c")
+        assert b"ok\n" in talk.ask(b"c")
         talk.type(CTRL_C)
         assert b"Ctrl-D or /exit" in talk.wait_for(PROMPT)
         talk.type(CTRL_D)
@@ -142,13 +124,13 @@ def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
     with Talk(url) as talk:
         assert b"cannot connect to " in talk.wait_for(PROMPT)
         with FakeServer(*replies, port=int(url.rpartition(":")[2])) as server:
-            assert b"duo: error: the server is loading or busy (Loading model)" in talk.say(b"a")
-            shown = talk.say(b"b")
+            assert b"duo: error: the server is loading or busy (Loading model)" in talk.ask(b"a")
+            shown = talk.ask(b"b")
             assert b"half\n" in shown
             assert b"duo: error: the answer of" in shown
-            assert b"the answer is empty: the model ended the text at once" in talk.say(b"c")
-            assert b"ok\n" in talk.say(b"d")
-        assert b"cannot connect to " in talk.say(b"still there?")
+            assert b"the answer is empty: the model ended the text at once" in talk.ask(b"c")
+            assert b"ok\n" in talk.ask(b"d")
+        assert b"cannot connect to " in talk.ask(b"still there?")
         talk.leave()
     kept = [("user", "b"), ("assistant", "half"), ("user", "c"), ("assistant", ""), ("user", "d")]
     assert server.conversations == [[("user", "a")], kept[:1], kept[:3], kept]
@@ -157,7 +139,7 @@ def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
 
 
 def test_control_sequences_of_a_server_and_figures() -> None:
-    models = Reply(json.dumps({"data": [{"id": "na\x1b[2Jme"}]}).encode(), kind="application/json")
+    listed = Reply(json.dumps({"data": [{"id": "na\x1b[2Jme"}]}).encode(), kind="application/json")
     half_a_character = b'data: {"choices": [{"delta": {"content": "\\ud800"}}]}\n\n'
     timings = {"predicted_n": 128, "predicted_per_second": 21.25, "draft_n": 80, "draft_n_accepted": 61}
     replies = (
@@ -165,67 +147,62 @@ def test_control_sequences_of_a_server_and_figures() -> None:
         refuses(400, "no\x1b[2Jway"),
         says("a", timings=timings),
         says("b", usage={"completion_tokens": 1}),
-        says("c"),
     )
-    with FakeServer(*replies, models=models) as server, Talk(server.url) as talk:
+    with FakeServer(*replies, models=listed) as server, Talk(server.url) as talk:
         assert b"na[2Jme at" in talk.wait_for(PROMPT)
-        assert b"\x1b[32ma]\x1b[0m0;title2Jb\tc\nd?\n" in talk.say(b"hi")
-        assert b"no [2Jway" in talk.say(b"hi")
-        shown = talk.say(b"hi")
-        assert b"\x1b[2m128 tokens, 21.2 tokens/s, 61 of 80 " in shown
-        assert b"\x1b[2m1 token\x1b" in talk.say(b"hi")
-        shown = talk.say(b"/stats")
+        assert b"\x1b[32ma]\x1b[0m0;title2Jb\tc\nd?\n" in talk.ask(b"hi")
+        assert b"no [2Jway" in talk.ask(b"hi")
+        assert b"\x1b[2m128 tokens, 21.2 tokens/s, 61 of 80 " in talk.ask(b"hi")
+        assert b"\x1b[2m1 token\x1b" in talk.ask(b"hi")
+        shown = talk.ask(b"/stats")
         assert b"last answer: 1 token" in shown
         assert b"all answers: 129 tokens, " in shown
-        assert b"token" not in talk.say(b"hi")
         talk.leave()
 
 
-def test_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
-    env = {"DUO_CONFIG": str(tmp_path / "new" / "config")}
-    for keys in (b"one\ntwo", UP + UP):
-        with FakeServer(says("ok")) as server, Talk(server.url, env=env) as talk:
-            talk.wait_for(PROMPT)
-            talk.say(keys)
-            talk.leave()
-        assert server.conversations == [[("user", "one\ntwo")]]
-    (file,) = (tmp_path / "new" / "config").iterdir()
-    assert file.name == "chat_history"
-    assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_an_answer_is_generated_again() -> None:
+def test_an_answer_is_generated_again_and_the_history_is_kept_in_a_private_file(tmp_path: Path) -> None:
     replies = (says("one"), says("two"), refuses(503, "busy"), Reply(piece("thr"), ending=BROKEN), says("four"))
-    with FakeServer(*replies) as server, Talk(server.url, "-s", "5") as talk:
-        talk.wait_for(PROMPT)
-        assert b"there is no answer yet" in talk.say(b"/regen")
-        for keys in (b"a", b"/regen", b"/regen", b"/regen", b"b"):
-            assert b"same answer" not in talk.say(keys)
-        assert b"there is no answer yet" in talk.say(b"/new") + talk.say(b"/regen")
-        talk.leave()
-    again = [[("user", "a")]] * 4
+    env = {"DUO_CONFIG": str(tmp_path / "new" / "config")}
+    with FakeServer(*replies, says("five")) as server:
+        with Talk(server.url, "-s", "5", env=env) as talk:
+            talk.wait_for(PROMPT)
+            assert b"there is no answer yet" in talk.ask(b"/regen")
+            for keys in (b"a", b"/regen", b"/regen", b"/regen", b"b\nc"):
+                talk.ask(keys)
+            talk.leave()
+        with Talk(server.url, env=env) as talk:
+            talk.wait_for(PROMPT)
+            talk.ask(UP * 3)
+            talk.leave()
+    again, last = [[("user", "a")]] * 4, ("user", "b\nc")
     # A failure without any text keeps the answer that there was.
-    assert server.conversations == [*again, [("user", "a"), ("assistant", "thr"), ("user", "b")]]
-    assert [body["seed"] for body in server.questions] == [5, 6, 7, 8, 5]
+    assert server.conversations == [*again, [("user", "a"), ("assistant", "thr"), last], [last]]
+    assert [body.get("seed") for body in server.questions] == [5, 6, 7, 8, 5, None]
+    (file,) = (tmp_path / "new" / "config").iterdir()
+    assert (file.name, file.stat().st_mode & 0o777) == ("chat_history", 0o600)
 
 
 def test_what_is_typed_during_an_answer_is_in_the_next_input_line_and_not_sent() -> None:
     gate = threading.Event()
     reply = Reply(piece("so far, "), rest=(gate, piece("so good") + end()))
+    said, keys = b"the input line has what was typed meanwhile; Enter sends it", b"nexx\x7ft" + ENTER + b"line" + ENTER
     with FakeServer(reply, says("ok")) as server, Talk(server.url, before=AS_A_SHELL) as talk:
         talk.wait_for(PROMPT)
-        talk.type(b"a" + ENTER)
-        talk.wait_for(b"so far, ")
-        talk.type_ahead(b"nexx\x7ft" + ENTER + b"line" + ENTER * 2)
+        talk.ask(b"a", until=b"so far, ")
+        with Path(f"/proc/{talk.process.pid}/fd/0").open("rb", buffering=0) as terminal:
+
+            def n_typed() -> int:
+                return int(struct.unpack("i", fcntl.ioctl(terminal.fileno(), termios.FIONREAD, bytes(4)))[0])
+
+            talk.type(keys)
+            wait_until(lambda: n_typed() >= len(keys))
         gate.set()
-        said = b"the input line has what was typed meanwhile; Enter sends it"
         shown = talk.wait_for(PROMPT)
         assert shown.startswith(b"so good\n")
         assert said in shown
         talk.wait_for(b"line")
-        assert said not in talk.say(b"!")
-        talk.type(b"/bye" + ENTER)
-        assert talk.finish() == 0
+        assert said not in talk.ask(b"!")
+        talk.leave()
     assert server.conversations[1][-1] == ("user", "next\nline!")
 
 
@@ -235,13 +212,11 @@ def test_the_terminal_is_as_before_when_the_chat_has_ended(during: str) -> None:
         before = talk.modes
         before[3] = (before[3] | termios.ECHO) & ~termios.NOFLSH
         talk.wait_for(PROMPT)
-        assert not talk.modes[3] & (termios.ECHO | termios.ICANON)
         if during == "answer":
-            talk.type(b"a" + ENTER)
-            talk.wait_for(b"so far")
-            assert not talk.modes[3] & (termios.ECHO | termios.ICANON)
+            talk.ask(b"a", until=b"so far")
+        assert not talk.modes[3] & (termios.ECHO | termios.ICANON)
         with Path(f"/proc/{talk.process.pid}/fd/0").open("rb", buffering=0):  # the last user of a terminal resets it
-            os.kill(talk.process.pid, signal.SIGTERM)
+            talk.process.send_signal(signal.SIGTERM)
             assert talk.process.wait(60) == 128 + signal.SIGTERM
             assert talk.modes == before
 
@@ -251,17 +226,14 @@ def test_a_chat_that_was_stopped_by_the_shell_sets_the_terminal_again() -> None:
     reply = Reply(piece("so far"), rest=(gate, piece("so good")), ending=HELD)
     with FakeServer(reply) as server, Talk(server.url, before=AS_A_SHELL) as talk:
         talk.wait_for(PROMPT)
-        talk.type(b"a" + ENTER)
-        talk.wait_for(b"so far")
+        talk.ask(b"a", until=b"so far")
         quiet, shells = talk.modes, talk.modes
-        os.kill(talk.process.pid, signal.SIGSTOP)
+        talk.process.send_signal(signal.SIGSTOP)
         shells[3] |= termios.ECHO | termios.ICANON
-        termios.tcsetattr(talk._master, termios.TCSANOW, shells)
-        os.kill(talk.process.pid, signal.SIGCONT)
+        termios.tcsetattr(talk.master, termios.TCSANOW, shells)
+        talk.process.send_signal(signal.SIGCONT)
         gate.set()  # another thread may get the signal, and the main one handles it when it wakes up
-        while talk.modes != quiet:
-            assert talk.process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: talk.modes == quiet)
         talk.type(CTRL_C)
         talk.wait_for(PROMPT)
         talk.leave()
@@ -273,16 +245,15 @@ def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
         assert demo_pair[0].name.encode() + b", draft " + demo_pair[1].name.encode() in greeting
         assert b"> Say one word." in greeting
         assert b" tokens, " in greeting
-        assert b" tokens/s" in talk.say(b"Another one?")
-        shown = talk.say(b"/stats")
-        found = re.search(rb"(\d+) tokens of conversation, (\d+) of them new", shown)
+        assert b" tokens/s" in talk.ask(b"Another one?")
+        found = re.search(rb"(\d+) tokens of conversation, (\d+) of them new", talk.ask(b"/stats"))
         assert found is not None
         assert 0 < int(found[2]) < int(found[1]) - 12
-        assert b"this is the same answer: others need a temperature above 0 (--temp)" in talk.say(b"/regen")
+        assert b"this is the same answer: others need a temperature above 0 (--temp)" in talk.ask(b"/regen")
         long = b" ".join([b"word"] * 300)
-        assert b"the context 256 (-c): /clear begins a new conversation" in talk.say(long)
-        assert b"Traceback" not in talk.say(b"/clear")
-        assert b" tokens/s" in talk.say(b"Once more.")
+        assert b"the context 256 (-c): /clear begins a new conversation" in talk.ask(long)
+        assert b"Traceback" not in talk.ask(b"/clear")
+        assert b" tokens/s" in talk.ask(b"Once more.")
         talk.leave()
 
 
@@ -290,8 +261,7 @@ def test_ctrl_c_stops_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> N
     with Talk(*models(demo_pair[0]), *ONE_EACH, "-c", "512", "--ignore-eos", before=SLOW_TARGET) as talk:
         talk.wait_for(PROMPT)
         for question in (b"Tell me a story.", b"Another."):
-            talk.type(question + ENTER)
-            talk.wait_for(NO_PROMPT)
+            talk.ask(question, until=NO_PROMPT)
             talk.wait_for(b" ")
             talk.type(CTRL_C * 2)
             assert b"stopped" in talk.wait_for(PROMPT)

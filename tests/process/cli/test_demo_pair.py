@@ -56,8 +56,7 @@ def test_the_demo_rewrites_a_letter() -> None:
     assert said[1].startswith("duo: no prompt given (-p, -f): Rewrite this letter ")
     assert "<|im_start|>user\nRewrite this letter so that it is addressed to Mr Brown" in run.text
     assert run.text.partition("Anna White<|im_end|>\n<|im_start|>assistant\n")[2].startswith("Dear Mr Brown")
-    labels = ["duo ", "target alone ", "duo chose ", "because ", "tokens: "]
-    assert [line.startswith(label) for line, label in zip(run.stderr.splitlines()[2:], labels, strict=True)] == 5 * [
-        True
-    ]
+    labels = ("duo ", "target alone ", "duo chose ", "because ", "tokens: ")
+    for line, label in zip(run.stderr.splitlines()[2:], labels, strict=True):
+        assert line.startswith(label)
     assert "; the same text\n" in run.stderr

@@ -15,6 +15,7 @@ from tests.unit.models.fake_hub import FakeRepo, fake_hub
 pytest.importorskip("huggingface_hub")
 
 TEXT = ("-p", "the cat", "-n", "4", "--color", "never", *ONE_EACH)
+PAIR = ("-hf", "maker/tiny:F32", "-hfd", "maker/split")
 
 
 def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
@@ -26,18 +27,15 @@ def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
     plain = runner.duo("-m", tiny, *TEXT).stdout
     with fake_hub(repos) as hub:
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-        with Terminal(
-            "-hf", "maker/tiny:F32", "-hfd", "maker/split", *TEXT, stderr_too=True, env=env, size=(100, 24)
-        ) as terminal:
+        with Terminal(*PAIR, *TEXT, stderr_too=True, env=env, size=(100, 24)) as terminal:
             assert terminal.finish() == 0
         assert b"100%" in terminal.shown, "progress is shown on a terminal"
         assert plain in terminal.shown
         hub.asked.clear()
-        cached = duo("-hf", "maker/tiny:F32", "--offline", *TEXT, env=env)
-        assert (cached.status, cached.stdout, cached.warnings) == (0, plain, [])
-        assert hub.asked == []
+        cached = duo(*PAIR[:2], "--offline", *TEXT, env=env)
+        assert (cached.status, cached.stdout, cached.warnings, hub.asked) == (0, plain, [], [])
         hub.status = 503
-        again = duo("-hf", "maker/tiny:F32", *TEXT, env=env)
+        again = duo(*PAIR[:2], *TEXT, env=env)
         (warning,) = again.warnings
         assert "503; using maker/tiny:F32 from the cache" in warning
         assert again.stdout == plain

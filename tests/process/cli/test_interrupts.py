@@ -6,18 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.command import ONE_EACH, Argument, assert_refused, command, duo, environment, models
 from tests.process.cli.terminal import CTRL_C, Terminal
+from tests.serving import Served, wait_until
 from tests.unit.cli import runner
 from tests.unit.cli.fake_openai import HELD, FakeServer, Reply, piece
 from tests.unit.cli.reference import greedy_text
-
-needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
 # Decodes never return and the interruption is announced: whatever ends the process, it is not the run.
 HANGS = """
@@ -83,16 +81,10 @@ def test_ctrl_c_during_a_long_prefill(demo_pair: tuple[Path, Path]) -> None:
 
 def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    arguments = command(*endless(demo_pair), "--trace", trace)
-    with subprocess.Popen(
-        arguments, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            while not trace.exists() or trace.read_bytes().count(b'"commit"') < 10:
-                assert process.poll() is None
-                time.sleep(0.05)
-        finally:
-            process.kill()
+    with Served(*endless(demo_pair), "--trace", trace) as run:
+        wait_until(lambda: trace.exists() and trace.read_bytes().count(b'"commit"') > 9)
+        run.send(signal.SIGKILL)
+        run.finish()
     json.loads(trace.read_text() + "]")
 
 
@@ -100,42 +92,22 @@ def test_a_killed_run_leaves_a_readable_trace(demo_pair: tuple[Path, Path], tmp_
 
 
 def test_a_broken_pipe_ends_a_run_silently(demo_pair: tuple[Path, Path]) -> None:
-    process = subprocess.Popen(
-        command(*endless(demo_pair)), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert os.read(process.stdout.fileno(), 1) == b" "
-    process.stdout.close()
-    _, said = process.communicate(timeout=300)
+    arguments = command(*endless(demo_pair))
+    with subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert os.read(process.stdout.fileno(), 1) == b" "
+        process.stdout.close()
+        _, said = process.communicate(timeout=300)
     said = said.removeprefix(b"duo: this model has a chat template: --chat uses it\n")
     assert (process.returncode, said) == (0, b"")
 
 
 def test_a_broken_pipe_ends_a_chat_and_its_request() -> None:
+    chat = 'echo hi | { "$@"; echo $? >&2; } | head -c 1'
     with FakeServer(Reply(piece("x" * 1_000_000), ending=HELD)) as server:
-        process = subprocess.Popen(
-            command("chat", server.url), env=environment({"PYTHONUNBUFFERED": "1"}), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with process:
-            process.stdin.write(b"hi")
-            process.stdin.close()
-            assert process.stdout.read(1) == b"x"
-            process.stdout.close()
-            assert process.stderr.read() == b""
-        assert process.returncode == 0
+        done = shell(chat, "chat", server.url)
+        assert (done.stdout, done.stderr) == (b"x", b"0\n")
         assert server.left.wait(60)
-
-
-def test_a_closed_stdout_is_an_error(tiny: Path) -> None:
-    arguments = command("-m", tiny, "-p", "x", "-n", "2", "-t", "1")
-    closed = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *arguments]
-    done = subprocess.run(closed, env=environment(), capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == "duo: error: cannot write the text: Bad file descriptor"
 
 
 def test_a_terminal_that_is_gone_leaves_the_statistics(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -147,23 +119,51 @@ def test_a_terminal_that_is_gone_leaves_the_statistics(demo_pair: tuple[Path, Pa
     assert json.loads(report.read_text())["generation"]["stop"] == "interrupted"
 
 
-# What is done to the stderr of a process before it starts.
-UNWRITABLE = {
-    "closed": "import os; os.close(2)",
-    "full": "import os; os.dup2(os.open('/dev/full', 1), 2)",
-    "broken": "import os; ends = os.pipe(); os.dup2(ends[1], 2); os.close(ends[0]); os.close(ends[1])",
-}
+def shell(line: str, *arguments: Argument) -> subprocess.CompletedProcess[bytes]:
+    """Run a line of bash, in which "$@" is the command."""
+    bash: list[Argument] = ["bash", "-c", line, "bash", *command(*arguments)]
+    return subprocess.run(bash, env=environment(), capture_output=True, timeout=120, check=False)
 
 
-def test_a_stderr_that_the_parent_process_closed(tiny: Path) -> None:
-    """No file that is opened later becomes standard error, to which llama.cpp writes."""
-    arguments = command("-m", tiny, "-p", "x", "-n", "4", "-t", "1", "-v")
-    closed = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
-    done = subprocess.run(closed, env=environment(), stdout=subprocess.PIPE, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, runner.duo("-m", tiny, "-p", "x", "-n", "4", "-t", "1").stdout)
+def test_closed_streams_and_a_full_disk(tiny: Path) -> None:
+    arguments = ("-m", tiny, "-p", "x", "-n", "4", "-t", "1")
+    closed = shell('"$@" >&-', *arguments)
+    assert (closed.returncode, closed.stdout) == (1, b"")
+    assert closed.stderr.splitlines()[-1] == b"duo: error: cannot write the text: Bad file descriptor"
+    # No file that is opened later becomes standard error, to which llama.cpp writes.
+    mute = shell('"$@" 2>&-', *arguments, "-v")
+    assert (mute.returncode, mute.stdout) == (0, runner.duo(*arguments).stdout)
+    if Path("/dev/full").exists():
+        full = duo(*arguments, before="import os; os.dup2(os.open('/dev/full', 1), 1)")
+        assert_refused(full, "No space left on device")
 
 
-@needs_full_disk
-def test_a_disk_that_is_full_for_the_text(tiny: Path) -> None:
-    run = duo("-m", tiny, "-p", "x", "-n", "2", "-t", "1", before="import os; os.dup2(os.open('/dev/full', 1), 1)")
-    assert_refused(run, "No space left on device")
+# Input without an end, and threads that the system does not start
+
+
+@pytest.mark.parametrize(("option", "most"), [("-f", 64), ("--grammar-file", 1), ("-jf", 1)])
+def test_a_file_without_an_end(option: str, most: int) -> None:
+    prompt = () if option == "-f" else ("-p", "x")
+    run = runner.duo("-m", "missing.gguf", *prompt, option, "/dev/zero")
+    assert_refused(run, f"/dev/zero: it has more than {most} MiB, the most that is read")
+
+
+def test_standard_input_without_an_end() -> None:
+    for arguments in (("-m", "missing.gguf", "-f", "-"), ("chat",)):
+        run = shell('cat /dev/zero | "$@"', *arguments)
+        assert (run.returncode, run.stdout) == (1, b"")
+        assert run.stderr == b"duo: error: standard input: it has more than 64 MiB, the most that is read\n"
+
+
+def test_a_prompt_from_a_process_substitution_and_from_dev_stdin(tiny: Path) -> None:
+    for line in ('"$@" -f <(echo the cat)', 'echo the cat | "$@" -f /dev/stdin', 'echo the cat | "$@" -f -'):
+        run = shell(line, "-m", tiny, "-n", "4", "-t", "1", "--display-prompt")
+        assert run.stdout.startswith(b"the cat"), run.stderr
+
+
+def test_more_threads_than_the_system_starts(tiny: Path) -> None:
+    """Each needs address space for its stack; limits of processes do not hold for root."""
+    stack = "import threading; threading.stack_size(8 << 20)"
+    limit = f"{stack}; import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))"
+    run = duo("-m", tiny, "-p", "the cat", "-n", "4", "-t", "512", before=limit)
+    assert_refused(run, "-t: 512 threads are needed, and the system lets this process start ", status=2)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-import threading
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,12 @@ import pytest
 from duo.llama.library import supports_rpc
 from tests.command import SLOW_TARGET, Argument, duo, gated_target, models
 from tests.relay import Relay
-from tests.serving import LeadProcess, RpcServer, Served, free_port
+from tests.serving import LeadProcess, RpcServer, Served, free_port, send_to_children
 from tests.unit.cli import runner
 
 pytestmark = pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
 
-N = 32
-TEXT = ("-p", "the cat sat on the mat and", "-n", str(N), "--ignore-eos", "--exact", "-t", "1")
+TEXT = ("-p", "the cat sat on the mat and", "-n", "32", "--ignore-eos", "--exact", "-t", "1")
 ASYNC = ("--schedule", "async")
 IMPATIENT = ("--rpc-timeout", "2")
 WEIGHTS = 50_000  # bytes that have passed while more of a model's weights are to come
@@ -58,7 +59,6 @@ def plain(kin: dict[str, Path]) -> bytes:
     "where",
     [
         "--rpc {0}",  # the draft
-        "--rpc {0} --rpcd {1}",
         "--rpc {0},{1} -ts 1,1 -ngl 99 --rpcd {2}",
         "--rpc {0} --rpcd none -td 1",  # the target
     ],
@@ -70,37 +70,51 @@ def test_the_text_is_the_same_wherever_the_models_are(
     run = duo(*pair, *TEXT, *ASYNC, "--json", report, "-v", *where.format(*servers).split(), before=SLOW_TARGET)
     assert (run.status, run.stdout, run.warnings) == (0, plain, [])
     assert json.loads(report.read_text())["draft"]["accepted"] > 0
-    for server in servers:
-        if server in where.format(*servers) and "--rpcd none" in where:
-            assert f"[{server}] model buffer size" in run.stderr
+    assert "--rpcd none" not in where or f"[{servers[0]}] model buffer size" in run.stderr
 
 
 # Servers that fail
 
+FAILURES = [("loading", signal.SIGKILL), ("decoding", signal.SIGKILL), ("decoding", signal.SIGSTOP)]
 
-@pytest.mark.parametrize(
-    ("phase", "number"),
-    [("loading", signal.SIGKILL), ("generating", signal.SIGKILL), ("generating", signal.SIGSTOP)],
-)
+
+def run_with_failure(options: list[Argument], phase: str, number: signal.Signals, n_decodes: int) -> tuple[Served, str]:
+    """A run whose server gets a signal while it loads, or after `n_decodes`; and the server's name."""
+    with ExitStack() as stack:
+        server = stack.enter_context(RpcServer())
+        name, before = server.name, SLOW_TARGET + TELL
+        if phase == "loading":
+            name = stack.enter_context(Relay(server.port, WEIGHTS, lambda: server.send_all(number))).name
+        run: Served = stack.enter_context(Served(*options, *IMPATIENT, "--rpc", name, before=before))
+        if phase == "decoding":
+            run.wait_for("decoding", n=n_decodes)
+            server.send_all(number)
+        run.finish()
+    return run, name
+
+
+@pytest.mark.parametrize(("phase", "number"), FAILURES)
 def test_the_target_continues_when_the_drafts_server_fails(
     pair: list[Argument], plain: bytes, phase: str, number: signal.Signals
 ) -> None:
-    options = (*pair, *TEXT, *ASYNC, *IMPATIENT, "--rpc")
-    with RpcServer() as server:
-        if phase == "loading":
-            with (
-                Relay(server.port, WEIGHTS, lambda: server.send_all(number)) as relay,
-                Served(*options, relay.name, before=SLOW_TARGET) as run,
-            ):
-                run.wait_for("duo: warning: the draft on ")
-                assert run.finish() == 0
-        else:
-            with Served(*options, server.name, before=SLOW_TARGET + TELL) as run:
-                run.wait_for("decoding", n=8)
-                server.send_all(number)
-                assert run.finish() == 0
-    assert run.stdout == plain
+    run, _ = run_with_failure([*pair, *TEXT, *ASYNC], phase, number, n_decodes=8)
+    assert (run.finish(), run.stdout) == (0, plain)
     assert not any("Traceback" in line or "error" in line for line in run.lines)
+    assert phase != "loading" or any(line.startswith("duo: warning: the draft on ") for line in run.lines)
+
+
+@pytest.mark.parametrize(("phase", "number"), FAILURES)
+def test_the_text_so_far_is_written_when_the_targets_server_fails(
+    kin: dict[str, Path], plain: bytes, phase: str, number: signal.Signals
+) -> None:
+    # The stopped server: within the prefill.
+    n_decodes = 12 if number is signal.SIGKILL else 1
+    run, name = run_with_failure(["-m", kin["gemma"], *TEXT, "-ngl", "99"], phase, number, n_decodes)
+    assert run.finish() == 1
+    assert plain.startswith(run.stdout)
+    assert bool(run.stdout) == ((phase, number) == ("decoding", signal.SIGKILL))
+    (said,) = (line for line in run.lines if not line.startswith("decoding"))
+    assert said.startswith(f"duo: error: the RPC server {name} ")
 
 
 def test_a_draft_is_used_again_when_its_server_is_back(pair: list[Argument], tmp_path: Path, plain: bytes) -> None:
@@ -114,35 +128,6 @@ def test_a_draft_is_used_again_when_its_server_is_back(pair: list[Argument], tmp
             assert run.finish() == 0
     assert run.stdout == plain
     assert json.loads(report.read_text())["draft"]["drafted"] > 0
-
-
-@pytest.mark.parametrize(
-    ("phase", "number"),
-    [("loading", signal.SIGKILL), ("prefill", signal.SIGSTOP), ("generating", signal.SIGKILL)],
-)
-def test_the_text_so_far_is_written_when_the_targets_server_fails(
-    kin: dict[str, Path], plain: bytes, phase: str, number: signal.Signals
-) -> None:
-    options = ("-m", kin["gemma"], *TEXT, *IMPATIENT, "-ngl", "99", "--rpc")
-    with RpcServer() as server:
-        name = server.name
-        if phase == "loading":
-            with (
-                Relay(server.port, WEIGHTS, lambda: server.send_all(number)) as relay,
-                Served(*options, relay.name) as run,
-            ):
-                status, name = run.finish(), relay.name
-        else:
-            with Served(*options, name, before=SLOW_TARGET + TELL) as run:
-                run.wait_for("decoding", n=1 if phase == "prefill" else 12)
-                server.send_all(number)
-                status = run.finish()
-    said = [line for line in run.lines if not line.startswith("decoding")]
-    assert status == 1
-    assert plain.startswith(run.stdout)
-    assert bool(run.stdout) == (phase == "generating")
-    assert len(said) == 1, said
-    assert said[0].startswith(f"duo: error: the RPC server {name} ")
 
 
 def test_clients_of_a_lead_are_told_that_its_target_is_lost(kin: dict[str, Path]) -> None:
@@ -165,6 +150,78 @@ def test_the_drafts_process_ends_with_the_process_that_started_it(pair: list[Arg
         server.wait_for("Client connection closed", n=n_closed + 1)
 
 
-def _outage(seconds: float) -> None:
-    """The time for which a process is suspended is what is tested here."""
-    threading.Event().wait(seconds)
+# duo rpc-server itself
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_signal_stops_a_server_and_leaves_no_child() -> None:
+    for number, status in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        with RpcServer("-H", "0.0.0.0", "--insecure-bind") as server:
+            assert not is_free(server.port)
+            server.send(number)
+            assert server.finish() == status  # waits for the end of stderr, which a child would hold open
+            assert is_free(server.port)
+
+
+def test_a_killed_child_is_reported() -> None:
+    with RpcServer() as server:
+        send_to_children(server.process.pid, signal.SIGKILL)
+        assert server.finish() == 1
+        assert "duo: error: the server " in server.lines[-1]
+
+
+# -ngl auto, where the free memory is scripted
+
+DEMO = ("-p", "def fibonacci(n):\n    ", "-n", "4", "--ignore-eos", "-t", "1")
+# Code for `before`: so much memory is free on each device, in MiB, beside the margin.
+FREE = """
+from duo.llama.devices import Device
+from duo.spec.placement import MARGIN
+free = {}
+Device.memory = property(lambda self: (free.get(self.name, 0) * 2**20 + MARGIN, 2**40))
+"""
+
+
+@pytest.mark.parametrize(
+    ("free", "options", "layers"),
+    [
+        ({"RPC0": 0}, [], range(1)),
+        ({"RPC0": 200, "RPC1": 120}, [], range(5, 31)),
+        ({}, ["-ngl", "5"], range(5, 6)),
+    ],
+)
+def test_as_many_layers_as_fit(
+    demo_pair: tuple[Path, Path], servers: list[str], free: dict[str, int], options: list[str], layers: range
+) -> None:
+    where = ("--rpc", ",".join(servers[: len(free) or 1]), *options)
+    run = duo("-m", demo_pair[0], *DEMO, "-v", *where, before=FREE.format(free))
+    (offloaded,) = re.findall(r"offloaded (\d+)/31 layers", run.stderr)
+    assert int(offloaded) in layers
+    said = re.search(r"^duo: layers on devices \(-ngl\): target (\d+) of 31(?: on (.+))?$", run.stderr, re.MULTILINE)
+    assert (said is None) == bool(options), "a number that is given is not changed"
+    if said:
+        assert (said[1], said[2]) == (offloaded, ", ".join(free) if offloaded != "0" else None)
+        for name, size in re.findall(r"(RPC\d)\[.*?\] model buffer size = +(\d+)", run.stderr):
+            assert int(size) <= free[name]
+
+
+@pytest.mark.parametrize(
+    ("free", "options", "said"),
+    [
+        (100, ["-ngl", "31"], "-ngl: the layers need 0.3 GiB on RPC0, and 0.1 GiB are free: 0 of the 31 layers"),
+        (600, ["-ngl", "31", "-c", "131072"], "and 0.6 GiB are free: at most 25856 tokens fit (-c); fewer layers"),
+    ],
+)
+def test_more_than_the_device_has_is_refused(
+    demo_pair: tuple[Path, Path], servers: list[str], free: int, options: list[str], said: str
+) -> None:
+    exactly = f"from duo.llama.devices import Device; Device.memory = property(lambda self: ({free} * 2**20, 2**40))"
+    run = duo("-m", demo_pair[0], *DEMO, "--rpc", servers[0], *options, before=exactly)
+    assert run.status == 1
+    assert said in run.stderr
+    assert run.stderr.count("error:") == 1

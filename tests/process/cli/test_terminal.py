@@ -5,58 +5,41 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.command import ONE_EACH, SLOW_TARGET, models
 from tests.process.cli.terminal import Terminal
 from tests.unit.cli import runner
 
-# A prompt of several batches, for which there is a progress bar.
-TEXT = ("-p", "the cat sat " * 4, "-ub", "16", "-n", "32", "--ignore-eos", "--exact", *ONE_EACH)
-
-_TOKEN = re.compile(rb"(\x1b\[1m)?(\x1b\[32m)?([^\x1b]+)\x1b\[0m")
-
-
-class Token(NamedTuple):
-    bold: bool
-    green: bool
-    text: bytes
-
 
 def test_accepted_tokens_are_green_and_steps_alternate(demo_pair: tuple[Path, Path]) -> None:
     text = ("-p", "The capital of France is", "-n", "24", "--exact", *ONE_EACH)
-    arguments = (*models(*demo_pair), *text, "--schedule", "async")
-    with Terminal(*arguments, before=SLOW_TARGET) as terminal:
+    with Terminal(*models(*demo_pair), *text, "--schedule", "async", before=SLOW_TARGET) as terminal:
         assert terminal.finish() == 0
         shown, said = terminal.shown, terminal.stderr
-    found = list(_TOKEN.finditer(shown))
+    found = list(re.finditer(rb"(\x1b\[1m)?(\x1b\[32m)?([^\x1b]+)\x1b\[0m", shown))
     assert b"".join(match[0] for match in found) == shown, "nothing is outside the marks"
     assert b"".join(match[3] for match in found) == runner.duo("-m", demo_pair[0], *text).stdout
-    tokens = [Token(bool(match[1]), bool(match[2]), match[3]) for match in found]
-
     accepted = re.search(r" (\d+) accepted ", said)
     assert accepted is not None
-    assert sum(token.green for token in tokens) == int(accepted[1]) > 0
+    assert sum(bool(match[2]) for match in found) == int(accepted[1]) > 0
     # A step ends with the target's own token, and the next one looks different.
-    assert not tokens[0].bold
-    for token, following in pairwise(tokens):
-        assert (token.bold != following.bold) == (not token.green)
+    assert not found[0][1]
+    for token, following in pairwise(found):
+        assert (token[1] != following[1]) == (not token[2])
     assert "prefill" not in said, "a progress bar is shown on a terminal only"
     assert "\x1b" not in said
 
 
 def test_without_colours_the_text_is_followed_by_the_report_on_its_own_line(kin: dict[str, Path]) -> None:
-    expected = runner.duo("-m", kin["lfm2"], *TEXT)
-    with Terminal(*models(kin["lfm2"]), *TEXT, stderr_too=True, env={"NO_COLOR": "1"}, size=(100, 24)) as terminal:
+    # A prompt of several batches, for which there is a progress bar.
+    text = ("-p", "the cat sat " * 4, "-ub", "16", "-n", "32", "--ignore-eos", "--exact", *ONE_EACH)
+    expected = runner.duo("-m", kin["lfm2"], *text).stdout
+    with Terminal("-m", kin["lfm2"], *text, stderr_too=True, env={"NO_COLOR": "1"}, size=(100, 24)) as terminal:
         assert terminal.finish() == 0
         progress, _, shown = terminal.shown.rpartition(b"\x1b[2K")
     assert b"%" in progress, "of the prefill; it is wiped out at the end"
-    text, _, report = shown.partition(b"\nspeed ")
-    assert b"\x1b[1m" not in text
-    assert text.endswith(_printable(expected.stdout))
+    written, _, report = shown.partition(b"\nspeed ")
+    assert b"\x1b[1m" not in written
+    # A terminal does not get control characters.
+    assert written.endswith(re.sub(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", b"", expected))
     assert re.search(rb"\ntokens: 32 tps: [0-9.]+\n$", report)
-
-
-def _printable(text: bytes) -> bytes:
-    """The text without the control characters that a terminal does not get."""
-    return re.sub(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", b"", text)

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import models
+from tests.command import Argument, models
+from tests.gguf_files import tiny_llama
 from tests.process.cli.terminal import CTRL_C, Terminal
 from tests.unit.cli import runner
+
+# Code for `before`: a slow target, and no other program computes.
+SLOW = """
+from tests.child import slow_target
+from duo.diagnose import target_meter
+slow_target(0.01)
+target_meter.other_cpu_use = lambda _: 0.0
+"""
 
 
 def test_a_real_measurement_is_what_the_next_run_begins_with(
@@ -44,3 +53,18 @@ def test_ctrl_c_keeps_nothing(tiny: Path, tmp_path: Path) -> None:
         assert terminal.finish() == 130
     assert b"duo: interrupted" in terminal.shown.rpartition(b"\x1b[2K")[2], "the progress bar is removed"
     assert not (tmp_path / "config").exists()
+
+
+def test_ctrl_c_leaves_a_table_of_the_drafts_that_were_measured(tiny: Path, tmp_path: Path) -> None:
+    target, report = tmp_path / "target.gguf", tmp_path / "figures.json"
+    target.write_bytes(tiny.read_bytes() + bytes(4 * tiny.stat().st_size))
+    drafts = [tiny_llama(tmp_path / name) for name in ("first.gguf", "second.gguf")]
+    env = {"DUO_CACHE": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    arguments: list[Argument] = ["tune", "-m", target, *drafts, "-t", "1", "-n", "8", "--json", report]
+    with Terminal(*arguments, before=SLOW, stderr_too=True, env=env, size=(120, 24)) as terminal:
+        terminal.read_until(b"draft 2 of 2: both")
+        terminal.type(CTRL_C)
+        assert terminal.finish() == 130
+    assert b"duo: interrupted: the table has what was measured" in terminal.shown
+    names = {row["name"] for row in json.loads(report.read_text())["ranking"]}
+    assert names == {"first.gguf", "lookup", "none"}

@@ -1,7 +1,6 @@
-"""Writes given pieces as a run does, with --live or without: `python -m …typist live|plain ORDERS ANSWERS`.
+"""Writes pieces as a run does, with --live or without: `python -m tests.process.cli.typist live|plain FILE`.
 
-Orders are lines of JSON: a piece of text; a size of the terminal, to be waited for; or null for the end. After each it
-answers.
+The file has a list as JSON, of pieces of text, and of sizes of the terminal that are waited for.
 """
 
 from __future__ import annotations
@@ -21,26 +20,22 @@ from duo.spec.schedule import Schedule
 from duo.spec.types import Step
 
 
-def main(way: str, orders: Path, answers: Path) -> None:
+def main(way: str, file: Path) -> None:
     live.REFRESH_S = 0.0
     metrics = Metrics()
     shown = Live(metrics, marks=True) if way == "live" else None
     watch, writer = Watch(metrics, shown, None), TextWriter(marks=True, stream=shown)
-    with watch, orders.open(encoding="utf-8") as reader, answers.open("w", encoding="utf-8") as told:
-        for line in reader:
-            order = json.loads(line)
-            if order is None:
-                break
-            if isinstance(order, str):
+    with watch:
+        for piece in json.loads(file.read_text(encoding="utf-8")):
+            if isinstance(piece, str):
                 metrics.stepped(time.perf_counter(), 2, 1, 2, Schedule.ASYNC)
-                writer.step(Step((1,), 1, (order.encode(),)))
+                writer.step(Step((1,), 1, (piece.encode(),)))
                 watch.on_step()
             else:
-                while os.get_terminal_size() != tuple(order):
+                while os.get_terminal_size() != tuple(piece):
                     time.sleep(0.01)
-            print("done", file=told, flush=True)
     writer.end()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]))

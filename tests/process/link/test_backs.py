@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import signal
 import socket
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -21,7 +22,7 @@ from duo.link.client import hello
 from duo.link.messages import GuessMessage
 from duo.llama.model import Model
 from tests.command import SLOW_TARGET
-from tests.serving import BackProcess, LeadProcess, wait_until
+from tests.serving import PATIENCE_S, BackProcess, LeadProcess, needs_proc, wait_until
 from tests.unit.link.backs import frame, raw_websocket
 
 PROMPT = "def fibonacci(n):\n    "
@@ -29,13 +30,13 @@ STORY = "Once upon a time, in a small village by the sea,"
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 3}
 N = 32
 TOKEN = "secret"
-OPTIONS = ("--exact", "--schedule", "async", "-c", "512")
+OPTIONS = ("--exact", "--schedule", "async", "-c", "512", "--back-token", TOKEN)
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
 def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
-    with LeadProcess(demo_pair[0], *OPTIONS, "--back-token", TOKEN, before=SLOW_TARGET) as lead:
+    with LeadProcess(demo_pair[0], *OPTIONS, before=SLOW_TARGET) as lead:
         yield lead
         assert lead.process.poll() is None
         assert not any("Traceback" in line for line in lead.lines)
@@ -54,10 +55,6 @@ def alone(lead: LeadProcess, plain: dict[str, str]) -> None:
     wait_until(lambda: lead.metric("duo:workers_connected") == 0)
 
 
-def accepted(lead: LeadProcess) -> float:
-    return lead.metric("spec_decode_num_accepted_tokens_total")
-
-
 def connected(draft: Path, port: int) -> BackProcess:
     back = BackProcess(draft, port, "--token", TOKEN)
     back.wait_for("connected to the lead")
@@ -66,10 +63,10 @@ def connected(draft: Path, port: int) -> BackProcess:
 
 def write_until_accepted(lead: LeadProcess, plain: dict[str, str]) -> None:
     """Until a candidate was accepted: the back may not be ready yet."""
-    before = accepted(lead)
+    before = lead.n_accepted
     for _ in range(10):
         assert lead.write(PROMPT, N) == plain[PROMPT]
-        if accepted(lead) > before:
+        if lead.n_accepted > before:
             return
     pytest.fail("no candidate was accepted")
 
@@ -89,20 +86,47 @@ def test_backs_draft_and_exit_with_status_0(
         assert stream.finish() == plain[STORY]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_back_that_dies_or_hangs_within_a_text(
-    lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path], number: signal.Signals
+def events_of(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+    """Each event as it comes: its name and its data."""
+    name = ""
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def test_a_back_that_is_killed_within_a_text_and_the_events(
+    lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]
 ) -> None:
-    with connected(demo_pair[1], lead.port) as first, connected(demo_pair[1], lead.port):
-        stream = lead.stream(STORY, N)
-        stream.wait_for_pieces(4)
-        first.send(number)
-        assert stream.finish() == plain[STORY]
-        if number is signal.SIGKILL:  # the other back takes over
-            write_until_accepted(lead, plain)
+    draft = demo_pair[1]
+    with (
+        httpx.stream("GET", f"{lead.url}/v1/duo/events", timeout=PATIENCE_S) as response,
+        connected(draft, lead.port) as first,
+    ):
+        write_until_accepted(lead, plain)
+        events, lanes = events_of(response), set()
+        back: dict[str, Any] = {"accepted": 0}
+        while not back["accepted"]:
+            name, document = next(events)
+            if name == "state":
+                (back,) = document["backs"] or [back]
+            if name == "spans":
+                lanes |= {span["lane"] for span in document["spans"]}
+        assert back["model"] == draft.stem in back["name"]
+        assert 0 < back["accepted"] <= back["verified"]
+        assert back["round_trip_ms"] > 0
+        assert lanes == {"target", "remote draft"}
+        with connected(draft, lead.port):
+            stream = lead.stream(STORY, N)
+            stream.wait_for_pieces(4)
+            first.send(signal.SIGKILL)
+            assert stream.finish() == plain[STORY]
+            write_until_accepted(lead, plain)  # the other back takes over
+        assert next(document for _, document in events if document.get("backs") == [])
 
 
-def test_a_back_that_is_ready_within_a_text_drafts(
+def test_a_back_that_hangs_and_one_that_is_ready_within_a_text(
     lead: LeadProcess, plain: dict[str, str], demo_pair: tuple[Path, Path]
 ) -> None:
     with connected(demo_pair[1], lead.port) as back:
@@ -112,51 +136,42 @@ def test_a_back_that_is_ready_within_a_text_drafts(
         back.send(signal.SIGCONT)
         assert stream.finish() == plain[PROMPT]
         assert stream.events[-1]["timings"]["draft_n_accepted"] > 0
+        stream = lead.stream(STORY, N)
+        stream.wait_for_pieces(4)
+        back.send(signal.SIGSTOP)
+        assert stream.finish() == plain[STORY]
 
 
 def test_a_local_draft_stands_by_behind_a_back(plain: dict[str, str], demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
-    local = ("-md", draft, "-td", "1", "--no-profile", "--back-token", TOKEN)
-    with LeadProcess(target, *OPTIONS, *local, before=SLOW_TARGET) as lead:
+    with LeadProcess(target, *OPTIONS, "-md", draft, "-td", "1", "--no-profile", before=SLOW_TARGET) as lead:
         with connected(draft, lead.port) as back:
-            lead_text = lead.stream(PROMPT, N)
+            stream = lead.stream(PROMPT, N)
             lead.wait_for("draft .* is in use")
-            lead_text.wait_for_pieces(4)
+            stream.wait_for_pieces(4)
             back.send(signal.SIGKILL)
-            assert lead_text.finish() == plain[PROMPT]
+            assert stream.finish() == plain[PROMPT]
         wait_until(lambda: lead.metric("duo:workers_connected") == 0)
         write_until_accepted(lead, plain)
 
 
 def test_a_back_connects_again_to_a_lead_that_was_restarted(demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
-    with LeadProcess(target, "-c", "256", "--back-token", TOKEN) as first, connected(draft, first.port) as back:
+    with LeadProcess(target, *OPTIONS) as first, connected(draft, first.port) as back:
         first.send(signal.SIGTERM)
         assert first.finish() == 0
         back.wait_for("the lead disconnected")
         back.wait_for("trying again")
-        with LeadProcess(target, "-c", "256", "--back-token", TOKEN, "--port", str(first.port)) as second:
+        with LeadProcess(target, *OPTIONS, "--port", str(first.port)) as second:
             back.wait_for("connected to the lead", 2)
             assert second.write(PROMPT, 8)
 
 
-# Memory
-
-
-def memory(lead: LeadProcess) -> int:
-    """Bytes of memory that the lead has."""
-    status = Path(f"/proc/{lead.process.pid}/status")
-    if not status.exists():
-        pytest.skip("only Linux tells")
-    found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text())
-    assert found is not None
-    return int(found[1]) * 1024
-
-
-def test_large_messages_do_not_accumulate(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
+@needs_proc
+def test_large_messages_and_unread_answers_do_not_accumulate(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
     with closing(Model(ModelConfig(demo_pair[1], n_gpu_layers=0), vocabulary_only=True)) as model:
         said = messages.encode(hello(TOKEN, model))
-    before = memory(lead)
+    before = lead.memory("VmRSS")
     candidate = msgspec.msgpack.decode(messages.encode(GuessMessage(1, 0, 3, 3, 7, 9.0, 1, 0.001)))
     large = msgspec.msgpack.encode([*candidate, bytes(60_000)])  # of fields that are ignored
     with connect(f"ws://127.0.0.1:{lead.port}{messages.ROUTE}", compression=None, proxy=None) as back:
@@ -164,12 +179,10 @@ def test_large_messages_do_not_accumulate(lead: LeadProcess, demo_pair: tuple[Pa
         with suppress(ConnectionClosed):
             while True:
                 back.send(large)
-    assert memory(lead) - before < 64 * MIB
+    assert lead.memory("VmRSS") - before < 64 * MIB
     assert lead.metrics()['duo:worker_drops_total{reason="flood"}'] == 1
 
-
-def test_unread_answers_to_pings_do_not_accumulate(lead: LeadProcess) -> None:
-    before = memory(lead)
+    before = lead.memory("VmRSS")
     with raw_websocket(lead.port) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(1.0)
@@ -177,4 +190,4 @@ def test_unread_answers_to_pings_do_not_accumulate(lead: LeadProcess) -> None:
         with suppress(OSError):  # the lead reads no more of them
             for _ in range(64 * MIB // len(pings)):
                 connection.sendall(pings)
-        assert memory(lead) - before < 32 * MIB
+        assert lead.memory("VmRSS") - before < 32 * MIB

@@ -17,6 +17,8 @@ from duo.llama.model_size import BRANCH_CELLS
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
 
+Make = Callable[..., Context]
+
 
 @pytest.fixture(scope="module")
 def model(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
@@ -26,12 +28,12 @@ def model(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
 
 
 @pytest.fixture
-def make(model: Model) -> Iterator[Callable[..., Context]]:
+def make(model: Model) -> Iterator[Make]:
     """Makes contexts that are closed at the end."""
     made: list[Context] = []
 
-    def make(n_threads: int = 1, n_ctx: int = 256, **more: object) -> Context:
-        made.append(Context(model, ContextConfig(n_ctx, n_threads, n_threads, **more)))  # type: ignore[arg-type]
+    def make(n_ctx: int = 256, **more: object) -> Context:
+        made.append(Context(model, ContextConfig(n_ctx, 1, 1, **more)))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -43,7 +45,7 @@ def tokens(model: Model, n: int) -> list[int]:
     return (model.tokenize(TEXT) * n)[:n]
 
 
-def test_logits_after_a_rollback_are_bit_equal(model: Model, make: Callable[..., Context]) -> None:
+def test_logits_after_a_rollback_are_bit_equal(model: Model, make: Make) -> None:
     context, text = make(), tokens(model, 30)
     context.decode(text[:20])
     first = context.decode(text[20:25], n_rows=5).copy()
@@ -53,15 +55,15 @@ def test_logits_after_a_rollback_are_bit_equal(model: Model, make: Callable[...,
     assert (context.decode(text[20:25], n_rows=5) == first).all()
 
 
-def test_the_full_context_can_be_used_and_no_more(model: Model, make: Callable[..., Context]) -> None:
-    for exact in (False, True):
-        context = make(n_ctx=256, exact=exact)
-        text = tokens(model, context.n_ctx)
-        context.decode(text[:-1])
-        context.decode(text[-1:])
-        assert context.n_past == context.n_ctx
-        with pytest.raises(DecodeError, match="do not fit"):
-            context.decode(text[:2])
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_full_context_can_be_used_and_no_more(model: Model, make: Make, exact: bool) -> None:
+    context = make(exact=exact)
+    text = tokens(model, context.n_ctx)
+    context.decode(text[:-1])
+    context.decode(text[-1:])
+    assert context.n_past == context.n_ctx
+    with pytest.raises(DecodeError, match="do not fit"):
+        context.decode(text[:2])
 
 
 def decode_until(context: Context, end: Callable[[], None], text: list[int]) -> None:
@@ -83,7 +85,7 @@ def decode_until(context: Context, end: Callable[[], None], text: list[int]) -> 
         thread.join()
 
 
-def test_cancel_and_abort_end_a_decode_from_another_thread(model: Model, make: Callable[..., Context]) -> None:
+def test_cancel_and_abort_end_a_decode_from_another_thread(model: Model, make: Make) -> None:
     context, text = make(n_ctx=2048), tokens(model, 200)
     with pytest.raises(DecodeAborted):
         decode_until(context, context.cancel, text)
@@ -95,9 +97,11 @@ def test_cancel_and_abort_end_a_decode_from_another_thread(model: Model, make: C
         context.decode(text[:1])
 
 
-def test_a_context_that_does_not_fit_is_refused(model: Model) -> None:
+def test_contexts_that_are_refused(model: Model) -> None:
     with pytest.raises(MemoryLimitError, match="GiB"):
         Context(model, ContextConfig(10**9, 1, 1))
+    with pytest.raises(UsageError, match="unknown cache type"):
+        Context(model, ContextConfig(64, 1, 1, type_k="q9"))
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
@@ -109,16 +113,10 @@ def test_cache_size_is_what_llama_cpp_takes(model: Model, kind: str, caplog: pyt
     assert float(line.split("=")[1].split()[0]) == pytest.approx(sum(model.size.cache_bytes(config)) / 2**20, abs=0.01)
 
 
-def test_unknown_cache_types_are_refused(model: Model) -> None:
-    with pytest.raises(UsageError, match="unknown cache type"):
-        Context(model, ContextConfig(64, 1, 1, type_k="q9"))
-
-
 def test_the_first_decode_of_a_size_on_a_device_is_marked(
-    model: Model, make: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    model: Model, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = tokens(model, 100)
-    sizes = [2, 2, 1, 2, 1, 5, 70, 80, 100, 5]
+    text, sizes = tokens(model, 100), [2, 2, 1, 2, 1, 5, 70, 80, 100, 5]
     first = {False: [False] * 10, True: [True, False, True, False, False, True, True, False, False, False]}
     for on_device, expected in first.items():
         if on_device:
@@ -134,7 +132,7 @@ def test_the_first_decode_of_a_size_on_a_device_is_marked(
 # Branches
 
 
-def test_a_branch_becomes_the_text(model: Model, make: Callable[..., Context]) -> None:
+def test_a_branch_becomes_the_text(model: Model, make: Make) -> None:
     context, other, text = make(n_branches=2), make(), tokens(model, 20)
     context.decode(text)
     context.branch(1, 15)
@@ -146,26 +144,25 @@ def test_a_branch_becomes_the_text(model: Model, make: Callable[..., Context]) -
     other.decode([*text[:15], 70, 71])
     assert np.abs(context.decode([72]) - other.decode([72])).max() < 1.0, "other kernels, the same text"
     context.drop(2)
-    context.rollback(10)
-    other.rollback(10)
+    for each in (context, other):
+        each.rollback(10)
     assert (context.decode(text[10:14], n_rows=4) == other.decode(text[10:14], n_rows=4)).all()
 
 
-def test_the_cells_of_dropped_branches_are_free(model: Model, make: Callable[..., Context]) -> None:
+def test_the_cells_of_dropped_branches_are_free(model: Model, make: Make) -> None:
     """A cache full of text has room for all branches, again and again."""
-    context = make(n_ctx=256, n_branches=8)
-    text = tokens(model, 256)
-    context.decode(text)
+    context, branches = make(n_branches=8), range(1, 9)
+    context.decode(tokens(model, 256))
     for _ in range(3):
-        for sequence in range(1, 9):
+        for sequence in branches:
             context.branch(sequence, 200)
         for i in range(BRANCH_CELLS):
-            context.decode_each([(sequence, 100 + i) for sequence in range(1, 9)])
-        for sequence in range(1, 9):
+            context.decode_each([(sequence, 100 + i) for sequence in branches])
+        for sequence in branches:
             context.drop(sequence)
 
 
-def test_after_branches_a_batch_belongs_to_the_text(model: Model, make: Callable[..., Context]) -> None:
+def test_after_branches_a_batch_belongs_to_the_text(model: Model, make: Make) -> None:
     """The memory of the batch is reused."""
     context, other, text = make(n_branches=2), make(), tokens(model, 20)
     for each in (context, other):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DecodeAborted, RollbackError
-from duo.llama import context as context_module
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.types import Logits
@@ -30,27 +31,22 @@ WRONG = [dice.randrange(3, 270) for _ in range(16)]
 Make = Callable[..., Context]
 
 
+@contextmanager
+def contexts(path: Path) -> Iterator[Make]:
+    """Makes contexts of a model."""
+    with closing(Model(ModelConfig(path))) as model, ExitStack() as stack:
+
+        def make(n_outputs_max: int = 9, n_ctx: int = 512, *, exact: bool = True, **more: Any) -> Context:
+            config = ContextConfig(n_ctx, 1, 1, n_outputs_max=n_outputs_max, exact=exact)
+            return stack.enter_context(closing(Context(model, replace(config, **more))))
+
+        yield make
+
+
 @pytest.fixture(params=HYBRIDS)
 def hybrid(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Makes contexts of a hybrid model."""
-    yield from contexts(HYBRIDS[request.param](tmp_path / "hybrid.gguf"))
-
-
-@pytest.fixture
-def sliding(tmp_path: Path) -> Iterator[Make]:
-    """Makes contexts of a model, a layer of which sees the last tokens only."""
-    yield from contexts(tiny_gemma(tmp_path / "sliding.gguf", window=WINDOW))
-
-
-def contexts(path: Path) -> Iterator[Make]:
-    model, made = Model(ModelConfig(path)), []
-
-    def make(n_outputs_max: int = 9, n_ctx: int = 512, *, exact: bool = True, **more: Any) -> Context:
-        made.append(Context(model, ContextConfig(n_ctx, 1, 1, n_outputs_max=n_outputs_max, exact=exact, **more)))
-        return made[-1]
-
-    yield make
-    model.close()
+    with contexts(HYBRIDS[request.param](tmp_path / "hybrid.gguf")) as make:
+        yield make
 
 
 def read(context: Context, sizes: list[int], n_wrong: int = 0) -> Logits:
@@ -94,8 +90,7 @@ def test_more_than_is_kept_is_refused(hybrid: Make, batches: list[int], n_back: 
     assert (context.decode(TEXT[n_past : n_past + 3]) == expected_row).all(), "it is as if nothing had been asked"
 
 
-@pytest.mark.parametrize("n_outputs_max", [2, 9, 300])
-@pytest.mark.parametrize("n_ctx", [2, 8, 512])
+@pytest.mark.parametrize(("n_outputs_max", "n_ctx"), [(2, 2), (9, 8), (9, 512), (300, 512)])
 def test_the_probe_rolls_back_all_that_is_granted(hybrid: Make, n_outputs_max: int, n_ctx: int) -> None:
     context = hybrid(n_outputs_max, n_ctx, n_ubatch=n_outputs_max)
     assert context.probe_rollback()
@@ -137,7 +132,7 @@ def test_after_a_decode_that_was_cancelled_nothing_is_left(hybrid: Make, n_past:
 
 
 def test_a_recurrent_model_rolls_back_everything_or_nothing(tmp_path: Path) -> None:
-    for make in contexts(tiny_mamba(tmp_path / "recurrent.gguf")):
+    with contexts(tiny_mamba(tmp_path / "recurrent.gguf")) as make:
         context = make(exact=False)
         assert context.n_rollback == 0
         assert not context.probe_rollback()
@@ -148,26 +143,21 @@ def test_a_recurrent_model_rolls_back_everything_or_nothing(tmp_path: Path) -> N
         assert (read(context, [9]) == read(make(exact=False), [9])).all()
 
 
-def test_a_window_is_rolled_back_with_what_is_in_front_of_it(sliding: Make) -> None:
-    context, other = sliding(40, n_ubatch=40), sliding(40, n_ubatch=40)
-    assert context.n_rollback is None
-    read(context, [40] * 9)
-    context.rollback(40 * 9 - 5 * WINDOW)
-    read(other, [40] * 7)
-    assert context.n_past == other.n_past
-    assert (read(context, [40]) == read(other, [40])).all()
+def test_a_window_is_rolled_back_with_what_is_in_front_of_it(tmp_path: Path) -> None:
+    with contexts(tiny_gemma(tmp_path / "sliding.gguf", window=WINDOW)) as make:
+        context, other = make(40, n_ubatch=40), make(40, n_ubatch=40)
+        assert context.n_rollback is None
+        read(context, [40] * 9)
+        context.rollback(40 * 9 - 5 * WINDOW)
+        read(other, [40] * 7)
+        assert context.n_past == other.n_past
+        assert (read(context, [40]) == read(other, [40])).all()
 
 
-def test_a_window_that_has_lost_its_beginning_is_detected(sliding: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = context_module._params
-
-    def small(*arguments: Any) -> Any:
-        made = params(*arguments)
-        made.swa_full = False
-        return made
-
-    monkeypatch.setattr(context_module, "_params", small)
-    context = sliding(40, n_ubatch=40)
-    read(context, [40] * 9)
-    with pytest.raises(RollbackError):
-        context.rollback(300)
+def test_a_cache_that_has_lost_its_beginning_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contexts(tiny_gemma(tmp_path / "sliding.gguf", window=WINDOW)) as make:
+        context = make()
+        context.decode(TEXT[:9])
+        monkeypatch.setattr(llama_cpp, "llama_memory_seq_pos_min", lambda *_: 5)
+        with pytest.raises(RollbackError):
+            context.rollback(7)

@@ -8,9 +8,8 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ import pytest
 import duo
 from tests.command import SLOW_TARGET
 from tests.gguf_files import tiny_llama
-from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
+from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, needs_proc, wait_until
 
 CONTEXT = ("-c", "512")
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
-LINUX = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux tells")
 
 
 def get(lead: LeadProcess, path: str, **headers: str) -> httpx.Response:
@@ -33,26 +31,23 @@ def get(lead: LeadProcess, path: str, **headers: str) -> httpx.Response:
 
 # From loading to its end
 
-_ENDLESS = "from tests.child import endless_loading; endless_loading()"
-
 
 def test_a_lead_that_is_loading_answers_503_until_ctrl_c(demo_pair: tuple[Path, Path]) -> None:
-    port = free_port()
-    with LeadProcess(demo_pair[1], "--port", str(port), before=_ENDLESS, wait=False) as lead:
+    port, endless = free_port(), "from tests.child import endless_loading; endless_loading()"
+    with LeadProcess(demo_pair[1], "--port", str(port), before=endless, wait=False) as lead:
         lead.port = port
-        wait_until(lambda: _listens(port))
+        wait_until(lambda: listens(port))
         for answer in (get(lead, "/health"), lead.post("/v1/completions", prompt="a")):
             assert_error(answer, 503, "loading")
             assert answer.headers["Retry-After"] == "1"
         assert get(lead, "/metrics").status_code == 200
         lead.wait_for("^loading begins$")  # before, Ctrl-C ends the command as it ends any other Python program
-        assert lead.lines == ["loading begins"]
         lead.send(signal.SIGINT)
         assert lead.finish() == 130
-        assert lead.lines[1:] == ["duo: interrupted while loading"]
+        assert lead.lines == ["loading begins", "duo: interrupted while loading"]
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False
@@ -78,12 +73,10 @@ def test_a_signal_within_a_stream_ends_it_with_an_error_event(
         assert all(line.startswith(("duo: ", "prompt: ", "tokens: ")) for line in lead.lines)
 
 
-_NO_GRACE = "from duo.link import connection; connection.DEFAULT_LIMITS = connection.Limits(grace_s=0)"
-
-
 def test_a_signal_while_a_text_is_tokenised(tmp_path: Path) -> None:
     """llama.cpp needs a second for these tabs, which are not in the vocabulary; the server waits for none."""
-    with LeadProcess(tiny_llama(tmp_path / "model.gguf"), *CONTEXT, before=_NO_GRACE) as lead:
+    no_grace = "from duo.link import connection; connection.DEFAULT_LIMITS = connection.Limits(grace_s=0)"
+    with LeadProcess(tiny_llama(tmp_path / "model.gguf"), *CONTEXT, before=no_grace) as lead:
         with ThreadPoolExecutor() as pool:
             pool.submit(lead.post, "/tokenize", content="\t" * 200_000)
             time.sleep(0.3)  # until it has begun
@@ -110,45 +103,43 @@ def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
 
 # What it shows
 
-_PROMPT, _TEXT = "quetzal zanzibar", "marmalade xylophone"
+PROMPT, TEXT = "quetzal zanzibar", "marmalade xylophone"
 
 
-def _ask_everything(lead: LeadProcess) -> None:
+def ask_everything(lead: LeadProcess) -> None:
     """Whatever could be a reason to show prompt or text."""
-    grammar = f'root ::= "{_TEXT}"'
-    assert lead.write(_PROMPT, 32, grammar=grammar) == _TEXT
-    assert lead.stream(_PROMPT, 32, grammar=grammar).finish() == _TEXT
-    messages = [{"role": role, "content": said} for role, said in (("user", _PROMPT), ("assistant", _TEXT))]
+    grammar = f'root ::= "{TEXT}"'
+    assert lead.write(PROMPT, 32, grammar=grammar) == TEXT
+    assert lead.stream(PROMPT, 32, grammar=grammar).finish() == TEXT
+    messages = [{"role": role, "content": said} for role, said in (("user", PROMPT), ("assistant", TEXT))]
     lead.post("/v1/chat/completions", messages=messages, max_tokens=8)
-    lead.post("/tokenize", content=_PROMPT)
+    lead.post("/tokenize", content=PROMPT)
     wrongs: list[dict[str, Any]] = [
-        {"model": _PROMPT, "temperature": -1},
-        {"stop": [_TEXT], "temperature": _TEXT},
-        {"prompt": _PROMPT * 500},
-        {"grammar": f'root ::= "{_TEXT}" none'},
-        {"json_schema": {"type": _TEXT}},
+        {"model": PROMPT, "temperature": -1},
+        {"stop": [TEXT], "temperature": TEXT},
+        {"prompt": PROMPT * 500},
+        {"grammar": f'root ::= "{TEXT}" none'},
+        {"json_schema": {"type": TEXT}},
     ]
     for wrong in wrongs:
-        assert lead.post("/v1/completions", **{"prompt": _PROMPT, **wrong}).status_code == 400
-    get(lead, f"/{_PROMPT}".replace(" ", "%20"))
+        assert lead.post("/v1/completions", **{"prompt": PROMPT, **wrong}).status_code == 400
+    get(lead, f"/{PROMPT}".replace(" ", "%20"))
 
 
-@pytest.mark.parametrize("choice", [None, "accepted"])
+@pytest.mark.parametrize("options", [("--color", "always"), ("--print", "accepted")])
 def test_prompts_and_texts_are_shown_only_where_asked_for(
-    demo_pair: tuple[Path, Path], choice: str | None, tmp_path: Path
+    demo_pair: tuple[Path, Path], options: tuple[str, str], tmp_path: Path
 ) -> None:
     log = tmp_path / "duo.log"
-    asked = ("--print", choice) if choice else ("--color", "always")
-    with LeadProcess(demo_pair[1], *CONTEXT, *asked, "-v", "--log-file", log) as lead:
-        _ask_everything(lead)
+    with LeadProcess(demo_pair[1], *CONTEXT, *options, "-v", "--log-file", log) as lead:
+        ask_everything(lead)
         lead.send(signal.SIGTERM)
         assert lead.finish() == 0
-    said = "\n".join(lead.lines) + log.read_text(encoding="utf-8")
+    said, shown = "\n".join(lead.lines) + log.read_text(encoding="utf-8"), lead.stdout.decode()
     assert "tokens: " in said
-    assert not any(word in said for word in (*_PROMPT.split(), *_TEXT.split()))
-    assert _PROMPT not in lead.stdout.decode()
-    assert lead.stdout.decode().startswith(_TEXT * 2) == (choice is not None)
-    assert bool(lead.stdout) == (choice is not None)
+    assert not any(word in said for word in (*PROMPT.split(), *TEXT.split()))
+    assert PROMPT not in shown
+    assert shown.startswith(TEXT * 2) if "--print" in options else not shown
 
 
 def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
@@ -171,19 +162,11 @@ def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
 # What many requests leave behind
 
 
-def _memory(lead: LeadProcess, name: str) -> int:
-    """Bytes, as Linux counts them."""
-    status = Path(f"/proc/{lead.process.pid}/status").read_text(encoding="utf-8")
-    found = re.search(rf"{name}:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
-
-
-def _n_files(lead: LeadProcess) -> int:
+def n_files(lead: LeadProcess) -> int:
     return len(list(Path(f"/proc/{lead.process.pid}/fd").iterdir()))
 
 
-def _ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
+def ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
     """One of each kind."""
     short = {"prompt": "The cat", "max_tokens": 1}
     for path, fields, status in (
@@ -202,53 +185,38 @@ def _ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
         next(response.iter_lines())  # and leaves
 
 
-@LINUX
+@needs_proc
 def test_two_hundred_requests_leave_nothing_behind(lead: LeadProcess) -> None:
     with httpx.Client(timeout=PATIENCE_S) as client:
         for _ in range(8):
-            _ask_ten(lead, client)
-        memory, n_files = _memory(lead, "VmRSS"), _n_files(lead)
+            ask_ten(lead, client)
+        memory, n_before = lead.memory("VmRSS"), n_files(lead)
         for _ in range(12):
-            _ask_ten(lead, client)
-        assert _memory(lead, "VmRSS") - memory < 4e6
-    wait_until(lambda: _n_files(lead) <= n_files)
+            ask_ten(lead, client)
+        assert lead.memory("VmRSS") - memory < 4e6
+    wait_until(lambda: n_files(lead) <= n_before)
 
 
-@LINUX
+@needs_proc
 def test_more_connections_than_files(lead: LeadProcess) -> None:
-    with _file_limit(lead, _n_files(lead) + 20), ExitStack() as stack:
+    limit = resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.prlimit, lead.process.pid, resource.RLIMIT_NOFILE, limit)
+        n = n_files(lead) + 20
+        resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE, (n, limit[1]))
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S))
-        wait_until(lambda: _is_at_limit(lead))
+        wait_until(lambda: n_files(lead) >= n)
     assert lead.write("The cat", 1)
 
 
-@contextmanager
-def _file_limit(lead: LeadProcess, n: int) -> Iterator[None]:
-    soft, hard = resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE, (n, hard))
-    try:
-        yield
-    finally:
-        resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def _is_at_limit(lead: LeadProcess) -> bool:
-    return _n_files(lead) >= resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE)[0]
-
-
-# In a program
-
-TEMPLATE = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
-
-
 def test_three_lines_make_a_server(tmp_path: Path) -> None:
-    target = tiny_llama(tmp_path / "target.gguf", depth=0.05, chat_template=TEMPLATE)
+    template = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
+    target = tiny_llama(tmp_path / "target.gguf", depth=0.05, chat_template=template)
     draft = tiny_llama(tmp_path / "draft.gguf", depth=0.02)
     said = [{"role": "user", "content": "the cat"}]
     with duo.load(target, draft, n_threads=1, draft_n_threads=1, exact=True, profile=False) as llm:
         expected = llm.chat(said, max_tokens=12).text
-        policy = llm.slot.policy
         with duo.Lead(llm, port=0) as lead, ThreadPoolExecutor(4) as pool:
 
             def chat(_: int) -> str:
@@ -257,5 +225,3 @@ def test_three_lines_make_a_server(tmp_path: Path) -> None:
                 return str(answer.json()["choices"][0]["message"]["content"])
 
             assert set(pool.map(chat, range(8))) == {expected}
-        assert llm.slot.policy is policy
-        assert policy.alone.target(1).n > 0, "what is learned is kept from text to text"

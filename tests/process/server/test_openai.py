@@ -14,7 +14,9 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from tests.chat_templates import HERMES
 from tests.command import ONE_EACH, duo
+from tests.gguf_files import with_chat_template
 from tests.serving import PATIENCE_S, LeadProcess, wait_until
 
 PARIS = "The capital of France is"
@@ -27,9 +29,8 @@ LONG: Any = {"ignore_eos": True}
 class Client(openai.OpenAI):
     """Asks one lead, once."""
 
-    def __init__(self, lead: LeadProcess, **more: Any) -> None:
-        settings: dict[str, Any] = {"api_key": "any", "max_retries": 0, "timeout": PATIENCE_S} | more
-        super().__init__(base_url=f"{lead.url}/v1", **settings)
+    def __init__(self, lead: LeadProcess) -> None:
+        super().__init__(base_url=f"{lead.url}/v1", api_key="any", max_retries=0, timeout=PATIENCE_S)
 
     def complete(self, prompt: Any = PARIS, most: int = 8, **more: Any) -> Completion:
         answer = self.completions.create(model="", prompt=prompt, max_tokens=most, **more)
@@ -38,10 +39,6 @@ class Client(openai.OpenAI):
 
     def write(self, prompt: Any = PARIS, most: int = 8, **more: Any) -> str:
         return self.complete(prompt, most, **more).choices[0].text
-
-    def stream(self, most: int = 8, **more: Any) -> list[Completion]:
-        with self.completions.create(model="", prompt=PARIS, max_tokens=most, stream=True, **more) as stream:
-            return list(stream)
 
     def answer(self, *said: str, most: int = 24, **more: Any) -> ChatCompletion:
         """The user begins, the assistant answers."""
@@ -63,9 +60,6 @@ def client(lead: LeadProcess) -> Iterator[Client]:
 
 def tokenize(lead: LeadProcess, text: str) -> list[int]:
     return list(lead.post("/tokenize", content=text).json()["tokens"])
-
-
-# Texts
 
 
 def test_a_chat_is_answered_as_by_the_command(client: Client, demo_pair: tuple[Path, Path]) -> None:
@@ -136,9 +130,6 @@ def test_a_full_context_ends_the_text(client: Client) -> None:
         assert answer.usage.total_tokens == N_CTX + 1, "as many as fit, and one more that is not decoded"
 
 
-# Sampling and grammars
-
-
 def test_sampling(client: Client, lead: LeadProcess) -> None:
     texts = [client.write("A fruit:", most=6, temperature=1, seed=seed) for seed in (1, 1, 2, 3, 4)]
     assert texts[0] == texts[1]
@@ -151,7 +142,7 @@ def test_sampling(client: Client, lead: LeadProcess) -> None:
     assert client.write("1, 1, 1, 1, 1, 1,", most=8, frequency_penalty=50).count(" 1") < ones.count(" 1")
 
 
-_SCHEMA = {
+FRUITS = {
     "type": "object",
     "properties": {"fruit": {"enum": ["apple", "pear"]}, "ripe": {"type": "boolean"}},
     "required": ["fruit", "ripe"],
@@ -161,44 +152,37 @@ _SCHEMA = {
 
 def test_a_schema_or_grammar_holds_for_one_request(client: Client) -> None:
     expected = client.say(FRUIT)
-    form: Any = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": _SCHEMA}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": FRUITS}}
     answer = client.answer(FRUIT, most=48, temperature=1, seed=3, response_format=form)
     assert answer.choices[0].finish_reason == "stop"
     found = json.loads(answer.choices[0].message.content or "")
     assert (found["fruit"] in ("apple", "pear"), type(found["ripe"])) == (True, bool)
     assert client.say(FRUIT, response_format={"type": "json_object"}).startswith("{")
-    chunks = client.stream(16, extra_body={"grammar": 'root ::= "🙂🎉"'})
-    assert "".join(chunk.choices[0].text for chunk in chunks) == "🙂🎉"
+    grammar = {"grammar": 'root ::= "🙂🎉"'}
+    with client.completions.create(model="", prompt=PARIS, stream=True, extra_body=grammar) as stream:
+        assert "".join(chunk.choices[0].text for chunk in stream) == "🙂🎉"
     assert client.say(FRUIT) == expected
 
 
-def _nested(depth: int) -> dict[str, Any]:
-    return {"type": "array", "items": _nested(depth - 1), "minItems": 99} if depth else {"type": "string"}
+def nested(depth: int) -> dict[str, Any]:
+    return {"type": "array", "items": nested(depth - 1), "minItems": 99} if depth else {"type": "string"}
 
 
-_ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
-_RECURSION = 'a ::= b a "c" | "d"\nb ::= e\ne ::= "b" |'
-_HOSTILE: dict[str, dict[str, Any]] = {
-    "long string": {"json_schema": {"type": "string", "maxLength": 9999}},
+ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 9999}
+HOSTILE: dict[str, dict[str, Any]] = {  # grammars: see tests/process/llama/test_grammar.py
     "many strings": {"json_schema": {"anyOf": [{"type": "string", "maxLength": 9999}] * 1000}},
     "nested repetitions": {"json_schema": {"type": "string", "pattern": "^((a{0,9999}){0,9999}){0,9999}$"}},
-    "repetitions": {"grammar": 'root ::= ((("a"{1000}){1000}){1000}){1000}'},
-    "left recursion": {"grammar": 'root ::= root "a" | "a"'},
-    "parentheses": {"grammar": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000},
-    "optional parts": {"grammar": 'root ::= ("a"? ){1000}'},
-    "recursion through an empty rule": {"grammar": "root ::= a\n" + _RECURSION},
-    "the same, later": {"grammar": 'root ::= "yes" a\n' + _RECURSION, "max_tokens": 9},
-    "large arrays": {"json_schema": {"properties": {f"p{i}": _ARRAY for i in range(800)}}},
-    "a long name": {"json_schema": {"properties": {"x" * 5000: {"anyOf": [_nested(12)] * 40}}}},
+    "large arrays": {"json_schema": {"properties": {f"p{i}": ARRAY for i in range(800)}}},
+    "a long name": {"json_schema": {"properties": {"x" * 5000: {"anyOf": [nested(12)] * 40}}}},
+    "recursion": {"grammar": 'root ::= "yes" a\na ::= b a "c" | "d"\nb ::= e\ne ::= "b" |', "max_tokens": 9},
     "long prompt": {"prompt": "word " * 1_000_000},
 }
 
 
-@pytest.mark.parametrize("name", _HOSTILE)
+@pytest.mark.parametrize("name", HOSTILE)
 def test_a_request_that_could_exhaust_llama_cpp(lead: LeadProcess, name: str) -> None:
-    fields: dict[str, Any] = {"prompt": "a", "max_tokens": 1} | _HOSTILE[name]
+    fields: dict[str, Any] = {"prompt": "a", "max_tokens": 1} | HOSTILE[name]
     assert lead.post("/v1/completions", **fields).status_code in (200, 400)
-    assert lead.write(PARIS, 2)
     assert lead.write(PARIS, 2, grammar='root ::= "Ro" "me"') == "Rome"
 
 
@@ -235,3 +219,38 @@ def test_each_of_many_clients_gets_its_own_text_or_503(lead: LeadProcess, client
     texts = {i: answer.choices[0].text for i, answer in enumerate(answers) if isinstance(answer, Completion)}
     assert texts == {i: f"client {i}" for i in texts}
     assert len(texts) >= 8
+
+
+# Tools: calls that a grammar constrains
+
+CITIES = ["Oslo", "Rome", "Lima"]
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "array", "items": {"type": "boolean"}}},
+    "required": ["city"],
+    "$defs": {"City": {"enum": CITIES}},
+}
+
+
+def test_calls_of_a_tool(demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    target = with_chat_template(demo_pair[1], tmp_path / "hermes.gguf", HERMES)
+    tools: Any = [{"type": "function", "function": {"name": "get_weather", "description": "It", "parameters": WEATHER}}]
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    with LeadProcess(target, "-c", "2048", "--exact") as lead, Client(lead) as client:
+        quiet: Any = {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}, "tool_choice": named}
+        asked: dict[str, Any] = {"model": "", "tools": tools, "max_tokens": 256}
+        chats: Any = client.chat.completions  # not typed: mypy cannot choose an overload for fields in a dict
+        answer = chats.create(messages=[{"role": "user", "content": "Hi"}], **asked, **quiet)
+        (call,) = answer.choices[0].message.tool_calls
+        assert call.function.name == "get_weather"
+        found = json.loads(call.function.arguments)
+        assert found["city"] in CITIES
+        assert all(isinstance(day, bool) for day in found.get("days", []))
+
+        # A model that may call does as it did before.
+        function = {"name": "get_weather", "arguments": json.dumps({"city": "Rome"})}
+        called = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+        history: Any = [{"role": "user", "content": "The weather in Rome?"}, called] * 3
+        (choice,) = chats.create(messages=[*history, history[0]], **asked).choices
+        assert choice.finish_reason == "tool_calls"
+        assert json.loads(choice.message.tool_calls[0].function.arguments)["city"] == "Rome"
