@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -103,8 +102,7 @@ def read_run(job: Job, cost: Cost) -> Run:
     _report(job).unlink()
     rates = (statistics.get("policy") or {}).get("forecast_tokens_per_s") or {}
     first, *_ = (statistics["draft"] or {}).get("accept_rate_by_position") or [None]
-    best = max(rates.values(), default=None)
-    rate = statistics["generation"]["tokens_per_s"]
+    best, rate = max(rates.values(), default=None), statistics["generation"]["tokens_per_s"]
     return Run.of(
         cost.stdout,
         statistics,
@@ -112,17 +110,7 @@ def read_run(job: Job, cost: Cost) -> Run:
         peak_mb=cost.peak_bytes / 1e6,
         first_accept_rate=first,  # of the first candidates of batches
         over_forecast=rate / best if best and rate else None,
-        stated_gain=_stated_gain(cost.stderr),
     )
-
-
-def _stated_gain(said: str) -> float | None:
-    """The gain in what `duo -v` prints; None if it states none."""
-    if found := re.search(r"made this ([\d.]+) times as fast", said):
-        return float(found[1])
-    if found := re.search(r"(\d+) % slower than the target alone", said):
-        return 1 - int(found[1]) / 100
-    return 1.0 if "as fast as the target alone" in said else None
 
 
 def duo(setup: Setup, name: str, options: str, program: Sequence[str] = (), *, may_end: bool = False) -> Contestant:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks import servers
@@ -32,7 +31,6 @@ from duo.spec.policy import Policy
 
 _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
 _N_JUDGED = 50  # decodes of a draft in another process that are judged together
-_FAR_DRAFT = "from benchmarks.emulation import emulate_drafts\nemulate_drafts({times!r}, {slow_down!r})"
 
 
 @dataclass(slots=True)
@@ -99,12 +97,8 @@ class Emulation:
         )
         time_draft(context, slot.draft_model, threads.draft, policy)
         time_branches(context, slot.draft_model, policy)
-        self.account.reset()
+        self.account.times.clear()
         return policy
-
-    def writer(self, engine: Engine, drafts: Drafts) -> Writer:
-        """A writer on these devices."""
-        return Writer(InProcess(engine, drafts), self)
 
     def far_writer(self, engine: Engine, setup: Setup, port: int, stack: ExitStack) -> Writer:
         """A writer whose draft is in another process, behind a link with the delay; it connects to `port`."""
@@ -112,8 +106,10 @@ class Emulation:
         assert remote is not None
         remote.limit(replace(engine.slot.drafting, schedule="async"), 1)
         to = stack.enter_context(Relay(port, self.slow_down * self.pair.delay_s)).port
-        times = json.dumps(asdict(self.draft_times()))
-        code = _FAR_DRAFT.format(times=times, slow_down=self.slow_down)
+        code = (
+            "from benchmarks.emulation import DeviceTimes, emulate_drafts\n"
+            f"emulate_drafts({self.draft_times()!r}, {self.slow_down!r})"
+        )
         process = stack.enter_context(servers.back(setup, to, patched(code)))
         servers.wait_until(lambda: bool(getattr(remote, "n_connected", 0)), process)
         return Writer(InProcess(engine, Drafts(remote=remote)), self, process)
@@ -132,9 +128,8 @@ class Writer:
         run = self.inside.write(job, stop)
         if self.process is not None and self.process.status is not None:
             raise DecodeError(f"the remote draft failed: {self.process.stderr.strip()}")
-        account, factor = self.emulation.account, self.emulation.slow_down
-        draft_us = account.draft_us
-        figures = dict(run.figures) | {"engine_us_per_step": account.close(), "draft_us_per_decode": draft_us}
+        self.emulation.account.close()
+        factor, figures = self.emulation.slow_down, dict(run.figures)
         for name in ("target_ms_per_decode", "draft_ms_per_token"):
             if (value := figures[name]) is not None:
                 figures[name] = value / factor
@@ -143,10 +138,8 @@ class Writer:
         return replace(run, tokens_per_s=run.tokens_per_s * factor, figures=figures)
 
 
-def emulate_drafts(times: str, slow_down: float) -> None:
+def emulate_drafts(device: DeviceTimes, slow_down: float) -> None:
     """In the process of a draft: its contexts take these times from now on."""
-    fields = json.loads(times)
-    device = DeviceTimes(**fields | {name: tuple(fields[name]) for name in ("alone_s", "beside_s")})
     begin = DraftClient.__init__
 
     def emulating(self: DraftClient, url: Any, hello: Any, context: Any, *more: Any) -> None:

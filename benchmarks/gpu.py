@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.contestants import ALONE, N_CTX, Setup, commands, duo
 from benchmarks.models import ON_A_CARD, Q4_0, smollm2
@@ -43,45 +42,24 @@ class Placements(Comparison):
     """The machine, identical texts with --exact, and the placements in rounds; without a card, those on the CPU."""
 
     def run(self, setup: Setup) -> Outcome:
-        """See Scenario."""
-        found = installation(setup.duo)
-        texts = list(exact(setup, layers(setup)))
+        texts = exact(setup, layers(setup))
         compared = Comparison.run(self, setup)
-        lines = [*machine_lines(found), "", *compared.lines]
-        document = compared.document | {"installation": found}
+        lines = ["```text", *doctor(setup).splitlines(), "```", "", *compared.lines]
+        document = compared.document | {"installation": json.loads(doctor(setup, "--json"))}
         return Outcome(lines, document, [*compared.verdicts, *texts])
 
 
-def installation(command: Sequence[str]) -> dict[str, Any]:
-    """The report of `duo doctor`, in a process of its own, so that this one uses no GPU memory. Raises DuoError."""
-    cost = run_process([*command, "doctor", "--json"])
+def doctor(setup: Setup, *options: str) -> str:
+    """What `duo doctor` prints, in a process of its own, so that this one uses no GPU memory. Raises DuoError."""
+    cost = run_process([*setup.duo, "doctor", *options])
     if cost.returncode not in (0, 1):
         raise DuoError(f"duo doctor exited with {cost.returncode}: {cost.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(cost.stdout)
-    return {name: found[name] for name in ("host", "cores", "build", "versions")}
-
-
-def machine_lines(found: dict[str, Any]) -> list[str]:
-    """A list of machine, card and versions."""
-    host, build = found["host"], found["build"]
-    cards = [
-        f"{card['name']}: {card['description']}, {card['memory_total'] / 1e9:.1f} GB, "
-        f"{card['memory_free'] / 1e9:.1f} GB free"
-        for card in build["devices"] if card["kind"] != "CPU"
-    ]  # fmt: skip
-    versions = ", ".join(f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
-    return [
-        f"- machine: {host['cpu']}, {found['cores']['usable']} cores, {host['memory_total'] / 1e9:.1f} GB, "
-        f"{host['system']} {host['release']} {host['machine']}",
-        *(f"- card: {card}" for card in cards or ["none"]),
-        f"- build: {', '.join(build['backends'])}; {', '.join(build['features'])}",
-        f"- versions: {versions}",
-    ]
+    return cost.stdout
 
 
 def layers(setup: Setup) -> Layers | None:
     """What fits the card; of the default pair, at most SHARE of the target. None without a card. Raises DuoError."""
-    devices = installation(setup.duo)["build"]["devices"]
+    devices = json.loads(doctor(setup, "--json"))["build"]["devices"]
     free = [card["memory_free"] for card in devices if card["kind"] in ("GPU", "IGPU")]
     if not free:
         return None

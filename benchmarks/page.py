@@ -126,7 +126,6 @@ class Watched:
     watch: Callable[[], AbstractContextManager[object]]
 
     def write(self, job: Job, stop: threading.Event) -> Run:
-        """See Writer."""
         with self.watch():
             return self.client.write(job, stop)
 

@@ -36,16 +36,13 @@ from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule, fastest
 
-FOLDER, LETTERS = samples.FOLDER, samples.LETTERS  # of the recorded texts: see benchmarks/traces.py
 N_SHORT = 16  # tokens of a short first text
 N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning
+_NAMES = {10: "10th percentile", 50: "median"}
 CLOSE = 0.97  # rate of the advised schedule, relative to the best one, that makes the advice right
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
-
-
-# The runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +52,6 @@ class Run:
     best: str  # fixed setting
     share: float  # rate relative to that
     over_off: float  # time relative to the target alone
-
-    @property
-    def off_is_best(self) -> bool:
-        """Whether no draft was of use in this text."""
-        return self.best == OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +135,8 @@ def details(number: int, run: Run, policy: Policy) -> str:
     )
 
 
-# The advice of `duo plan`
-
-
-def advised(machine: Machine, acceptance: float) -> Schedule:
-    """The schedule that `duo plan` names."""
-    return fastest(predict(machine, acceptance, N_MAX))
-
-
 def advice(seed: int) -> float:
-    """The rate of the advised schedule on a random machine, relative to that of the best one."""
+    """The rate of the schedule that `duo plan` names for a random machine, relative to that of the best one."""
     machine, acceptance = random_machine(seed)
     dice = random.Random(seed)
     text = tuple((0.0, dice.random() < acceptance) for _ in range(N_ADVICE_TOKENS))
@@ -160,28 +144,27 @@ def advice(seed: int) -> float:
     rates = {Schedule.OFF: 1 / machine.target_s[0]}
     for schedule in (Schedule.SYNC, Schedule.ASYNC):
         rates[schedule] = case.forced(schedule, text, N_ADVICE_TOKENS).rate
-    return rates[advised(machine, acceptance)] / max(rates.values())
-
-
-# The bars
+    return rates[fastest(predict(machine, acceptance, N_MAX))] / max(rates.values())
 
 
 def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]:
     """The bars. Without runs that a bar is about, it is not measured."""
     first, fifth = [each.texts[0] for each in found], [each.texts[-1] for each in found]
-    later = [run for each in found for run in each.texts[1:]]
+    later, short = [run for each in found for run in each.texts[1:]], [each.short for each in found]
+    rates = [("first text", first, 10, 0.92), ("first text", first, 50, 0.96), ("fifth text", fifth, 10, 0.97),
+             ("fifth text", fifth, 50, 0.99)]  # fmt: skip
+    times = [
+        ("first text", first, 1.04),
+        (f"first text of {N_SHORT} tokens", short, 1.10),
+        ("later texts", later, 1.01),
+    ]
     bars = [
-        Verdict("first text over the oracle, 10th percentile", percentile(shares(first), 10), least=0.92),
-        Verdict("first text over the oracle, median", percentile(shares(first), 50), least=0.96),
-        Verdict("fifth text over the oracle, 10th percentile", percentile(shares(fifth), 10), least=0.97),
-        Verdict("fifth text over the oracle, median", percentile(shares(fifth), 50), least=0.99),
-        Verdict("off is best: time over off, first text, 95th percentile", percentile(harms(first), 95), most=1.04),
-        Verdict(
-            f"off is best: time over off, first text of {N_SHORT} tokens, 95th percentile",
-            percentile(harms([each.short for each in found]), 95),
-            most=1.10,
-        ),
-        Verdict("off is best: time over off, later texts, 95th percentile", percentile(harms(later), 95), most=1.01),
+        Verdict(f"{name} over the oracle, {_NAMES[q]}", percentile([run.share for run in runs], q), least)
+        for name, runs, q, least in rates
+    ]
+    bars += [
+        Verdict(f"off is best: time over off, {name}, 95th percentile", percentile(harms(runs), 95), most=most)
+        for name, runs, most in times
     ]
     for name in WRONG:
         values = [each.wrong[name] for each in found]
@@ -191,22 +174,14 @@ def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]
     return [*bars, Verdict("advice of plan: share within 3 % of the best schedule", right, least=0.97)]
 
 
-def shares(runs: Sequence[Run]) -> list[float]:
-    """Rates relative to the oracle."""
-    return [run.share for run in runs]
-
-
 def harms(runs: Sequence[Run]) -> list[float]:
     """Times relative to the target alone, of the texts where that is best."""
-    return [run.over_off for run in runs if run.off_is_best]
+    return [run.over_off for run in runs if run.best == OFF]
 
 
 def percentile(values: Sequence[float], q: float) -> Range | None:
     """The `q`th percentile; None without values."""
     return Range(float(np.percentile(values, q)), None, None) if values else None
-
-
-# The tables
 
 
 def tables(found: Sequence[Judged], advices: Sequence[float]) -> Iterator[str]:
@@ -245,9 +220,6 @@ def row(found: Sequence[Judged]) -> str:
     return f"{len(found):5}  {figures}   {worst}  {' '.join(f'{name} {n}' for name, n in counts.most_common(4))}"
 
 
-# The command
-
-
 def each_of(function: Callable[[_Item], _Found], items: Sequence[_Item], n_jobs: int) -> list[_Found]:
     """The results of `function` in the order of `items`, by `n_jobs` processes."""
     if n_jobs == 1:
@@ -269,7 +241,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.regret", description=(__doc__ or "").splitlines()[0])
     add = found.add_argument
-    add("machines", nargs="*", metavar="MACHINE", help=f"files in {FOLDER.name}, without .json (default: all)")
+    add("machines", nargs="*", metavar="MACHINE", help=f"files in {samples.FOLDER.name}, without .json (default: all)")
     add("-c", "--cases", type=int, default=100, metavar="N", help="at least two of each pair (default: 100)")
     add("-a", "--advice", type=int, default=20, metavar="N", help="random machines for the advice (default: 20)")
     add("-j", "--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
@@ -277,8 +249,8 @@ def parse_options() -> argparse.Namespace:
     add("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a constant of the policy")
     add("-v", "--verbose", action="store_true", help="print what the policy did in each text")
     options = found.parse_args()
-    if unknown := set(options.machines) - {path.stem for path in FOLDER.glob("*.json")}:
-        found.error(f"no file {FOLDER.name}/{unknown.pop()}.json")
+    if unknown := set(options.machines) - {path.stem for path in samples.FOLDER.glob("*.json")}:
+        found.error(f"no file {samples.FOLDER.name}/{unknown.pop()}.json")
     return options
 
 

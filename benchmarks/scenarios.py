@@ -24,7 +24,7 @@ COLD, WARM, SYNC = "with the draft, first run", "with the draft, later runs", "w
 
 _RANDOM_DRAFT = """
 import random
-from duo.engine import writer
+from duo.engine import request_writer as writer
 from duo.spec.types import Guess
 class Random:
     n_recent = 0
@@ -117,13 +117,6 @@ SCENARIOS: dict[str, Scenario] = {
         "A first run and a fourth one with all defaults, and llama.cpp's programs with many settings",
         (*SMOLLM2, *TINYLLAMA), 8, 128, contestants=fastest.over_peers, bars=fastest.PEER_BARS,
     ),
-    "verdicts": fastest.Verdicts(
-        "Gains that duo states, and real ones", SMOLLM2, 15, 128, contestants=fastest.stating, baseline=fastest.FORCED,
-    ),
-    **{f"busy-{n}": fastest.Busy(
-        f"Beside {n} busy loops: without options, and with fixed threads", ("smollm2-f32",), 5, 128, n_loops=n,
-        contestants=fastest.beside_loops, bars=fastest.BUSY_BARS,
-    ) for n in range(3)},
     "first-token": Comparison(
         "The time to the first token with a draft and without; --prompts benchmarks/prompts/lengths/*.txt", n_rounds=20,
         n_tokens=8, contestants=of({"target alone": ALONE, "with a draft": "-md {draft} --no-profile"}),

@@ -14,22 +14,26 @@ import argparse
 import json
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 
-from benchmarks import regret
 from benchmarks.models import PAIRS, prompt_files
+from benchmarks.samples import FOLDER, LETTERS
 from duo.bench.texts import loops
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.decoder import Decoder, decode_all
+from duo.engine.slot import Slot
 from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 from duo.spec.calibration import Calibration
+from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Greedy
+from duo.spec.types import Guess
 
-FOLDER = regret.FOLDER / "traces"
-_ROWS = 32
+N_RANKS = len(DEFAULT.ranks)
+_ROWS = DEFAULT.probe_tokens  # of logits that the draft's context has room for
 
 
 def traces(pair: str, n_tokens: int) -> dict[str, str]:
@@ -45,23 +49,74 @@ def traces(pair: str, n_tokens: int) -> dict[str, str]:
         for path in prompt_files(prompts):
             text = path.read_text(encoding="utf-8")
             prompt = models[0].tokenize(text)
-            tokens = without_loops(models[0], written(models[0], target, prompt, n_tokens), text)
-            found[path.stem] = predicted(draft, prompt, tokens)
-            right = sum(letter.isupper() for letter in found[path.stem])
+            tokens = written(target, prompt, n_tokens, Greedy(), models[0].is_end)
+            tokens = without_loops(models[0], tokens, text)
+            guesses = predictions(draft, prompt, tokens, Greedy(), models[0].n_vocab)
+            found[path.stem] = "".join(letter(*each) for each in guesses)
+            right = sum(each.isupper() for each in found[path.stem])
             print(f"{pair} {path.stem}: {len(tokens)} tokens, {right / len(tokens):.2f}", file=sys.stderr, flush=True)
         return found
 
 
-def written(model: Model, target: Decoder, prompt: Sequence[int], n_tokens: int) -> list[int]:
+def written(
+    target: Decoder, prompt: Sequence[int], n_tokens: int, sampler: Greedy, is_end: Callable[[int], bool]
+) -> list[int]:
     """The target's tokens after `prompt`, up to the end of its text."""
     target.rollback(0)
     logits, tokens = decode_all(target, prompt), list[int]()
     while len(tokens) < n_tokens:
-        tokens.append(Greedy().sample(logits[0], len(tokens)))
-        if model.is_end(tokens[-1]):
+        tokens.append(sampler.sample(logits[-1], len(tokens)))
+        if is_end(tokens[-1]):
             break
         logits = target.decode(tokens[-1:])
     return tokens
+
+
+def predictions(
+    draft: Decoder, prompt: Sequence[int], tokens: Sequence[int], guesser: Greedy, n_vocab: int
+) -> Iterator[tuple[Guess, int]]:
+    """The draft's guess at each token of the target's text, and this token."""
+    draft.rollback(0)
+    decode_all(draft, prompt[:-1])
+    given = [prompt[-1], *tokens[:-1]]
+    for start in range(0, len(tokens), _ROWS):
+        batch = given[start : start + _ROWS]
+        for row, token in zip(draft.decode(batch, len(batch)), tokens[start:], strict=False):
+            yield guesser.guess(row[:n_vocab], 0), token
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """How the draft predicts the target's text."""
+
+    n_prompt: int
+    scores: Sequence[tuple[float, bool]]  # confidence, and whether the prediction is right
+    ranks: Sequence[int]  # of the target's token among the alternatives of each wrong one; -1: none of them
+
+    def expected(self, k: int) -> float:
+        """Mean tokens per verification if each has k candidates."""
+        right, i, n_steps = [is_right for _, is_right in self.scores], 0, 0
+        while i + k < len(right):
+            i += next((n for n, is_right in enumerate(right[i : i + k]) if not is_right), k) + 1
+            n_steps += 1
+        return i / max(1, n_steps)
+
+
+def traced(slot: Slot, prompt: Sequence[int], n_tokens: int) -> Trace:
+    """A text by the target alone, and what the draft predicts. On the engine's thread. Raises DecodeError."""
+    assert slot.target_cache is not None
+    assert slot.draft_cache is not None
+    target, draft = slot.target_cache.context, slot.draft_cache.context
+    banned = slot.target.end_tokens()
+    tokens = written(target, prompt, n_tokens, Greedy(banned), lambda _: False)
+    found = list(predictions(draft, prompt, tokens, Greedy(banned, N_RANKS), target.n_vocab))
+    slot.forget()
+    wrong = [(guess.alternatives, token) for guess, token in found if guess.token != token]
+    return Trace(
+        len(prompt),
+        [(guess.confidence, guess.token == token) for guess, token in found],
+        [others.index(token) if token in others else -1 for others, token in wrong],
+    )
 
 
 def without_loops(model: Model, tokens: list[int], prompt: str) -> list[int]:
@@ -71,18 +126,10 @@ def without_loops(model: Model, tokens: list[int], prompt: str) -> list[int]:
     return tokens
 
 
-def predicted(draft: Decoder, prompt: Sequence[int], tokens: Sequence[int]) -> str:
-    """The trace of a text."""
-    draft.rollback(0)
-    decode_all(draft, prompt[:-1])
-    given, found = [prompt[-1], *tokens], ""
-    for start in range(0, len(tokens), _ROWS):
-        batch = given[start : min(start + _ROWS, len(tokens))]
-        for row, token in zip(draft.decode(batch, len(batch)), tokens[start:], strict=False):
-            guess = Greedy().guess(row, 0)
-            letter = regret.LETTERS[bisect_right(Calibration.EDGES, guess.confidence)]
-            found += letter.upper() if guess.token == token else letter
-    return found
+def letter(guess: Guess, token: int) -> str:
+    """See the module."""
+    found = LETTERS[bisect_right(Calibration.EDGES, guess.confidence)]
+    return found.upper() if guess.token == token else found
 
 
 def main() -> None:
@@ -91,10 +138,9 @@ def main() -> None:
     found.add_argument("pairs", nargs="+", choices=PAIRS, metavar="PAIR", help=f"one of {', '.join(PAIRS)}")
     found.add_argument("-n", "--n-tokens", type=int, default=512, metavar="N", help="of a text, at most (default: 512)")
     options = found.parse_args()
-    FOLDER.mkdir(parents=True, exist_ok=True)
     for pair in options.pairs:
         text = json.dumps(traces(pair, options.n_tokens), indent=1) + "\n"
-        (FOLDER / f"{pair}.json").write_text(text, encoding="utf-8")
+        (FOLDER / "traces" / f"{pair}.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

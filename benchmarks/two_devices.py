@@ -6,15 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from benchmarks.contestants import Setup
-from benchmarks.emulation import Emulation
-from benchmarks.predicted_texts import N_RANKS, Trace, traced
+from benchmarks.emulation import Emulation, Writer
 from benchmarks.runner import Outcome, Scenario, Verdict, mean_rate, note, prompts_of, take, verdict
 from benchmarks.samples import FOLDER
 from benchmarks.servers import free_port
+from benchmarks.traces import N_RANKS, Trace, traced
+from duo.bench.modes import InProcess
 from duo.bench.prompts import Prompt
 from duo.bench.results import Range, Results, speed_up
 from duo.bench.rounds import Contestant
@@ -47,7 +49,6 @@ class FixedLength(Policy):
     """Verifies as many candidates as allowed in every step, as programs do that take turns without a policy."""
 
     def decide(self, n_room: int, drafted: Proposal, *_: Proposal) -> Decision:
-        """See Policy."""
         n = max(0, min(self.n_max, n_room - 1))
         if len(drafted.guesses) < n and drafted.next_s < math.inf:
             return Decision(0, drafted.next_s)
@@ -112,7 +113,6 @@ class Measured:
         """The figures as JSON types."""
         fastest = self.fastest()
         rates = {mode: self.rates(contestant) for mode, contestant in fastest.items()} | {"limit": self.limits()}
-        rows = {mode: self.results.row(contestant) for mode, contestant in fastest.items()}
         modes = list(rates)
         return {
             "machine": self.name,
@@ -125,8 +125,6 @@ class Measured:
             },
             "plain_over_1/T(1)": speed_up([rate * self.pair.machine.target_s[0] for rate in rates[PLAIN]]),
             "planned_over_measured": {m: self.planned(c) for m, c in fastest.items() if m != FIXED},
-            "engine_us_per_step": {mode: row.get("engine_us_per_step") for mode, row in rows.items()},
-            "draft_us_per_decode": {mode: row.get("draft_us_per_decode") for mode, row in rows.items()},
             "same_text": all(self.results.row(each)["same_text"] is not False for each in self.results.contestants),
             "acceptance": fmean(right for trace in self.traces for _, right in trace.scores),
             "runs": self.results.document()["runs"],
@@ -188,7 +186,8 @@ def measured(setup: Setup, name: str, pair: Pair) -> Measured:
                  exact=True, profile=False, back_port=port if emulation.is_far else None)
         )  # fmt: skip
         engine.call(lambda slot: slot.reserve(0, _N_CTX))
-        found = [trace_of(engine, prompt.text, setup.n_tokens) for prompt in prompts]
+        texts = [engine.tokenize(prompt.text) for prompt in prompts]
+        found = [engine.call(partial(traced, prompt=text, n_tokens=setup.n_tokens)) for text in texts]
         engine.call(emulation.install)
         compared = contestants(engine, emulation, likely_ks(found, emulation))
         if emulation.is_far:  # such a draft prepares no outcomes
@@ -211,11 +210,6 @@ def take_all(results: Results, prompts: Sequence[Prompt], setup: Setup) -> None:
         raise KeyboardInterrupt
 
 
-def trace_of(engine: Engine, prompt: str, n_tokens: int) -> Trace:
-    """See traced()."""
-    return engine.call(lambda slot: traced(slot, engine.tokenize(prompt), n_tokens))
-
-
 def likely_ks(traces: Sequence[Trace], emulation: Emulation) -> list[int]:
     """The fixed numbers of candidates that are the fastest with these texts, by T(n), t_d and what is accepted."""
     machine = emulation.pair.machine
@@ -234,9 +228,9 @@ def contestants(engine: Engine, emulation: Emulation, ks: Sequence[int]) -> list
         n = AUTO_DRAFT if k == "auto" else int(k)
         drafting = DraftConfig(n, 2 * n, schedule, branches)
         draft = engine.slot.new_draft(engine.call(lambda slot: emulation.new_policy(slot, drafting, kind)))
-        return Contestant(mode, emulation.writer(engine, Drafts(draft)), n_max=k)
+        return Contestant(mode, Writer(InProcess(engine, Drafts(draft)), emulation), n_max=k)
 
-    found = [Contestant(PLAIN, emulation.writer(engine, Drafts()))]
+    found = [Contestant(PLAIN, Writer(InProcess(engine, Drafts()), emulation))]
     found += [with_draft(TURNS, k, TURNS, 0) for k in _KS]
     found += [with_draft(FIXED, str(k), TURNS, 0, FixedLength) for k in ks]
     if not emulation.is_far:
@@ -250,22 +244,20 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
              f"{PREPARED} over limit"]  # fmt: skip
     modes = (PLAIN, FIXED, TURNS, BOTH, PREPARED, "limit")
     rates = [["machine", *modes, *pairs]]
-    checks = [["machine", "plain × T(1)", *(f"plan, {mode}" for mode in (TURNS, BOTH, PREPARED)), "engine µs",
-               "draft's µs", "texts as plain"]]  # fmt: skip
+    plans = (TURNS, BOTH, PREPARED)
+    checks = [["machine", "plain × T(1)", *(f"plan, {mode}" for mode in plans), "texts as plain"]]
     for row in rows:
         k = {mode: f" (k={row['k'][mode]})" if mode in row["k"] and mode in (FIXED, TURNS) else "" for mode in modes}
         found = row["tokens_per_s"]
         cells = [f"{found[mode]:.2f}{k[mode]}" if mode in found else "" for mode in modes]
         rates.append([row["machine"], *cells, *(spread(row["ratios"].get(pair), 2) for pair in pairs)])
-        plans = [spread(row["planned_over_measured"].get(mode), 2) for mode in (TURNS, BOTH, PREPARED)]
-        us = [", ".join(f"{mode} {value:.0f}" for mode, value in row[name].items() if value is not None)
-              for name in ("engine_us_per_step", "draft_us_per_decode")]  # fmt: skip
+        planned = [spread(row["planned_over_measured"].get(mode), 2) for mode in plans]
         same = "yes" if row["same_text"] else "no"
-        checks.append([row["machine"], spread(row["plain_over_1/T(1)"], 3), *plans, *us, same])
+        checks.append([row["machine"], spread(row["plain_over_1/T(1)"], 3), *planned, same])
     return [
         "Devices are emulated: see docs/comparison.md. Tokens/s: geometric means over the prompts of the medians of "
         "the rounds; ratios by prompt (95 % t interval).",
         "", *markdown_table(rates),
-        "", "Predicted over measured rates, and processor time of Python per decode of the target.",
+        "", "Predicted over measured rates.",
         "", *markdown_table(checks),
     ]  # fmt: skip

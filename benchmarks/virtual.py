@@ -140,15 +140,12 @@ class NoisyPolicy(Policy):
         return seconds * spike * math.exp(self._dice.gauss(0, self._noise))
 
     def learn_warmup(self, n_threads: int, seconds: float) -> None:
-        """See PairModel."""
         super().learn_warmup(n_threads, self._measured(seconds))
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
-        """See Policy."""
         super().learn_draft(n_tokens, self._measured(seconds), n_sequences)
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        """See Policy."""
         decode_s = self._measured(cost.decode_s)
         super().learn_step(n_tokens, replace(cost, decode_s=decode_s, total_s=cost.total_s - cost.decode_s + decode_s))
 

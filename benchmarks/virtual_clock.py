@@ -40,11 +40,9 @@ class VirtualClock(Clock):
         return self._now
 
     def condition(self) -> Condition:
-        """See Clock."""
         return _VirtualCondition(self)
 
     def thread(self, run: Callable[[], None], name: str) -> Thread:
-        """See Clock."""
         return _VirtualThread(self, run, name)
 
     def wake(self, task: _Task, seconds: float = 0.0) -> None:
@@ -97,7 +95,6 @@ class _VirtualCondition(Condition):
         """See above."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See Condition."""
         if timeout is not None and timeout <= 0:
             return False
         task = self._clock.current
@@ -108,7 +105,6 @@ class _VirtualCondition(Condition):
         return is_told
 
     def notify_all(self) -> None:
-        """See Condition."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.is_told = True
@@ -125,13 +121,11 @@ class _VirtualThread(Thread):
         self._has_ended = False
 
     def start(self) -> None:
-        """See Thread."""
         self._clock.n_threads += 1
         self._clock.wake(self._task)
         super().start()
 
     def run(self) -> None:
-        """See Thread."""
         self._task.turn.acquire()
         try:
             self._main()
@@ -142,7 +136,6 @@ class _VirtualThread(Thread):
             self._clock.go_on(None)
 
     def join(self, timeout: Any = None) -> None:  # noqa: ARG002 - as long as it takes
-        """See Thread."""
         while not self._has_ended:
             self._ended.wait()
         super().join()

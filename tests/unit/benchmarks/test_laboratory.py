@@ -16,11 +16,11 @@ from benchmarks.emulated import Account, DeviceTimes, Emulated
 from benchmarks.machine import SIZES, document, measure
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.oracle import N_MAX, N_PROMPT, OFF, Case, best, fixed, in_turns, late
-from benchmarks.predicted_texts import Trace
 from benchmarks.regret import WRONG, Judged, Run, judge, tables, verdicts
 from benchmarks.runner import Bar, by_prompt
 from benchmarks.samples import ACCEPTANCES, DRAFTS, FOLDER, N_TEXTS, N_TOKENS, cases, pairs, texts, tilted
 from benchmarks.scenarios import SCENARIOS
+from benchmarks.traces import Trace
 from benchmarks.virtual import Replay
 from duo.bench.prompts import Prompt
 from duo.bench.results import Results
