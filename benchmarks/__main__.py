@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from shlex import split
 from typing import Any
@@ -104,13 +105,10 @@ def main() -> int:
 
 def git_commit() -> dict[str, Any]:
     """The commit of the working tree, and whether there are uncommitted changes."""
-
-    def git(*arguments: str) -> str | None:
-        command = ["git", "-C", str(REPOSITORY), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    return {"commit": git("rev-parse", "--verify", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    git = partial(subprocess.run, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    commit = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+    changes = git(["git", "status", "--porcelain"]).stdout
+    return {"commit": commit or None, "changed": bool(changes)}
 
 
 if __name__ == "__main__":

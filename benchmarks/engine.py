@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -46,7 +45,7 @@ class EngineCost(Scenario):
             with duo.load(setup.target, setup.draft, profile=False) as engine:
                 engine.generate("Once upon a time", max_tokens=16)
             if i in _REPORTED or i == setup.n_rounds:
-                memory[i] = resident_bytes() / 1e6
+                memory[i] = resident_bytes(os.getpid()) / 1e6
                 note(f"{i} loads: {memory[i]:.1f} MB")
         times = {s.value: median(_step_us(s, setup.n_tokens) for _ in range(_REPETITIONS)) for s in Schedule}
         in_vain = median(_step_us(Schedule.OFF, setup.n_tokens, looks_up=True) for _ in range(_REPETITIONS))
@@ -122,11 +121,7 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
     return 1e6 * (time.process_time() - began) / len(metrics.steps)
 
 
-def resident_bytes(process: str = "self") -> float:
-    """The resident size of a process; without /proc, the peak of this process."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak * (1 if sys.platform == "darwin" else 1024)
+def resident_bytes(process: int) -> float:
+    """The resident size of a process."""
+    kib = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, check=True).stdout
+    return 1024 * int(kib)

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -39,46 +38,43 @@ SPIKE = 1.5  # multiple of the median
 _CACHED = list(range(100, 164))  # the tokens in the cache while a decode is timed
 
 
-@dataclass(slots=True)
-class Series:
-    """Single times in seconds, those of the target by tokens in the batch."""
-
-    target: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in SIZES})
-    beside_target: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in SIZES})
-    draft: list[float] = field(default_factory=list)
-    beside_draft: list[float] = field(default_factory=list)
-    read: list[float] = field(default_factory=list)  # per token
-
-    def figures(self) -> dict[str, Any]:
-        """The medians in ms, as in benchmarks/machines."""
-        curves = {"target_ms": self.target, "beside_target_ms": self.beside_target}
-        singles = {"draft_ms": self.draft, "beside_draft_ms": self.beside_draft, "read_ms": self.read}
-        found = {name: {str(n): in_ms(times) for n, times in curve.items()} for name, curve in curves.items()}
-        return found | {name: in_ms(times) for name, times in singles.items()}
-
-    def deviations(self) -> list[float]:
-        """Each time over the median of its series."""
-        series = [*self.target.values(), *self.beside_target.values(), self.draft, self.beside_draft]
-        return [seconds / median(times) for times in series for seconds in times]
+CURVES = ("target_ms", "beside_target_ms")
+SINGLES = ("draft_ms", "beside_draft_ms", "read_ms")  # the last one per token of a prompt
+# Single times in seconds, by their names in benchmarks/machines and the tokens in a batch.
+Series = dict[str, dict[int, list[float]]]
 
 
-def in_ms(times: Sequence[float]) -> float:
-    """The median."""
-    return round(1000 * median(times), 3)
+def empty() -> Series:
+    """No times."""
+    return {name: {n: [] for n in (SIZES if name in CURVES else (1,))} for name in (*CURVES, *SINGLES)}
 
 
-def noise(deviations: Sequence[float]) -> tuple[float, float]:
+def figures(series: Series) -> dict[str, Any]:
+    """The medians in ms."""
+    found = {
+        name: {str(n): round(1000 * median(times), 3) for n, times in each.items()} for name, each in series.items()
+    }
+    return found | {name: found[name]["1"] for name in SINGLES}
+
+
+def deviations(series: Series) -> list[float]:
+    """Each time over the median of those like it."""
+    alike = [times for name, each in series.items() for times in each.values() if name != "read_ms"]
+    return [seconds / median(times) for times in alike for seconds in times]
+
+
+def noise(ratios: Sequence[float]) -> tuple[float, float]:
     """The standard deviation of the logarithm without spikes, and the share of spikes."""
-    logs = [math.log(each) for each in deviations if each <= SPIKE]
-    return math.sqrt(fmean(log**2 for log in logs)), 1 - len(logs) / len(deviations)
+    logs = [math.log(each) for each in ratios if each <= SPIKE]
+    return math.sqrt(fmean(log**2 for log in logs)), 1 - len(logs) / len(ratios)
 
 
 def measure(target: Decoder, draft: Decoder, n_threads: int, n_rounds: int) -> Series:
     """The times of a pair. One round more is run first and not counted."""
     for decoder in (target, draft):
         decode_all(decoder, _CACHED)
-    run_round(target, draft, n_threads, Series())
-    found = Series()
+    run_round(target, draft, n_threads, empty())
+    found = empty()
     for _ in range(n_rounds):
         run_round(target, draft, n_threads, found)
     return found
@@ -91,9 +87,9 @@ def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) ->
     for decoder in (target, draft):
         seconds_of(decoder, 1)  # starts the threads
     for n in SIZES:
-        found.target[n].append(seconds_of(target, n))
-    found.draft += [seconds_of(draft, 1) for _ in range(N_DRAFT)]
-    found.read.append(seconds_of(draft, N_READ) / N_READ)
+        found["target_ms"][n].append(seconds_of(target, n))
+    found["draft_ms"][1] += [seconds_of(draft, 1) for _ in range(N_DRAFT)]
+    found["read_ms"][1].append(seconds_of(draft, N_READ) / N_READ)
     beside = max(1, n_threads - 1)
     target.set_threads(beside, beside)
     draft.set_threads(1, 1)
@@ -101,14 +97,14 @@ def run_round(target: Decoder, draft: Decoder, n_threads: int, found: Series) ->
 
     def drafting() -> None:
         while not done.is_set():
-            found.beside_draft.append(seconds_of(draft, 1))
+            found["beside_draft_ms"][1].append(seconds_of(draft, 1))
 
     thread = threading.Thread(target=drafting)
     thread.start()
     try:
         seconds_of(target, 1)
         for n in SIZES:
-            found.beside_target[n].append(seconds_of(target, n))
+            found["beside_target_ms"][n].append(seconds_of(target, n))
     finally:
         done.set()
         thread.join()
@@ -135,14 +131,14 @@ def measure_pair(name: str, n_rounds: int) -> Series:
 
 def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, Any]:
     """What a file in benchmarks/machines contains."""
-    spread, spikes = noise([each for series in found.values() for each in series.deviations()])
+    spread, spikes = noise([each for series in found.values() for each in deviations(series)])
     return {
         "name": name,
         "source": f"python -m benchmarks.machine, medians of {n_rounds} rounds, "
         f"llama-cpp-python {version('llama-cpp-python')}, {date.today().isoformat()}",
         "noise": round(spread, 3),
         "spikes": round(spikes, 4),
-        "pairs": {pair: {**series.figures(), "traces": pair} for pair, series in found.items()},
+        "pairs": {pair: figures(series) | {"traces": pair} for pair, series in found.items()},
     }
 
 

@@ -133,8 +133,7 @@ def _member(package: str, name: str) -> bytes:
 
 
 def _check(path: Path, sha256: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.sha256(file.read()).hexdigest()
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
     if not found.startswith(sha256):
         raise OSError(f"{path.name} has an unexpected SHA-256: {found}")
 

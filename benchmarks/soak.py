@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -149,7 +148,7 @@ class Soak(Scenario):
             for i in range(setup.n_rounds):
                 time.sleep(_EVERY_S)
                 events[dice.choice(backs).happen(dice)] += 1
-                memory.append(resident_bytes(str(lead.pid)))
+                memory.append(resident_bytes(lead.pid))
                 n_wrong = len(tally.unanswered) + len(tally.wrong)
                 note(f"{i + 1} events, {tally.counts.total()} requests, {n_wrong} wrong or not answered")
             if watching.problem is not None:
@@ -157,10 +156,11 @@ class Soak(Scenario):
         n_accepted = lead.metric("spec_decode_num_accepted_tokens_total")
         n_verified = lead.metric("spec_decode_num_draft_tokens_total")
         status = lead.stop()
+        decodes_s = [float(line) for line in file.read_text(encoding="ascii").split()]
         found = {
             "requests": dict(tally.counts), "events": dict(events), "unanswered": tally.unanswered,
             "wrong": tally.wrong, "accepted": n_accepted, "verified": n_verified, "memory_bytes": memory,
-            "longest_gap_s": tally.longest_gap_s, "longest_decode_s": _longest_s(file), "status": status,
+            "longest_gap_s": tally.longest_gap_s, "longest_decode_s": max(decodes_s, default=0.0), "status": status,
             "live_events": dict(watching.counts), "page_open": browser is not None,
         }  # fmt: skip
         return _outcome(found)
@@ -200,10 +200,6 @@ def _outcome(found: dict[str, Any]) -> Outcome:
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-
-
-def _longest_s(file: Path) -> float:
-    return max(map(float, file.read_text(encoding="ascii").split()), default=0.0)
 
 
 def _references(lead: Server, setup: Setup) -> dict[Text, str]:
@@ -257,8 +253,8 @@ def _difference(expected: str, found: str) -> str | None:
     """Where a text differs; None if it does not."""
     if found == expected:
         return None
-    same = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), -1)
-    return f"expected {expected[same:][:40]!r}, found {found[same:][:40]!r} at character {same}"
+    at = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), -1)
+    return f"expected {expected[at:][:40]!r}, found {found[at:][:40]!r} at character {at}"
 
 
 def _post(lead: Server, path: str, fields: dict[str, Any]) -> httpx.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -274,12 +275,8 @@ class _Guesser:
     def __init__(self, guesses: Guesses, n_prompt: int, n_tokens: int, seed: int, ranks: Sequence[float]) -> None:
         self._guesses, self._n_prompt, self._dice = guesses, n_prompt, random.Random(seed)
         self._ranks = tuple(accumulate(ranks))
-        n = n_prompt + n_tokens + 64
-        dice, n_ranks = random.Random(seed), len(self._ranks)
-        self._rank = [
-            next((rank for rank, share in enumerate(self._ranks) if x < share), n_ranks)
-            for x in (dice.random() for _ in range(n))
-        ]
+        dice = random.Random(seed)
+        self._rank = [bisect_right(self._ranks, dice.random()) for _ in range(n_prompt + n_tokens + 64)]
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
         confidence, right = self._guesses(position - self._n_prompt)
