@@ -114,9 +114,9 @@ def _result(metrics: Metrics) -> Replay:
     found = Replay(
         ends=[(n, step.end) for n, step in zip(counts, steps, strict=True)],
         n_verified=[step.n_candidates for step in steps],
-        n_contradicted=len(metrics.resolutions),
-        n_prepared=sum(each.hit for each in metrics.resolutions),
-        n_opened=sum(record.n_opened for record in metrics.branch_records),
+        n_contradicted=metrics.contradictions.total(),
+        n_prepared=metrics.hits.total(),
+        n_opened=metrics.n_prepared,
     )
     found.tokens, found.seconds = found.ends[-1]
     for step in steps:

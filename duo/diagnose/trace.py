@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.records import BranchRecord, Resolution, StepRecord
+from duo.engine.records import StepRecord
 
-BRANCHES = "branches"
-LANES = {"target": 1, "draft": 2, "remote draft": 3, BRANCHES: 4}
+LANES = {"target": 1, "draft": 2, "remote draft": 3, "branches": 4}
 _EVERY_S = 0.5  # interval of writes
 _RATE_STEPS = 16  # steps over which the rate is averaged
 
@@ -69,9 +68,6 @@ class TraceFile:
         for record in self._totals.update():
             if isinstance(record, StepRecord):
                 yield from self._step(record)
-            elif isinstance(record, BranchRecord | Resolution):
-                yield from self._named_lane(BRANCHES)
-                yield self._branch(record)
             elif record.lane in LANES:
                 yield from self._named_lane(record.lane)
                 yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
@@ -83,14 +79,6 @@ class TraceFile:
         if lane not in self._named:
             self._named.add(lane)
             yield _lane_name(lane)
-
-    def _branch(self, record: BranchRecord | Resolution) -> bytes:
-        """A span for a decode that advances branches; a point in time for a contradiction."""
-        if isinstance(record, BranchRecord):
-            args = {"tokens": record.n_branches, "opened": record.n_opened}
-            return self._span(BRANCHES, "branch", record.start, record.end, **args)
-        name, ts = "hit" if record.hit else "miss", self._ns(record.time) / 1000
-        return _event("i", name, LANES[BRANCHES], ts=ts, s="t", args={"position": record.position})
 
     def _step(self, step: StepRecord) -> Iterator[bytes]:
         yield self._span(

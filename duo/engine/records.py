@@ -12,30 +12,13 @@ Interval = tuple[float, float]
 
 
 class Event(NamedTuple):
-    """An operation that took time, in seconds of the clock."""
+    """An operation that took time, in seconds of the clock, or something that happened."""
 
-    lane: str  # target, draft or remote draft
+    lane: str  # target, draft, remote draft or branches
     name: str
     start: float
     end: float
     n: int  # tokens
-
-
-class BranchRecord(NamedTuple):
-    """A decode of the draft that added a token to each of `n_branches` branches, of which `n_opened` are new."""
-
-    start: float
-    end: float
-    n_branches: int
-    n_opened: int
-
-
-class Resolution(NamedTuple):
-    """The target contradicted the draft at candidate `position` of a batch; a hit: its token there was prepared."""
-
-    time: float
-    position: int
-    hit: bool
 
 
 class StepRecord(NamedTuple):
@@ -50,10 +33,10 @@ class StepRecord(NamedTuple):
     source: Source = Source.DRAFT  # of the candidates
 
 
-Record = Event | StepRecord | BranchRecord | Resolution
+Record = Event | StepRecord
 
 
-def united(events: Iterable[Event | BranchRecord]) -> list[Interval]:
+def united(events: Iterable[Event]) -> list[Interval]:
     """The union of the intervals of `events`, ascending and disjoint."""
     intervals: list[Interval] = []
     for start, end in sorted((event.start, event.end) for event in events):

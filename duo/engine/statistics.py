@@ -133,6 +133,7 @@ class Activity:
     """The operations of one name."""
 
     n: int = 0
+    n_tokens: int = 0
     seconds: float = 0.0
 
     @property

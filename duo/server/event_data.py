@@ -203,17 +203,18 @@ class TextReader:
         return [
             Span(record.lane, record.name, self._ms(record.start), self._ms(record.end), record.n)
             for record in self._totals.update()
-            if isinstance(record, Event) and record.end >= self._since_s
+            if isinstance(record, Event) and record.lane != "branches" and record.end >= self._since_s
         ]
 
     def progress(self, policy: Policy | None) -> Progress:
         """What was counted so far. `policy`: of the draft in use, which knows the target's speed alone."""
         totals, alone_s = self._totals, policy.alone.target(1).value if policy is not None else 0.0
+        recent = totals.recent(time.perf_counter())
         return Progress(
             self.number,
             totals.n_tokens,
             round(totals.seconds, 3),
-            _rounded(totals.recent_rate(time.perf_counter())),
+            _rounded(recent.rate if recent is not None else None),
             _rounded(1 / alone_s if alone_s else None),
             _counts(totals.draft),
             _counts(totals.lookup),

@@ -133,8 +133,9 @@ def status(totals: Totals, n_pending: int, now: float, *, ascii_only: bool = Fal
     """The three lines of the status at `now` (time.perf_counter()), with `n_pending` candidates to be verified."""
     edge, between, full, empty = ("| ", " | ", "#", "-") if ascii_only else ("│ ", " · ", "█", "░")
     draft, lookup = totals.draft, totals.lookup
+    recent = totals.recent(now)
     rates = [
-        f"{_rate(totals.recent_rate(now))} tokens/s",
+        f"{_rate(recent.rate if recent is not None else None)} tokens/s",
         f"{_rate(totals.tokens_per_s)} mean",
         f"{totals.n_tokens} tokens",
         *_share(ratio(draft.accepted + lookup.accepted, draft.verified + lookup.verified), "accepted"),
@@ -142,10 +143,10 @@ def status(totals: Totals, n_pending: int, now: float, *, ascii_only: bool = Fal
     ]
     busy = Text(edge)
     styles = (("target", "bold not dim"), ("draft", "green not dim"))
-    for (name, style), share in zip(styles, totals.busy(now), strict=True):
+    for (name, style), share in zip(styles, recent[1:] if recent is not None else (0.0, 0.0), strict=True):
         n = round(share * _BAR)
         busy.append(f"{name} ").append(full * n, style).append(f"{empty * (_BAR - n)} {share:4.0%}  ")
-    schedule = [totals.recent[-1].schedule.value, f"{n_pending} candidates ahead"]
+    schedule = [totals.schedule.value, f"{n_pending} candidates ahead"]
     if totals.n_prepared:
         schedule += [f"{totals.n_prepared} outcomes prepared", *_share(totals.hit_rate, "hits")]
     lines = [Text(edge + between.join(rates)), busy, Text(edge + between.join(schedule))]

@@ -14,7 +14,7 @@ import pytest
 
 from duo.diagnose.trace import TraceFile
 from duo.engine.metrics import Metrics
-from duo.engine.records import Event, Resolution, StepRecord
+from duo.engine.records import Event, StepRecord
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, FakeContext, next_token
 from tests.unit.engine.helpers import make_ending, make_generation, run
@@ -51,10 +51,10 @@ class Trace:
                 Event("target", "rollback", at + 0.009, at + 0.0091, 1),
                 Event("draft", "publish", at + 0.004, at + 0.0041, 1),
                 Event("draft", "rollback", at, at + 0.001, 2),
+                Event("branches", "miss" if i % 2 else "hit", at + 0.0095, at + 0.0095, i),
                 Event("queue", "candidates", at + 0.004, at + 0.004, i),
             ]
             metrics.prepared(at, at + 0.004, 3, 2)
-            metrics.resolutions.append(Resolution(at + 0.0095, i, hit=i % 2 == 0))
             metrics.steps.append(StepRecord(at + 0.0091, at + 0.01, 2, 1, 2, Schedule.ASYNC))
 
     def flush(self, after_s: float = 0.0) -> None:
@@ -96,7 +96,6 @@ def test_what_is_recorded_is_written(path: Path) -> None:
     lanes = {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
     spans = [*metrics.events, *metrics.draft_events]
     spans += [event for event in metrics.details or () if event.lane != "queue"]
-    spans += [Event("branches", "branch", record.start, record.end, 3) for record in metrics.branch_records]
     spans += [Event("target", "commit", step.start, step.end, step.n_tokens) for step in metrics.steps]
 
     def times(start: float, end: float) -> tuple[float, float]:
@@ -110,10 +109,6 @@ def test_what_is_recorded_is_written(path: Path) -> None:
     steps = [event["args"] for event in found if event["name"] == "commit"]
     step = {"tokens": 2, "candidates": 2, "accepted": 1, "schedule": "async", "source": "draft"}
     assert steps == [step] * 3
-    resolved = [(event["name"], event["args"]["position"]) for event in found if event["ph"] == "i"]
-    assert resolved == [("hit", 0), ("miss", 1), ("hit", 2)]
-    (branch, *_) = [event["args"] for event in found if event["name"] == "branch"]
-    assert branch == {"tokens": 3, "opened": 2}
 
 
 def test_the_file_is_a_trace_of_chrome(written: Path) -> None:
@@ -128,12 +123,11 @@ def test_the_file_is_a_trace_of_chrome(written: Path) -> None:
         ("thread_name", 3): "remote draft",
         ("thread_name", 4): "branches",
     }
-    assert {event["ph"] for event in found} == {"M", "X", "C", "i"}
+    assert {event["ph"] for event in found} == {"M", "X", "C"}
     for event in found:
         assert event["pid"] == 1
         assert event["ph"] == "M" or event["ts"] >= 0
         assert event["ph"] != "X" or event["dur"] >= 0
-        assert event["ph"] != "i" or (event["name"] in ("hit", "miss") and event["s"] == "t")
         assert event["ph"] != "C" or isinstance(event["args"]["value"], int | float)
     assert {event["name"] for event in found if event["ph"] == "C"} == {"candidates", "tokens per second"}
     (rate, *_) = [event["args"]["value"] for event in found if event["name"] == "tokens per second"]

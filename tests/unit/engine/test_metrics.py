@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.records import BranchRecord, Event, StepRecord, overlap, united
+from duo.engine.records import Event, StepRecord, overlap, united
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
@@ -108,26 +108,28 @@ def test_outcomes_prepared_and_what_became_of_them(metrics: Metrics) -> None:
 def test_recent_rate_and_load() -> None:
     metrics = Metrics()
     totals = Totals(metrics, recent_s=2.0)
-    assert (totals.recent_rate(), totals.busy()) == (None, (0.0, 0.0))
+    assert totals.recent() is None
     for i in range(11):  # one token a second
         metrics.decoded(i, 1.0 + i, 1)
         step(metrics, 1.0 + i)
     totals.update()
-    assert (totals.recent_rate(), totals.busy()) == (1.0, (1.0, 0.0))
+    assert totals.recent() == (1.0, 1.0, 0.0)
     for i in range(40):  # then steps of two tokens; the target waits half of the time, the draft works a quarter
         start = 11.0 + i / 10
         metrics.waited(start, start + 0.05)
         metrics.decoded(start + 0.05, start + 0.1, 2)
         metrics.drafted(start, start + 0.025, 1)
-        metrics.prepared(start + 0.01, start + 0.025, 1, 1)
+        metrics.prepared(start, start + 0.025, 1, 1)
         step(metrics, start + 0.1, 4, 1)
-    totals.update()
-    assert totals.recent_rate() == pytest.approx(20.0, rel=0.06)
+        totals.update()
+    found = totals.recent()
+    assert found == pytest.approx((20.0, 0.5, 0.25), rel=0.06)
     assert totals.tokens_per_s == pytest.approx(90 / 14)
-    assert list(totals.busy()) == pytest.approx([0.5, 0.25], abs=0.03)
-    assert totals.recent_rate(16.5) == totals.recent_rate(), "the target is at work"
-    assert totals.recent_rate(37.0) == pytest.approx(40 / 24, rel=0.06), "the target has stalled"
-    assert max(totals.busy(37.0)) < 0.1
+    assert totals.recent(16.5) == found, "the target is at work"
+    stalled = totals.recent(37.0)
+    assert stalled is not None
+    assert stalled.rate == pytest.approx(40 / 24, rel=0.06)
+    assert max(stalled[1:]) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -148,5 +150,4 @@ def test_overlap_of_two_lanes(
 def test_overlapping_events_are_united() -> None:
     events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
     assert united(events) == united(reversed(events)) == [(0, 4), (5, 9)]
-    assert united([*events, BranchRecord(4.5, 6, 2, 1)]) == [(0, 4), (4.5, 9)]
     assert united([]) == []
