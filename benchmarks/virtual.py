@@ -27,6 +27,7 @@ from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.session import Session
 from duo.spec.types import Acceptance, Candidates, Guess, Logits
+from duo.spec.verify import Verifier
 
 # The draft's prediction of a token of the text: its confidence, and whether it is right. By index in the text.
 Guesses = Callable[[int], tuple[float, bool]]
@@ -293,10 +294,8 @@ class _Guesser:
         return found._replace(token=_WRONG) if is_blind and self._dice.random() >= DEFAULT.without_context else found
 
 
-class _Verifier:
+class _Verifier(Verifier):
     """Knows the text."""
-
-    n_recent = 0
 
     def verify(
         self,

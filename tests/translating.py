@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duo.spec.translation import Tokenizer, Translator, whole
+from duo.spec.translation import Tokenizer, Translator
+from duo.spec.types import whole
 
 PROMPT = [1000, 1001]  # in the draft's tokens
 N_PROMPT = 3  # in the target's

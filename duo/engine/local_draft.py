@@ -130,11 +130,11 @@ class LocalDraft(QueuedDraft):
         if self.policy.schedule is Schedule.ASYNC:
             super().more(seconds)
             return
-        before = self._session.propose().tokens
+        before = [guess.token for guess in self._session.pending]
         self._ask(self._draft_one)
         # If that changed no candidate, another one would not either; but a character may take several tokens of a draft
         # with another vocabulary.
-        self._n_in_vain = self._n_in_vain + 1 if self._session.propose().tokens == before else 0
+        self._n_in_vain = self._n_in_vain + 1 if [guess.token for guess in self._session.pending] == before else 0
         self._in_vain = self._n_in_vain >= (1 if self._translation is None else _MAX_PER_CHARACTER)
 
     def _begin_step(self) -> None:

@@ -128,7 +128,7 @@ class CandidateQueue:
                 or decode.position < len(session.accepted)
             )
             drafted, self._drafted = self._drafted, []
-            return State(drafted, session.propose().guesses, self._allows(), decode, is_stale)
+            return State(drafted, tuple(session.pending), self._allows(), decode, is_stale)
 
     def wait(self, n: int, seconds: float) -> bool:
         """Wait until more than `n` candidates are pending. False if they are not within `seconds`, or it is closed."""
@@ -183,7 +183,7 @@ class CandidateQueue:
             session, n_told = self._session, self._n_told
             self._n_told, self._may_prepare = len(session.accepted), False
             self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + session.n_pending)
-            chain = session.propose().guesses if self._n_verified else ()
+            chain = tuple(session.pending) if self._n_verified else ()
             preparation = Preparation(self._lookahead, self._n_verified, self._allows(), chain)
             return DraftUpdate(session.epoch, session.accepted[n_told:], preparation=preparation)
 
@@ -241,7 +241,7 @@ class CandidateQueue:
 
     def _allows(self) -> bool:
         """Whether the draft may continue its chain."""
-        return self._is_open and self._lookahead.allows(self._session.confidences())
+        return self._is_open and self._lookahead.allows([guess.confidence for guess in self._session.pending])
 
     def _is_useless(self) -> bool:
         """Whether the draft's current decode is of no use. One that continues an outcome that came true is."""

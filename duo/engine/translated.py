@@ -10,8 +10,8 @@ from duo.errors import PromptError
 from duo.llama.model import Model
 from duo.spec.chat_markers import convert, find_markers
 from duo.spec.sampling import Greedy
-from duo.spec.translation import SURE, Translator, whole
-from duo.spec.types import Guess, Logits
+from duo.spec.translation import SURE, Translator
+from duo.spec.types import Guess, Logits, whole
 
 MORE_TOKENS = 1.5  # room in the draft's context for a token of the target's: more than most texts need
 

@@ -56,9 +56,7 @@ class Lookup:
         while len(self._tokens) > n_common:
             self._remove()
         self._forget()
-        for token in text[n_common:]:
-            self._append(token)
-        self._find()
+        self.extend(text[n_common:])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text continues with `tokens`: learn whether they were predicted, and find the next match."""
@@ -77,10 +75,9 @@ class Lookup:
         chances: list[tuple[float, float]] = []
         for token in self._tokens[self._next : self._next + n]:
             i = bisect_right(self.EDGES, confidence)
-            chance = self._right[i] / self._seen[i]
             guesses.append(Guess(token, confidence))
-            chances.append((chance, self._seen[i]))
-            if (survival := survival * chance) <= HOPELESS:
+            chances.append((self._right[i] / self._seen[i], self._seen[i]))
+            if (survival := survival * chances[-1][0]) <= HOPELESS:
                 break
             confidence = self._length + len(guesses)
         return Proposal(guesses, math.inf, Origin.LOOKUP, chances)
@@ -90,49 +87,42 @@ class Lookup:
         i = bisect_right(self.EDGES, self._length * self._factor)
         self._seen[i] = DEFAULT.memory * self._seen[i] + 1
         self._right[i] = DEFAULT.memory * self._right[i] + right
-        self._last = self._next + 1
-        self._next, self._length, self._factor = (self._next + 1, self._length + 1, 1.0) if right else (0, 0, 1.0)
+        self._last, self._factor = self._next + 1, 1.0
+        self._next, self._length = (self._last, self._length + 1) if right else (0, 0)
 
     def _append(self, token: int) -> None:
-        tokens = self._tokens
-        tokens.append(token)
+        self._tokens.append(token)
         for size, earlier in zip(_SIZES, self._earlier, strict=True):
-            key = (size, *tokens[-size:])
+            key = (size, *self._tokens[-size:])
             earlier.append(self._ends.get(key, 0))
-            self._ends[key] = len(tokens)
+            self._ends[key] = len(self._tokens)
 
     def _remove(self) -> None:
         """Undo the last _append()."""
         for size, earlier in zip(reversed(_SIZES), reversed(self._earlier), strict=True):
             key = (size, *self._tokens[-size:])
-            if end := earlier.pop():
-                self._ends[key] = end
-            else:
+            self._ends[key] = earlier.pop()
+            if not self._ends[key]:
                 del self._ends[key]
         del self._tokens[-1]
 
     def _find(self) -> None:
-        """Find the longest match of the end of the text."""
-        self._next = self._length = 0
-        self._factor = 1.0
-        for size, earlier in zip(_SIZES, self._earlier, strict=True):
-            if following := self._compare(size, earlier):
-                if len(following) > 1:
-                    self._factor = _UNANIMOUS if following.count(following[0]) == len(following) else _DISPUTED
-                return
-
-    def _compare(self, size: int, earlier: Sequence[int]) -> list[int]:
-        """Compare occurrences of the last `size` tokens. Returns the tokens that follow them."""
+        """Find the longest match of the end of the text with an occurrence of its last tokens."""
         tokens, end = self._tokens, len(self._tokens)
-        following: list[int] = []
-        position, nearest = earlier[-1] if earlier else 0, len(tokens)
-        while position and len(following) < _EARLIER:
-            n = size
-            while n < min(position, _LONGEST) and tokens[position - n - 1] == tokens[end - n - 1]:
-                n += 1
-            distance = abs(position - self._last)
-            if n > self._length or (n == self._length and distance < nearest):
-                self._next, self._length, nearest = position, n, distance
-            following.append(tokens[position])
-            position = earlier[position - 1]
-        return following
+        self._next, self._length, self._factor = 0, 0, 1.0
+        for size, earlier in zip(_SIZES, self._earlier, strict=True):
+            following: list[int] = []  # the tokens after the occurrences
+            position, nearest = earlier[-1] if earlier else 0, end
+            while position and len(following) < _EARLIER:
+                n = size
+                while n < min(position, _LONGEST) and tokens[position - n - 1] == tokens[end - n - 1]:
+                    n += 1
+                distance = abs(position - self._last)
+                if n > self._length or (n == self._length and distance < nearest):
+                    self._next, self._length, nearest = position, n, distance
+                following.append(tokens[position])
+                position = earlier[position - 1]
+            if len(following) > 1:
+                self._factor = _UNANIMOUS if len(set(following)) == 1 else _DISPUTED
+            if following:
+                return

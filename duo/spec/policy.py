@@ -74,10 +74,10 @@ class Policy(Learner):
         chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
         found = []
         for other in (other for other in others if other.guesses):
-            theirs = self._chances(other, n_max)
+            theirs, n_same = self._chances(other, n_max), 0
             # With rejection sampling, the choice between the sources must not depend on what was drawn.
-            n_same = 0 if self._in_order else common_prefix(drafted.tokens, other.tokens)
             if not self._in_order:
+                n_same = common_prefix(*([guess.token for guess in each.guesses] for each in (drafted, other)))
                 _weigh(chances, theirs, n_same)
             if theirs:
                 found.append((other.origin, theirs, n_same))

@@ -10,9 +10,9 @@ even the random choice whenever the two distributions are similar (Gumbel-max co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -24,110 +24,90 @@ from duo.spec.filters import Tokens
 from duo.spec.noise import Purpose, gumbel
 from duo.spec.types import Distribution, Floats, Guess, Logits, TokenIds, TokenLogprobs
 
-NOTHING_LEFT = "the grammar and the sampling options exclude every token"
+Scores = tuple[Sequence[int] | TokenIds, Logits]
+
 _SURE = 50.0  # maximum confidence, and that of a single remaining token
-
-
-class Sampler(Protocol):
-    """Chooses a token as a function of the arguments, so draft and target can share it."""
-
-    n_recent: int  # number of preceding tokens that the choice depends on
-
-    def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
-        """The token for `position`, from logits `[n_vocab]`.
-
-        `recent`: the last `n_recent` tokens before `position`, or fewer at the start of the text. Raises GrammarError
-        if every token is excluded.
-        """
 
 
 class Guesser(Protocol):
     """Chooses the draft's tokens."""
 
-    n_recent: int
+    n_recent: int  # number of preceding tokens that the choice depends on
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
-        """The drafted token for `position`, from the draft's logits, which may be overwritten: see Sampler.sample()."""
+        """The drafted token for `position`, from logits `[n_vocab]`.
+
+        `recent`: the last `n_recent` tokens before `position`, or fewer at the start of the text.
+        """
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """As guess(), for a position whose token is known: the result is only compared with that."""
 
 
-class Greedy:
-    """Always the most likely token; among equals the one with the lowest id."""
+class Sampler:
+    """Chooses a token as a function of the arguments, so that draft and target can share it; a Guesser.
+
+    What leaves no token raises GrammarError.
+    """
 
     n_recent = 0
 
-    def __init__(self, banned: Sequence[int] = (), n_alternatives: int = 0) -> None:
-        """`banned` tokens are never chosen. `n_alternatives`: how many a guess has."""
-        self._banned = np.array(sorted(banned), dtype=np.intp)
+    def __init__(self, n_alternatives: int) -> None:
+        """`n_alternatives`: how many a guess has: the next-best tokens."""
         self._n_alternatives = n_alternatives
 
-    def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:  # noqa: ARG002 - no randomness
-        """The arg-max of logits `[n_vocab]`."""
-        if not self._banned.size:
-            return _best(logits)
-        banned = self._banned[: self._banned.searchsorted(logits.size)]
-        values = logits[banned]
-        token = self._choose(logits)
-        logits[banned] = values
-        return token
-
-    def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
-        """The arg-max, its confidence and its alternatives."""
-        token = self._choose(logits)
-        if not self._n_alternatives:
-            return Guess(token, confidence(logits, token))
-        gap, others = runners_up(logits, token, self._n_alternatives)
-        return Guess(token, gap, alternatives=tuple(others))
-
-    def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:  # noqa: ARG002
-        """The arg-max and its confidence."""
-        token = self._choose(logits)
-        return Guess(token, confidence(logits, token))
-
-    def _choose(self, logits: Logits) -> int:
-        """The arg-max; overwrites the logits of banned tokens."""
-        if self._banned.size:
-            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
-        return _best(logits)
-
-
-class Coupled:
-    """The arg-max of the filtered logits plus the noise shared by draft and target; without noise at temperature 0."""
-
-    def __init__(self, config: SamplingConfig, n_alternatives: int = 0) -> None:
-        """`n_alternatives`: how many a guess has: the next-best tokens under the same noise."""
-        self._seed = config.seed
-        self._noisy = config.temp > 0
-        self._n_alternatives = n_alternatives
-        self._chain = Chain(config)
-        self.n_recent = self._chain.n_recent
+    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:
+        """The ids `[n]` of the tokens that may be chosen and their scores, the largest of which is chosen."""
+        raise NotImplementedError
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> int:
-        """See Sampler."""
+        """The token for `position`, from logits `[n_vocab]`."""
         ids, scores = self._scores(logits, position, recent)
         return int(ids[_best(scores)])
 
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """The same token, its confidence and its alternatives."""
         ids, scores = self._scores(logits, position, recent)
-        best = _best(scores)
-        gap, others = runners_up(scores, best, max(1, self._n_alternatives))
-        return Guess(int(ids[best]), gap, alternatives=tuple(int(ids[i]) for i in others[: self._n_alternatives]))
+        best, n = _best(scores), self._n_alternatives
+        gap, others = runners_up(scores, best, max(1, n))
+        return Guess(int(ids[best]), gap, alternatives=tuple([int(ids[i]) for i in others[:n]]))
 
     judge = guess
 
-    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Tokens:
+
+class Greedy(Sampler):
+    """Always the most likely token; among equals the one with the lowest id."""
+
+    def __init__(self, banned: Sequence[int] = (), n_alternatives: int = 0) -> None:
+        """`banned` tokens are never chosen."""
+        super().__init__(n_alternatives)
+        self._banned = np.array(sorted(banned), dtype=np.intp)
+
+    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:  # noqa: ARG002 - no randomness
+        if self._banned.size:
+            logits = logits.copy()
+            logits[self._banned[: self._banned.searchsorted(logits.size)]] = -np.inf
+        return range(logits.size), logits
+
+
+class Coupled(Sampler):
+    """The arg-max of the filtered logits plus the noise shared by draft and target; without noise at temperature 0."""
+
+    def __init__(self, config: SamplingConfig, n_alternatives: int = 0) -> None:
+        """See Sampler: the alternatives are those under the same noise."""
+        super().__init__(n_alternatives)
+        self._seed = config.seed
+        self._noisy = config.temp > 0
+        self._chain = Chain(config)
+        self.n_recent = self._chain.n_recent
+
+    def _scores(self, logits: Logits, position: int, recent: Sequence[int]) -> Scores:
         ids, left = self._chain(logits, recent)
         return ids, left + gumbel(self._seed, Purpose.OWN, position, ids) if self._noisy else left
 
 
-def chooser(config: SamplingConfig, banned: Sequence[int] = (), n_alternatives: int = 0) -> Greedy | Coupled:
-    """The sampler of the target, and of its draft, whose guesses have `n_alternatives`.
-
-    `banned` tokens are never chosen.
-    """
+def chooser(config: SamplingConfig, banned: Sequence[int] = (), n_alternatives: int = 0) -> Sampler:
+    """The sampler of the target, and of its draft. `banned` tokens are never chosen."""
     if config.is_plain:
         return Greedy(banned, n_alternatives)
     return Coupled(without(config, banned), n_alternatives)
@@ -152,8 +132,7 @@ class Chain:
             frequency=config.frequency_penalty,
             presence=config.presence_penalty,
         )
-        steps: dict[str, Callable[[TokenIds, Logits], Tokens] | None] = {
-            "penalties": None,  # depends on the text: see __call__()
+        steps = {
             "top_k": partial(filters.top_k, k=config.top_k),
             "typ_p": partial(filters.typical, p=config.typical),
             "top_p": partial(filters.top_p, p=config.top_p),
@@ -161,18 +140,14 @@ class Chain:
             "temperature": partial(filters.temperature, value=config.temp or 1.0),
         }
         self._bias = config.logit_bias
-        self._steps = [steps[name] for name in config.samplers]
-        self._ids: dict[int, TokenIds] = {}
+        self._steps = [steps.get(name) for name in config.samplers]  # None: penalties
 
     def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
         """The tokens kept of logits `[n_vocab]`, and their logits over the temperature. Raises GrammarError if none."""
-        if len(logits) not in self._ids:
-            self._ids[len(logits)] = np.arange(len(logits))
-        ids = self._ids[len(logits)]
+        ids = _all_ids(len(logits))
         if self._bias:
             ids, logits = filters.bias(ids, logits, self._bias)
-            if logits.max() == -np.inf:
-                raise GrammarError(NOTHING_LEFT)
+            _best(logits)
         for step in self._steps:
             if step is not None:
                 ids, logits = step(ids, logits)
@@ -183,16 +158,20 @@ class Chain:
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
         """The probabilities of the tokens kept of logits `[n_vocab]`. Raises GrammarError if none."""
         ids, left = self(logits, recent)
-        if left.max() == -np.inf:
-            raise GrammarError(NOTHING_LEFT)
+        _best(left)
         return Distribution(ids, softmax(left))
+
+
+@lru_cache(4)
+def _all_ids(n_vocab: int) -> TokenIds:
+    return np.arange(n_vocab)
 
 
 def _best(scores: Logits) -> int:
     """The index of the largest of `[n]` scores. Raises GrammarError if all are -inf."""
     best = int(scores.argmax())
     if scores[best] == -np.inf:
-        raise GrammarError(NOTHING_LEFT)
+        raise GrammarError("the grammar and the sampling options exclude every token")
     return best
 
 
@@ -203,12 +182,12 @@ def softmax(logits: Logits) -> Floats:
     return probabilities
 
 
-def confidence(scores: Logits, best: int) -> float:
-    """The gap between `scores[best]` and the largest other of `[n]` scores.
+def confidence(scores: Logits) -> float:
+    """The gap between the two largest of `[n]` scores.
 
     It ranks candidates as well as a probability does, without a sum over the vocabulary.
     """
-    return runners_up(scores, best, 1)[0]
+    return runners_up(scores, int(scores.argmax()), 1)[0]
 
 
 def runners_up(scores: Logits, best: int, n: int) -> tuple[float, list[int]]:
@@ -227,20 +206,17 @@ def runners_up(scores: Logits, best: int, n: int) -> tuple[float, list[int]]:
 
 
 def logprobs(rows: Logits, tokens: Sequence[int], n: int) -> tuple[TokenLogprobs, ...]:
-    """Of each of `tokens` in its row of logits `[k, n_vocab]`, and of the `n` most likely tokens there.
+    """The target's logprobs of `tokens`, each in its row of logits `[k, n_vocab]`, and of the `n` most likely there.
 
     Every row by itself and in double precision, so that the result does not depend on the other rows.
     """
-    return tuple(_logprobs(row, token, n) for row, token in zip(rows, tokens, strict=False))
-
-
-def _logprobs(row: Logits, token: int, n: int) -> TokenLogprobs:
-    best = int(row.argmax())
-    largest = float(row[best])
-    weights = row.astype(np.float64)
-    weights -= largest
-    np.exp(weights, out=weights)
-    log_total = math.log(weights.sum())
-    top = (best, *runners_up(row, best, n - 1)[1]) if n else ()
-    values = [float(row[i]) - largest - log_total for i in (token, *top)]
-    return TokenLogprobs(token, values[0], tuple(zip(top, values[1:], strict=True)))
+    found = []
+    for row, token in zip(rows, tokens, strict=False):
+        best = int(row.argmax())
+        weights = row.astype(np.float64)
+        weights -= (largest := float(row[best]))
+        log_total = math.log(np.exp(weights, out=weights).sum())
+        top = (best, *runners_up(row, best, n - 1)[1]) if n else ()
+        own, *others = (float(row[i]) - largest - log_total for i in (token, *top))
+        found.append(TokenLogprobs(token, own, tuple(zip(top, others, strict=True))))
+    return tuple(found)

@@ -5,12 +5,10 @@ Where a draft computes concurrently, its thread and the target's share a session
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from duo.spec.types import Guess, Outcome, Proposal
+from duo.spec.types import Guess, Outcome
 
 
 class Contradiction(NamedTuple):
@@ -24,7 +22,7 @@ class Contradiction(NamedTuple):
 class Session:
     """The state of one text, and the rules by which drafted tokens are taken or dropped.
 
-    `accepted` is the prompt and everything the target added. The pending candidates continue it without a gap.
+    `accepted` is the prompt and everything the target added. The `pending` candidates continue it without a gap.
     `epoch` counts how often the chain was broken, usually because the target contradicted it: a local draft's token
     from an earlier epoch is stale. A remote draft learns of a new epoch late, and detects by itself where the text left
     its chain; its tokens are valid if they were drafted with knowledge of the first `settled` tokens, of which the last
@@ -37,14 +35,14 @@ class Session:
     def __init__(self, prompt: Sequence[int], n_vocab: int, *, judges_all: bool = True) -> None:
         """`judges_all`: whether unverified candidates are scored by comparison with the target's tokens."""
         self.accepted = list(prompt)
+        self.pending: list[Guess] = []
         self.n_prompt = len(prompt)
         self.epoch = 0
-        self.settled = len(self.accepted)
+        self.settled = len(prompt)
         self._last = (0, -1)  # n_known and position of the last token of a remote draft
         self._late_to = 0  # positions before this one have been scored late
         self._n_vocab = n_vocab
         self._judges_all = judges_all
-        self._pending: deque[Guess] = deque()
         self._late: list[tuple[float, bool]] = []
         self._prepared: dict[Outcome, list[Guess]] = {}  # the tokens that continue each outcome
         self.came_true: Outcome | None = None  # the outcome that began this epoch; None: it began for another reason
@@ -53,15 +51,7 @@ class Session:
     @property
     def n_pending(self) -> int:
         """Number of pending candidates."""
-        return len(self._pending)
-
-    def confidences(self) -> list[float]:
-        """Confidence of each pending candidate."""
-        return [guess.confidence for guess in self._pending]
-
-    def propose(self, next_s: float = math.inf) -> Proposal:
-        """The pending candidates, which stay pending. `next_s`: see Proposal."""
-        return Proposal(tuple(self._pending), next_s)
+        return len(self.pending)
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int | None = None) -> bool:
         """Take a drafted token for `position`. False if the draft's chain is wrong and must be reconciled.
@@ -79,18 +69,15 @@ class Session:
             return False
         if position < len(self.accepted):
             return self._score_late(position, guess, once=n_known is not None)
-        gap = position - len(self.accepted) - len(self._pending)
-        if gap > 0 and epoch == self.epoch:
+        index = position - len(self.accepted)
+        if index > len(self.pending) and epoch == self.epoch:
             self._begin_epoch()
             self._last = (0, -1)
             self._late.append((guess.confidence, False))  # otherwise a draft that only leaves gaps would keep its score
-        if gap < 0 and n_known is None:
-            while gap < 0:
-                self._pending.pop()
-                gap += 1
-        if not gap:
-            self._pending.append(guess)
-        return not gap
+        if index > len(self.pending) or (index < len(self.pending) and n_known is not None):
+            return False
+        self.pending[index:] = [guess]
+        return True
 
     def prepare(self, epoch: int, outcome: Outcome, position: int, guess: Guess) -> bool:
         """Take a token that continues `outcome`. False if it is of no use.
@@ -127,7 +114,7 @@ class Session:
 
     def drop(self) -> None:
         """Drop the pending candidates, because another draft takes over."""
-        self._pending.clear()
+        self.pending.clear()
         self._late.clear()
         self._last = (0, -1)
         self._begin_epoch()
@@ -148,23 +135,19 @@ class Session:
         self.contradictions.clear()
         for i, token in enumerate(tokens):
             self.accepted.append(token)
-            if not self._pending:
+            if not self.pending:
                 continue
-            guess = self._pending.popleft()
+            guess = self.pending.pop(0)
             if self._judges_all or i < n_verified:
                 scores.append((guess.confidence, guess.token == token))
             if guess.token != token:
-                self._contradict(i, guess, Outcome(len(self.accepted) - 1, token))
-        if self._prepared:
-            n = len(self.accepted)
-            self._prepared = {outcome: found for outcome, found in self._prepared.items() if outcome.position >= n}
+                outcome = Outcome(len(self.accepted) - 1, token)
+                self.pending = self._prepared.get(outcome, [])
+                if alternatives := guess.alternatives:
+                    rank = alternatives.index(token) if token in alternatives else -1
+                    self.contradictions.append(Contradiction(i, rank, bool(self.pending)))
+                self._begin_epoch(outcome)
+                self.settled = len(self.accepted)
+        n = len(self.accepted)
+        self._prepared = {outcome: found for outcome, found in self._prepared.items() if outcome.position >= n}
         return scores
-
-    def _contradict(self, index: int, guess: Guess, outcome: Outcome) -> None:
-        prepared = self._prepared.get(outcome, ())
-        self._pending = deque(prepared)
-        self._begin_epoch(outcome)
-        self.settled = len(self.accepted)
-        if guess.alternatives:
-            rank = guess.alternatives.index(outcome.token) if outcome.token in guess.alternatives else -1
-            self.contradictions.append(Contradiction(index, rank, bool(prepared)))

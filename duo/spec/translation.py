@@ -16,6 +16,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from duo.spec.types import whole
+
 SURE = 50.0  # the confidence of a target token in which no drafted token begins: the highest there is
 _SPAN = 64  # bytes before a difference that may be tokenised again
 _PATIENCE = 8  # drafted tokens without a stable target token, after which tentative ones are offered
@@ -65,12 +67,11 @@ class Translator:
         self, target: Tokenizer, draft: Tokenizer, n_prompt: int, prompt: Sequence[int], rest: bytes = b""
     ) -> None:
         """`prompt`: the first `n_prompt` target tokens, in the draft's tokens except for their last bytes, `rest`."""
-        self._target = target
-        self._draft = draft
-        self._filler = max(target.end, 0)
-        self._prompt = list(prompt)
+        self._target, self._draft = target, draft
+        self._prompt = list(prompt)  # until the draft was told of it
         self._n_unread = n_prompt  # target tokens of the prompt, with which accept() will be called first
-        self._n_prompt = self._n_accepted = n_prompt
+        self._n_accepted = 0  # tokens after the prompt
+        self._n_prompt = n_prompt
         self._text = bytearray(rest)  # accepted
         self._drafted = bytearray()  # the draft's text
         self._n_common = 0  # bytes at the start of both
@@ -81,7 +82,6 @@ class Translator:
         self._n_told = 0  # of _tokens
         self._n_kept = 0  # of those told, how many are unchanged
         self._is_open = False  # see TranslatedUpdate
-        self._has_prompt = False  # whether it was told the prompt
         self._origin = 0  # from where the drafted text is tokenised for the target
         self._latest: list[Offered] = []  # the target tokens of the drafted text that is not accepted
         self._previous: list[Offered] = []  # the same, one drafted token earlier
@@ -94,7 +94,7 @@ class Translator:
     @property
     def ratio(self) -> float:
         """Draft tokens per target token in the accepted text after the prompt; 1 at its start."""
-        return (_PRIOR + self._n_settled) / (_PRIOR + self._n_accepted - self._n_prompt)
+        return (_PRIOR + self._n_settled) / (_PRIOR + self._n_accepted)
 
     def piece(self, token: int) -> bytes:
         """The bytes of one of the draft's tokens."""
@@ -102,9 +102,9 @@ class Translator:
 
     def accept(self, tokens: Sequence[int], *, is_new_chain: bool = False) -> None:
         """The target's text continues with `tokens`. `is_new_chain`: all that was offered before has been dropped."""
-        n = min(self._n_unread, len(tokens))
-        self._n_unread -= n
-        tokens = tokens[n:]
+        n_unread = self._n_unread
+        self._n_unread = max(0, n_unread - len(tokens))
+        tokens = tokens[n_unread:]
         differs = False
         for token in tokens:
             self._text += self._target.piece(token)
@@ -112,7 +112,7 @@ class Translator:
                 differs = self._offered.pop(0).token != token
                 self._n_stable = max(0, self._n_stable - 1)
         self._n_accepted += len(tokens)
-        self._n_common = common(self._text, self._drafted, self._n_common)
+        self._compare()
         self.n_lost += differs and self._n_common == len(self._text)
         if differs or is_new_chain:
             self._offered, self._n_stable = [], 0
@@ -126,12 +126,15 @@ class Translator:
 
     def tell(self) -> TranslatedUpdate:
         """What the draft must know after accept()."""
-        n_replaced, n_settled = self._n_told - self._n_kept, self._n_settled
-        tokens = [*([] if self._has_prompt else self._prompt), *self._tokens[self._n_kept : n_settled]]
-        is_open = self._is_open and n_settled == len(self._tokens)
+        n_settled = self._n_settled
+        update = TranslatedUpdate(
+            self._n_told - self._n_kept,
+            [*self._prompt, *self._tokens[self._n_kept : n_settled]],
+            self._is_open and n_settled == len(self._tokens),
+        )
         self._n_told = self._n_kept = n_settled
-        self._has_prompt, self._is_open = True, False
-        return TranslatedUpdate(n_replaced, tokens, is_open)
+        self._prompt, self._is_open = [], False
+        return update
 
     def draft(self, token: int, confidence: float, *, replaces: bool = False) -> None:
         """The draft continues its text with `token`, which may replace the last one told by one that begins alike."""
@@ -145,7 +148,7 @@ class Translator:
             self._end = len(self._tokens)
         if self._end is None:
             self._drafted += piece
-            self._n_common = common(self._text, self._drafted, self._n_common)
+            self._compare()
         self._tokens.append(token)
         self._ends.append(len(self._drafted))
         self._confidences.append(confidence)
@@ -169,9 +172,16 @@ class Translator:
         if n < len(self._offered) and not replace:
             return []
         self._offered[n:] = wanted[n:]
-        self._n_stable = max(self._n_stable, min(n_stable, len(self._offered)))
+        self._n_stable = max(self._n_stable, min(n_stable, len(wanted)))
         self._n_silent = 0
-        return list(enumerate(wanted[n:], self._n_accepted + n))
+        return list(enumerate(wanted[n:], self._n_prompt + self._n_accepted + n))
+
+    def _compare(self) -> None:
+        """Extend what is known to agree of the accepted text and the draft's."""
+        a, b, start = self._text, self._drafted, self._n_common
+        end = min(len(a), len(b))
+        same = a[start:end] == b[start:end]
+        self._n_common = end if same else next(i for i in range(start, end) if a[i] != b[i])
 
     # Towards the draft
 
@@ -187,16 +197,17 @@ class Translator:
         start = self._ends[i - 1] if i else 0
         text = bytes(self._text[start:n_whole])
         tokens = self._draft.fragment(text)
+        pieces = [self._draft.piece(token) for token in tokens]
         self._tokens[i:] = tokens
-        self._ends[i:] = [start + end for end in _ends(text, [self._draft.piece(token) for token in tokens])]
+        self._ends[i:] = [start + end for end in _ends(text, pieces)]
         self._confidences[i:] = [SURE] * len(tokens)
         self._drafted[start:] = text
-        self._n_common = n_whole
+        self._n_common = self._origin = n_whole
         self._n_kept = min(self._n_kept, i)
         self._end = None
-        self._is_open = bool(tokens) and in_word(text) and text.endswith(self._draft.piece(tokens[-1]))
+        in_word = bool(text) and (text[-1:].isalnum() or text[-1] >= 0x80)
+        self._is_open = bool(tokens) and in_word and text.endswith(pieces[-1])
         self.n_retold += 1
-        self._origin = n_whole
         self._offered, self._previous, self._n_stable = [], [], 0
 
     def _boundary(self, n_common: int) -> int:
@@ -212,9 +223,12 @@ class Translator:
             at = self._ends[i - 1] if i else 0
             if found is not None and at < n_common - _SPAN:
                 break
-            if begins_character(self._text, at):
+            here, before = self._text[at : at + 1], self._text[at - 1 : at]
+            if not here or here[0] & 0xC0 != 0x80:  # a character begins
                 found = i
-                if begins_word(self._text, at):
+                # A space, or a line, begins here.
+                begins = here.isspace() != before.isspace() and (here.isspace() or before == b"\n")
+                if not at or (here and begins):
                     break
         return found or 0
 
@@ -246,16 +260,17 @@ class Translator:
             if not piece or not self._drafted.startswith(piece, at, end):
                 break
             if found is not None:
-                found.append(Offered(at, token, self._confidence(at, at + len(piece))))
+                # The lowest confidence of the drafted tokens that begin within it.
+                first, last = self._first(at), self._first(at + len(piece))
+                found.append(Offered(at, token, min(self._confidences[first:last], default=SURE)))
             at += len(piece)
             if at == start:
                 found = []
-        return found if found is None else found + self._fillers(at, end, n)
+        return None if found is None else found + self._fillers(at, end, n)
 
-    def _confidence(self, start: int, end: int) -> float:
-        """The lowest confidence of the drafted tokens that begin from `start` on and before `end`."""
-        first, last = (bisect_left(self._ends, at) + 1 if at else 0 for at in (start, end))
-        return min(self._confidences[first:last], default=SURE)
+    def _first(self, at: int) -> int:
+        """The first of the draft's tokens that begins at offset `at` or later."""
+        return bisect_left(self._ends, at) + 1 if at else 0
 
     def _fillers(self, at: int, end: int, n: int) -> list[Offered]:
         """End tokens for those of the draft's first `n` tokens that come after offset `at`, if they cannot be spelled.
@@ -264,13 +279,11 @@ class Translator:
         """
         if at == end and not self._has_end(n):
             return []
-        first = bisect_left(self._ends, at) + 1 if at else 0
+        first, sure = self._first(at), 0.0
         if self._end is not None and at == len(self._drafted):
-            first = self._end
-            sure = self._confidences[first]
-        else:
-            sure = 0.0
-        return [Offered(at + i, self._filler, 0.0 if i else sure) for i in range(n - first)]
+            first, sure = self._end, self._confidences[self._end]
+        filler = max(self._target.end, 0)
+        return [Offered(at + i, filler, 0.0 if i else sure) for i in range(n - first)]
 
     def _has_end(self, n: int) -> bool:
         """Whether one of the draft's first `n` tokens ends the text."""
@@ -290,43 +303,3 @@ def _ends(text: bytes, pieces: Sequence[bytes]) -> list[int]:
         at = at + len(piece) if text.startswith(piece, at) and piece else len(text)
         ends.append(at)
     return [*ends[:-1], len(text)] if ends else []
-
-
-_SPACES = b" \t\r\n"
-
-
-def whole(text: bytes | bytearray, end: int | None = None) -> int:
-    """Length of `text[:end]` without an incomplete UTF-8 character at its end."""
-    end = len(text) if end is None else end
-    for n in range(1, min(3, end) + 1):
-        byte = text[end - n]
-        if byte >= 0xC0:  # the first byte of a character of two to four
-            return end - n if n < 2 + (byte >= 0xE0) + (byte >= 0xF0) and byte < 0xF8 else end
-        if byte < 0x80:
-            break
-    return end
-
-
-def begins_character(text: bytearray, at: int) -> bool:
-    """Whether a character begins, or the text ends, at offset `at`."""
-    return at >= len(text) or text[at] & 0xC0 != 0x80
-
-
-def begins_word(text: bytearray, at: int) -> bool:
-    """Whether a space, or a line, begins at offset `at` of a text."""
-    if not 0 < at < len(text):
-        return at == 0
-    return (text[at] in _SPACES) != (text[at - 1] in _SPACES) and (text[at] in _SPACES or text[at - 1] == ord("\n"))
-
-
-def in_word(text: bytes) -> bool:
-    """Whether a text ends with a letter, a digit or a byte that is not ASCII."""
-    return bool(text) and (text[-1:].isalnum() or text[-1] >= 0x80)
-
-
-def common(a: bytearray, b: bytearray, start: int) -> int:
-    """Length of the common prefix of two texts, of which `start` bytes are known to agree."""
-    end = min(len(a), len(b))
-    if a[start:end] == b[start:end]:
-        return end
-    return next(i for i in range(start, end) if a[i] != b[i])

@@ -24,8 +24,7 @@ class Distribution(NamedTuple):
 
     def of(self, token: int) -> float:
         """The probability of `token`."""
-        i = int(self.ids.searchsorted(token))
-        return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+        return float(self.probabilities[self.ids == token].sum())
 
 
 class Origin(str, Enum):
@@ -68,7 +67,7 @@ class Candidates:
     @property
     def tokens(self) -> tuple[int, ...]:
         """Their token ids."""
-        return tuple(guess.token for guess in self.guesses)
+        return tuple([guess.token for guess in self.guesses])
 
     def __len__(self) -> int:
         return len(self.guesses)
@@ -83,11 +82,6 @@ class Proposal(NamedTuple):
     # Of each guess: the probability that it is right if those before it are, and from how many observations this is
     # known. Empty: the policy knows it by confidence.
     chances: Sequence[tuple[float, float]] = ()
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Their token ids."""
-        return tuple([guess.token for guess in self.guesses])
 
     def candidates(self, n: int) -> Candidates:
         """The first `n` of them, to be verified."""
@@ -138,3 +132,15 @@ class Step:
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix of two token sequences."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def whole(text: bytes | bytearray, end: int | None = None) -> int:
+    """Length of `text[:end]` without an incomplete UTF-8 character at its end."""
+    end = len(text) if end is None else end
+    for n in range(1, min(3, end) + 1):
+        byte = text[end - n]
+        if byte >= 0xC0:  # the first byte of a character of two to four
+            return end - n if n < 2 + (byte >= 0xE0) + (byte >= 0xF0) and byte < 0xF8 else end
+        if byte < 0x80:
+            break
+    return end

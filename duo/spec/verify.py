@@ -8,7 +8,7 @@ min(1, p(x)/q(x)).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -33,10 +33,13 @@ class Constraint(Protocol):
         """The text continues with `token`, which is allowed."""
 
 
-class Verifier(Protocol):
+class Verifier:
     """Decides which candidates to accept."""
 
-    n_recent: int  # number of preceding tokens that its decisions depend on
+    n_recent = 0  # number of preceding tokens that its decisions depend on
+
+    def __init__(self, constraint: Constraint | None = None) -> None:
+        self._constraint = constraint
 
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
@@ -45,95 +48,83 @@ class Verifier(Protocol):
 
         target_logits: `[k+1, n_vocab]`; row i predicts the token after `candidates[:i]`, at `position + i`. `recent`:
         the last `n_recent` tokens before `position`. Raises GrammarError if no token is allowed at `position`, and
-        what the constraint raises.
+        what the constraint raises. If none is allowed later, the text ends with the tokens before.
         """
-
-
-def left_to_right(tokens: tuple[int, ...], settle: Callable[[int], int]) -> Acceptance:
-    """Determine the token of each position with `settle`, up to the first that differs from the candidate.
-
-    If `settle` raises GrammarError after the first position, the text ends with the tokens before.
-    """
-    for i in range(len(tokens) + 1):
-        try:
-            token = settle(i)
-        except GrammarError:
-            if not i:
-                raise
-            return Acceptance(tokens[: i - 1], tokens[i - 1])
-        if i == len(tokens) or token != tokens[i]:
-            break
-    return Acceptance(tokens[:i], token)
-
-
-class Matching:
-    """Accepts the candidates that equal the target's own choice, so the text is that of the target alone."""
-
-    def __init__(self, sampler: Sampler, constraint: Constraint | None = None) -> None:
-        self._sampler = sampler
-        self._constraint = constraint
-        self.n_recent = sampler.n_recent
-
-    def verify(
-        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
-    ) -> Acceptance:
-        """See Verifier."""
         tokens = candidates.tokens
-        return left_to_right(tokens, lambda i: self._choose(target_logits[i], position + i, (*recent, *tokens[:i])))
+        for i, guess in enumerate((*candidates.guesses, None)):
+            before = (*recent, *tokens[:i])[-self.n_recent :] if self.n_recent else ()
+            try:
+                token = self._settle(target_logits[i], guess, position + i, before)
+            except GrammarError:
+                if not i:
+                    raise
+                return Acceptance(tokens[: i - 1], tokens[i - 1])
+            if guess is None or token != guess.token:
+                break
+        return Acceptance(tokens[:i], token)
 
-    def _choose(self, logits: Logits, position: int, before: Sequence[int]) -> int:
-        """The target's token. Masking the whole vocabulary is slow, so it is done only if the token is not allowed."""
-        recent = before[-self.n_recent :] if self.n_recent else ()
-        token = self._sampler.sample(logits, position, recent)
+    def _settle(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:
+        """The token at `position`. Masking the whole vocabulary is slow, so it is done only if that is not allowed."""
+        token = self._choose(logits, guess, position, recent)
         if self._constraint is not None:
             if not self._constraint.allows(token):
-                token = self._sampler.sample(self._constraint.mask(logits), position, recent)
+                token = self._choose(self._constraint.mask(logits), None, position, recent, Purpose.REFUSED)
             self._constraint.accept(token)
         return token
 
+    def _choose(
+        self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int], purpose: Purpose = Purpose.OWN
+    ) -> int:
+        """The token at `position`: that of `guess` if it is accepted. `purpose`: of one that is drawn without it."""
+        raise NotImplementedError
 
-class Rejection:
+
+class Matching(Verifier):
+    """Accepts the candidates that equal the target's own choice, so the text is that of the target alone."""
+
+    def __init__(self, sampler: Sampler, constraint: Constraint | None = None) -> None:
+        super().__init__(constraint)
+        self._sampler = sampler
+        self.n_recent = sampler.n_recent
+
+    def _choose(
+        self,
+        logits: Logits,
+        guess: Guess | None,  # noqa: ARG002
+        position: int,
+        recent: Sequence[int],
+        purpose: Purpose = Purpose.OWN,  # noqa: ARG002
+    ) -> int:
+        return self._sampler.sample(logits, position, recent)
+
+
+class Rejection(Verifier):
     """Rejection sampling, for the target.
 
     It is exact under three conditions. Candidates are considered from left to right. Whether candidate i is considered
     depends only on the tokens before it and on what was known at i *before* it was drawn, such as the draft's
     distribution or the time, and on nothing later (see best_in_order() in duo/spec/decision.py). The random numbers for
     the draft's draw, the coin, the residual and the target's own token are independent (duo/spec/noise.py).
+
+    A candidate without the distribution that it was drawn from was certain to its draft.
     """
 
     def __init__(self, config: SamplingConfig, constraint: Constraint | None = None) -> None:
+        super().__init__(constraint)
         self._seed = config.seed
         self._chain = Chain(config)
-        self._constraint = constraint
         self.n_recent = self._chain.n_recent
 
-    def verify(
-        self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
-    ) -> Acceptance:
-        """See Verifier. A candidate without the distribution that it was drawn from was certain to its draft."""
-        tokens = candidates.tokens
-        guesses = (*candidates.guesses, None)
-        return left_to_right(
-            tokens, lambda i: self._settle(target_logits[i], guesses[i], position + i, (*recent, *tokens[:i]))
-        )
-
-    def _settle(self, logits: Logits, guess: Guess | None, position: int, before: Sequence[int]) -> int:
-        """The token at `position`: that of `guess` if it is accepted."""
-        recent = before[-self.n_recent :] if self.n_recent else ()
+    def _choose(
+        self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int], purpose: Purpose = Purpose.OWN
+    ) -> int:
         target = self._chain.distribution(logits, recent)
         if guess is None:
-            token = draw(target, self._seed, Purpose.OWN, position)
-        else:
-            token = self._judge(target, guess, position)
-        if self._constraint is not None:
-            if not self._constraint.allows(token):
-                allowed = self._chain.distribution(self._constraint.mask(logits), recent)
-                token = draw(allowed, self._seed, Purpose.REFUSED, position)
-            self._constraint.accept(token)
-        return token
+            return draw(target, self._seed, purpose, position)
+        return self._judge(target, guess, position)
 
     def _judge(self, target: Distribution, guess: Guess, position: int) -> int:
-        draft = guess.distribution or certain(guess.token)
+        draft = guess.distribution or Distribution(np.array([guess.token]), np.ones(1))
         coin = uniform(self._seed, Purpose.COIN, position)
         if coin * draft.of(guess.token) < target.of(guess.token):
             return guess.token
@@ -151,20 +142,14 @@ class Proposer:
     def guess(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """A token drawn from the draft's distribution. The confidence is independent of the draw: see Rejection."""
         ids, left = self._chain(logits, recent)
-        sure = confidence(left, int(left.argmax()))
         scores = left + gumbel(self._seed, Purpose.DRAFT, position, ids)
-        return Guess(int(ids[scores.argmax()]), sure, Distribution(ids, softmax(left)))
+        return Guess(int(ids[scores.argmax()]), confidence(left), Distribution(ids, softmax(left)))
 
     def judge(self, logits: Logits, position: int, recent: Sequence[int] = ()) -> Guess:
         """The token of coupled sampling, which is right about as often as a drawn token is accepted."""
         ids, left = self._chain(logits, recent)
-        sure = confidence(left, int(left.argmax()))
-        return Guess(int(ids[(left + gumbel(self._seed, Purpose.OWN, position, ids)).argmax()]), sure)
-
-
-def certain(token: int) -> Distribution:
-    """The distribution in which `token` has all probability."""
-    return Distribution(np.array([token]), np.ones(1))
+        scores = left + gumbel(self._seed, Purpose.OWN, position, ids)
+        return Guess(int(ids[scores.argmax()]), confidence(left))
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
@@ -178,8 +163,7 @@ def residual(target: Distribution, draft: Distribution) -> Distribution:
 
 def draw(distribution: Distribution, seed: int, purpose: Purpose, position: int) -> int:
     """Draw a token, as the arg-max of log p + Gumbel noise."""
-    ids, probabilities = distribution
-    possible = probabilities > 0
-    ids = ids[possible]
-    scores = np.log(probabilities[possible]) + gumbel(seed, purpose, position, ids)
+    possible = distribution.probabilities > 0
+    ids = distribution.ids[possible]
+    scores = np.log(distribution.probabilities[possible]) + gumbel(seed, purpose, position, ids)
     return int(ids[scores.argmax()])

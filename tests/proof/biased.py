@@ -35,9 +35,9 @@ class ResidualOfDraw(Rejection):
 class BonusOfDraw(Rejection):
     """Draws the bonus with the noise that drew the candidate before it."""
 
-    def _settle(self, logits: Logits, guess: Guess | None, position: int, before: Sequence[int]) -> int:
+    def _settle(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:
         if guess is not None:
-            return super()._settle(logits, guess, position, before)
+            return super()._settle(logits, guess, position, recent)
         return draw(self._chain.distribution(logits, ()), self._seed, Purpose.DRAFT, position - 1)
 
 

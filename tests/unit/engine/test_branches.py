@@ -113,9 +113,9 @@ def test_after_an_outcome_came_true_the_draft_goes_on_where_its_branch_ends() ->
     for _ in range(2):
         draft.drafter.step()
     draft.commit((7,), None)
-    assert draft.session.propose().candidates(9).tokens == (5, 5)
+    assert [guess.token for guess in draft.session.pending] == [5, 5]
     n = len(context.batches)
     draft.drafter.step()
     assert (context.tokens, context.batches[n:], context.branches) == ([*PROMPT, 7, 5, 5], [1], {})
     draft.commit((), None)
-    assert draft.session.propose().candidates(9).tokens == (5, 5, 5)
+    assert [guess.token for guess in draft.session.pending] == [5, 5, 5]

@@ -19,23 +19,30 @@ def chances(lookup: Lookup, n: int) -> list[float]:
     return [chance for chance, _ in lookup.propose(n).chances]
 
 
+def tokens(lookup: Lookup, n: int) -> tuple[int, ...]:
+    return lookup.propose(n).candidates(n).tokens
+
+
 def made(*text: int) -> Lookup:
     lookup = Lookup()
     lookup.begin(text)
     return lookup
 
 
-def test_it_proposes_what_followed_the_last_tokens_before() -> None:
-    candidates = made(A, B, C, D, E, X, A, B).propose(3)
-    assert candidates.tokens == (C, D, E)
-    assert candidates.origin is Origin.LOOKUP
-    assert made(A, B, C, D, E, X, A, B).propose(99).tokens == (C, D, E, X, A, B), "up to the end of the text"
-
-
-def test_the_longest_match_wins() -> None:
-    assert made(C, A, B, X, D, A, B, Y, C, A, B).propose(1).tokens == (X,)
-    assert made(B, X, A, B, Y, A, B).propose(1).tokens == (Y,)
-    assert made(A, X, B, A).propose(1).tokens == (X,), "of a single token"
+@pytest.mark.parametrize(
+    ("text", "proposed"),
+    [
+        ((A, B, C, D, E, X, A, B), (C, D, E, X, A, B)),  # what followed the last tokens before, up to the end
+        ((C, A, B, X, D, A, B, Y, C, A, B), (X, D, A, B, Y, C)),  # the longest match
+        ((B, X, A, B, Y, A, B), (Y, A, B)),
+        ((A, X, B, A), (X, B, A)),  # of a single token
+    ],
+)
+def test_it_proposes_what_followed_the_longest_match(text: tuple[int, ...], proposed: tuple[int, ...]) -> None:
+    lookup = made(*text)
+    assert tokens(lookup, len(proposed)) == proposed
+    assert tokens(lookup, 1) == proposed[:1]
+    assert lookup.propose(1).origin is Origin.LOOKUP
 
 
 def test_of_equal_matches_that_nearest_to_the_last_one_wins() -> None:
@@ -43,9 +50,9 @@ def test_of_equal_matches_that_nearest_to_the_last_one_wins() -> None:
     lookup = made(A, B, C, D, E, *range(20, 30), D, E, X, A, B)
     lookup.extend([C, Y])
     lookup.extend([D])
-    assert lookup.propose(1).tokens == (E,)
+    assert tokens(lookup, 1) == (E,)
     lookup.extend([E])
-    assert lookup.propose(1).tokens == (20,), "not the later X"
+    assert tokens(lookup, 1) == (20,), "not the later X"
 
 
 def test_longer_matches_are_surer_and_undisputed_ones() -> None:
@@ -86,7 +93,7 @@ def test_an_index_that_followed_other_texts_is_that_of_a_fresh_one(parts: list[l
 
 @given(st.lists(st.integers(0, 2), max_size=200))
 def test_what_it_proposes_follows_an_occurrence_of_the_last_two_tokens_or_one(text: list[int]) -> None:
-    found = list(made(*text).propose(5).tokens)  # fewer after a hopeless one
+    found = list(tokens(made(*text), 5))  # fewer after a hopeless one
     ends = [[i for i in range(n, len(text)) if text[i - n : i] == text[-n:]] for n in (2, 1)]
     assert not found or any(text[i : i + len(found)] == found for i in ends[0] or ends[1])
     assert bool(found) == bool(ends[1])

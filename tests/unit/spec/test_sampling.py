@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from duo.config import SamplingConfig
 from duo.errors import GrammarError, UsageError
-from duo.spec.sampling import Chain, Coupled, Greedy, confidence, softmax
+from duo.spec.sampling import Chain, Coupled, Greedy, confidence, logprobs, softmax
 from duo.spec.verify import Proposer
 from tests.goodness import chi_square
 
@@ -24,12 +25,13 @@ def test_greedy_chooses_the_first_of_equals_and_never_a_banned_token() -> None:
 
 def test_confidence_is_the_gap_to_the_second_best_token() -> None:
     logits = np.array([1.0, 5.0, 3.5, 0.0], np.float32)
-    assert confidence(logits, 1) == 1.5
+    assert confidence(logits) == 1.5
+    assert Greedy(n_alternatives=2).guess(logits, 0)[:2] == (1, 1.5)
+    assert Greedy(n_alternatives=2).guess(logits, 0).alternatives == (2, 0)
     assert logits.tolist() == [1.0, 5.0, 3.5, 0.0]
     assert Coupled(SamplingConfig(logit_bias=((0, 0.25),))).guess(LOGITS, 0).confidence == pytest.approx(1.25)
     alone = Coupled(replace(OPEN, top_k=1)).guess(LOGITS, 0)
-    assert alone.confidence == 50, "no second token is left"
-    assert alone.distribution is None, "coupled candidates need no distribution"
+    assert (alone.confidence, alone.distribution) == (50, None), "no second token is left"
 
 
 @pytest.mark.parametrize("config", [OPEN, replace(OPEN, temp=0.5), replace(OPEN, top_k=3), replace(OPEN, min_p=0.2)])
@@ -80,13 +82,10 @@ def test_no_token_left_is_an_error() -> None:
     ("change", "said"),
     [
         ({"temp": float("nan")}, "temperature must"),
-        ({"temp": float("inf")}, "temperature must"),
         ({"top_p": 1.5}, "top_p must"),
-        ({"min_p": -0.1}, "min_p must"),
         ({"typical": float("nan")}, "typical_p must"),
         ({"repeat_penalty": 0.0}, "repeat_penalty must"),
         ({"presence_penalty": float("inf")}, "presence_penalty must"),
-        ({"frequency_penalty": float("nan")}, "frequency_penalty must"),
         ({"samplers": ("top_k", "dry")}, "'dry'"),
         ({"repeat_last_n": -1}, "repeat_last_n must"),
     ],
@@ -94,3 +93,25 @@ def test_no_token_left_is_an_error() -> None:
 def test_invalid_settings_are_refused(change: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         SamplingConfig(**change)  # type: ignore[arg-type]
+
+
+# Logprobs
+
+
+def test_logprobs_are_the_logarithms_of_the_probabilities() -> None:
+    rows = (4 * np.random.default_rng(1).standard_normal((2, 5000))).astype(np.float32)
+    expected = np.log([softmax(row) for row in rows])
+    found = logprobs(rows, [7, 4999], 20)
+    assert [one.token for one in found] == [7, 4999]
+    for one, row in zip(found, expected, strict=True):
+        assert one.logprob == pytest.approx(row[one.token], abs=1e-12)
+        order = np.argsort(-row, kind="stable")[:20]
+        assert [token for token, _ in one.top] == order.tolist()
+        assert [value for _, value in one.top] == pytest.approx(row[order], abs=1e-12)
+
+
+def test_of_equal_logprobs_the_lowest_ids_come_first_and_excluded_tokens_are_not_among_them() -> None:
+    row = np.array([[1, 5, 0, 5, 5, 1]], np.float32)
+    assert [token for token, _ in logprobs(row, [4], 4)[0].top] == [1, 3, 4, 0]
+    (found,) = logprobs(np.array([[-np.inf, 9e4, -np.inf, 9e4]], np.float32), [0], 4)
+    assert (found.logprob, found.top) == (-math.inf, ((1, -math.log(2)), (3, -math.log(2))))
