@@ -13,8 +13,7 @@ from duo.config import EngineConfig
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
 from duo.llama.build import CPU, hiding_variables
-from duo.llama.connections import resolved
-from duo.llama.devices import built_gpu_backends, gpus, list_devices
+from duo.llama.devices import built_gpu_backends, gpus, list_devices, resolved
 from duo.llama.library import supports_rpc
 
 

@@ -13,7 +13,7 @@ from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.llama.build import versions
 from duo.llama.devices import list_backends, list_devices
 from duo.llama.library import system_info
-from duo.models.profiles import Key, Profile, ProfileDocument
+from duo.models.profiles import Key, KeyModel, Profile, ProfileDocument
 from duo.spec.policy import Policy
 from duo.spec.policy_state import PolicyState
 
@@ -80,24 +80,24 @@ def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile
 
 def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
     threads = (config.n_threads, config.draft_n_threads, config.cpu_range, config.draft_cpu_range)
-    return {
-        "models": [
-            {
-                "path": str(model.path.resolve()),
-                "bytes": sum(part.stat().st_size for part in model.shards),
-                "modified_ns": [part.stat().st_mtime_ns for part in model.shards],
-                "gpu_layers": model.n_gpu_layers,
-                "devices": list(model.devices) if model.devices is not None else None,
-                "servers": list(model.rpc_servers),
-                "split": [model.split_mode, list(model.tensor_split), model.main_gpu],
-            }
+    return Key(
+        models=tuple(
+            KeyModel(
+                path=str(model.path.resolve()),
+                n_bytes=sum(part.stat().st_size for part in model.shards),
+                n_gpu_layers=model.n_gpu_layers,
+                devices=model.devices,
+                servers=model.rpc_servers,
+                modified_ns=[part.stat().st_mtime_ns for part in model.shards],
+                split=[model.split_mode, list(model.tensor_split), model.main_gpu],
+            )
             for model in models
-        ],
-        "devices": [device.description for device in list_devices()],  # the CPU among them
-        "cores": usable_cores(),
-        "llama": [versions()["llama-cpp-python"], versions()["llama.cpp"], *list_backends(), system_info()],
-        "options": [*threads, config.flash_attn, config.type_k, config.type_v, config.exact],
-    }
+        ),
+        devices=tuple(device.description for device in list_devices()),  # the CPU among them
+        cores=usable_cores(),
+        llama=(versions()["llama-cpp-python"], versions()["llama.cpp"], *list_backends(), system_info()),
+        options=(*threads, config.flash_attn, config.type_k, config.type_v, config.exact),
+    )
 
 
 class ProfileRecorder:

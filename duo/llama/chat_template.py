@@ -73,19 +73,13 @@ class ChatTemplate:
     @functools.cached_property
     def supports_tools(self) -> bool:
         """Whether it tells the model about the tools."""
-        try:
-            return _TOOL in self._render(_CONVERSATION[:1], _TOOLS)
-        except Exception:
-            return False
+        return _TOOL in self._try(_CONVERSATION[:1])
 
     @functools.cached_property
     def has_json_calls(self) -> bool:
         """Whether calls are written as Hermes and Qwen write them: JSON between <tool_call> and </tool_call>."""
-        try:
-            _, _, call = self._render(_CONVERSATION, _TOOLS).rpartition(f"{CALL}\n")
-            return call.startswith(f'{{"name": "{_TOOL}", "arguments": {{"{_ARGUMENT}": "{_VALUE}"}}}}\n{END_OF_CALL}')
-        except Exception:
-            return False
+        _, _, call = self._try(_CONVERSATION).rpartition(f"{CALL}\n")
+        return call.startswith(f'{{"name": "{_TOOL}", "arguments": {{"{_ARGUMENT}": "{_VALUE}"}}}}\n{END_OF_CALL}')
 
     @functools.cached_property
     def _takes_objects(self) -> bool:
@@ -97,6 +91,13 @@ class ChatTemplate:
         except Exception:
             return True
         return f"{{'{_ARGUMENT}'" not in prompt  # as Python writes it
+
+    def _try(self, messages: Messages) -> str:
+        """A prompt with tools; empty if the template fails."""
+        try:
+            return self._render(messages, _TOOLS)
+        except Exception:
+            return ""
 
     def _render(self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None = None) -> str:
         # Some templates fail where `tools` is None, and others list the tools where it is defined.
@@ -135,29 +136,18 @@ def _now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
+def _to_json(value: Any, **options: Any) -> str:
     """JSON without HTML's escapes. A filter's result is a list."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=list
-    )
+    return json.dumps(value, **{"ensure_ascii": False, "default": list, **options})
 
 
 def _with_texts(messages: Messages) -> Messages:
     """The messages with the arguments of calls as JSON."""
-    return [
-        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
-        for message in messages
-    ]
-
-
-def _with_text(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+    found = []
+    for message in messages:
+        calls = [
+            {**call, "function": {**call["function"], "arguments": _to_json(call["function"]["arguments"])}}
+            for call in message.get("tool_calls") or ()
+        ]
+        found.append({**message, "tool_calls": calls} if calls else message)
+    return found

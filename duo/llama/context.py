@@ -16,11 +16,11 @@ from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
 from duo.llama.batch import Batch
 from duo.llama.build import CPU
-from duo.llama.capacity import check_memory
 from duo.llama.handle import Handle
 from duo.llama.lifeline import blaming
+from duo.llama.memory import check_memory
 from duo.llama.model import Model
-from duo.llama.model_size import BRANCH_CELLS, cache_type
+from duo.llama.model_size import BRANCH_CELLS, CACHE_TYPES
 
 Logits = npt.NDArray[np.float32]
 
@@ -66,8 +66,7 @@ class Context(Handle):
             with library.collect_errors() as errors, model.call, blaming(model.path):
                 pointer = llama_cpp.llama_init_from_model(weights, params)
             if not pointer:
-                reason = errors[0] if errors else "no reason given"
-                raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {reason}")
+                raise ModelError(f"{model.path.name}: llama.cpp could not create a context: {''.join(errors[:1])}")
             super().__init__(pointer, llama_cpp.llama_free, parent=model)
         self._aborted = False
         # Sizes of the batches that were decoded, on devices that may compile for each.
@@ -84,7 +83,8 @@ class Context(Handle):
         self._n_batch_max: int = llama_cpp.llama_n_ubatch(pointer)
         self.n_branches = min(config.n_branches, self._n_batch_max - 1)  # a decode may have a token of each
         self._is_remote = model.is_remote
-        self.n_batch: int = min(self._n_batch_max, _FIRST_BATCH) if model.is_remote else self._n_batch_max
+        self._n_batch_min = min(self._n_batch_max, _FIRST_BATCH)
+        self.n_batch = self._n_batch_min if model.is_remote else self._n_batch_max
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
         self._batch = Batch(self, self._n_batch_max)
@@ -132,9 +132,7 @@ class Context(Handle):
                 self.rollback(0)  # the state may include a part of the batch
             if status == _ABORTED:
                 raise DecodeAborted("the decode was aborted")
-            if n_past + n > self.n_ctx:
-                raise DecodeError(f"{n_past} + {n} tokens do not fit a context of {self.n_ctx}")
-            raise DecodeError(f"llama.cpp rejected a batch of {n} tokens after {n_past} ({status})")
+            raise DecodeError(f"llama.cpp rejected {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
         if self._is_remote:
             self._pace(n, time.perf_counter() - began)
         if self._sizes is not None:
@@ -200,18 +198,17 @@ class Context(Handle):
         if n_tokens == self.n_batch and seconds < _BATCH_S / 2:
             self.n_batch = min(2 * self.n_batch, self._n_batch_max)
         elif seconds > 2 * _BATCH_S:
-            self.n_batch = max(self.n_batch // 2, min(_FIRST_BATCH, self._n_batch_max))
+            self.n_batch = max(self.n_batch // 2, self._n_batch_min)
 
     def rollback(self, n_past: int) -> None:
         """Remove everything from position `n_past` on. Raises RollbackError if the cache cannot."""
         n = self.n_past - n_past
         if not n:
             return
-        bounded = self.n_rollback is not None
+        bounded, memory = self.n_rollback is not None, self._memory()
         # Not left to llama.cpp: it may return True after a rollback to a state of an earlier batch.
-        possible = not bounded or not n_past or n <= self._n_removable
-        memory = self._memory()
-        removed = possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
+        is_possible = not bounded or not n_past or n <= self._n_removable
+        removed = is_possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
         first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
         # With a sliding window it may return True without the beginning. A recurrent state has only a last position.
         if not removed or first != (0 if n_past and not bounded else n_past - 1):
@@ -223,12 +220,11 @@ class Context(Handle):
 
         Uses one thread: an OpenMP team of the calling thread would slow down all others.
         """
-        n = 1 if self.n_rollback is None else self.n_rollback
-        if not n:
+        if self.n_rollback == 0:
             return False
         self.set_threads(1, 1)
         try:
-            self.decode([0] * (1 + n), n_rows=0)
+            self.decode([0] * (1 + (self.n_rollback or 1)), n_rows=0)
             self.rollback(1)
         except RollbackError:
             return False
@@ -273,7 +269,7 @@ def _params(model: Model, config: ContextConfig) -> Any:
     params.n_outputs_max = max(2, config.n_outputs_max)
     params.n_threads, params.n_threads_batch = config.n_threads, config.n_threads_batch
     params.flash_attn_type = 1 if config.exact else _FLASH_ATTN[config.flash_attn]
-    params.type_k, params.type_v = (cache_type(name)[0] for name in (config.type_k, config.type_v))
+    params.type_k, params.type_v = CACHE_TYPES[config.type_k][0], CACHE_TYPES[config.type_v][0]
     params.swa_full = True  # a windowed cache loses what a rollback needs
     params.no_perf = True
     return params

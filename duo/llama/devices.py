@@ -27,11 +27,12 @@ from duo.llama.lifeline import lifeline
 # ggml-backend.h, enum ggml_backend_dev_type
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")
 RPC = "RPC"  # the kind of all devices of RPC servers
-# ggml-rpc.cpp: a command, the size of what follows, 24 bytes of capabilities; the answer begins with the version.
+# ggml-rpc.cpp: a command, the size of what follows, 24 bytes of capabilities; the answer begins with the size of a
+# version and more capabilities.
 _HELLO = struct.pack("<BQ24x", 14, 24)
-_SIZE = struct.Struct("<Q")
-_PLAUSIBLE = range(3, 65)  # bytes of a version and more capabilities
+_SIZE, _PLAUSIBLE = struct.Struct("<Q"), range(3, 65)
 _PROBE_S = 3.0
+_CONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,6 @@ class Device:
 def ggml() -> ctypes.CDLL:
     """ggml's device functions."""
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    sizes = ctypes.POINTER(size)
     functions = (
         ("reg_count", size),
         ("reg_get", pointer, size),
@@ -65,7 +65,7 @@ def ggml() -> ctypes.CDLL:
         ("dev_name", text, pointer),
         ("dev_description", text, pointer),
         ("dev_type", ctypes.c_int, pointer),
-        ("dev_memory", None, pointer, sizes, sizes),
+        ("dev_memory", None, pointer, pointer, pointer),
         ("dev_backend_reg", pointer, pointer),
         ("reg_by_name", pointer, text),
         ("reg_name", text, pointer),
@@ -77,7 +77,15 @@ def ggml() -> ctypes.CDLL:
 
 def list_devices() -> list[Device]:
     """All devices in llama.cpp's order, including those of added RPC servers."""
-    return [_device(ggml().ggml_backend_dev_get(i)) for i in range(ggml().ggml_backend_dev_count())]
+    lib, found = ggml(), []
+    for i in range(lib.ggml_backend_dev_count()):
+        pointer = lib.ggml_backend_dev_get(i)
+        name, description = lib.ggml_backend_dev_name(pointer), lib.ggml_backend_dev_description(pointer)
+        # An RPC device reports itself as a GPU, whatever it is.
+        is_rpc = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)) == RPC.encode()
+        kind = RPC if is_rpc else _KINDS[lib.ggml_backend_dev_type(pointer)]
+        found.append(Device(name.decode(), description.decode(), kind, pointer))
+    return found
 
 
 def list_backends() -> list[str]:
@@ -121,20 +129,26 @@ def find_devices(names: Sequence[str], parameter: str = "devices", *, cpu: bool 
     return [known[name.lower()] for name in names]
 
 
-def _device(pointer: int) -> Device:
-    lib = ggml()
-    kind = _KINDS[lib.ggml_backend_dev_type(pointer)]
-    registry = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)).decode()
-    return Device(
-        name=lib.ggml_backend_dev_name(pointer).decode(),
-        description=lib.ggml_backend_dev_description(pointer).decode(),
-        # An RPC device reports itself as a GPU, whatever it is.
-        kind=RPC if registry == RPC else kind,
-        pointer=pointer,
-    )
-
-
 # RPC
+
+
+@functools.cache
+def resolved(server: str) -> tuple[str, int] | None:
+    """The IPv4 address and port of `host:port`, as llama.cpp resolves it; None for an unknown host."""
+    host, port = split_endpoint(server)
+    try:
+        return socket.gethostbyname(host), port
+    except (OSError, UnicodeError):
+        return None
+
+
+def refuses(server: str) -> bool:
+    """Whether the server accepts no connection."""
+    try:
+        socket.create_connection(split_endpoint(server), _CONNECT_S).close()
+    except (OSError, UnicodeError):
+        return True
+    return False
 
 
 def add_server(server: str, timeout_s: float) -> list[Device]:
@@ -157,23 +171,21 @@ def add_server(server: str, timeout_s: float) -> list[Device]:
 
 def probe(server: str, timeout_s: float) -> None:
     """Ask a server for its version: without one llama.cpp would abort or block forever. Raises DeviceError."""
+    answer = b""
     try:
         host, port = split_endpoint(server)
-        answer = b""
         # IPv4 only, like llama.cpp.
         with socket.create_connection((socket.gethostbyname(host), port), timeout_s) as connection:
             connection.sendall(_HELLO)
-            while len(answer) < _SIZE.size and (more := connection.recv(_SIZE.size - len(answer))):
-                answer += more
+            answer = connection.recv(_SIZE.size, socket.MSG_WAITALL)
     except TimeoutError:
         raise DeviceError(
             f"the RPC server {server} does not answer: it hangs, has another client (it serves one at a time), is not "
             "an RPC server, or a firewall drops the packets"
         ) from None
-    except UnicodeError:
-        raise DeviceError(f"the RPC server {server} cannot be reached: invalid host name") from None
-    except OSError as error:
-        raise DeviceError(f"the RPC server {server} cannot be reached: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "invalid host name"
+        raise DeviceError(f"the RPC server {server} cannot be reached: {reason}") from None
     if len(answer) < _SIZE.size or _SIZE.unpack(answer)[0] not in _PLAUSIBLE:
         raise DeviceError(f"{server} is not an RPC server of llama.cpp, or has another version")
 
@@ -183,15 +195,8 @@ def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache
 
     `host` is an IPv4 address; `cache` a directory for large tensors. Raises DeviceError if this build has no RPC.
     """
-    function = _function(
-        b"ggml_backend_rpc_start_server",
-        None,
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
-    )
+    text, size = ctypes.c_char_p, ctypes.c_size_t
+    function = _function(b"ggml_backend_rpc_start_server", None, text, text, size, size, ctypes.c_void_p)
     pointers = (ctypes.c_void_p * len(devices))(*(device.pointer for device in devices))
     function(f"{host}:{port}".encode(), cache and cache.encode(), n_threads, len(devices), pointers)
 
@@ -209,7 +214,7 @@ def _served(server: str) -> list[Device]:
 
 def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
     """A function of the RPC back end, which may be a separate library. Raises DeviceError if there is none."""
-    registry = ggml().ggml_backend_reg_by_name(RPC.encode()) if library.supports_rpc() else None
+    registry = ggml().ggml_backend_reg_by_name(RPC.encode())
     address = ggml().ggml_backend_reg_get_proc_address(registry, name) if registry else None
     if not address:
         raise DeviceError("this build of llama.cpp has no RPC")
@@ -239,7 +244,7 @@ def layer_devices(config: ModelConfig, devices: list[Device]) -> list[Device]:
     if config.split_mode != "none" or not devices:
         return devices
     if config.main_gpu >= len(devices):
-        raise config.error("main_gpu", f": no device {config.main_gpu}: they are numbered from 0 to {len(devices) - 1}")
+        raise UsageError(f"main_gpu: the last of the {len(devices)} devices is {len(devices) - 1}", "main_gpu")
     return [devices[config.main_gpu]]
 
 
@@ -249,16 +254,14 @@ class Offload:
     def __init__(self, config: ModelConfig) -> None:
         """Raises what devices_for() raises."""
         self._config = config
-        self._devices = devices_for(config)
         most = llama_cpp.llama_max_devices()
         if len(config.tensor_split) > most:
-            raise config.error(
-                "tensor_split", f" has {len(config.tensor_split)} parts: llama.cpp supports at most {most} devices"
-            )
-        self.devices = layer_devices(config, self._devices)
-        self.is_remote = any(device.kind == RPC for device in self._devices)
+            raise UsageError(f"tensor_split: llama.cpp supports at most {most} devices", "tensor_split")
+        devices = devices_for(config)
+        self.devices = layer_devices(config, devices)
+        self.is_remote = any(device.kind == RPC for device in devices)
         # Never NULL: that would be all devices, including those for the other model.
-        self._pointers = (ctypes.c_void_p * (len(self._devices) + 1))(*(device.pointer for device in self._devices))
+        self._pointers = (ctypes.c_void_p * (len(devices) + 1))(*(device.pointer for device in devices))
         self._shares = (ctypes.c_float * most)(*config.tensor_split)
 
     def fill(self, params: Any) -> None:
@@ -273,9 +276,9 @@ class Offload:
     def n_layers(self, n_layer: int) -> int:
         """How many of the `n_layer` layers of a model are on devices; llama.cpp counts the output as one more."""
         wanted = self._config.n_gpu_layers
-        return min(n_layer, wanted - 1 if wanted > 0 else n_layer) if self._devices else 0
+        return min(n_layer, wanted - 1 if wanted > 0 else n_layer) if self.devices else 0
 
     def places(self, n_layer: int) -> frozenset[str]:
         """Names of the devices, CPU included, that hold layers of a model with `n_layer` layers."""
-        on_cpu = not self._devices or 0 <= self._config.n_gpu_layers <= n_layer
+        on_cpu = not self.devices or 0 <= self._config.n_gpu_layers <= n_layer
         return frozenset([*(device.name for device in self.devices), *([CPU] if on_cpu else [])])

@@ -6,11 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import llama_cpp
-
 from duo.errors import ModelError
 from duo.llama.fingerprint import Fingerprint, text_difference
-from duo.llama.gguf_head import Head
+from duo.llama.gguf_head import TOKENS, Head
+from duo.llama.library import file_type_name
 
 _ENCODERS = ("pooling_type", "attention.causal", "decoder_start_token_id")  # keys of embedding models, BERT, T5
 # Keys of models that keep a state, which cannot be rolled back token by token.
@@ -40,9 +39,9 @@ class GgufSummary:
         return not (self.vocabulary.difference(other.vocabulary) or text_difference(self.tokens, other.tokens))
 
 
-def check_text_model(head: Head, n_tokens: int | None) -> None:
+def check_text_model(head: Head, n_tokens: int) -> None:
     """Raise NoTextModelError unless this is the header of a model that continues text; it has `n_tokens`."""
-    if head.text("general.type") not in (None, "model") or not n_tokens:
+    if head.text("general.type") not in ("", "model") or not n_tokens:
         raise NoTextModelError(f"{head.path}: not a text model")
     if any(map(head.has, _ENCODERS)):
         raise NoTextModelError(f"{head.path}: an encoder, which continues no text")
@@ -51,13 +50,13 @@ def check_text_model(head: Head, n_tokens: int | None) -> None:
 def summarize(path: Path) -> GgufSummary:
     """Read the header, and of a vocabulary all tokens. Raises ModelError, NoTextModelError among them."""
     with closing(Head(path)) as head:
-        tokens = tuple(token for token in head.values("tokenizer.ggml.tokens") if isinstance(token, bytes))
+        tokens = tuple(token for token in head.values(TOKENS) if isinstance(token, bytes))
         check_text_model(head, len(tokens))
         keeps_state = any(map(head.has, _STATES))
-        vocab_type = _TYPES.get(head.text("tokenizer.ggml.model") or "", -1)
+        vocab_type = _TYPES.get(head.text("tokenizer.ggml.model"), -1)
         bos, eos = (_added(head, name) for name in ("bos", "eos"))
         return GgufSummary(
-            head.text("general.name") or "",
+            head.text("general.name"),
             head.architecture,
             _quantisation(head.integer("general.file_type")),
             keeps_state,
@@ -75,9 +74,8 @@ def _added(head: Head, name: str) -> int | None:
 
 def _quantisation(file_type: int | None) -> str:
     """A number of llama.h, enum llama_ftype, as file names spell it: Q4_K_M."""
-    name = llama_cpp.llama_ftype_name(file_type) if file_type is not None else None
-    words = name.decode().removeprefix("all ").removeprefix("(guessed) ") if name else ""
-    kind, _, size = words.partition(" - ")
-    if size in ("Small", "Medium", "Large") and words != "Q2_K - Medium":
+    name = file_type_name(file_type) if file_type is not None else ""
+    kind, _, size = name.partition(" - ")
+    if size in ("Small", "Medium", "Large") and name != "Q2_K - Medium":
         return f"{kind}_{size[0]}"
-    return "" if "unknown" in words else kind
+    return "" if "unknown" in name else kind

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from duo.errors import BusyError, DuoError, GrammarError, UsageError
 from duo.llama import child, convert_schema
-from duo.llama.grammar_process import GrammarProcess
+from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
@@ -43,29 +43,34 @@ class Grammar(Handle):
             process = GrammarProcess(model)
         super().__init__(process, functools.partial(_release, model), parent=model)
         try:
-            process.parse(data)
+            if process.ask(PARSE, data) == b"\0":
+                said = [
+                    line.removeprefix("parse: ") for line in process.lines() if "grammar" in line or "parse" in line
+                ]
+                # What follows the first line is the rest of the grammar.
+                raise UsageError(f"the grammar is invalid: {''.join(said[:1])[:300] or 'llama.cpp gives no reason'}")
         except DuoError:
             self.close()
             raise
 
     def allows(self, token: int) -> bool:
         """Whether the text may continue with `token`."""
-        return bool(self.pointer.allows(token))
+        return bool(self.pointer.ask(ALLOWS, b"%d" % token) == b"\1")
 
     def mask(self, logits: Logits) -> Logits:
         """A copy of logits `[n_vocab]` with -inf for all tokens that are not allowed. Takes milliseconds.
 
         Raises GrammarError if no token is allowed.
         """
-        allowed = np.unpackbits(self.pointer.mask(), count=len(logits)).view(np.bool_)
-        masked = np.where(allowed, logits, np.float32(-np.inf))
+        bits = np.frombuffer(self.pointer.ask(MASK), np.uint8)
+        masked = np.where(np.unpackbits(bits, count=len(logits)).view(np.bool_), logits, np.float32(-np.inf))
         if masked.max() == -np.inf:
             raise GrammarError("the grammar allows no token")
         return masked
 
     def accept(self, token: int) -> None:
-        """Advance by `token`, which must be allowed."""
-        self.pointer.accept(token)
+        """Advance by `token`, which must be allowed. Does not wait."""
+        self.pointer.ask(ACCEPT, b"%d" % token)
 
 
 def _release(model: Model, process: GrammarProcess) -> None:

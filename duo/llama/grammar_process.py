@@ -13,13 +13,13 @@ import functools
 import logging
 import os
 import resource
-import select
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,10 +38,9 @@ _USUAL = 2**15  # tokens
 MAX_MEMORY = 2**29  # beyond the vocabulary
 _HUNG_S = 60.0  # for a call, whatever the machine is doing
 
-_REQUEST = struct.Struct("<cI")
-# Followed by a number of bytes, and the grammar: b"\1" if it is valid. Followed by a token: b"\1" if it is allowed; no
-# answer. Nothing: a bit for each token.
-_PARSE, _ALLOWS, _ACCEPT, _MASK = b"g", b"?", b"+", b"*"
+# Requests. Followed by a grammar: b"\1" if it is valid. By a token: b"\1" if it is allowed; no answer. By nothing: a
+# bit for each token.
+PARSE, ALLOWS, ACCEPT, MASK = b"g", b"?", b"+", b"*"
 
 _REASONS = {
     -signal.SIGPROF: f"takes more than {MAX_S:g} s for one token",
@@ -56,108 +55,67 @@ _ENVIRONMENT = {
 
 
 class GrammarProcess(Handle):
-    """The process. Used by one thread at a time.
-
-    All methods raise UsageError for a grammar that reaches a limit or lets llama.cpp abort, and ModelError if the
-    vocabulary cannot be read. The process is closed then.
-    """
+    """The process. Used by one thread at a time."""
 
     def __init__(self, model: Model) -> None:
-        """Start it; it ends with the model, or this process. Raises ClosedError, and BusyError if it cannot start."""
+        """Start it; it ends with the model, or this process.
+
+        Raises ClosedError, BusyError if it cannot start, and ModelError if it cannot read the vocabulary.
+        """
         command = child.call("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
-        with model.use():
+        self._connection, other = Pipe()
+        with model.use(), other:
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - what it writes to standard error
             try:
-                self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - what it writes to standard error
-                try:
-                    process = subprocess.Popen(
-                        command,
-                        bufsize=0,
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=self._log,
-                        env=os.environ | _ENVIRONMENT,
-                        start_new_session=True,  # Ctrl-C is for this process
-                    )
-                except OSError:
-                    self._log.close()
-                    raise
+                process = subprocess.Popen(
+                    command,
+                    stdin=other.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._log,
+                    env=os.environ | _ENVIRONMENT,
+                    start_new_session=True,  # Ctrl-C is for this process
+                )
             except OSError as error:
+                self._log.close()
                 raise BusyError(f"the process that applies the grammar cannot be started: {error.strerror}") from None
             # Idle, it must not keep the model alive, but close before it.
-            super().__init__(process, functools.partial(_end, self._log))
+            super().__init__(process, functools.partial(_end, self._connection, self._log))
             model._children.add(self)
         self._is_ready = False
-        self._n_mask = -(-model.n_vocab // 8)
-        assert process.stdout is not None
-        self._answers = process.stdout.fileno()
-        self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
+        self.ask()
+        self._is_ready = True
 
     @property
     def has_ended(self) -> bool:
         """Whether it was closed, or has ended by itself."""
         return self.closed or self.pointer.poll() is not None
 
-    def parse(self, text: bytes) -> None:
-        """Begin with this grammar. Raises UsageError with llama.cpp's reason if it is invalid."""
+    def ask(self, kind: bytes = b"", data: bytes = b"") -> bytes:
+        """The answer to a request; without one, that the process is ready.
+
+        Raises UsageError for a grammar that reaches a limit or lets llama.cpp abort. The process is closed then.
+        """
         with self.use() as process:
-            if not self._is_ready:
-                self._read(process, 1)
-                self._is_ready = True
-            if self._ask(1, _PARSE, len(text), text) != b"\1":
-                raise UsageError(f"the grammar is invalid: {self._reason()}")
-
-    def allows(self, token: int) -> bool:
-        """Whether the text may continue with `token`."""
-        return self._ask(1, _ALLOWS, token) == b"\1"
-
-    def accept(self, token: int) -> None:
-        """Advance by `token`, which must be allowed. Does not wait."""
-        self._ask(0, _ACCEPT, token)
-
-    def mask(self) -> npt.NDArray[np.uint8]:
-        """The tokens that are allowed, as bits, packed as numpy does."""
-        return np.frombuffer(self._ask(self._n_mask, _MASK, 0), np.uint8)
-
-    def _ask(self, n: int, kind: bytes, number: int, data: bytes = b"") -> bytes:
-        """Send a request, and read an answer of `n` bytes."""
-        with self.use() as process:
-            left = memoryview(_REQUEST.pack(kind, number) + data)
             try:
-                while left:
-                    left = left[process.stdin.write(left) :]
-            except BrokenPipeError:
-                raise self._failure(process) from None
-            return self._read(process, n)
-
-    def _read(self, process: subprocess.Popen[bytes], n: int) -> bytes:
-        found = b""
-        while len(found) < n:
-            if not self._poll.poll(_HUNG_S * 1000):
-                process.kill()
-            piece = os.read(self._answers, n - len(found))
-            if not piece:
-                raise self._failure(process)
-            found += piece
-        return found
-
-    def _failure(self, process: subprocess.Popen[bytes]) -> DuoError:
-        status = process.wait()
-        last = (self._lines() or [f"exit status {status}"])[-1]
+                if kind:
+                    self._connection.send_bytes(kind + data)
+                if kind == ACCEPT:
+                    return b""
+                if not self._connection.poll(_HUNG_S):
+                    process.kill()
+                return self._connection.recv_bytes()
+            except (EOFError, OSError):
+                status = process.wait()
+        last = (self.lines() or [f"exit status {status}"])[-1]
         self.close()
         if not self._is_ready:
-            return ModelError(f"the process that applies the grammar failed: {last}")
+            raise ModelError(f"the process that applies the grammar failed: {last}")
         if status in _REASONS:
-            return UsageError(f"the grammar is too complex: llama.cpp {_REASONS[status]}")
-        return UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
+            raise UsageError(f"the grammar is too complex: llama.cpp {_REASONS[status]}")
+        raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 
-    def _reason(self) -> str:
-        reasons = [line for line in self._lines() if "grammar" in line or "parse" in line]
-        # What follows is the rest of the grammar.
-        return reasons[0].removeprefix("parse: ")[:300] if reasons else "llama.cpp gives no reason"
-
-    def _lines(self) -> list[str]:
-        """What it has written to standard error. Its position in the file is the same as ours."""
+    def lines(self) -> list[str]:
+        """What it has written to standard error since the last call. Its position in the file is the same as ours."""
         self._log.seek(0)
         text = self._log.read(2**16).decode("utf-8", "replace")
         self._log.seek(0)
@@ -165,8 +123,8 @@ class GrammarProcess(Handle):
         return text.splitlines()
 
 
-def _end(log: IO[bytes], process: subprocess.Popen[bytes]) -> None:
-    with log, process:
+def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes]) -> None:
+    with connection, log, process:
         process.kill()
 
 
@@ -185,43 +143,38 @@ def main() -> None:
     try:
         model = Model(ModelConfig(Path(sys.argv[1]), n_gpu_layers=0), vocabulary_only=True)
     except DuoError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(1)
-    _limit_memory()
-    _answer(b"\1")  # ready: from now on, its end is the grammar's fault
-    with open(0, "rb") as requests:
-        _serve(model, requests)
-
-
-def _limit_memory() -> None:
+        sys.exit(str(error))
     with suppress(OSError, ValueError):  # Linux only
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = n_pages * resource.getpagesize() + MAX_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    with suppress(EOFError, OSError):
+        _serve(model, Connection(0))
 
 
-def _serve(model: Model, requests: IO[bytes]) -> None:
+def _serve(model: Model, connection: Connection) -> None:
+    connection.send_bytes(b"\1")  # from now on, the end of this process is the grammar's fault
     grammar = None
     one = np.zeros(1, _TOKEN)
     everything = np.zeros(model.n_vocab, _TOKEN)
     everything["id"] = np.arange(model.n_vocab)
-    while head := requests.read(_REQUEST.size):
-        kind, number = _REQUEST.unpack(head)
-        text = requests.read(number) if kind == _PARSE else b""
-        most_s = MAX_S * max(1, model.n_vocab / _USUAL) if kind == _MASK else MAX_S
+    while True:
+        request = connection.recv_bytes()
+        kind, data = request[:1], request[1:]
+        most_s = MAX_S * max(1, model.n_vocab / _USUAL) if kind == MASK else MAX_S
         signal.setitimer(signal.ITIMER_PROF, most_s)  # which ends this process
-        if kind == _PARSE:
+        if kind == PARSE:
             if grammar:
                 llama_cpp.llama_sampler_free(grammar)
-            grammar = llama_cpp.llama_sampler_init_grammar(model.vocabulary, text, b"root")
-            _answer(b"\1" if grammar else b"\0")
-        elif kind == _ALLOWS:
-            one["id"] = number
-            _answer(b"\1" if _allowed(grammar, one)[0] else b"\0")
-        elif kind == _ACCEPT:
-            llama_cpp.llama_sampler_accept(grammar, number)
-        elif kind == _MASK:
-            _answer(np.packbits(_allowed(grammar, everything)).tobytes())
+            grammar = llama_cpp.llama_sampler_init_grammar(model.vocabulary, data, b"root")
+            connection.send_bytes(b"\1" if grammar else b"\0")
+        elif kind == ALLOWS:
+            one["id"] = int(data)
+            connection.send_bytes(b"\1" if _allowed(grammar, one)[0] else b"\0")
+        elif kind == ACCEPT:
+            llama_cpp.llama_sampler_accept(grammar, int(data))
+        else:
+            connection.send_bytes(np.packbits(_allowed(grammar, everything)).tobytes())
 
 
 def _allowed(grammar: Any, tokens: Tokens) -> npt.NDArray[np.bool_]:
@@ -232,8 +185,3 @@ def _allowed(grammar: Any, tokens: Tokens) -> npt.NDArray[np.bool_]:
     llama_cpp.llama_sampler_apply(grammar, ctypes.byref(array))
     allowed: npt.NDArray[np.bool_] = tokens["logit"] == 0.0
     return allowed
-
-
-def _answer(data: bytes) -> None:
-    while data:
-        data = data[os.write(1, data) :]

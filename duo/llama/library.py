@@ -114,8 +114,14 @@ def supports_rpc() -> bool:
 def system_info() -> str:
     """The instruction sets and build options of llama.cpp."""
     start()
-    info = llama_cpp.llama_print_system_info()
-    return str(info.decode()).strip(" |") if info else ""
+    return str(llama_cpp.llama_print_system_info().decode()).strip(" |")
+
+
+def file_type_name(file_type: int) -> str:
+    """What llama.cpp calls a number of llama.h, enum llama_ftype: `Q4_0`, `Q4_K - Medium`."""
+    name = llama_cpp.llama_ftype_name(file_type).decode()
+    # "all F32", or with "(guessed) " in front where the file does not name it.
+    return str(name.removeprefix("(guessed) ").removeprefix("all "))
 
 
 def quantize(source: Path, target: Path, file_type: int) -> None:

@@ -19,19 +19,15 @@ from typing import NoReturn
 from llama_cpp._ggml import libggml
 
 from duo.errors import DeviceError
-from duo.llama import connections
 
 _TICK_S = 0.25
 _SUSPENDED_S = 4 * _TICK_S  # a longer tick means that this process was stopped
-_QUIET_S = 1.0  # of silence before the connections are inspected
-_LOADING_FACTOR = 10  # longer time limit while weights are sent
+_LOADING_FACTOR = 20  # longer time limit while weights are sent: a large tensor takes long, without a sign of life
 _EXIT_S = 1.5  # for the main thread to write its output
 
 
 class _Thread(threading.local):
-    """What is known of this thread."""
-
-    path: Path | None = None  # the model file that llama.cpp is reading
+    path: Path | None = None  # the model file that llama.cpp is reading on this thread
 
 
 _thread = _Thread()
@@ -48,7 +44,6 @@ class Lifeline:
         self._depth = 0  # calls in progress
         self._since = 0.0  # time of the last sign of life
         self.is_loading = False  # weights are being sent
-        self._inspected = (0.0, 0)  # `_since` and n_bytes() at the last inspection
 
     def watch(self, server: str, timeout_s: float) -> None:
         """Watch `server`, host:port: it times out after `timeout_s` seconds without a sign of life during a call."""
@@ -60,7 +55,7 @@ class Lifeline:
 
     def __enter__(self) -> None:
         """A call begins."""
-        self._since = time.monotonic()
+        self.beat()
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
@@ -78,20 +73,11 @@ class Lifeline:
             slept_s, woke = time.monotonic() - woke, time.monotonic()
             if slept_s > _SUSPENDED_S:
                 self.beat()  # this process was stopped, not the server
+            limit_s = self._timeout_s * (_LOADING_FACTOR if self.is_loading else 1)
             since = self._since
-            silent_s = time.monotonic() - since
-            if not self._depth or silent_s < _QUIET_S:
-                continue
-            before, self._inspected = self._inspected, (since, connections.n_bytes(self.servers))
-            if before[0] == since and before != self._inspected:
-                self.beat()  # sending weights may take long without another sign of life
-            elif silent_s > self._limit_s() and self._depth and self._since == since:
+            if woke - since > limit_s and self._depth and self._since == since:
                 which = " or ".join(self.servers)
-                _die(f"the RPC server {which} did not answer within {self._limit_s():g} s: it hangs or is very slow")
-
-    def _limit_s(self) -> float:
-        # Without HAS_TCP_INFO a large tensor that is being sent looks like a stalled server.
-        return self._timeout_s * (_LOADING_FACTOR if self.is_loading and not connections.HAS_TCP_INFO else 1)
+                _die(f"the RPC server {which} did not answer within {limit_s:g} s: it hangs or is very slow")
 
 
 lifeline = Lifeline()  # one per process, because it ends the process
@@ -137,8 +123,7 @@ def _on_abort(message: bytes) -> None:
     """Called by ggml_abort() on any thread. Must not return."""
     where, _, what = message.decode("utf-8", "replace").strip().partition(": ")
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
-        which = " or ".join(filter(connections.refuses, lifeline.servers)) or " or ".join(lifeline.servers)
-        _die(f"the RPC server {which} has died or uses another version of the protocol")
+        _die(f"the RPC server {' or '.join(lifeline.servers)} has died or uses another version of the protocol")
     where = Path(where).name
     if _thread.path is not None:
         _die(f"{_thread.path}: the file is damaged, or needs another llama.cpp, which aborted: {what} ({where})")

@@ -1,33 +1,43 @@
-"""Memory: what is available, and what this process has used."""
+"""Memory: what is available, what this process has used, and whether a context fits."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duo.errors import MemoryLimitError
+
+if TYPE_CHECKING:
+    from duo.config import ContextConfig
+    from duo.llama.model import Model
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_CELLS = 256  # the numbers of tokens that are suggested are multiples of this, as llama.cpp's numbers of cells
 
 
 def available_bytes() -> int | None:
     """Memory available without swapping, in bytes; None where the system does not report it."""
     try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())
     except OSError:
         return None
-    fields = dict(line.split(":", 1) for line in lines)
     free = int(fields["MemAvailable"].split()[0]) * 1024
-    return min([free, *_cgroup_room()])
+    with suppress(OSError, ValueError, KeyError):  # a container's limit (cgroup v2); no limit reads as "max"
+        limit, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
+        # The page cache counts as used, but is reclaimable.
+        return min(free, limit - used + int(stat["active_file"]) + int(stat["inactive_file"]))
+    return free
 
 
-def peak_bytes() -> int | None:
-    """Peak resident memory of this process in bytes; None on Windows."""
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        return None
+def peak_bytes() -> int:
+    """Peak resident memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -38,13 +48,42 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _cgroup_room() -> list[int]:
-    """Memory left under a container's limit (cgroup v2), as a list of one; empty without a limit."""
-    try:
-        limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
-        used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
-        fields = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-        # The page cache counts as used, but is reclaimable.
-        return [limit - used + int(fields["active_file"]) + int(fields["inactive_file"])]
-    except (OSError, ValueError, KeyError):  # no limit reads as "max"
-        return []
+def uses_host_memory() -> bool:
+    """Whether devices may take the host's memory when their own is full, because the user said so."""
+    return any(os.environ.get(name) for name in ("GGML_VK_ALLOW_SYSMEM_FALLBACK", "GGML_CUDA_ENABLE_UNIFIED_MEMORY"))
+
+
+def check_memory(model: Model, config: ContextConfig) -> None:
+    """Raise MemoryLimitError if the cache and what is certain of the buffers do not fit the host, or the devices.
+
+    Linux overcommits and kills the process later, and drivers may do the same. The memory of all devices counts
+    together: llama.cpp decides which layers are on which.
+    """
+    caches = model.size.cache_bytes(config)
+    n_host = len(caches) - model.n_offloaded
+    on_host, on_devices = sum(caches[:n_host]), sum(caches[n_host:])
+    logits = config.n_outputs_max * model.n_vocab * 4
+    mask = 2 * min(config.n_ctx, config.n_ubatch, config.n_batch) * config.n_ctx  # of attention, for a batch
+    need = f"{model.path.name}: a context of {config.n_ctx} tokens needs"
+
+    needed, available = logits + on_host + (mask if on_host else 0), available_bytes()
+    if available is not None and needed > available:
+        raise MemoryLimitError(
+            f"{need} {needed / 2**30:.1f} GiB for its cache and buffers, and {available / 2**30:.1f} GiB are "
+            "available: use a smaller n_ctx or n_ubatch, or q8_0 for type_k and type_v"
+        )
+
+    free, total = (sum(device.memory[i] for device in model.devices) for i in (0, 1))
+    if not total or uses_host_memory():  # 0: not reported
+        return
+    if free == total:  # a driver that does not report what is used: at least the weights are
+        free -= model.size.offloaded_bytes(model.n_offloaded)
+    needed = logits + on_devices + mask
+    if needed > free:
+        fits = int(max(0, free - logits) / (needed - logits) * config.n_ctx) // _CELLS * _CELLS
+        raise MemoryLimitError(
+            f"{need} {needed / 2**30:.1f} GiB on {', '.join(device.name for device in model.devices)}, and "
+            f"{max(0, free) / 2**30:.1f} GiB are free: "
+            + (f"at most {fits} tokens fit (n_ctx)" if fits else "no context fits")
+            + f"; fewer layers there ({model.config.prefix}n_gpu_layers) leave more room"
+        )

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
-import llama_cpp
-
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import UsageError
-from duo.llama.gguf_head import MAX_LAYERS, Head
+from duo.llama.gguf_head import MAX_LAYERS, TOKENS, Head
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.
@@ -20,33 +17,25 @@ _KIND = re.compile(r"^blk\.(\d+)\.(ssm_|attn_k\.)")
 _INPUT = re.compile(r"(token_embd|token_embd_norm|per_layer_token_embd|position_embd|token_types)\.")
 _COPIES = 4  # ggml-backend.cpp, GGML_SCHED_MAX_COPIES: of what a device receives, if there are several
 BRANCH_CELLS = 32  # for each branch, besides those that it shares with the text: see Context.branch
-CELLS = 256  # llama.cpp rounds the number of cells up to a multiple of this
+_CELLS = 256  # of which the number of cells is a multiple
 
-# ggml's type and bytes per value of the cache types that llama.cpp accepts (quantised: in blocks of 32 values).
+# ggml.h, enum ggml_type, and bytes per value of the cache types that llama.cpp accepts.
 CACHE_TYPES: dict[str, tuple[int, float]] = {
-    "f32": (llama_cpp.GGML_TYPE_F32, 4),
-    "f16": (llama_cpp.GGML_TYPE_F16, 2),
+    "f32": (0, 4),
+    "f16": (1, 2),
     "bf16": (30, 2),
-    "q8_0": (llama_cpp.GGML_TYPE_Q8_0, 34 / 32),
-    "q5_1": (llama_cpp.GGML_TYPE_Q5_1, 24 / 32),
-    "q5_0": (llama_cpp.GGML_TYPE_Q5_0, 22 / 32),
-    "q4_1": (llama_cpp.GGML_TYPE_Q4_1, 20 / 32),
-    "q4_0": (llama_cpp.GGML_TYPE_Q4_0, 18 / 32),
-    "iq4_nl": (llama_cpp.GGML_TYPE_IQ4_NL, 18 / 32),
+    "q8_0": (8, 34 / 32),
+    "q5_1": (7, 24 / 32),
+    "q5_0": (6, 22 / 32),
+    "q4_1": (3, 20 / 32),
+    "q4_0": (2, 18 / 32),
+    "iq4_nl": (20, 18 / 32),
 }
 
 
-def cache_type(name: str) -> tuple[int, float]:
-    """ggml's type and bytes per value of a cache type. Raises UsageError for an unknown one."""
-    if name not in CACHE_TYPES:
-        raise UsageError(f"unknown cache type {name} (available: {', '.join(CACHE_TYPES)})")
-    return CACHE_TYPES[name]
-
-
 def n_cells(config: ContextConfig) -> int:
-    """The number of cells, one per token: as llama.cpp makes them for `config`."""
-    wanted = config.n_ctx + config.n_branches * BRANCH_CELLS
-    return -(-wanted // CELLS) * CELLS
+    """The number of cells, one per token: llama.cpp rounds it up."""
+    return -(-(config.n_ctx + config.n_branches * BRANCH_CELLS) // _CELLS) * _CELLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +58,12 @@ class ModelSize:
         return sum(self.layers[len(self.layers) - n_layers :]) + self.output
 
     def cache_bytes(self, config: ContextConfig) -> tuple[int, ...]:
-        """KV cache of each layer. Raises UsageError for an unknown cache type.
+        """KV cache of each layer.
 
         Sliding windows count in full, as duo configures them. The states of recurrent layers, a few MiB, do not count.
         """
         cells = n_cells(config)
-        per_k, per_v = cache_type(config.type_k)[1], cache_type(config.type_v)[1]
+        per_k, per_v = CACHE_TYPES[config.type_k][1], CACHE_TYPES[config.type_v][1]
         return tuple(int(cells * (k * per_k + v * per_v)) for k, v in self.cache_widths)
 
     def compute_bytes(self, config: ContextConfig, n_devices: int = 2) -> int:
@@ -105,8 +94,7 @@ class ModelSize:
 def model_size(config: ModelConfig) -> ModelSize:
     """Read the sizes from the headers of all files of the model, without its weights.
 
-    The bytes of tensors with unknown names are spread evenly over all layers. Raises ModelError for a missing or
-    invalid file.
+    Raises ModelError for a missing or invalid file.
     """
     with closing(Head(config.path)) as head:
         return read_size(head, config)
@@ -119,7 +107,6 @@ def read_size(file: Head, config: ModelConfig) -> ModelSize:
         with closing(Head(path)) as part:
             tensors |= part.tensors()
     layers, output = _weights_by_layer(tensors, file.number("block_count"))
-    n_head, n_embd = file.number("attention.head_count"), file.number("embedding_length")
     n_used = file.number("expert_used_count")
     return ModelSize(
         layers=layers,
@@ -127,9 +114,9 @@ def read_size(file: Head, config: ModelConfig) -> ModelSize:
         largest=max((size for name, size in tensors.items() if _LAYER.search(name)), default=0),
         n_bytes=sum(tensors.values()),
         cache_widths=_cache_widths(file, tensors, len(layers)),
-        n_vocab=file.count("tokenizer.ggml.tokens") or 0,
-        n_embd=n_embd,
-        n_head=n_head,
+        n_vocab=file.count(TOKENS),
+        n_embd=file.number("embedding_length"),
+        n_head=file.number("attention.head_count"),
         n_ff=max(file.number("feed_forward_length"), n_used * file.number("expert_feed_forward_length")),
         n_masks=2 if file.number("attention.sliding_window") else 1,
     )
@@ -137,22 +124,16 @@ def read_size(file: Head, config: ModelConfig) -> ModelSize:
 
 def _weights_by_layer(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], int]:
     """Bytes of each layer, and of the output layer."""
-    layers = [0] * (n_layer if n_layer <= MAX_LAYERS else 0)
-    output = unknown = 0
+    layers, output = [0] * min(n_layer, MAX_LAYERS), 0
     for name, size in tensors.items():
-        if match := _LAYER.search(name):
-            if int(match[1]) < len(layers):
-                layers[int(match[1])] += size
-            else:
-                unknown += size
+        match = _LAYER.search(name)
+        if match and layers:
+            layers[min(int(match[1]), len(layers) - 1)] += size
         elif not _INPUT.match(name):
             output += size
-    if not any(layers):  # none of the tensor names is llama.cpp's
-        unknown, output = unknown + output, 0
-    elif "output.weight" not in tensors:
+    if "output.weight" not in tensors:
         output += tensors.get("token_embd.weight", 0)
-    each, odd = divmod(unknown, max(1, len(layers)))
-    return tuple(size + each + (i < odd) for i, size in enumerate(layers)), output
+    return tuple(layers), output
 
 
 def _cache_widths(file: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:

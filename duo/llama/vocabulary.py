@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -23,7 +22,6 @@ _HEAD = 256  # first characters of a text, in which BOS may be
 _SMALL = 4096  # bytes that can be tokenised on any stack
 _STACK, _STACK_PER_BYTE = 2**23, 1024  # bytes of the stack; about 450 were needed per byte of the text
 _PAGE = 65_536  # a multiple of every system's
-_BYTES = {text: byte for byte in range(256) for text in (f"<0x{byte:02X}>".encode(), bytes([byte]))}
 # Tokens that are found in a text before anything else is tokenised.
 _SPECIAL = (
     llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -51,7 +49,6 @@ class Vocabulary(Handle):
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(vocabulary))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(vocabulary))
         self._pieces: dict[int, bytes] = {}
-        self._ends: dict[int, bool] = {}
 
     @property
     def vocabulary(self) -> Any:
@@ -70,11 +67,8 @@ class Vocabulary(Handle):
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
-        is_end = self._ends.get(token)
-        if is_end is None:
-            with self.use():
-                is_end = self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
-        return is_end
+        with self.use():
+            return bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
 
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
@@ -100,14 +94,30 @@ class Vocabulary(Handle):
         """
         if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
             return 0
-        counts = Counter(text)
-        return sum(counts[character] for character in counts.keys() - self._characters)
+        return sum(character not in self._characters for character in text)
 
     @functools.cached_property
     def _characters(self) -> frozenset[str]:
         """The tokens that are one character, and the space."""
         texts = (text.decode("utf-8", "replace") for text in self.token_texts(self.n_vocab))
         return frozenset((" ", *(text for text in texts if len(text) == 1)))
+
+    @functools.cached_property
+    def _missing_bytes(self) -> frozenset[int]:
+        """Bytes without a token, if it is a SentencePiece vocabulary, where unknown characters become bytes."""
+        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return frozenset()
+        texts = set(self.token_texts(self.n_vocab))
+        return frozenset(n for n in range(256) if not texts & {f"<0x{n:02X}>".encode(), bytes([n])})
+
+    def _spellable(self, text: str) -> str:
+        """`text` without the characters that have no tokens, on which llama.cpp would end the process."""
+
+        def is_known(one: str) -> bool:
+            one = one.replace(" ", "▁")
+            return one in self._characters or self._missing_bytes.isdisjoint(one.encode())
+
+        return "".join(filter(is_known, text)) if self._missing_bytes else text
 
     def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
         """Tokens of `text`; with `add_bos`, BOS in front if the vocabulary adds it.
@@ -119,53 +129,36 @@ class Vocabulary(Handle):
             data, head = text.encode(), text[:_HEAD].encode()
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt is not text: {error}") from None
-        if lacking := self._lacking(f" {text}"):  # llama.cpp would end the process
-            said = "".join(sorted(lacking)[:20])
-            raise PromptError(f"{self.path.name} has no tokens for these characters of the prompt: {said!r}")
+        if len(self._spellable(f" {text}")) <= len(text):
+            raise PromptError(f"{self.path.name} has no tokens for some characters of the prompt")
         if add_bos := add_bos and self.adds_bos:
-            add_bos = self._tokenize(head, add_bos=False, special=parse_special)[:1] != [self.bos]
+            add_bos = self._tokenize(head, special=parse_special)[:1] != [self.bos]
         # Not [bos, *tokens]: some vocabularies put a space in front of the first word.
         tokens = self._tokenize(data, add_bos=add_bos, special=parse_special)
         if add_bos and self.adds_eos and tokens[-1:] == [self.eos]:
             tokens.pop()
         return tokens
 
-    def _lacking(self, text: str) -> set[str]:
-        """The characters of `text`, with ▁ for a space, that have no tokens."""
-        if not (missing := self._missing_bytes):
-            return set()
-        others = set(text.replace(" ", "▁")) - self._characters
-        return {character for character in others if missing.intersection(character.encode())}
-
-    @functools.cached_property
-    def _missing_bytes(self) -> frozenset[int]:
-        """Bytes without a token, if the vocabulary is a SentencePiece one, where unknown characters become bytes."""
-        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
-            return frozenset()
-        found = {_BYTES[text] for text in self.token_texts(self.n_vocab) if text in _BYTES}
-        return frozenset(_BYTES.values()) - found
-
-    def _tokenize(self, data: bytes, *, add_bos: bool, special: bool = True) -> list[int]:
+    def _tokenize(self, data: bytes, *, add_bos: bool = False, special: bool = False) -> list[int]:
         if len(data) > _MAX_TEXT:
             raise PromptError(f"the prompt has {len(data)} bytes: llama.cpp tokenises at most {_MAX_TEXT}")
+        work = functools.partial(self._tokenize_here, data, add_bos, special)
         if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_BPE or len(data) <= _SMALL:
-            return self._tokenize_here(data, add_bos=add_bos, special=special)
+            return work()
         # Some of these vocabularies split texts with std::regex, which recurses for each character of a word.
-        work = functools.partial(self._tokenize_here, data, add_bos=add_bos, special=special)
         try:
             return on_large_stack(_STACK + _STACK_PER_BYTE * len(data), work)
         except MemoryError:
             raise PromptError(f"there is not enough memory to tokenise a prompt of {len(data)} bytes") from None
 
-    def _tokenize_here(self, data: bytes, *, add_bos: bool, special: bool) -> list[int]:
-        size = len(data) + 2
+    def _tokenize_here(self, data: bytes, add_bos: bool, special: bool) -> list[int]:
+        n = -len(data) - 2
         for _ in range(2):
-            buffer = (llama_cpp.llama_token * size)()
+            buffer = (llama_cpp.llama_token * -n)()
             with self.use():
-                n = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), buffer, size, add_bos, special)
+                n = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), buffer, len(buffer), add_bos, special)
             if n >= 0:
                 return list(buffer[:n])
-            size = -n
         raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
 
     def fragment(self, text: bytes) -> list[int]:
@@ -173,23 +166,15 @@ class Vocabulary(Handle):
 
         Bytes that are not UTF-8, and characters without tokens, are left out. Raises PromptError as tokenize() does.
         """
-        data = self._spellable(text)
+        data = self._spellable(text.decode("utf-8", "ignore")).encode()
         if not self._adds_space:
-            return self._tokenize(data, add_bos=False, special=False)
+            return self._tokenize(data)
         # The space is then in front of another character, whose tokens are removed.
         for before, tokens_before in self._before.items():
-            tokens = self._tokenize(before + data, add_bos=False, special=False)
+            tokens = self._tokenize(before + data)
             if tokens[: len(tokens_before)] == tokens_before:
                 return tokens[len(tokens_before) :]
         return []
-
-    def _spellable(self, text: bytes) -> bytes:
-        """The characters of `text` that have tokens."""
-        characters = text.decode("utf-8", "ignore")
-        lacking = self._lacking(f" {characters}" if self._adds_space else characters)
-        if "▁" in lacking and self._adds_space:
-            return b""
-        return "".join(one for one in characters if one.replace(" ", "▁") not in lacking).encode()
 
     @functools.cached_property
     def _adds_space(self) -> bool:
@@ -201,19 +186,18 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _before(self) -> dict[bytes, list[int]]:
         """Characters to put in front of a fragment, and their tokens at the start of a text."""
-        usable = [one for one in (b"\n", b"|", b"0") if self._spellable(one)]
-        return {one: self._tokenize(one, add_bos=False, special=False) for one in usable}
+        usable = self._spellable("\n|0") if self._spellable(" ") else ""
+        return {one.encode(): self._tokenize(one.encode()) for one in usable}
 
     def piece(self, token: int) -> bytes:
         """The bytes of `token` in a text; empty for special tokens, except the tags of thoughts and calls.
 
         Raises PromptError if there is no such token.
         """
-        piece = self._pieces.get(token)
-        if piece is None:
+        if token not in self._pieces:
             spelled = self._piece(token, special=True)
-            piece = self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
-        return piece
+            self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
+        return self._pieces[token]
 
     def spelling(self, tokens: Sequence[int]) -> bytes:
         """The bytes of `tokens` in a prompt, where special tokens are visible."""
@@ -224,35 +208,29 @@ class Vocabulary(Handle):
         """The text of a prompt with visible special tokens, without its BOS and the spaces that tokenize() adds."""
         if tokens[:1] == [self.bos]:
             tokens = tokens[1:]
-        special = {token: self._piece(token, special=True) for token in set(tokens) if self._is_special(token)}
+        pieces = {token: self._piece(token, special=True) for token in set(tokens)}
+        special = {token for token in pieces if self._is_special(token)}
         text = bytearray()
         begins = self._adds_space
         for token in tokens:
-            piece = special.get(token)
-            text += self.piece(token).removeprefix(b" " if begins else b"") if piece is None else piece
-            begins = piece is not None and self._adds_space
+            is_special = token in special
+            text += pieces[token] if is_special else self.piece(token).removeprefix(b" " if begins else b"")
+            begins = is_special and self._adds_space
         return bytes(text)
 
     def _is_special(self, token: int) -> bool:
-        self._check(token)
         with self.use():
             return bool(_SPECIAL & llama_cpp.llama_vocab_get_attr(self._vocabulary, token))
 
-    def _check(self, token: int) -> None:
-        """Raise PromptError for a token outside the vocabulary: llama.cpp would end the process."""
-        if not 0 <= token < self.n_vocab:
-            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
-
     def _piece(self, token: int, *, special: bool) -> bytes:
-        self._check(token)
-        size = 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
+        if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
+            raise PromptError(f"no token {token} in a vocabulary of {self.n_vocab}")
+        n = -64
+        while n < 0:
+            buffer = ctypes.create_string_buffer(-n)
             with self.use():
-                n = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, special)
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n
+                n = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:n]
 
     # Chat
 

@@ -9,16 +9,15 @@ from functools import cached_property
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
-from duo.llama.capacity import largest_cache, uses_host_memory
-from duo.llama.devices import Device, devices_for, layer_devices
-from duo.llama.model_size import ModelSize, model_size
+from duo.llama.devices import devices_for, layer_devices
+from duo.llama.memory import uses_host_memory
+from duo.llama.model_size import model_size
 from duo.spec.placement import Footprint, Layout, Room, fill, place
 
 log = logging.getLogger("duo.models")
 
 DEVICE_CTX = 8192  # tokens: the cache of a text of unknown length leaves some device memory for layers
 _PROMPT = 4096  # tokens assumed for a prompt that is not known yet
-_BY_LAYER = ("none", "layer")  # split modes that do not split a layer
 
 
 def expected_context(config: EngineConfig) -> ContextConfig:
@@ -39,17 +38,17 @@ def fit(
     if draft is not None and not draft.rpc_servers:
         models.append(_Placed("draft", "draft_n_gpu_layers", draft, context))
     _check_weights(models)
-    if any(model.rooms and model.n_layers is None for model in models):
-        layouts = _layouts(models)
-        chosen = [
-            (model.parameter, model.summary(layout))
-            for model, layout in zip(models, layouts, strict=True)
-            if model.rooms
-        ]
-        log.info("layers on devices (%s): %s", *(", ".join(words) for words in zip(*chosen, strict=True)))
-        placed = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
-        return placed[0], placed[1] if len(placed) > 1 else draft
-    return target, draft
+    if not any(model.rooms and model.n_layers is None for model in models):
+        return target, draft
+    layouts = _layouts(models)
+    placed = [(model, layout) for model, layout in zip(models, layouts, strict=True) if model.rooms]
+    log.info(
+        "layers on devices (%s): %s",
+        ", ".join(model.parameter for model, _ in placed),
+        ", ".join(model.summary(layout) for model, layout in placed),
+    )
+    configs = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
+    return configs[0], configs[1] if len(configs) > 1 else draft
 
 
 def _check_weights(models: Sequence[_Placed]) -> None:
@@ -57,78 +56,48 @@ def _check_weights(models: Sequence[_Placed]) -> None:
 
     Some drivers would use the host's memory instead, at a fraction of the speed.
     """
-    rooms: dict[str, int] = {}
-    needed, names = 0, list[str]()
-    for model in models:
-        if not model.required_bytes:
-            continue
-        rooms |= {room.name: room.free_bytes for room in model.rooms}
-        needed += model.required_bytes
-        names.append(model.parameter)
-        free = sum(rooms.values())
-        if free and needed > free and not uses_host_memory():  # 0: not reported
-            n_fitting = model.n_fitting((free - needed + model.required_bytes) / free)
-            raise MemoryLimitError(
-                f"{' and '.join(names)}: the layers need {needed / 2**30:.1f} GiB on {', '.join(rooms)}, and "
-                f"{free / 2**30:.1f} GiB are free: {n_fitting} of the {len(model.footprint.weights)} layers of "
-                f"{model.path.name} fit (auto: as many as fit)"
-            )
+    required = [model for model in models if model.required_bytes]
+    rooms = {room.name: room.free_bytes for model in required for room in model.rooms}
+    needed, free = sum(model.required_bytes for model in required), sum(rooms.values())
+    if free and needed > free and not uses_host_memory():  # 0: not reported
+        raise MemoryLimitError(
+            f"{' and '.join(model.parameter for model in required)}: the layers need {needed / 2**30:.1f} GiB on "
+            f"{', '.join(rooms)}, and {free / 2**30:.1f} GiB are free: give fewer (auto: as many as fit)"
+        )
 
 
-def _layouts(models: list[_Placed]) -> list[Layout]:
-    first, *others = models
-    if not others:
+def _layouts(models: Sequence[_Placed]) -> Sequence[Layout]:
+    first = models[0]
+    if len(models) == 1:
         return [fill(first.footprint, first.rooms, first.n_layers)]
-    second = others[0]
-    return [*place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)]
+    second = models[1]
+    return place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)
 
 
 class _Placed:
     """One of the models, in terms of duo.spec.placement. `parameter` is that of its number of layers."""
 
     def __init__(self, name: str, parameter: str, config: ModelConfig, context: ContextConfig) -> None:
-        self._name = name
-        self.parameter = parameter
-        self._config = config
+        self._name, self.parameter = name, parameter
+        self._config, self._context = config, context
         self.n_layers = None if config.fits_layers else config.n_gpu_layers
-        devices = layer_devices(config, devices_for(config))
-        if config.split_mode not in _BY_LAYER:
+        if config.split_mode not in ("none", "layer"):  # each layer is split
             self.n_layers = ALL_LAYERS
-        self._context = context
-        self.path = config.path
-        self.rooms = [Room(device.name, self._usable_bytes(device)) for device in devices]
-
-    def _usable_bytes(self, device: Device) -> int:
-        """Free memory; none if the cache of a layer is too large for a buffer and the layers are to be chosen."""
-        if (
-            self.n_layers is None
-            and largest_cache(device, self._size.cache_widths, self._context) < self._context.n_ctx
-        ):
-            return 0
-        return device.memory[0]
+        self.rooms = [Room(device.name, device.memory[0]) for device in layer_devices(config, devices_for(config))]
 
     @cached_property
-    def _size(self) -> ModelSize:
-        return model_size(self._config)
+    def footprint(self) -> Footprint:
+        size = model_size(self._config)
+        buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
+        return Footprint(size.layers, size.output, size.cache_bytes(self._context), *buffers)
 
-    @property
+    @cached_property
     def required_bytes(self) -> int:
         """Weights of the layers that have to be on devices."""
         if not self.rooms or not self.n_layers:
             return 0
         weights = self.footprint.weights
         return sum(weights if self.n_layers < 0 else weights[-self.n_layers :])
-
-    def n_fitting(self, share: float) -> int:
-        """How many layers fit this share of the free memory."""
-        rooms = [replace(room, free_bytes=int(share * room.free_bytes)) for room in self.rooms]
-        return fill(self.footprint, rooms).n_gpu_layers
-
-    @cached_property
-    def footprint(self) -> Footprint:
-        size = self._size
-        buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
-        return Footprint(size.layers, size.output, size.cache_bytes(self._context), *buffers)
 
     def summary(self, layout: Layout) -> str:
         names = [room.name for room, n in zip(self.rooms, layout.tensor_split, strict=True) if n]

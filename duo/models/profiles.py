@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
+
+import msgspec
 
 from duo.models.storage import MIB, config_dir, read_own
-from duo.spec.policy_state import PolicyState, between, whole
+from duo.spec.policy_state import PolicyState
 
 _VERSION = 4
 _MAX_BYTES = MIB  # a profile has a few KiB
-_MAX_DEPTH = 8  # levels of lists and objects: a profile has six
 _DIGITS = 6  # of the hash in a name: one pair has few profiles, and a wrong one is not used
-_MAX_BYTES_OF_MODEL = 2**63
 _MAX_NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
 
 
@@ -31,31 +31,31 @@ class TunedThreads(TypedDict):
     beside: Sequence[int]
 
 
-class ModelKey(TypedDict):
-    """A model in a key."""
+class KeyModel(msgspec.Struct, frozen=True):
+    """A model that a profile holds for."""
 
     path: str
-    bytes: int
-    modified_ns: list[int]
-    gpu_layers: int
-    devices: list[str] | None
-    servers: list[str]
-    split: list[object]
+    n_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = msgspec.field(name="bytes")
+    n_gpu_layers: int = msgspec.field(name="gpu_layers")  # negative: all
+    devices: tuple[str, ...] | None  # None: not given
+    servers: tuple[str, ...]  # RPC servers
+    modified_ns: list[int] = []
+    split: list[Any] = []
 
 
-class Key(TypedDict):
+class Key(msgspec.Struct, frozen=True):
     """What a profile holds for."""
 
-    models: list[ModelKey]
-    devices: list[str]
+    models: Annotated[tuple[KeyModel, ...], msgspec.Meta(min_length=1, max_length=2)]  # the target, and a draft
+    devices: tuple[str, ...]
     cores: int
-    llama: list[str]
-    options: list[object]
+    llama: tuple[str, ...]  # two versions, the back ends, system information
+    options: tuple[Any, ...]  # -t, -td (None: not given) and others
 
 
 # What a profile says. What is read from a file is checked where it is used.
 ProfileDocument = TypedDict(
-    "ProfileDocument", {"for": Key, "policy": PolicyState, "threads": TunedThreads}, total=False
+    "ProfileDocument", {"for": dict[str, Any], "policy": PolicyState, "threads": TunedThreads}, total=False
 )
 
 
@@ -64,9 +64,11 @@ class Profile:
 
     def __init__(self, key: Key) -> None:
         """Raises UsageError if there is no config directory."""
-        self._key = {"version": _VERSION, **key}
-        digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
-        self.path = profiles_dir() / f"{_name(key)}-{digest[:_DIGITS]}.json"
+        written = json.dumps({"version": _VERSION, **msgspec.to_builtins(key)}, sort_keys=True)
+        self._key = json.loads(written)
+        digest = hashlib.sha256(written.encode()).hexdigest()
+        name = "+".join(_slug(Path(model.path).stem) for model in key.models)
+        self.path = profiles_dir() / f"{name}-{digest[:_DIGITS]}.json"
 
     def load(self) -> ProfileDocument:
         """The saved document; empty if the file is missing or damaged, in whatever way.
@@ -81,50 +83,10 @@ class Profile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(f".{os.getpid()}")
         try:
-            part.write_text(json.dumps({**document, "for": self._key}, indent=1) + "\n", encoding="utf-8")
+            part.write_text(json.dumps({**document, "for": self._key}), encoding="utf-8")
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyModel:
-    """A model that a profile holds for."""
-
-    path: str
-    n_bytes: int
-    n_gpu_layers: int  # negative: all
-    has_devices: bool  # False: only the CPU is given
-    is_remote: bool  # on RPC servers
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileKey:
-    """What a profile holds for, as far as it is shown; every text is printable."""
-
-    models: tuple[KeyModel, ...]  # the target, and the draft if there is one
-    devices: tuple[str, ...]
-    cores: int
-    backends: tuple[str, ...]
-    n_threads: tuple[int | None, int | None]  # -t and -td; None: not given
-
-    @classmethod
-    def read(cls, document: ProfileDocument) -> ProfileKey | None:
-        """The key in a document; None if it is damaged."""
-        try:
-            key = document["for"]
-            models, (target, draft) = _list(key["models"]), _list(key["options"])[:2]
-            if not 1 <= len(models) <= 2:
-                return None
-            return cls(
-                tuple(map(_read_model, models)),
-                tuple(map(_text, _list(key["devices"]))),
-                whole(key["cores"]),
-                tuple(map(_text, _list(key["llama"])[2:-1])),
-                (_whole_or_none(target), _whole_or_none(draft)),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +96,7 @@ class SavedProfile:
     path: Path
     modified_s: float  # seconds since 1970
     document: ProfileDocument  # as saved, with the key in "for"; empty if the file is damaged
-    key: ProfileKey | None  # None: the file is damaged
+    key: Key | None  # None: the file is damaged
 
     @property
     def name(self) -> str:
@@ -152,43 +114,11 @@ def saved_profiles() -> list[SavedProfile]:
     found = []
     for path in sorted(profiles_dir().glob("*.json")):
         with suppress(FileNotFoundError):  # removed meanwhile
-            document = _read(path)
-            found.append(SavedProfile(path, path.lstat().st_mtime, document, ProfileKey.read(document)))
+            document, key = _read(path), None
+            with suppress(msgspec.ValidationError, ValueError):
+                key = msgspec.convert(document.get("for"), Key)
+            found.append(SavedProfile(path, path.lstat().st_mtime, document, key))
     return found
-
-
-def _read_model(model: Any) -> KeyModel:
-    """Raises KeyError, TypeError or ValueError if it is damaged."""
-    return KeyModel(
-        _text(model["path"]),
-        int(between(whole(model["bytes"]), 0, _MAX_BYTES_OF_MODEL)),
-        int(between(whole(model["gpu_layers"]), -_MAX_BYTES_OF_MODEL, _MAX_BYTES_OF_MODEL)),
-        model["devices"] is None or bool(_list(model["devices"])),
-        bool(_list(model["servers"])),
-    )
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError("not a list")
-    return value
-
-
-def _text(value: Any) -> str:
-    """`value` with ? for what cannot be printed. Raises TypeError if it is no text."""
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return "".join(character if character.isprintable() else "?" for character in value)
-
-
-def _whole_or_none(value: Any) -> int | None:
-    return None if value is None else whole(value)
-
-
-def _name(key: Key) -> str:
-    """The models in `key` as a part of a file name."""
-    paths = [model.get("path") for model in key.get("models") or () if isinstance(model, dict)]
-    return "+".join(_slug(Path(path).stem) for path in paths if isinstance(path, str)) or "models"
 
 
 def _slug(name: str) -> str:
@@ -201,13 +131,7 @@ def _read(path: Path) -> ProfileDocument:
     """The document of a file; empty if it is missing or damaged."""
     try:
         document = json.loads(read_own(path, _MAX_BYTES))
+        json.dumps(document)  # it can be written again, however deep it is
     except (OSError, ValueError, RecursionError):
         return {}
-    is_usable = isinstance(document, dict) and _is_shallow(document, _MAX_DEPTH)
-    return cast("ProfileDocument", document) if is_usable else {}
-
-
-def _is_shallow(value: Any, depth: int) -> bool:
-    """Whether `value` has at most `depth` levels, so that it can be written again."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inner is None or (depth > 0 and all(_is_shallow(item, depth - 1) for item in inner))
+    return cast("ProfileDocument", document) if isinstance(document, dict) else {}

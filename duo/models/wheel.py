@@ -1,18 +1,16 @@
-"""Download one wheel: with the user's pip, so that its settings apply, or from the package index that they name."""
+"""Download one wheel, from the package indexes that pip's settings name."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import html
-import importlib.util
 import os
 import re
-import shutil
 import ssl
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 from urllib.request import url2pathname
@@ -25,28 +23,7 @@ from duo.llama import child
 from duo.models.hub import root_cause
 from duo.models.storage import MIB
 
-_OPTIONS = (
-    "--no-deps",
-    "--no-cache-dir",  # duo caches the unpacked files
-    "--only-binary=:all:",
-    "--require-hashes",
-    "--disable-pip-version-check",
-    "--no-input",
-    "--no-color",
-)
-_PROGRESS = re.compile(r"Progress (\d+) of (\d+)$")
-_NO_RAW_PROGRESS = "invalid choice: 'raw'"  # the error of pip before 24.1
-# Reasons in pip's output: the first pattern that matches a line, searched from the last line up.
-_REASONS = (
-    (r"DO NOT MATCH THE HASHES", "its checksum is wrong"),
-    (r"^× (.+)", r"\1"),
-    (r"connection broken by .*[>)][:,] [\"']?(.+?)[\"']\)", r"the package index cannot be reached (\1)"),
-    (r"connection broken by", "the package index cannot be reached"),
-    (r"^ERROR: (?!Exception:)(.+)", r"\1"),
-    (r"(.+)", r"\1"),
-)
-# pip's own default, which `make archive` writes: an archive is for machines without pip.
-DEFAULT_INDEX = Path(__file__).with_name("index.url")
+_PYPI = "https://pypi.org/simple"
 _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)""", re.IGNORECASE)
 _TIMEOUT_S = 60.0  # without an answer
 
@@ -54,123 +31,55 @@ Report = Callable[[int, int | None], None]
 
 
 def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
-    """Download the wheel of `requirement` (name==version) into the empty `folder` and return its path.
+    """Download the wheel of `requirement` (name==version) into `folder` and return its path.
 
-    `report` is called with the bytes so far and in all (None: unknown). Raises DownloadError if there is neither pip
-    nor a package index, the download fails or the checksum is wrong.
+    Uses pip's settings index-url, extra-index-url, no-index, proxy and cert, and every program's variables for proxies
+    and certificates. `report` is called with the bytes so far and in all (None: unknown). Raises DownloadError.
     """
-    if pip := _find_pip():
-        return _fetch_with_pip(pip, requirement, sha256, folder, report)
-    if not index_urls():
-        raise DownloadError(
-            f"pip, or PIP_INDEX_URL, is needed to download {requirement}: install pip "
-            f"({sys.executable} -m ensurepip), or use another model"
-        )
-    return fetch_from_index(requirement, sha256, folder, report)
-
-
-# With pip
-
-
-def _find_pip() -> list[str] | None:
-    """The command line of pip. When duo is killed, it ends at its next progress report, to a closed pipe."""
-    if not child.is_frozen() and importlib.util.find_spec("pip"):
-        return child.call("pip._internal.cli.main")
-    found = shutil.which("pip") or shutil.which("pip3")
-    return [found] if found else None
-
-
-def _fetch_with_pip(pip: list[str], requirement: str, sha256: str, folder: Path, report: Report) -> Path:
-    requirements = folder / "requirements.txt"
-    requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
-    command = [*pip, "download", *_OPTIONS, "--requirement", str(requirements), "--dest", str(folder)]
-    for bar in ("raw", "off"):
-        status, output = _run([*command, "--progress-bar", bar], folder, report)
-        if not status:
-            return next(folder.glob("*.whl"))
-        if not any(_NO_RAW_PROGRESS in line for line in output):
-            break
-    raise DownloadError(f"cannot download {requirement}: {pip_failure(output, status)}")
-
-
-def _run(command: list[str], folder: Path, report: Report) -> tuple[int, list[str]]:
-    """Run pip, with its temporary files in `folder`; return its exit status and output."""
-    settings = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
-    settings |= {"PYTHONIOENCODING": "utf-8", "PIP_REQUIRE_VIRTUALENV": "0"}  # nothing is installed
-    output: list[str] = []
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        env=os.environ | settings,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if figures := _PROGRESS.match(line):
-                    report(int(figures[1]), int(figures[2]) or None)
-                else:
-                    output.append(line.strip())
-            return process.wait(), output
-        finally:
-            process.kill()
-
-
-def pip_failure(output: list[str], status: int) -> str:
-    """Why pip failed, in one line."""
-    for pattern, reason in _REASONS:
-        for line in reversed(output):
-            if match := re.search(pattern, line):
-                return match.expand(reason)
-    return f"pip exited with status {status}"
-
-
-# Without pip
-
-
-def index_urls() -> list[str]:
-    """The package indexes of PIP_INDEX_URL and PIP_EXTRA_INDEX_URL; without the former, that of an archive."""
-    if os.environ.get("PIP_NO_INDEX", "0").lower() not in ("0", "false", "off", "no", ""):
-        return []
-    first = os.environ.get("PIP_INDEX_URL", "")
-    if not first:
-        with suppress(OSError):
-            first = DEFAULT_INDEX.read_text(encoding="utf-8")
-    return f"{first} {os.environ.get('PIP_EXTRA_INDEX_URL', '')}".split()
-
-
-def fetch_from_index(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
-    """Like fetch_wheel(), without pip.
-
-    Uses pip's variables PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_PROXY and PIP_CERT, and those of every program for
-    proxies and certificates. Raises DownloadError.
-    """
+    settings = pip_settings()
+    reasons = ["no package index has it"]
     try:
-        proxy = os.environ.get("PIP_PROXY")
         with httpx.Client(
-            proxy=proxy,
-            verify=_certificates(),
+            proxy=settings.get("proxy"),
+            verify=_certificates(settings.get("cert")),
             mounts={"file://": _Files()},
             timeout=_TIMEOUT_S,
             follow_redirects=True,
         ) as client:
-            for text in index_urls():
+            for text in index_urls(settings):
                 index = httpx.URL(re.sub("^file:///", "file://localhost/", text))  # httpx wants a host
-                if url := _find_wheel(client, index, requirement, sha256):
-                    return _download(client, url, index, sha256, folder, report)
-        reason = "no package index has it"
-    except httpx.HTTPStatusError as error:
-        reason = f"the package index answered {error.response.status_code} {error.response.reason_phrase}"
-    except httpx.ConnectError as error:
-        reason = f"the package index cannot be reached ({root_cause(error)})"
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        reason = root_cause(error)
-    except ValueError as error:
-        reason = str(error)
-    raise DownloadError(f"cannot download {requirement}: {reason}")
+                try:
+                    if url := _find_wheel(client, index, requirement, sha256):
+                        return _download(client, url, index, sha256, folder, report)
+                except httpx.HTTPError as error:
+                    reasons.append(f"{index.host}: {root_cause(error)}")
+    except (httpx.InvalidURL, OSError, ValueError) as error:
+        reasons.append(str(error))
+    raise DownloadError(f"cannot download {requirement}: {reasons[-1]}")
+
+
+def pip_settings() -> dict[str, str]:
+    """pip's settings by name, from its files and its variables; without pip, from its variables alone."""
+    found, lines = {}, []
+    if not child.is_frozen():
+        command = child.call("pip._internal.cli.main", "config", "list")
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+        )
+        lines = re.findall(r"^(global|download)\.([\w-]+)=(.*)$", done.stdout, re.MULTILINE)
+    for _, name, value in sorted(lines, key=lambda line: line[0], reverse=True):  # the general ones first
+        found[name] = str(ast.literal_eval(value))
+    for name, value in os.environ.items():
+        if name.startswith("PIP_") and value:
+            found[name.removeprefix("PIP_").lower().replace("_", "-")] = value
+    return found
+
+
+def index_urls(settings: dict[str, str]) -> list[str]:
+    """The package indexes to search."""
+    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        return []
+    return f"{settings.get('index-url', _PYPI)} {settings.get('extra-index-url', '')}".split()
 
 
 class _Files(httpx.BaseTransport):
@@ -182,21 +91,21 @@ class _Files(httpx.BaseTransport):
         return httpx.Response(200, content=path.read_bytes()) if path.exists() else httpx.Response(404)
 
 
-def _certificates() -> ssl.SSLContext:
-    """The authorities to trust: the file or folder that a variable names, or the system's and certifi's.
+def _certificates(named: str | None) -> ssl.SSLContext:
+    """The authorities to trust: the file or folder that is named, or the system's and certifi's.
 
     An archive is built on another system, so that the folder that its OpenSSL searches may not exist on this one.
     """
-    named = next(filter(None, map(os.environ.get, ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))), None)
-    if not named:
-        context = ssl.create_default_context()
-        context.load_verify_locations(certifi.where())
-        return context
-    is_folder = Path(named).is_dir()
+    named = named or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    context = ssl.create_default_context()
     try:
-        return ssl.create_default_context(cafile=None if is_folder else named, capath=named if is_folder else None)
+        if named and Path(named).is_dir():
+            context.load_verify_locations(capath=named)
+        else:
+            context.load_verify_locations(named or certifi.where())
     except OSError as error:
         raise ValueError(f"the certificates in {named} cannot be read: {error.strerror}") from None
+    return context
 
 
 @contextmanager

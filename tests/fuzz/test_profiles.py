@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 import duo
@@ -25,7 +26,7 @@ from duo.config import EngineConfig
 from duo.engine.cores import kept_threads, plan_threads, tuned_threads
 from duo.errors import DownloadError
 from duo.models.hub import resolve_hub
-from duo.models.profiles import Profile, saved_profiles
+from duo.models.profiles import Key, Profile, saved_profiles
 from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from tests.fuzz.cases import FULL, n_cases
@@ -36,7 +37,7 @@ BATCH = 50
 BATCHES = pytest.mark.parametrize("batch", range(-(-N // BATCH)))
 SEED = random.getrandbits(32) if FULL else 1
 MACHINE = Machine([0.1, 0.11, 0.12, 0.13, 0.2], 0.02, [0.12, 0.13, 0.14, 0.15, 0.25], 0.03)
-KEY: Any = {"models": ["a", "b"]}
+KEY = Key((), ("CPU",), 2, (), ())
 JUNK: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 0.5, -0.0, 1e-320, 1e-9, 1e-7, 1e5, 1e9, 1e308, -1e308, float("nan"), float("inf"),
     2**31, 2**63, 10**400, "", "1", "x", "nan", "٣", "\ud800", [], {}, [1], [[1, 1]], {"1": [0.1, 0]}, {"": None},
@@ -148,7 +149,8 @@ def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], batch: i
     """Each is a row of printable text, be it only that it is damaged."""
     model = {"path": "/models/a.gguf", "bytes": 10**9, "gpu_layers": -1, "devices": None, "servers": []}
     key: Any = {"models": [model, model | {"devices": []}], "devices": ["CPU"], "cores": 2}
-    profile = Profile(key | {"llama": ["1", "b1", "CPU", "AVX = 1"], "options": [4, None]})
+    key |= {"llama": ["1", "b1", "CPU", "AVX = 1"], "options": [4, None]}
+    profile = Profile(msgspec.convert(key, Key))
     profile.save({"policy": learned["policy"]})
     good = json.loads(profile.path.read_text())
     for draw in draws(batch):

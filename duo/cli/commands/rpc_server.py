@@ -18,8 +18,7 @@ from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
 from duo.llama import child
-from duo.llama.connections import refuses
-from duo.llama.devices import servable_devices, serve
+from duo.llama.devices import refuses, servable_devices, serve
 from duo.llama.library import supports_rpc
 from duo.models.storage import cache_dir
 

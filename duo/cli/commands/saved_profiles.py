@@ -12,7 +12,8 @@ from duo.cli.terminal.files import blame
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import kept_threads
 from duo.errors import UsageError
-from duo.models.profiles import KeyModel, ProfileDocument, ProfileKey, SavedProfile, profiles_dir, saved_profiles
+from duo.link.messages import printable
+from duo.models.profiles import Key, KeyModel, ProfileDocument, SavedProfile, profiles_dir, saved_profiles
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 
@@ -154,25 +155,25 @@ def describe(one: SavedProfile) -> list[str]:
     if found.rates:
         rates = ", ".join(f"{schedule.value} {rate:.1f}" for schedule, rate in found.rates.items())
         lines.append(f"forecast  tokens/s: {rates}{found.assumed and f'; assumed: {found.assumed}'}")
-    return lines
+    return [printable(line) for line in lines]
 
 
-def _place(model: KeyModel, key: ProfileKey) -> str:
+def _place(model: KeyModel, key: Key) -> str:
     """Where a model's layers are."""
-    if model.is_remote:
+    if model.servers:
         return "RPC"
-    if not model.n_gpu_layers or not model.has_devices or set(key.backends) <= {"RPC", "CPU", "BLAS"}:
+    if not model.n_gpu_layers or model.devices == () or set(key.llama[2:-1]) <= {"RPC", "CPU", "BLAS"}:
         return "CPU"
     return "GPU" if model.n_gpu_layers < 0 else f"{model.n_gpu_layers} layers on GPU"
 
 
-def _threads(document: ProfileDocument, key: ProfileKey, *, brief: bool) -> str:
+def _threads(document: ProfileDocument, key: Key, *, brief: bool) -> str:
     """The numbers of threads: found by `duo tune`, given by the user, or duo's defaults."""
     if tuned := kept_threads(document).get("threads"):
         first, second = tuned["beside"]
         both = f"target {tuned['target']}, draft {tuned['draft']}, concurrent {first} and {second}"
         return "tuned" if brief else f"found by `duo tune`: {both}"
-    given = [f"{name} {n}" for name, n in zip(("-t", "-td"), key.n_threads, strict=True) if n]
+    given = [f"{name} {n}" for name, n in zip(("-t", "-td"), key.options, strict=False) if n]
     return " ".join(given) or ("auto" if brief else "duo's defaults")
 
 

@@ -213,7 +213,7 @@ def test_as_many_layers_as_fit(
 @pytest.mark.parametrize(
     ("free", "options", "said"),
     [
-        (100, ["-ngl", "31"], "-ngl: the layers need 0.3 GiB on RPC0, and 0.1 GiB are free: 0 of the 31 layers"),
+        (100, ["-ngl", "31"], "-ngl: the layers need 0.3 GiB on RPC0, and 0.1 GiB are free: give fewer"),
         (600, ["-ngl", "31", "-c", "131072"], "and 0.6 GiB are free: at most 25856 tokens fit (-c); fewer layers"),
     ],
 )

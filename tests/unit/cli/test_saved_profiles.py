@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from duo.models.profiles import Profile
+from duo.models.profiles import Key, Profile
 from duo.spec.policy import Policy
 from tests.command import Run, assert_refused
 from tests.unit.cli.runner import duo
@@ -33,7 +34,7 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
             "llama": ["0.3.36", "b1", "CPU", "AVX = 1"],
             "options": list(options),
         }
-        profile = Profile(key)
+        profile = Profile(msgspec.convert(key, Key))
         document: Any = {"policy": _learned().state(), **more}
         profile.save(document)
         os.utime(profile.path, (when, when))

