@@ -13,7 +13,7 @@ from duo.config import EngineConfig
 from duo.diagnose.host import read_host
 from duo.errors import DeviceError, UsageError
 from duo.llama.build import CPU, hiding_variables
-from duo.llama.devices import built_gpu_backends, gpus, list_devices, resolved
+from duo.llama.devices import built_gpu_backends, gpus, list_devices
 from duo.llama.library import supports_rpc
 
 
@@ -41,11 +41,10 @@ def check_servers(config: EngineConfig) -> None:
     check_rpc((*config.rpc_servers, *for_draft))
     found = set()
     for server in (*config.rpc_servers, *for_draft):
-        address = resolved(server) or server
-        if address in found:
+        if server in found:
             message = "a server has one client at a time: start another one on that machine, on another port"
             raise UsageError(f"{server} is named twice, but {message}")
-        found.add(address)
+        found.add(server)
     for servers, layers, devices in (
         (config.rpc_servers, config.n_gpu_layers, config.devices),
         (for_draft, config.draft_n_gpu_layers, config.draft_devices),

@@ -6,7 +6,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -62,13 +61,9 @@ def versions() -> dict[str, str]:
 def _llama_version() -> str:
     """That of the library that llama_cpp loads."""
     spec = find_spec("llama_cpp")
-    if "llama_cpp" not in sys.modules and spec is not None and spec.origin is not None:
-        folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH", Path(spec.origin).parent / "lib"))
-        suffix = ".dylib" if sys.platform == "darwin" else ".so"
-        with suppress(OSError, AttributeError):
-            function = ctypes.CDLL(str(folder / f"libllama{suffix}")).llama_version
-            function.restype = ctypes.c_char_p
-            return str(function().decode())
-    import llama_cpp  # noqa: PLC0415
-
-    return str(llama_cpp.llama_version().decode())
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("llama-cpp-python is not installed")
+    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH", Path(spec.origin).parent / "lib"))
+    function = ctypes.CDLL(str(folder / f"libllama{'.dylib' if sys.platform == 'darwin' else '.so'}")).llama_version
+    function.restype = ctypes.c_char_p
+    return str(function().decode())

@@ -132,16 +132,6 @@ def find_devices(names: Sequence[str], parameter: str = "devices", *, cpu: bool 
 # RPC
 
 
-@functools.cache
-def resolved(server: str) -> tuple[str, int] | None:
-    """The IPv4 address and port of `host:port`, as llama.cpp resolves it; None for an unknown host."""
-    host, port = split_endpoint(server)
-    try:
-        return socket.gethostbyname(host), port
-    except (OSError, UnicodeError):
-        return None
-
-
 def refuses(server: str) -> bool:
     """Whether the server accepts no connection."""
     try:

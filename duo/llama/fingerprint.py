@@ -19,7 +19,6 @@ BLOCK = 1024  # tokens of a vocabulary that are hashed together
 _FIRST = 5  # token that is compared
 _TAIL = BLOCK + MAX_SIZE_DIFFERENCE  # last tokens, which are hashed one by one: padding can be ignored
 _TOKEN_BYTES = 4
-_TYPES = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")  # llama.h, enum llama_vocab_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,10 @@ class Fingerprint:
     def difference(self, draft: Fingerprint) -> str | None:
         """The first difference from the draft's in anything but the texts."""
         if self.vocab_type != draft.vocab_type:
-            types = [_TYPES[n] if 0 <= n < len(_TYPES) else n for n in (self.vocab_type, draft.vocab_type)]
-            return f"the target's vocabulary is of type {types[0]}, the draft's of type {types[1]}"
+            return "the vocabularies are of different types"
         for name, ours, theirs in (("BOS", self.bos, draft.bos), ("EOS", self.eos, draft.eos)):
             if ours is not None and theirs is not None and ours != theirs:
-                return f"the target's {name} is {_added(ours)}, the draft's {_added(theirs)}"
+                return f"the target adds {name} {ours}, the draft {theirs} (-1: none)"
         if abs(self.n_vocab - draft.n_vocab) > MAX_SIZE_DIFFERENCE:
             return f"the target's vocabulary has {self.n_vocab} tokens, the draft's {draft.n_vocab}"
         return None
@@ -99,7 +97,3 @@ def _hash_block(texts: Sequence[bytes], start: int) -> bytes:
 
 def _hash_each(texts: Sequence[bytes]) -> bytes:
     return b"".join(blake2b(text, digest_size=_TOKEN_BYTES).digest() for text in texts)
-
-
-def _added(token: int) -> str:
-    return f"token {token}" if token >= 0 else "not added"

@@ -42,12 +42,6 @@ _HUNG_S = 60.0  # for a call, whatever the machine is doing
 # bit for each token.
 PARSE, ALLOWS, ACCEPT, MASK = b"g", b"?", b"+", b"*"
 
-_REASONS = {
-    -signal.SIGPROF: f"takes more than {MAX_S:g} s for one token",
-    -signal.SIGABRT: f"fails, or needs more than {MAX_MEMORY >> 20} MB",
-    -signal.SIGSEGV: "fails, because its rules are nested too deeply",
-    -signal.SIGKILL: "was stopped",
-}
 # Nothing is computed on a GPU, and one would only take time and address space. GGML_NO_BACKTRACE: abort at once.
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": "", "GGML_NO_BACKTRACE": "1",
@@ -110,8 +104,9 @@ class GrammarProcess(Handle):
         self.close()
         if not self._is_ready:
             raise ModelError(f"the process that applies the grammar failed: {last}")
-        if status in _REASONS:
-            raise UsageError(f"the grammar is too complex: llama.cpp {_REASONS[status]}")
+        if status < 0:
+            limits = f"{MAX_S:g} s or {MAX_MEMORY >> 20} MB for one token"
+            raise UsageError(f"the grammar is too complex: llama.cpp needs more than {limits}, or fails")
         raise UsageError(f"the grammar cannot be applied: {last.removeprefix('duo: error: ')[:300]}")
 
     def lines(self) -> list[str]:

@@ -37,7 +37,6 @@ class Handle:
         self._lock = threading.RLock()
         self._left = threading.Condition(self._lock)  # notified if the handle is closing
         self._closing = False
-        self._close_later = False  # close() was called inside use()
         # The arguments must not refer to self: the handle would keep itself alive.
         self._finalizer = weakref.finalize(self, _free, free, pointer, self._users, self._lock)
         if parent is not None:
@@ -60,17 +59,13 @@ class Handle:
         return _Use(self)
 
     def close(self) -> None:
-        """Wait for other threads to leave use(), then free the pointer, children first. A second call does nothing.
-
-        Inside use(), the end of the block frees it.
-        """
+        """Wait for other threads to leave use(), then free the pointer, children first. A second call does nothing."""
         thread = threading.get_ident()
         with self._left:
             self._closing = True
             while any(user != thread for user in self._users) and not is_lost():
                 self._left.wait(_TICK_S)
-            self._close_later = bool(self._users)
-        if is_lost() or self._close_later:
+        if is_lost():
             return
         for child in list(self._children):
             child.close()
@@ -97,12 +92,8 @@ class _Use:
         handle = self._handle
         with handle._lock:
             handle._users.remove(threading.get_ident())
-            if not handle._closing:
-                return
-            handle._left.notify_all()
-            close = handle._close_later and not handle._users
-        if close:
-            handle.close()
+            if handle._closing:
+                handle._left.notify_all()
 
 
 def _free(free: Callable[[Any], object], pointer: Any, users: list[int], lock: AbstractContextManager[bool]) -> None:

@@ -10,20 +10,18 @@ import logging
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from duo.config import HUB
+from duo.config import HUB, ModelConfig
 from duo.errors import DownloadError, ModelError, UsageError
 from duo.models.storage import open_own
 
 _logger = logging.getLogger(__name__)
 _MAGIC = b"GGUF"
-_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?", re.ASCII)
-_PART = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
-_QUANT = re.compile(r"[-.](?P<quant>\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.ASCII | re.IGNORECASE)
+_SPEC = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w.-]+))?", re.ASCII)
+_QUANT = re.compile(r"[-.](\w+)(?:-\d{5}-of-\d{5})?\.gguf$", re.ASCII | re.IGNORECASE)
 
 _PREFERRED = ("Q4_K_M", "Q8_0")
 _SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # not models by themselves
@@ -34,15 +32,12 @@ def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
 
     If a str could be both, an existing file takes precedence. Raises ModelError, DownloadError or UsageError.
     """
-    if isinstance(name, str) and name.startswith(HUB):
-        return resolve_hub(name.removeprefix(HUB), offline)
     path = Path(name)
-    if isinstance(name, str) and not path.exists() and path.suffix != ".gguf":
-        try:
-            HubSpec.parse(name)
-        except UsageError:
-            return check_gguf(path)
-        return resolve_hub(name, offline)
+    if isinstance(name, str):
+        if name.startswith(HUB):
+            return resolve_hub(name.removeprefix(HUB), offline)
+        if not path.exists() and path.suffix != ".gguf" and _SPEC.fullmatch(name):
+            return resolve_hub(name, offline)
     return check_gguf(path)
 
 
@@ -53,12 +48,10 @@ def check_gguf(path: Path) -> Path:
             magic = file.read(len(_MAGIC))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise ModelError(f"{path}: a directory, not a GGUF file") from None
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from error
     if magic != _MAGIC:
-        raise ModelError(f"{path}: not a GGUF file" if magic else f"{path}: an empty file")
+        raise ModelError(f"{path}: not a GGUF file")
     return path
 
 
@@ -72,51 +65,50 @@ def resolve_hub(spec: str, offline: bool = False) -> Path:
     cache is used; it is used too, with a warning, if the Hub fails. Raises UsageError for an invalid `spec`,
     DownloadError if the model is not available.
     """
-    wanted = HubSpec.parse(spec)
-    hub = _library()
-    if offline or hub.constants.HF_HUB_OFFLINE:
-        if found := _find_cached(hub, wanted):
-            return found
-        raise DownloadError(f"{wanted} is not in {hub.constants.HF_HUB_CACHE}, and duo is offline")
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise UsageError(f"a Hugging Face name has the form user/repo[:quant], not {spec!r}")
+    repo, quant = match.groups()
     try:
-        return _fetch(hub, wanted)
+        hub = import_module("huggingface_hub")
+        for module in ("constants", "errors"):
+            import_module(f"huggingface_hub.{module}")
+    except ImportError as error:
+        raise DownloadError("models from Hugging Face need huggingface_hub: pip install huggingface_hub") from error
+    if offline or hub.constants.HF_HUB_OFFLINE:
+        if found := _find_cached(hub, repo, quant):
+            return found
+        raise DownloadError(f"{spec} is not in {hub.constants.HF_HUB_CACHE}, and duo is offline")
+    try:
+        return _fetch(hub, repo, quant)
     except DownloadError:
         raise
     except Exception as error:  # three major versions with three HTTP libraries: they share no base class
-        reason = _explain(hub, wanted.repo, error)
-        if found := _find_cached(hub, wanted):
-            _logger.warning("%s; using %s from the cache", reason, wanted)
+        reason = _explain(hub, repo, error)
+        if found := _find_cached(hub, repo, quant):
+            _logger.warning("%s; using %s from the cache", reason, spec)
             return found
         raise DownloadError(reason) from error
 
 
-def _library() -> Any:
-    try:
-        for module in ("constants", "errors"):
-            import_module(f"huggingface_hub.{module}")
-        return import_module("huggingface_hub")
-    except ImportError as error:
-        raise DownloadError("models from Hugging Face need huggingface_hub: pip install huggingface_hub") from error
-
-
-def _fetch(hub: Any, wanted: HubSpec) -> Path:
-    info = hub.HfApi().model_info(wanted.repo, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT)
-    names = select_files([file.rfilename for file in info.siblings or ()], wanted)
+def _fetch(hub: Any, repo: str, quant: str | None) -> Path:
+    info = hub.HfApi().model_info(repo, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT)
+    names = select_files([file.rfilename for file in info.siblings or ()], repo, quant)
     # By branch, not by commit: only then does the cache record what `main` is, for an offline run.
-    paths = [Path(hub.hf_hub_download(wanted.repo, name)) for name in names]
+    paths = [Path(hub.hf_hub_download(repo, name)) for name in names]
     if len({path.parent for path in paths}) > 1:
-        raise DownloadError(f"{wanted.repo} changed during the download: run again")
+        raise DownloadError(f"{repo} changed during the download: run again")
     return paths[0]
 
 
-def _find_cached(hub: Any, wanted: HubSpec) -> Path | None:
+def _find_cached(hub: Any, repo: str, quant: str | None) -> Path | None:
     """Find the model in the Hub's cache, without the network."""
     try:
-        snapshot = Path(hub.snapshot_download(wanted.repo, local_files_only=True))
+        snapshot = Path(hub.snapshot_download(repo, local_files_only=True))
         if snapshot.parent.name != "snapshots" or ".." in snapshot.parts:
             return None  # a damaged reference must not lead elsewhere
         names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
-        return snapshot / select_files(names, wanted)[0]
+        return snapshot / select_files(names, repo, quant)[0]
     except (DownloadError, OSError, ValueError):  # its errors for what is not there, or is damaged
         return None
 
@@ -132,8 +124,7 @@ def _explain(hub: Any, repo: str, error: BaseException) -> str:
         return f"{endpoint} has no {repo}, or it is private and HF_TOKEN has no access to it"
     response = getattr(error, "response", None)
     if response is not None:
-        token = " (is HF_TOKEN valid?)" if response.status_code in (401, 403) else ""
-        return f"cannot download {repo}: {endpoint} returned {response.status_code}{token}"
+        return f"cannot download {repo}: {endpoint} returned {response.status_code} (is HF_TOKEN valid, if it is set?)"
     return f"cannot download {repo} from {endpoint}: {root_cause(error)}"
 
 
@@ -147,50 +138,29 @@ def root_cause(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-# Files of a repository, chosen as llama.cpp does
-
-
-@dataclass(frozen=True, slots=True)
-class HubSpec:
-    """A repository of the Hub and a quantisation."""
-
-    repo: str
-    quant: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> HubSpec:
-        """Parse `user/repo[:quant]`. Raises UsageError for anything else."""
-        match = _SPEC.fullmatch(text)
-        if match is None:
-            raise UsageError(f"a Hugging Face name has the form user/repo[:quant], not {text!r}")
-        return cls(match["repo"], match["quant"])
-
-    def __str__(self) -> str:
-        return f"{self.repo}:{self.quant}" if self.quant else self.repo
-
-
-def select_files(names: Iterable[str], spec: HubSpec) -> list[str]:
-    """The files for `spec` among the `names` in its repository: one, or all parts of a split model.
+def select_files(names: Iterable[str], repo: str, quant: str | None) -> list[str]:
+    """The files for `quant` among the `names` in `repo`, chosen as llama.cpp does: one, or all parts of a split model.
 
     Raises DownloadError if the repository has no such model; the message names what it has.
     """
     models = sorted(name for name in names if _is_model(name))
     if not models:
-        raise DownloadError(f"{spec.repo} has no GGUF model")
-    for quant in (spec.quant,) if spec.quant else _PREFERRED:
-        for name in models:
-            if _has_quant(name, quant):
-                return _all_parts(name, models, spec)
-    if spec.quant:
+        raise DownloadError(f"{repo} has no GGUF model")
+    found = [name for wanted in ((quant,) if quant else _PREFERRED) for name in models if _has_quant(name, wanted)]
+    if quant and not found:
         available = ", ".join(dict.fromkeys(quant_of(name) or name for name in models))
-        raise DownloadError(f"{spec.repo} has no {spec.quant} (available: {available})")
-    return _all_parts(models[0], models, spec)
+        raise DownloadError(f"{repo} has no {quant} (available: {available})")
+    first = (found or models)[0]
+    parts = [path.as_posix() for path in ModelConfig(Path(first)).shards]
+    if missing := set(parts) - set(models):
+        raise DownloadError(f"{repo} has {len(parts) - len(missing)} of the {len(parts)} parts of {first}")
+    return parts
 
 
 def quant_of(name: str) -> str | None:
     """The quantisation in the name of a file, such as Q4_K_M; None if there is none."""
     found = _QUANT.search(name)
-    return found["quant"] if found else None
+    return found[1] if found else None
 
 
 def _is_model(name: str) -> bool:
@@ -201,14 +171,3 @@ def _is_model(name: str) -> bool:
 def _has_quant(name: str, quant: str) -> bool:
     """Whether `name` contains `quant` as a word: F16 does not match BF16."""
     return re.search(rf"(?<![a-z0-9]){re.escape(quant)}[.-]", name, re.IGNORECASE) is not None
-
-
-def _all_parts(first: str, models: list[str], spec: HubSpec) -> list[str]:
-    part = _PART.fullmatch(first)
-    if part is None:
-        return [first]
-    same = re.compile(rf"{re.escape(part['stem'])}-\d{{5}}-of-{part['count']}\.gguf", re.IGNORECASE)
-    parts = [name for name in models if same.fullmatch(name)]
-    if len(parts) != int(part["count"]):
-        raise DownloadError(f"{spec.repo} has {len(parts)} of the {int(part['count'])} parts of {first}")
-    return parts

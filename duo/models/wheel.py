@@ -92,17 +92,14 @@ class _Files(httpx.BaseTransport):
 
 
 def _certificates(named: str | None) -> ssl.SSLContext:
-    """The authorities to trust: the file or folder that is named, or the system's and certifi's.
+    """The authorities to trust: those in the file that is named, or the system's and certifi's.
 
     An archive is built on another system, so that the folder that its OpenSSL searches may not exist on this one.
     """
     named = named or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
     context = ssl.create_default_context()
     try:
-        if named and Path(named).is_dir():
-            context.load_verify_locations(capath=named)
-        else:
-            context.load_verify_locations(named or certifi.where())
+        context.load_verify_locations(named or certifi.where())
     except OSError as error:
         raise ValueError(f"the certificates in {named} cannot be read: {error.strerror}") from None
     return context
@@ -132,7 +129,6 @@ def _find_wheel(client: httpx.Client, index: httpx.URL, requirement: str, sha256
         raise
     first = f"{project.replace('-', '_')}-{version}-"
     wheels = [url for url in found if (name := _name(url).lower()).startswith(first) and name.endswith(".whl")]
-    # The index may name the checksum, and have wheels for other systems.
     return next((url for url in wheels if sha256 in url.fragment), next(iter(wheels), None))
 
 

@@ -14,8 +14,8 @@ from tests.gguf_head import Head
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("llama.block_count", 0, ("llama.block_count is 0, but must be 1 to 512",)),
-        ("llama.block_count", 2**32 - 1, ("llama.block_count is 4294967295, but must be 1 to 512",)),
+        ("llama.block_count", 0, ("the file is damaged", "n_layer")),
+        ("llama.block_count", 2**32 - 1, ("the file is damaged", "n_layer")),
         ("tokenizer.ggml.tokens", None, ("the file is damaged", "id_to_token.size()")),  # an assertion of llama.cpp's
     ],
 )

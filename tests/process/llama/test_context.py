@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from duo.config import ContextConfig, ModelConfig
-from duo.errors import DecodeAborted, DecodeError, MemoryLimitError, UsageError
+from duo.errors import DecodeAborted, DecodeError, MemoryLimitError
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.llama.model_size import BRANCH_CELLS
@@ -62,7 +62,7 @@ def test_the_full_context_can_be_used_and_no_more(model: Model, make: Make, exac
     context.decode(text[:-1])
     context.decode(text[-1:])
     assert context.n_past == context.n_ctx
-    with pytest.raises(DecodeError, match="do not fit"):
+    with pytest.raises(DecodeError, match="rejected 2 tokens after"):
         context.decode(text[:2])
 
 

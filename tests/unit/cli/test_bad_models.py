@@ -21,19 +21,19 @@ def test_a_path_that_is_no_gguf_file(tiny: Path, tmp_path: Path) -> None:
     files = {
         "zip": (b"PK\3\4 a zip", "not a GGUF file"),
         "short": (b"GG", "not a GGUF file"),
-        "empty": (b"", "an empty file"),
+        "empty": (b"", "not a GGUF file"),
     }
     for name, (content, _) in files.items():
         (tmp_path / name).write_bytes(content)
     for path, said in (
         (tmp_path / "missing.gguf", "no such file"),
-        (tmp_path, "a directory, not a GGUF file"),
+        (tmp_path, "Is a directory"),
         (tmp_path / "zip" / "model.gguf", "Not a directory"),
         *((tmp_path / name, said) for name, (_, said) in files.items()),
     ):
         refused(path, f"{path}: {said}")
         refused(tiny, f"{path}: {said}", draft=path)
-    assert_refused(duo("tune", *models(tiny, tmp_path)), f"{tmp_path}: a directory")
+    assert_refused(duo("tune", *models(tiny, tmp_path)), f"{tmp_path}: Is a directory")
 
 
 def test_a_name_is_printed_verbatim() -> None:
@@ -80,7 +80,7 @@ def test_split_models(tiny: Path, tmp_path: Path) -> None:
     ("draft", "said"),
     [
         ({"words": (WORDS[0], "▁lion", *WORDS[2:])}, "token 260 is '▁cat' to the target and '▁lion' to"),
-        ({"add_bos": True}, "the target's BOS is not added, the draft's token 1"),
+        ({"add_bos": True}, "the target adds BOS -1, the draft 1"),
         ({"padding": 129}, "the target's vocabulary has 275 tokens, the draft's 404"),
     ],
 )

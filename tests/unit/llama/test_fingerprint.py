@@ -40,11 +40,10 @@ def difference(target: Words, draft: Words | Fingerprint) -> str | None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"vocab_type": 3}, "of type BPE, the draft's of type WPM"),
-        ({"vocab_type": 99}, "of type BPE, the draft's of type 99"),
-        ({"bos": 3}, "BOS is token 1, the draft's token 3"),
-        ({"adds_bos": False}, "BOS is token 1, the draft's not added"),
-        ({"adds_eos": True}, "EOS is not added, the draft's token 2"),
+        ({"vocab_type": 3}, "of different types"),
+        ({"bos": 3}, "target adds BOS 1, the draft 3"),
+        ({"adds_bos": False}, "target adds BOS 1, the draft -1"),
+        ({"adds_eos": True}, "target adds EOS -1, the draft 2"),
         ({"eos": 9}, None),  # it is not added
         ({"texts": words(300 + MOST + 1).texts}, "has 300 tokens, the draft's 429"),
         ({"texts": words(300 + MOST).texts}, None),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from duo.models.families import FAMILIES, family_of, table
-from duo.models.hub import HubSpec
 from tests.command import ROOT
 
 
@@ -54,7 +55,7 @@ def test_every_draft_can_be_named() -> None:
     for family in FAMILIES:
         assert (family.draft is None) == bool(family.note) == (not family.size)
         if family.draft is not None:
-            assert str(HubSpec.parse(family.draft)) == family.draft
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+(:\w+)?", family.draft)
             assert family.is_draft(family.draft)
 
 
