@@ -100,8 +100,6 @@ def test_cancel_and_abort_end_a_decode_from_another_thread(model: Model, make: M
 def test_contexts_that_are_refused(model: Model) -> None:
     with pytest.raises(MemoryLimitError, match="GiB"):
         Context(model, ContextConfig(10**9, 1, 1))
-    with pytest.raises(UsageError, match="unknown cache type"):
-        Context(model, ContextConfig(64, 1, 1, type_k="q9"))
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
