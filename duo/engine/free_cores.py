@@ -15,14 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from duo.engine.cores import allowed_cores, cpu_quota, usable_cores
 
 log = logging.getLogger("duo.engine")
 
-_STAT, _LOADAVG = Path("/proc/stat"), Path("/proc/loadavg")
-_TICK_S = 0.01  # resolution of the times in it
-_IDLE = (3, 4)  # idle, iowait
-_N_FIELDS = 8  # up to steal; those of virtual machines are counted in the first two already
+_LOADAVG = Path("/proc/loadavg")
+_TICK_S = 0.01  # resolution of the system's times
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _TOLERATED = 0.25  # cores that other programs may use without any to spare; an idle system uses less
 _SPARED = 0.25  # and for each processor that the decodes do not use: it may be half of a core that they do use
 _N_LOOKS, _LOOK_S = 4, 0.002  # at the threads that want to compute, and the seconds between two looks
@@ -80,15 +81,11 @@ def _children_s() -> float:
 
 def _busy_s() -> float | None:
     """Seconds that the processors which this process may use were busy; None if the system does not tell."""
-    names = {f"cpu{cpu}" for cpu in allowed_cores()}
-    try:
-        lines = [line.split() for line in _STAT.read_text(encoding="ascii").splitlines()]
-        ticks = [list(map(int, line[1 : 1 + _N_FIELDS])) for line in lines if line and line[0] in names]
-    except (OSError, ValueError):
+    times, cores = psutil.cpu_times(percpu=True), allowed_cores()
+    if len(times) <= max(cores):
         return None
-    if len(ticks) < len(names):
-        return None
-    return _TICK_S * sum(n for line in ticks for i, n in enumerate(line) if i not in _IDLE)
+    # The times of virtual machines are counted in the user's already.
+    return sum(getattr(times[core], name, 0.0) for core in cores for name in _BUSY)
 
 
 def waiting_threads() -> int | None:

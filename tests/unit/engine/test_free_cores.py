@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,45 +15,46 @@ from duo.engine import free_cores
 from duo.engine.free_cores import CoresInUse, CpuTimes, cpu_times, is_busy, other_cpu_use, waiting_threads
 
 
-class ProcStat:
+class Processors:
     """Processors 0 and 1 of three, whose times move only here."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self.now = 100.0
         self.own_s = 0.0
-        self._ticks = [[1000] * 8 for _ in range(3)]
-        self.spend(0.0, 0.0)
+        self._times = [defaultdict[str, float](float) for _ in range(3)]
 
-    def spend(self, seconds: float, others: float, own: float = 0.0, field: int = 0) -> None:
+    def cpu_times(self, *, percpu: bool) -> list[SimpleNamespace]:
+        """As of psutil, on a system that tells no times of interrupts."""
+        assert percpu
+        return [SimpleNamespace(**{"user": 0.0, "idle": 0.0, **each}) for each in self._times]
+
+    def spend(self, seconds: float, others: float, own: float = 0.0, field: str = "user") -> None:
         """`others` and `own` processors compute for a while; the others are counted in `field`."""
         self.now += seconds
         self.own_s += own * seconds
-        self._ticks[0][field] += round(100 * others * seconds)
-        self._ticks[1][2] += round(100 * own * seconds)
-        self._ticks[2][0] += round(100 * seconds)
-        lines = [f"cpu{i} {' '.join(map(str, ticks))} 900 900" for i, ticks in enumerate(self._ticks)]
-        self._path.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 7 8", "ctxt 9", ""]))
+        self._times[0][field] += others * seconds
+        self._times[1]["system"] += own * seconds
+        self._times[2]["user"] += seconds
 
 
 @pytest.fixture
-def stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ProcStat:
-    made = ProcStat(tmp_path / "stat")
-    monkeypatch.setattr(free_cores, "_STAT", tmp_path / "stat")
+def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
+    made = Processors()
+    monkeypatch.setattr(free_cores, "psutil", made)
     monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset((0, 1)))
     clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
     monkeypatch.setattr(free_cores, "time", clock)
     return made
 
 
-@pytest.mark.parametrize("field", [0, 7])
-def test_what_other_programs_use_on_the_processors_of_this_one(stat: ProcStat, field: int) -> None:
+@pytest.mark.parametrize("field", ["user", "steal"])
+def test_what_other_programs_use_on_the_processors_of_this_one(processors: Processors, field: str) -> None:
     since = cpu_times()
-    stat.spend(2.0, 0.5, own=1.5, field=field)
+    processors.spend(2.0, 0.5, own=1.5, field=field)
     assert other_cpu_use(since) == pytest.approx(0.5, abs=0.02)
     since = cpu_times()
-    stat.spend(2.0, 0.0, own=2.0)
-    stat.spend(2.0, 1.0, field=3)  # idle
+    processors.spend(2.0, 0.0, own=2.0)
+    processors.spend(2.0, 1.0, field="idle")
     assert other_cpu_use(since) == 0
 
 
