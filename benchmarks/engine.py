@@ -20,7 +20,7 @@ from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.text import Ending, TextStream
+from duo.engine.text import Ending
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
@@ -105,7 +105,7 @@ def _token(position: int) -> int:
 def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> float:
     """Microseconds of processor time per step; `looks_up`: in vain."""
     greedy, metrics, threads = Greedy(), Metrics(), ThreadConfig(1, 1, (1,), (1, 1))
-    ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b"a"), lambda _: False)
+    ending = Ending(StopConfig(n_tokens), lambda _: b"a", lambda _: False)
     prompt = [_token(position) for position in range(3)]
     alone = Policy(_N_MAX, _N_AHEAD, (Schedule.OFF,)) if looks_up else None
     session = Session(prompt, _N_VOCAB)

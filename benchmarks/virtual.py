@@ -19,7 +19,7 @@ from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.text import Ending, TextStream
+from duo.engine.text import Ending
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
 from duo.spec.pair import Machine
@@ -93,7 +93,7 @@ def replay(
         policy.learn_latency(machine.latency_s)
     prompt = [position % 2 for position in range(n_prompt)]
     metrics = Metrics(clock)
-    ending = Ending(StopConfig(n_tokens, ignore_eos=True), TextStream(lambda _: b"."), lambda _: False)
+    ending = Ending(StopConfig(n_tokens, ignore_eos=True), lambda _: b".", lambda _: False)
     guesser = _Guesser(guesses, n_prompt, n_tokens, seed, ranks)
     request = DraftRequest(Session(prompt, _N_VOCAB), ending, metrics, _N_VOCAB, guesser, SamplingConfig(), mode=MODE)
     draft: LocalDraft | None = None

@@ -15,7 +15,7 @@ from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
-from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending, TextStream
+from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT, Ending
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.chat_template import ChatTemplate, Messages, Tools
 from duo.spec.policy import Policy
@@ -124,7 +124,7 @@ class ScriptedSlot:
         request.n_cached = self._n_cached(prompt)
         began = time.perf_counter()
         metrics.decoded(began, time.perf_counter(), len(prompt))
-        ending = Ending(stop, TextStream(self.target.piece, stop.stop_strings), lambda token: token == EOS)
+        ending = Ending(stop, self.target.piece, lambda token: token == EOS)
         written: list[int] = []
         for n, tokens in enumerate(self._script(ignore_eos=stop.ignore_eos)):
             if self.error is not None and n == self.error_at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,6 @@ log = logging.getLogger("duo.engine")
 
 Places = frozenset[str]
 ON_CPU: Places = frozenset((CPU,))
-_MAX_DIGITS = 40  # of a range; Python refuses to convert thousands
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -42,15 +42,14 @@ def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[
 
 def parse_range(text: str, parameter: str = "cpu_range") -> frozenset[int]:
     """The cores in `lo-hi` (inclusive), as in llama.cpp's --cpu-range. Raises UsageError, which names `parameter`."""
-    low, dash, high = text.partition("-")
-    if not dash or not (low + high).isdecimal() or len(low + high) > _MAX_DIGITS:
-        raise UsageError(f"{parameter}: a range of cores is written lo-hi, for example 0-3, not {text!r}", parameter)
-    allowed = allowed_cores()
-    first, last = int(low or 0), int(high) if high else max(allowed)
-    cores = frozenset(range(first, min(last, max(allowed) + 1) + 1))
+    allowed, found = allowed_cores(), re.fullmatch(r"(\d{0,9})-(\d{0,9})", text)
+    cores = frozenset[int]()
+    if found is not None and text != "-":
+        last = min(int(found[2] or max(allowed)), max(allowed) + 1)
+        cores = frozenset(range(int(found[1] or 0), last + 1))
     if not cores or not cores <= allowed:
         which = ", ".join(map(str, sorted(allowed)))
-        raise UsageError(f"{parameter}: cores {text}: this process may use {which}", parameter)
+        raise UsageError(f"{parameter}: {text!r} is no range lo-hi of the cores of this process, {which}", parameter)
     return cores
 
 
@@ -176,27 +175,19 @@ def check_threads(threads: ThreadConfig, *, beside: bool) -> None:
 
 def require_threads(n: int) -> None:
     """Raise UsageError if the system does not let this process start `n` threads: OpenMP would end the process."""
-    if (n_started := _try_threads(n)) < n:
-        raise UsageError(
-            f"n_threads: {n} threads are needed, and the system lets this process start {n_started} "
-            "(the limit of processes of the user or of the container): use a smaller number",
-            "n_threads",
-        )
-
-
-def _try_threads(n: int) -> int:
-    """How many of `n` threads can be started together. They wait for each other and end."""
-    release = threading.Event()
-    started: list[threading.Thread] = []
+    release, started = threading.Event(), list[threading.Thread]()
     try:
         for _ in range(n):
             thread = threading.Thread(target=release.wait, name="duo-trial", daemon=True)
             thread.start()
             started.append(thread)
     except RuntimeError:  # can't start new thread
-        pass
+        raise UsageError(
+            f"n_threads: {n} threads are needed, and the system lets this process start {len(started)} "
+            "(the limit of processes of the user or of the container): use a smaller number",
+            "n_threads",
+        ) from None
     finally:
         release.set()
         for thread in started:
             thread.join()
-    return len(started)

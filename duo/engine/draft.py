@@ -149,22 +149,22 @@ class QueuedDraft(Draft):
 
     def __init__(self, policy: Policy, n_target_threads: int = 1) -> None:
         super().__init__(n_target_threads, policy)
-        self._queue = CandidateQueue(self._session)
-        self._metrics = Metrics()
-        self._now = self._metrics.clock.now
-        self._lookahead = Lookahead()  # as the queue knows it
         self._n_proposed = 0
         self._in_vain = False  # whether a wait in this step brought nothing
         self._wait_ends: float | None = None  # in this step
+        self._connect(Metrics())
 
     def begin(self, request: DraftRequest) -> None:
         """See Source. The queue is replaced, so that nothing from an earlier text arrives."""
         super().begin(request)
-        self._metrics, self._now = request.metrics, request.metrics.clock.now
         self._session.drop()
-        self._queue = self._make_queue()
-        self._lookahead = Lookahead()
+        self._connect(request.metrics)
         self._begin_step()
+
+    def _connect(self, metrics: Metrics) -> None:
+        self._metrics, self._now = metrics, metrics.clock.now
+        self._queue = self._make_queue()
+        self._lookahead = Lookahead()  # as the queue knows it
 
     def _make_queue(self) -> CandidateQueue:
         return CandidateQueue(self._session, self._metrics.pending, self._metrics.clock)

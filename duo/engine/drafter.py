@@ -77,11 +77,7 @@ class Drafter:
         fresh = self._tokens[self._first + self.context.n_past :]
         if max(fresh) >= self.context.n_vocab:
             return False
-        try:
-            logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
-        except DecodeAborted:
-            self.metrics.detail("draft", "cancelled", start, len(fresh))
-            raise
+        logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
         guess = None
         if self._longer is not None and len(logits) == 2 and (guess := self._longer(logits[0], self._tokens[-1])):
             position -= 1  # it replaces the last token

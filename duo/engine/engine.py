@@ -115,6 +115,17 @@ class Engine:
         """stream() for asyncio: `async for step in engine.astream(...)`."""
         return self._asteps(self.prompt_tokens(prompt), generation_config(**options))
 
+    async def _asteps(self, prompt: Sequence[int], config: GenerationConfig) -> AsyncIterator[Step]:
+        steps = AsyncSteps()
+        request = TextRequest(prompt, config, steps.put)
+        self.submit(request, steps.end)
+        try:
+            while (found := await steps.next()) is not None:
+                for step in found:
+                    yield step
+        finally:
+            self.cancel(request)
+
     def interrupt(self) -> None:
         """End the running generation, but not those in the queue. From any thread."""
         self._writer.interrupt()
@@ -237,17 +248,6 @@ class Engine:
         while not wait((future,), _WAIT_S).done:
             pass
         return future.result()
-
-    async def _asteps(self, prompt: Sequence[int], config: GenerationConfig) -> AsyncIterator[Step]:
-        steps = AsyncSteps()
-        request = TextRequest(prompt, config, steps.put)
-        self.submit(request, steps.end)
-        try:
-            while (found := await steps.next()) is not None:
-                for step in found:
-                    yield step
-        finally:
-            self.cancel(request)
 
     def _write(self, request: TextRequest, drafts: Drafts | None) -> None:
         error: BaseException | None = None

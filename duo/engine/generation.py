@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from duo.config import ThreadConfig
+from duo.config import DraftConfig, ThreadConfig
 from duo.engine.cores import within
 from duo.engine.decoder import Decoder
 from duo.engine.draft import Draft, DraftRequest, Source
 from duo.engine.free_cores import CoresInUse
 from duo.engine.text import CONTEXT_FULL, GRAMMAR_END, INTERRUPTED, LIMIT
 from duo.errors import DecodeAborted, GrammarError
+from duo.llama.context import Context
+from duo.llama.model import Model
 from duo.spec.policy import StepCost
 from duo.spec.sampling import logprobs
 from duo.spec.schedule import Schedule
@@ -21,8 +23,14 @@ from duo.spec.types import Acceptance, Candidates, Guess, Logits, Origin, Step
 from duo.spec.verify import Verifier
 
 
-class DraftChooser(Protocol):
-    """Drafts that come and go. Called on the target's thread."""
+class ConnectedDrafts(Protocol):
+    """Remote drafts, which connect and disconnect. Called on the target's thread."""
+
+    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
+        """Set the limits of drafting, and the target's threads while a remote draft is used."""
+
+    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
+        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
 
     def begin(self) -> None:
         """A generation begins."""
@@ -37,7 +45,7 @@ class Sources:
 
     alone: Draft  # the target without a draft
     draft: Draft | None = None
-    preferred: DraftChooser | None = None
+    preferred: ConnectedDrafts | None = None
     others: Sequence[Source] = ()
 
     def begin(self) -> None:

@@ -54,7 +54,6 @@ class LocalDraft(QueuedDraft):
         self._drafter: Drafter | None = None  # between begin() and end()
         self._thread: DraftThread | None = None  # in schedule async
         self._interrupted = False  # in this text: no new thread may be started
-        self._n_in_vain = 0  # how often the draft was asked in this step since it last changed a candidate
 
     @property
     def _threads(self) -> ThreadConfig:
@@ -131,15 +130,12 @@ class LocalDraft(QueuedDraft):
             super().more(seconds)
             return
         before = [guess.token for guess in self._session.pending]
-        self._ask(self._draft_one)
-        # If that changed no candidate, another one would not either; but a character may take several tokens of a draft
-        # with another vocabulary.
-        self._n_in_vain = self._n_in_vain + 1 if [guess.token for guess in self._session.pending] == before else 0
-        self._in_vain = self._n_in_vain >= (1 if self._translation is None else _MAX_PER_CHARACTER)
-
-    def _begin_step(self) -> None:
-        super()._begin_step()
-        self._n_in_vain = 0
+        # A character may take several tokens of a draft with another vocabulary.
+        for _ in range(1 if self._translation is None else _MAX_PER_CHARACTER):
+            self._ask(self._draft_one)
+            if self.policy.schedule is Schedule.OFF or [guess.token for guess in self._session.pending] != before:
+                return
+        self._in_vain = True
 
     def _next_s(self, state: State) -> float:
         return self.policy.costs.draft_s if self.policy.schedule is Schedule.SYNC else super()._next_s(state)

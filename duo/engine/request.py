@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from duo.config import SAMPLERS, GenerationConfig, ThreadConfig
 from duo.config.option import check_names, declared, with_values
 from duo.engine.draft import Draft
-from duo.engine.generation import DraftChooser
+from duo.engine.generation import ConnectedDrafts
 from duo.engine.metrics import Metrics
 from duo.llama.grammar import schema_grammar
 from duo.spec.policy import Policy
@@ -43,7 +43,7 @@ class Drafts:
     """The drafts for one request, and the threads to use (None: the slot's)."""
 
     local: Draft | None = None
-    remote: DraftChooser | None = None
+    remote: ConnectedDrafts | None = None
     threads: ThreadConfig | None = None
     lookup: bool = False  # whether the text itself is a draft, too
 

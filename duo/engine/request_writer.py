@@ -12,7 +12,7 @@ from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import Generation, Sources
 from duo.engine.request import Drafts, TextRequest
 from duo.engine.slot import Slot
-from duo.engine.text import INTERRUPTED, Ending, TextStream
+from duo.engine.text import INTERRUPTED, Ending
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
@@ -96,7 +96,7 @@ class RequestWriter:
         context.set_threads(now.target, now.target_batch)
         text = DraftRequest(
             Session(request.prompt, context.n_vocab, judges_all=not config.is_rejection),
-            Ending(config.stop, TextStream(target.piece, config.stop.stop_strings), target.is_end),
+            Ending(config.stop, target.piece, target.is_end),
             request.metrics,
             context.n_vocab,
             guesser,

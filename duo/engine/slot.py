@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from typing import Protocol
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
 from duo.engine.cache import Cache
@@ -21,7 +20,7 @@ from duo.engine.contexts import (
 )
 from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import DraftChooser
+from duo.engine.generation import ConnectedDrafts
 from duo.engine.local_draft import LocalDraft
 from duo.engine.profile import ProfileRecorder
 from duo.engine.request import Drafts
@@ -35,16 +34,6 @@ from duo.spec.policy import Policy
 from duo.spec.schedule import ALL, Schedule
 
 log = logging.getLogger("duo.engine")
-
-
-class ConnectedDrafts(DraftChooser, Protocol):
-    """Remote drafts, which connect and disconnect. Called on the target's thread."""
-
-    def limit(self, drafting: DraftConfig, n_target_threads: int) -> None:
-        """Set the limits of drafting, and the target's threads while a remote draft is used."""
-
-    def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
-        """Announce the target. Waits a while for a draft that is starting, until `stop` is set."""
 
 
 class Slot:

@@ -14,7 +14,7 @@ from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.text import Ending, TextStream
+from duo.engine.text import Ending
 from duo.spec.filters import Tokens
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy, StepCost
@@ -140,7 +140,7 @@ def write(case: Case) -> tuple[list[int], int]:
     if case.guesser is not None:
         guesser = case.guesser(config)
     remember(verifier, guesser)
-    ending = Ending(StopConfig(n_tokens), TextStream(lambda _: b""), lambda _: False)
+    ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
     target = TableContext(TARGET)
     draft = TableContext(DRAFTS[case.draft], n_branches=case.branches) if case.draft in DRAFTS else None
     policy = make_policy(case)

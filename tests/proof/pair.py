@@ -15,7 +15,7 @@ from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
-from duo.engine.text import Ending, TextStream
+from duo.engine.text import Ending
 from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.spec.constants import DEFAULT
@@ -77,7 +77,7 @@ class Pair:
         self.metrics = Metrics()
         request = DraftRequest(
             Session(self.prompt, n_vocab),
-            Ending(StopConfig(self.n), TextStream(self.model.piece), self.model.is_end),
+            Ending(StopConfig(self.n), self.model.piece, self.model.is_end),
             self.metrics,
             n_vocab,
             sampler,

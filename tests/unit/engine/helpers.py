@@ -15,11 +15,11 @@ from duo.engine.clock import CLOCK, Clock
 from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
-from duo.engine.generation import DraftChooser, Generation, Sources
+from duo.engine.generation import ConnectedDrafts, Generation, Sources
 from duo.engine.local_draft import LocalDraft
 from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue
-from duo.engine.text import Ending, TextStream
+from duo.engine.text import Ending
 from duo.spec.calibration import Lookahead
 from duo.spec.lookup import Lookup
 from duo.spec.policy import Policy
@@ -34,8 +34,9 @@ T = TypeVar("T")
 
 
 def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int = -1) -> Ending:
-    stream = TextStream(lambda token: bytes([97 + token]), stops)
-    return Ending(StopConfig(n_predict, tuple(stops)), stream, lambda token: token == end_token)
+    return Ending(
+        StopConfig(n_predict, tuple(stops)), lambda token: bytes([97 + token]), lambda token: token == end_token
+    )
 
 
 def make_request(
@@ -135,7 +136,7 @@ class Writing(Generation):
         threads: ThreadConfig = THREADS,
         prompt: Sequence[int] = PROMPT,
         on_prompt: Callable[[int], None] = lambda _: None,
-        remote: DraftChooser | None = None,
+        remote: ConnectedDrafts | None = None,
         alone: Policy | None = None,
         n_logprobs: int | None = None,
         cores: CoresInUse | None = None,
@@ -167,7 +168,7 @@ def make_generation(
     threads: ThreadConfig = THREADS,
     prompt: Sequence[int] = PROMPT,
     on_prompt: Callable[[int], None] = lambda _: None,
-    remote: DraftChooser | None = None,
+    remote: ConnectedDrafts | None = None,
     cores: CoresInUse | None = None,
 ) -> Writing:
     local = LocalDraft(Cache(draft), policy or Eager(4, 6), threads, cores=cores) if draft is not None else None

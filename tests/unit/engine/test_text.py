@@ -4,19 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.engine.text import TextStream
+from duo.config import StopConfig
+from duo.engine.text import Ending
 
 SMILE = "🙂".encode()
 
 
 def shown(pieces: list[bytes], *stops: str) -> tuple[list[bytes], bool]:
     """What each token adds, the rest at the end, and whether a stop string was found."""
-    text, out = TextStream(lambda token: pieces[token], stops), []
+    ending = Ending(StopConfig(stop_strings=stops), lambda token: pieces[token], lambda _: False)
+    out: list[bytes] = []
     for token in range(len(pieces)):
-        out.append(text.push(token))
-        if text.stopped:
+        out += ending.push([token])
+        if ending.reason is not None:
             return out, True
-    return [*out, text.finish()], False
+    return [*out, ending.finish()], False
 
 
 @pytest.mark.parametrize(
