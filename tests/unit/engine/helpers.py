@@ -11,7 +11,7 @@ import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.cache import Cache
-from duo.engine.clock import CLOCK, Clock
+from duo.engine.clock import Clock
 from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
@@ -31,6 +31,24 @@ from tests.fakes import CERTAIN, N_VOCAB, RANKS, THREADS, Eager, FakeContext
 
 PROMPT = [3, 1, 4]
 T = TypeVar("T")
+
+
+class WatchedCondition(threading.Condition):
+    """A queue's condition, which says which of them are waited for."""
+
+    waiting: ClassVar[set[threading.Condition]] = set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.add(self)  # with the lock held: no act on the queue comes before the wait
+        try:
+            return super().wait(timeout)
+        finally:
+            self.waiting.discard(self)
+
+
+class WatchedClock(Clock):
+    def condition(self) -> threading.Condition:
+        return WatchedCondition(threading.Lock())
 
 
 def make_ending(n_predict: int = -1, stops: Sequence[str] = (), end_token: int = -1) -> Ending:
@@ -100,10 +118,10 @@ class Unthreaded(LocalDraft):
             self._thread = NoThread(self.drafter, self._queue).__enter__()
 
 
-def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock = CLOCK) -> Unthreaded:
+def begun(draft: FakeContext, policy: Policy | None = None, clock: Clock | None = None) -> Unthreaded:
     """A draft that takes part in a text after PROMPT."""
     made = Unthreaded(Cache(draft), policy or Eager(4, 6), THREADS)
-    made.begin(make_request(metrics=Metrics(clock)))
+    made.begin(make_request(metrics=Metrics(clock or WatchedClock())))
     return made
 
 
@@ -217,19 +235,6 @@ def wakes(act: Callable[[], object], wait: Callable[[], T]) -> T:
     thread.join(timeout=60)
     assert not thread.is_alive(), "the wake-up was lost"
     return results[0]
-
-
-class WatchedCondition(threading.Condition):
-    """A queue's condition, which says which of them are waited for."""
-
-    waiting: ClassVar[set[threading.Condition]] = set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waiting.add(self)  # with the lock held: no act on the queue comes before the wait
-        try:
-            return super().wait(timeout)
-        finally:
-            self.waiting.discard(self)
 
 
 def when_waiting(act: Callable[[], object]) -> Callable[[], None]:

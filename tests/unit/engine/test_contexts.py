@@ -85,18 +85,6 @@ def test_on_devices_each_size_is_decoded_unless_that_takes_long(
     assert context.n_past == 0
 
 
-def test_devices_that_compile_long_compile_for_all_sizes_and_show_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", "duo.engine"):
-        warm_up(Clocked(monkeypatch, each_s=0.01, compile_s=0.1), model(places=DEVICE), 17, 17)
-        assert not caplog.messages
-        context = Clocked(monkeypatch, each_s=0.01, compile_s=1.5)
-        warm_up(context, model(places=DEVICE), 5, 5)
-    assert context.batches == [1, 1, 2, 3, 4, 5]
-    assert caplog.messages == [f"warming up model.gguf: {n} of 5 batch sizes" for n in (2, 4)]
-
-
 @pytest.mark.parametrize("ends", [FakeContext.abort, None])
 def test_after_an_abort_or_a_failure_nothing_is_decoded(ends: Callable[[FakeContext], None] | None) -> None:
     context, policy = FakeContext(n_branches=8), FakePolicy()

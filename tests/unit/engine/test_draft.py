@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from duo.engine.clock import CLOCK, Clock
+from duo.engine.clock import Clock
 from duo.spec.policy import Decision, Policy, StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Candidates, Guess, Proposal
@@ -34,7 +34,7 @@ class Patient(Policy):
         return Decision(9) if drafted.guesses or drafted.next_s == math.inf else Decision(0, LONG)
 
 
-def concurrent(policy: Policy | None = None, draft_s: float = 0.001, clock: Clock = CLOCK) -> Unthreaded:
+def concurrent(policy: Policy | None = None, draft_s: float = 0.001, clock: Clock | None = None) -> Unthreaded:
     """A concurrent draft that is known to make a token in `draft_s`."""
     policy = policy or Patient(4, 6, (ASYNC,))
     policy.learn_draft(1, draft_s)

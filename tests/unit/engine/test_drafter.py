@@ -136,14 +136,6 @@ def test_a_probe_of_a_long_text_reads_its_end_and_scores_half_of_it(n_batch: int
     probed.continues()
 
 
-def test_a_probe_continues_after_what_the_draft_has_read() -> None:
-    """The draft depends on all tokens: it is right only if it has read all of them."""
-    probed = Probed(FakeContext(n_batch=100), 24, n_drafted=3)
-    assert probed.probe().scores == [(5.0, True)] * 17
-    assert probed.context.batches == [7, 1, 1, 18], "two of its three tokens are in the cache"
-    probed.continues()
-
-
 @pytest.mark.parametrize(
     ("context", "n", "n_drafted"),
     [

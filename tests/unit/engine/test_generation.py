@@ -10,9 +10,9 @@ import pytest
 
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
-from duo.spec.policy import Decision, Policy, StepCost
+from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
-from duo.spec.types import Origin, Proposal, Step
+from duo.spec.types import Step
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
@@ -165,39 +165,6 @@ def test_the_first_decode_of_a_size_teaches_nothing(schedule: Schedule) -> None:
         others.remove(size)
     assert sorted(n + 1 for n in policy.learned) == sorted(others)
     assert policy.n_scores == sum(size - 1 for size in sizes)
-
-
-# Candidates from the text itself
-
-PERIOD = [5, 9, 2, 7, 11, 3]
-
-
-def periodic(prefix: Sequence[int]) -> int:
-    """A target that repeats PERIOD."""
-    return PERIOD[len(prefix) % len(PERIOD)]
-
-
-class Looking(Policy):
-    """Verifies all that the lookup finds, and drafts nothing."""
-
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        (found,) = others
-        n = len(found.guesses[: min(self.n_max, n_room - 1)])
-        return Decision(n, origin=Origin.LOOKUP) if n else Decision(0)
-
-
-@pytest.mark.parametrize("n_rollback", [None, 2])
-def test_a_text_that_repeats_itself_needs_fewer_decodes_without_a_draft(n_rollback: int | None) -> None:
-    target = FakeContext(periodic, n_rollback=n_rollback)
-    generation = Writing(target, None, make_ending(N), alone=Looking(4, 8, (Schedule.OFF,)))
-    assert run(generation) == [PERIOD[i % len(PERIOD)] for i in range(len(PROMPT), len(PROMPT) + N)]
-    found = generation.metrics.statistics().lookup
-    assert found is not None
-    assert found.verified >= found.accepted > N / 2
-    assert len(target.batches) < N / 2
-    assert max(target.batches) == 1 + min(4, n_rollback or 4)
-    assert generation.metrics.statistics().draft is None
-    assert {step.source for step in generation.metrics.steps if step.n_candidates} == {Origin.LOOKUP}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from duo.engine.cache import Cache
-from duo.engine.local_draft import LocalDraft
 from duo.engine.statistics import DraftStatistics
 from duo.engine.text import INTERRUPTED
 from duo.errors import DecodeError
@@ -17,14 +15,11 @@ from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, next_token, text_after
 from tests.unit.engine.helpers import (
     PROMPT,
-    Limited,
     Writing,
     draft_threads,
     make_ending,
     make_generation,
-    make_request,
     run,
-    take,
     until,
 )
 
@@ -131,29 +126,6 @@ def test_prefill_is_concurrent_only_on_separate_hardware(schedule: Schedule, apa
     assert target.teams[-1] == (THREADS.beside[0] if schedule is ASYNC else THREADS.target)
 
 
-# Free cores
-
-
-def test_a_concurrent_draft_begins_anew_with_the_threads_that_are_left() -> None:
-    threads = replace(THREADS, beside=(4, 2))
-    target, draft = FakeContext(), FakeContext()
-    counts = [0]
-
-    def during() -> None:
-        until(lambda: len(target.batches) == 1 or len(draft.batches) > counts[-1])
-        counts.append(len(draft.batches))
-
-    target.during = during
-    cores = Limited(0, 0, 0, 3, 3, 3, 3, 0)
-    generation = make_generation(target, draft, make_ending(N), Eager(1, 2), threads, cores=cores)
-    assert run(generation) == TEXT
-    assert target.teams[1:3] == [4, 4]
-    assert target.teams[3:7] == [2, 2, 2, 2]
-    assert target.teams[7:9] == [4, 4]
-    teams = [team for i, team in enumerate(draft.teams) if i == 0 or team != draft.teams[i - 1]]
-    assert teams == [2, 1, 2], "the draft's"
-
-
 # Drafts that end
 
 
@@ -199,24 +171,6 @@ def test_a_failure_is_logged_and_the_draft_is_used_again_in_the_next_text(caplog
     assert statistics(second).accept_rate == 1.0
 
 
-@pytest.mark.parametrize("n_ctx", [4, 10, 11])
-@BOTH
-def test_a_draft_with_a_small_context_continues_with_the_end_of_the_text(schedule: Schedule, n_ctx: int) -> None:
-    """Both models depend on the last token only, so that the draft is always right."""
-
-    def by_the_last(prefix: Sequence[int]) -> int:
-        return next_token(prefix[-1:])
-
-    text = run(make_generation(FakeContext(by_the_last), None, make_ending(N)))
-    target, draft = FakeContext(by_the_last), FakeContext(by_the_last, n_ctx=n_ctx)
-    target.during = lambda: until(lambda: schedule is SYNC or len(target.batches) != 2 or draft.batches)
-    found = statistics(write(target, draft, Eager(4, 6, schedule), text))
-    assert found.error is None
-    if schedule is SYNC:
-        assert found.accept_rate == 1.0
-        assert len(target.batches) < N / 4
-
-
 # Interruptions
 
 
@@ -242,18 +196,6 @@ def test_an_interrupted_concurrent_draft_ends_while_the_target_decodes(inside: b
     assert tokens == TEXT[: len(tokens)]
     assert generation.metrics.stop == INTERRUPTED
     assert generation.metrics.draft_error is None
-
-
-def test_an_interrupted_draft_gets_no_new_thread_in_the_same_text() -> None:
-    """The interruption may come between the loop's look at `stop` and the start of the thread."""
-    draft = LocalDraft(Cache(FakeContext()), Eager(4, 6), THREADS)
-    for interrupted in (True, False):
-        draft.begin(make_request())
-        if interrupted:
-            draft.interrupt()
-        take(draft, 100)
-        assert len(draft_threads()) == (not interrupted)
-        draft.end()
 
 
 @BOTH

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.records import Event, StepRecord, overlap, united
+from duo.engine.records import Event, StepRecord, united
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
@@ -130,21 +130,6 @@ def test_recent_rate_and_load() -> None:
     assert stalled is not None
     assert stalled.rate == pytest.approx(40 / 24, rel=0.06)
     assert max(stalled[1:]) < 0.1
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "seconds"),
-    [
-        ([], [(0, 1)], 0),
-        ([(0, 1)], [(1, 2)], 0),
-        ([(0, 4)], [(1, 2), (3, 9)], 2),
-        ([(0, 1), (2, 3), (4, 5)], [(0.5, 4.5)], 2),
-    ],
-)
-def test_overlap_of_two_lanes(
-    first: list[tuple[float, float]], second: list[tuple[float, float]], seconds: float
-) -> None:
-    assert overlap(first, second) == overlap(second, first) == seconds
 
 
 def test_overlapping_events_are_united() -> None:

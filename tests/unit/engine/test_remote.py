@@ -18,7 +18,6 @@ from duo.link.remote_drafts import ConnectedDraft, RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
-from duo.spec.session import Session
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import (
@@ -26,14 +25,11 @@ from tests.unit.engine.helpers import (
     draft_threads,
     make_ending,
     make_generation,
-    make_request,
     run,
-    take,
 )
 
 N = 60
 TEXT = text_after(PROMPT, N)
-NEXT = len(PROMPT)
 LOCAL = pytest.mark.parametrize("local", [True, False], ids=["with a local draft", "without"])
 
 
@@ -51,15 +47,6 @@ class FarEnd(RemoteDraft):
 
     def _ring(self) -> None:
         """It is called anyway."""
-
-    @property
-    def queue(self) -> RemoteQueue:
-        assert isinstance(self._queue, RemoteQueue)
-        return self._queue
-
-    @property
-    def session(self) -> Session:
-        return self._session
 
     def work(self, n: int) -> None:
         """Draft `n` tokens, if it may."""
@@ -80,25 +67,15 @@ class Line(RemoteDrafts):
     """Drafts of which another one may be chosen at every step; `choose` gives the index."""
 
     def __init__(
-        self,
-        make_policy: Callable[[], Policy] = lambda: Eager(4, 6),
-        choose: Callable[[], int] | None = None,
-        n_target_threads: int = 1,
+        self, make_policy: Callable[[], Policy] = lambda: Eager(4, 6), choose: Callable[[], int] | None = None
     ) -> None:
         super().__init__()
         self._make_policy = make_policy
         self._choose = choose
-        self.n_target_threads = n_target_threads
         self.all: list[FarEnd] = []
 
-    @property
-    def given_up(self) -> list[ConnectedDraft]:
-        return self._given_up
-
     def new_policy(self, model: str) -> Policy:
-        policy = self._make_policy()
-        policy.restore_kept(self.learned.get(model))
-        return policy
+        return self._make_policy()
 
     def add(self, choose: Callable[[Sequence[int]], int] = next_token, model: str = "fake") -> FarEnd:
         async def make() -> FarEnd:
@@ -114,9 +91,6 @@ class Line(RemoteDrafts):
             return super().choose(has_other=has_other)
         i = self._choose()
         return self.all[i] if i < len(self.all) else None
-
-
-# Texts
 
 
 @LOCAL
@@ -151,46 +125,7 @@ def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(loc
     line.add()
     generation = make_generation(FakeContext(n_batch=32), FakeContext() if local else None, make_ending(N), remote=line)
     assert run(generation) == TEXT
-    assert set(line.given_up) == {line.all[0]}
+    assert set(line._given_up) == {line.all[0]}
     assert generation.local is None or generation.draft is generation.local
     line.begin()
     assert line.choose(has_other=True) is line.all[0], "in the next text it may try again"
-
-
-# Which candidates count
-
-
-class Remote:
-    """A draft that takes part in a text after PROMPT; the test drafts for it. Its orders have been read."""
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.policy = policy or Eager(4, 6)
-        self.draft = Line(lambda: self.policy).add()
-        self.draft.begin(make_request())
-        self.queue = self.draft.queue
-        self.queue.order(0.0)
-
-    def offer(
-        self, token: int, position: int, n_known: int = NEXT, epoch: int = 1, queue: RemoteQueue | None = None
-    ) -> bool:
-        return (queue or self.queue).offer(epoch, position, Guess(token, 1.0), n_known, Drafted(1, 0.001))
-
-    def candidates(self) -> tuple[int, ...]:
-        return take(self.draft, 9).tokens
-
-
-def test_candidates_from_before_another_draft_took_over_are_dropped() -> None:
-    """They were not compared with the text."""
-    remote, request = Remote(), make_request()
-    remote.draft.end()
-    remote.draft.begin(request)
-    before = remote.draft.queue
-    assert remote.offer(7, NEXT, queue=before)
-    remote.draft.end()
-    remote.draft.begin(request)
-    after = remote.draft.queue
-    assert remote.candidates() == ()
-    assert not remote.offer(8, NEXT, queue=before)
-    assert not remote.offer(8, NEXT, epoch=9, queue=after), "an epoch that has not begun"
-    assert remote.offer(9, NEXT, epoch=request.session.epoch, queue=after)
-    assert remote.candidates() == (9,)

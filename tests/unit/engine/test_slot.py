@@ -13,7 +13,6 @@ import pytest
 
 from duo.config import EngineConfig, GenerationConfig, ModelConfig, StopConfig
 from duo.engine import cores, free_cores
-from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.request_writer import RequestWriter
 from duo.engine.slot import Slot
@@ -154,30 +153,6 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
     assert not slot.policy.knows_draft(1), "nothing more was computed"
     tokens, after = write(slot)
     assert (len(tokens), after.metrics.stop, after.metrics.draft_error) == (N, LIMIT, None)
-
-
-def test_an_engine_that_is_closed_does_not_wait_for_a_warm_up(
-    make: Make, decodes: Decodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slot, interrupt, interrupted = make(places=frozenset({"GPU0"}), draft_n_max=4), Slot.interrupt, threading.Event()
-    engine = Engine(slot)
-    closing_it = threading.Thread(target=engine.close)
-
-    def interrupted_slot(slot: Slot) -> None:
-        interrupt(slot)
-        interrupted.set()
-
-    monkeypatch.setattr(Slot, "interrupt", interrupted_slot)
-
-    def close() -> None:
-        if not closing_it.ident:
-            closing_it.start()
-            assert interrupted.wait(60)
-
-    decodes.during = close
-    engine.call(lambda slot: slot.reserve(10, N))
-    closing_it.join()
-    assert [n for i, n in decodes.all if i == 0] == [1]
 
 
 @pytest.mark.parametrize(("n_threads", "teams"), [(None, {1}), (2, {2})], ids=["auto", "given"])

@@ -150,17 +150,6 @@ def translated(side: OneSide, **options: bool) -> TranslatedTarget:
     return TranslatedTarget(side, ToyTranslation().begin(PROMPT)[1], Metrics(), **options)
 
 
-def test_the_time_of_a_candidate_is_that_of_the_drafted_tokens_for_it() -> None:
-    """In the text so far, 4 draft tokens were 2 of the target's; 16 of each are assumed before."""
-    side = OneSide("ab", "bb")
-    made = translated(side)
-    made.tentative = True
-    made.begin()
-    made.publish(0, 6, Guess(DRAFT.of("bab")[0], 1.0), 1, 0.5)
-    assert [(position, TARGET.piece(guess.token)) for position, guess, *_ in side.offers] == [(5, b"b"), (6, b"ab")]
-    assert [(n, seconds) for *_, n, seconds in side.offers] == [(1, 0.5 * 20 / 18), (0, 0.5 * 20 / 18)]
-
-
 def test_what_is_left_of_the_drafted_text_after_a_rejection_is_offered_again() -> None:
     side = OneSide()
     made = translated(side)
