@@ -15,11 +15,11 @@ from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import (
-    APART,
     FAST_DRAFT,
     MACHINES,
     N_AHEAD,
     N_MAX,
+    SEPARATE,
     TWO_CORES,
     Case,
     Fixed,
@@ -124,7 +124,7 @@ def stalling(n_tokens: int, factor: float = 20) -> Draft:
 
 def seconds_of(machine: Machine, draft: Draft, ends: Sequence[int], schedules: Sequence[Schedule] = ALL) -> list[float]:
     """Time for each part of the text."""
-    policy, own = Timed(schedules, separate_devices=machine is APART), replace(machine)
+    policy, own = Timed(schedules, separate_devices=machine is SEPARATE), replace(machine)
     replay(policy, own, draft(policy, own), ends[-1])
     reached = [0.0, *(next(seconds for n, seconds in policy.times if n >= end) for end in ends)]
     return [later - earlier for earlier, later in pairwise(reached)]
@@ -144,7 +144,7 @@ def shares_of_best(machine: Machine, shares: Sequence[float], phase: int, seed: 
 
 @pytest.mark.parametrize(
     ("machine", "bar"),
-    [(APART, 0.95), (FAST_DRAFT, 0.95), (TWO_CORES, 0.92)],  # the last can probe such a draft only rarely
+    [(SEPARATE, 0.95), (FAST_DRAFT, 0.95), (TWO_CORES, 0.92)],  # the last can probe such a draft only rarely
     ids=["apart", "fast draft", "two cores"],
 )
 def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine: Machine, bar: float) -> None:

@@ -12,10 +12,10 @@ from duo.spec.policy import Policy
 from duo.spec.policy_statistics import PolicyStatistics
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import (
-    APART,
     MACHINES,
     N_AHEAD,
     N_MAX,
+    SEPARATE,
     TWO_CORES,
     Fixed,
     best_rate,
@@ -63,7 +63,7 @@ def test_threads_go_on_in_the_order_of_their_moments_and_time_is_what_they_wait_
 
 @pytest.mark.parametrize("schedule", ALL)
 def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
-    found = replay(Policy(N_MAX, N_AHEAD, (schedule,)), APART, constant(0.8), 1000)
+    found = replay(Policy(N_MAX, N_AHEAD, (schedule,)), SEPARATE, constant(0.8), 1000)
     assert found.tokens_in == {other: 1000 if other is schedule else 0 for other in ALL}
     assert found.ends[-1] == (1000, found.seconds)
     assert found.rate == pytest.approx(1000 / found.seconds)
@@ -75,7 +75,7 @@ def test_a_replay_accounts_for_every_token_and_step(schedule: Schedule) -> None:
 @pytest.mark.parametrize(
     ("machine", "k", "wait", "schedule"),
     [
-        *((APART, k, wait, Schedule.ASYNC) for k, wait in ((0, 0), (3, 1), (6, 4))),
+        *((SEPARATE, k, wait, Schedule.ASYNC) for k, wait in ((0, 0), (3, 1), (6, 4))),
         (SLOW_DRAFT, 4, 2, Schedule.ASYNC),  # its late token is of no use
         *((TWO_CORES, k, k, Schedule.SYNC) for k in (1, 8)),
     ],
@@ -149,7 +149,7 @@ def test_sync_reaches_its_forecast_if_forced_and_almost_in_a_first_text() -> Non
 
 @cache
 def auto(machine: Machine, acceptance: float) -> tuple[PolicyStatistics, Replay]:
-    policy = Policy(N_MAX, N_AHEAD, separate_devices=machine is APART)
+    policy = Policy(N_MAX, N_AHEAD, separate_devices=machine is SEPARATE)
     found = replay(policy, machine, constant(acceptance), 2000)
     return policy.statistics(), found
 
@@ -168,7 +168,7 @@ def test_the_policy_finds_the_best_schedule_and_always_in_the_same_way(machine: 
 
 
 def test_every_outcome_that_is_prepared_comes_true_if_the_draft_s_second_choice_is_always_right() -> None:
-    machine = replace(APART, branch_s=9 * [APART.concurrent_draft_s])
+    machine = replace(SEPARATE, branch_s=9 * [SEPARATE.concurrent_draft_s])
     found = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(1.0,))
     assert found.n_prepared >= 0.97 * found.n_contradicted > 0
     never = foresee(machine, Schedule.ASYNC, constant(0.8), N_MAX, 2000, branches=8, ranks=(0.0,))

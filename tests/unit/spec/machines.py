@@ -29,7 +29,7 @@ def times(known: Mapping[int, float]) -> tuple[float, ...]:
 
 
 _LARGE = times({1: 490, 2: 495, 4: 520, 5: 540, 8: 650, 9: 687})
-APART = Machine(_LARGE, 0.025, _LARGE, 0.025, 0.004)  # two devices: the example of the design
+SEPARATE = Machine(_LARGE, 0.025, _LARGE, 0.025, 0.004)  # two devices: the example of the design
 FAST_DRAFT = Machine(  # one machine, a tiny draft
     times({1: 100, 2: 118, 3: 122, 9: 180}), 0.004, times({1: 115, 2: 130, 3: 140, 9: 200}), 0.005, 0.0005
 )
@@ -40,7 +40,9 @@ TWO_CORES = Machine(  # a target that a concurrent draft slows down: SmolLM2 F32
     0.026,
     0.003,
 )
-MACHINES = pytest.mark.parametrize("machine", [APART, FAST_DRAFT, TWO_CORES], ids=["apart", "fast draft", "two cores"])
+MACHINES = pytest.mark.parametrize(
+    "machine", [SEPARATE, FAST_DRAFT, TWO_CORES], ids=["apart", "fast draft", "two cores"]
+)
 
 
 @dataclass(frozen=True, slots=True)

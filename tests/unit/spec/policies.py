@@ -10,6 +10,7 @@ from duo.spec.schedule import Schedule
 from duo.spec.types import Guess, Origin, Proposal
 from tests.unit.spec.machines import N_AHEAD
 
+ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 SLOW_TARGET = {1: 0.490, 2: 0.495, 5: 0.540, 9: 0.600}
 FLAT = {n: 0.010 + 0.003 * (n - 1) for n in range(1, 10)}
 STEEP = {n: 0.010 * n for n in range(1, 10)}
@@ -26,13 +27,11 @@ def policy(
     draft_s: float = 0.005,
     acceptance: float | None = None,
     n_max: int = 8,
-    schedules: Sequence[Schedule] = (Schedule.ASYNC,),
+    schedules: Sequence[Schedule] = (ASYNC,),
     mode: str = "",
-    *,
-    remote: bool = False,
 ) -> Policy:
     """A policy that has measured T(n), t_d and a(c) as given, the last in a mode of sampling."""
-    made = Policy(n_max, N_AHEAD, schedules, remote=remote)
+    made = Policy(n_max, N_AHEAD, schedules)
     made.begin(0, mode=mode)
     if acceptance is not None:
         made.learn_scores(scores(acceptance))
@@ -46,17 +45,16 @@ def policy(
 def decide(
     made: Policy,
     confidences: Sequence[float] = (),
-    n_room: int = 100,
     next_s: float = math.inf,
     found: Sequence[tuple[float, float]] | None = None,
-    n_agreed: int = 100,
+    n_room: int = 100,
 ) -> Decision:
     """What the policy decides about a draft's candidates of these `confidences`, and those `found` in the text.
 
-    Of the latter: (chance, observations). The first `n_agreed` are the draft's.
+    Of the latter: (chance, observations). They are the draft's, and more.
     """
     drafted = Proposal([Guess(i, confidence) for i, confidence in enumerate(confidences)], next_s)
     if found is None:
         return made.decide(n_room, drafted)
-    guesses = [Guess(i if i < n_agreed else -1, 0.0) for i in range(len(found))]
+    guesses = [Guess(i, 0.0) for i in range(len(found))]
     return made.decide(n_room, drafted, Proposal(guesses, origin=Origin.LOOKUP, chances=found))

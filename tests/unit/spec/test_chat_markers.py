@@ -68,11 +68,7 @@ def test_any_other_text_stays_as_it_is(text: str) -> None:
     assert convert(text, made(zephyr, "<s>"), made(chatml)) == text
 
 
-def refusing(messages: Messages) -> str:
-    raise RuntimeError(str(messages))
-
-
 def test_templates_without_markers() -> None:
-    assert find_markers(refusing, "") is None
+    assert find_markers(lambda messages: str(1 / 0), "") is None, "it fails"
     assert find_markers(lambda messages: messages[-1]["content"], "") is None, "it forgets messages"
     assert find_markers(lambda messages: chatml(messages).upper(), "") is None, "it changes them"

@@ -1,17 +1,16 @@
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.forecast import BranchModel, Forecast, limit, overlapped, taking_turns
-from duo.spec.pair import Machine
+from duo.spec.forecast import BranchModel, Forecast, overlapped, taking_turns
 from duo.spec.schedule import Schedule
 from tests.unit.spec.machines import (
-    APART,
     N_AHEAD,
+    SEPARATE,
     Case,
     best_concurrent,
     expected,
@@ -65,21 +64,6 @@ def test_sequential_forecast_is_that_of_the_best_number_of_candidates(
 CHANCES = [(0.3, 0.2), (0.3, 0.7), (0.4, 0.98)]  # shares of the candidates by confidence: 0.662 are accepted
 
 
-def mixed(*chances: float) -> list[tuple[float, float]]:
-    return [(1 / len(chances), chance) for chance in chances]
-
-
-@given(chances=st.lists(st.floats(0, 1), min_size=2, max_size=4), seed=st.integers(0, 39), read=st.floats(1, 2))
-def test_a_draft_that_stops_by_confidence_is_never_forecast_to_be_slower_than_one_that_does_not(
-    chances: list[float], seed: int, read: float
-) -> None:
-    machine = CASES[seed].machine
-    pair_s = read * machine.draft_s
-    found = taking_turns(machine.target_s, machine.draft_s, mixed(*chances), pair_s)
-    mean = sum(chances) / len(chances)
-    assert found.rate >= (1 - 1e-9) * turns(machine.target_s, machine.draft_s, mean, pair_s=pair_s).rate
-
-
 @pytest.mark.parametrize("draft_s", [0.1, 0.3])
 def test_a_rule_of_stopping_reaches_what_is_forecast(draft_s: float) -> None:
     target_s, pair_s, dice = [1.0 + 0.1 * n for n in range(9)], 1.3 * draft_s, random.Random(0)
@@ -97,15 +81,6 @@ def test_a_rule_of_stopping_reaches_what_is_forecast(draft_s: float) -> None:
     assert tokens / seconds == pytest.approx(found.rate, rel=0.02)
 
 
-def test_one_more_is_drafted_while_survival_is_worth_it() -> None:
-    found = taking_turns([1.0] * 9, 0.1, CHANCES, 0.13)
-    assert found.goes_on(0, 1.0, found.rate)
-    assert not found.goes_on(1, 0.01, found.rate)
-    assert not found.goes_on(8, 1.0, found.rate), "the largest batch"
-    assert [found.goes_on(2, 0.5, factor * found.rate) for factor in (1, 9)] == [True, False], "time is worth more"
-    assert not Forecast(1.0).goes_on(0, 1.0, 1.0)
-
-
 # Both at once
 
 
@@ -114,27 +89,9 @@ def test_concurrent_forecast_is_at_least_as_good_as_every_fixed_setting() -> Non
         assert concurrent(case).rate >= 0.995 * best_concurrent(case.machine, case.acceptance)[0]
 
 
-Foresee = Callable[[Machine, float, float], float]
-FORESEE: dict[str, Foresee] = {
-    "concurrent": lambda machine, draft_s, share: overlapped(machine.concurrent_target_s, draft_s, share, N_AHEAD).rate,
-    "sequential": lambda machine, draft_s, share: turns(machine.target_s, draft_s, share).rate,
-    "limit": lambda machine, draft_s, share: limit(machine.target_s, draft_s, share),
-}
-
-
-@pytest.mark.parametrize("foresee", FORESEE.values(), ids=FORESEE)
-def test_a_better_or_faster_draft_is_never_forecast_to_be_slower(foresee: Foresee) -> None:
-    for case in CASES[:20]:
-        machine = case.machine
-        better = [foresee(machine, machine.draft_s, share / 10) for share in range(11)]
-        faster = [foresee(machine, machine.draft_s / factor, case.acceptance) for factor in (1, 1.5, 2, 4)]
-        for rates in (better, faster):
-            assert all(high >= 0.995 * low for low, high in pairwise(rates))
-
-
-def test_a_larger_lead_is_worth_more_and_a_fresh_start_nothing() -> None:
-    found = overlapped(APART.target_s, APART.draft_s, 0.8, N_AHEAD)
-    worths = [found.worth_of(lead / 2) for lead in range(-2, 2 * N_AHEAD + 1)]
+def test_a_larger_head_start_is_worth_more_and_a_fresh_start_nothing() -> None:
+    found = overlapped(SEPARATE.target_s, SEPARATE.draft_s, 0.8, N_AHEAD)
+    worths = [found.worth_of(n / 2) for n in range(-2, 2 * N_AHEAD + 1)]
     # Linear algebra differs in the last bits between processors.
     assert all(high > low - 1e-9 for low, high in pairwise(worths))
     assert found.worth_of(0) == pytest.approx(0)
@@ -179,16 +136,12 @@ def test_what_preparing_outcomes_is_worth(
 
 
 def test_more_branches_at_no_cost_are_never_worse_and_dear_ones_are() -> None:
-    target_s = APART.target_s
-    costs = target_s, 0.025, 0.8, N_AHEAD
+    costs = SEPARATE.target_s, 0.025, 0.8, N_AHEAD
     rates = [overlapped(*costs, branches=free(0.025, n)).rate for n in (1, 2, 4, 8)]
     assert overlapped(*costs).rate < rates[0] < rates[1] < rates[2] < rates[3]
     assert rates[3] > overlapped(*costs, branches=free(0.025, 8, share=0.3)).rate
     dear = BranchModel(8, [0.025 * (n + 1) for n in range(9)], [0.65])
     assert overlapped(*costs, branches=dear).rate < rates[3]
-    flat = [0.025] * 9
-    dear = BranchModel(8, [0.008 * (n + 1) for n in range(9)], [0.65])
-    assert overlapped(flat, 0.008, 0.8, N_AHEAD, branches=dear).rate < overlapped(flat, 0.008, 0.8, N_AHEAD).rate
 
 
 def test_outcomes_that_are_all_prepared_leave_a_forecast() -> None:

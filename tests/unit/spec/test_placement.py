@@ -57,14 +57,6 @@ def test_layers_on_one_device(free: int, expected: tuple[int, int]) -> None:
     assert layers(placed(rooms(free))) == expected
 
 
-def test_without_room_or_weights() -> None:
-    assert layers(placed([Room("A", MARGIN - 1)])) == (0, 0)
-    without = placed([], (-1, None))
-    assert without.target == without.draft == Layout(0, (), ())
-    nothing = Footprint((), 0, (), 0)
-    assert layers(place(nothing, nothing, rooms(10), rooms(10)))[0] == 1
-
-
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [

@@ -2,60 +2,38 @@
 
 import itertools
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.spec.calibration import Calibration
 from duo.spec.constants import DEFAULT
 from duo.spec.policy import REJECTION, Decision, Policy, StepCost
 from duo.spec.schedule import ALL, Schedule
+from duo.spec.types import Origin
 from tests.unit.spec.machines import N_AHEAD
-from tests.unit.spec.policies import CLIFF, FLAT, SLOW_TARGET, STEEP, decide, policy, scores
+from tests.unit.spec.policies import ASYNC, CLIFF, FLAT, OFF, SLOW_TARGET, STEEP, SYNC, decide, policy, scores
 
 SURE, DOUBTFUL = 9.0, 0.0
-EASY = {1: 0.1, 2: 0.12, 4: 0.13}
-DEAR = {n: 0.1 + 0.15 * (n - 1) for n in range(1, 10)}
-ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
-STEP = StepCost(0, 0.1, 0.1)
-
-
-def share_of(calibration: Calibration, confidence: float) -> float:
-    return calibration.probabilities()[bisect_right(Calibration.EDGES, confidence)]
-
-
-# How many candidates to verify
+BOTH = pytest.mark.parametrize("schedule", [ASYNC, SYNC])
 
 
 @pytest.mark.parametrize("schedule", ALL)
 def test_before_anything_is_measured_the_target_decodes_alone(schedule: Schedule) -> None:
     made = Policy(4, N_AHEAD, (schedule,))
     assert made.rate == 0
-    assert decide(made, [SURE] * 9, 100, 0.1) == Decision(0)
-    assert decide(made, [], 100, 0.001) == Decision(0), "without a wait"
+    assert decide(made, [SURE] * 9, 0.1) == decide(made, [], 0.001) == Decision(0)
 
 
-@pytest.mark.parametrize("schedule", [ASYNC, SYNC])
+@BOTH
 @pytest.mark.parametrize("target_s", [SLOW_TARGET, FLAT, STEEP, CLIFF], ids=["slow", "flat", "steep", "cliff"])
 def test_better_candidates_are_never_verified_less(target_s: dict[int, float], schedule: Schedule) -> None:
     found = [
-        decide(policy(target_s, 0.002, share / 10, schedules=(schedule,)), [1.0] * 8, 100, math.inf).n_verify
-        for share in range(11)
+        decide(policy(target_s, 0.002, share / 10, schedules=(schedule,)), [1.0] * 8).n_verify for share in range(11)
     ]
     assert found == sorted(found)
     assert found[0] == (schedule is SYNC), "if it was asked for, it drafts even where that does not pay"
     assert found[-1] >= 4 or target_s is STEEP
-    sure, doubtful = (decide(policy(FLAT), [confidence] * 8, 100, math.inf).n_verify for confidence in (SURE, DOUBTFUL))
-    assert doubtful < sure >= 4
-
-
-def test_a_batch_size_that_costs_more_than_it_brings_is_skipped() -> None:
-    """Two cost twice one, four cost little more than two: one or none is right, then as many as there are."""
-    assert decide(policy(CLIFF, acceptance=0.74), [1.2], 100, math.inf).n_verify == 0
-    assert decide(policy(CLIFF, acceptance=0.74), [1.2] * 4, 100, math.inf).n_verify == 4
 
 
 @pytest.mark.parametrize("schedule", ALL)
@@ -70,7 +48,7 @@ def test_decisions_are_within_what_is_ready_allowed_and_fits(
     schedule: Schedule, confidences: list[float], n_room: int, next_s: float, n_max: int, acceptance: float
 ) -> None:
     made = policy(CLIFF, 0.002, acceptance, n_max, (schedule,))
-    decision = decide(made, confidences, n_room, next_s)
+    decision = decide(made, confidences, next_s, n_room=n_room)
     bound = min(n_max, n_room - 1)
     assert 0 <= decision.n_verify <= min(len(confidences), bound)
     if decision.wait_s is not None:
@@ -81,15 +59,24 @@ def test_decisions_are_within_what_is_ready_allowed_and_fits(
     assert n_max or made.schedule is OFF
 
 
-# Waits
+def test_a_fast_draft_is_waited_for_and_a_slow_one_is_not() -> None:
+    fast = policy(SLOW_TARGET, 0.025)
+    wait_s = decide(fast, [], 0.025).wait_s
+    assert wait_s is not None
+    assert 0.025 < wait_s <= 0.050, "until it is expected, and no longer than one more would take"
+    assert decide(policy(SLOW_TARGET, 0.8), [], 0.8) == Decision(0)
+    assert decide(fast, [], math.inf) == Decision(0), "no candidate will come"
 
 
-def test_sequential_policy_asks_for_a_candidate_once_it_knows_both_models() -> None:
-    made = Policy(4, N_AHEAD, (SYNC,))
-    made.learn_warmup(1, 0.001)
-    assert decide(made, [], 100, made.costs.draft_s) == Decision(0)
-    made.learn_step(1, StepCost(0, 0.01, 0.01))
-    assert decide(made, [], 100, made.costs.draft_s).wait_s is not None
+def test_waits_end_when_there_are_enough_candidates_or_the_next_one_is_late() -> None:
+    def waits(draft_s: float, next_s: float) -> list[bool]:
+        made = policy(SLOW_TARGET, draft_s, acceptance=0.8)
+        return [decide(made, [1.0] * n, next_s).wait_s is not None for n in range(9)]
+
+    found = waits(0.1, 0.1)
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[8]) == (True, False)
+    assert sum(waits(0.15, 0.01)) > sum(waits(0.15, 0.15))
 
 
 @pytest.mark.parametrize(("acceptance", "n_decodes"), [(0.5, (20, 50)), (0.9, (3, 8))])
@@ -102,31 +89,11 @@ def test_in_turns_one_token_is_measured_again_the_more_often_the_less_is_gained(
     made.learn_step(1, StepCost(2, 0.11, 0.17))
     found = 0
     for _ in range(500):
-        measures = decide(made, [SURE], 100, math.inf) == Decision(0)
+        measures = decide(made, [SURE]) == Decision(0)
         found += measures
         made.learn_step(1 if measures else 2, StepCost(0, 0.1, 0.1) if measures else StepCost(1, 0.1, 0.13))
         made.chooser.now = SYNC
     assert n_decodes[0] <= found <= n_decodes[1]
-
-
-def test_a_fast_draft_is_waited_for_and_a_slow_one_is_not() -> None:
-    fast = policy(SLOW_TARGET, 0.025)
-    wait_s = decide(fast, [], 100, next_s=0.025).wait_s
-    assert wait_s is not None
-    assert 0.025 < wait_s <= 0.050, "until it is expected, and no longer than one more would take"
-    assert decide(policy(SLOW_TARGET, 0.8), [], 100, next_s=0.8) == Decision(0)
-    assert decide(fast, [], 100, next_s=math.inf) == Decision(0), "no candidate will come"
-
-
-def test_waits_end_when_there_are_enough_candidates_or_the_next_one_is_late() -> None:
-    def waits(draft_s: float, next_s: float) -> list[bool]:
-        made = policy(SLOW_TARGET, draft_s, acceptance=0.8)
-        return [decide(made, [1.0] * n, 100, next_s).wait_s is not None for n in range(9)]
-
-    found = waits(0.1, 0.1)
-    assert found == sorted(found, reverse=True)
-    assert (found[0], found[8]) == (True, False)
-    assert sum(waits(0.15, 0.01)) > sum(waits(0.15, 0.15))
 
 
 # Rejection sampling: from left to right
@@ -143,32 +110,21 @@ IN_ORDER, COUPLED = doubtful_or_sure(REJECTION), doubtful_or_sure("coupled")
 ASSORTED = st.lists(st.sampled_from([0.1, 1.0, 10.0]), max_size=6)
 
 
-def verified(made: Policy, confidences: list[float]) -> int:
-    """How many of these candidates are verified if no other will come."""
-    return decide(made, confidences, 100, math.inf).n_verify
-
-
 @given(before=ASSORTED, first=ASSORTED, second=ASSORTED)
 def test_in_order_later_candidates_do_not_influence_the_decision_on_earlier_ones(
     before: list[float], first: list[float], second: list[float]
 ) -> None:
-    taken = [min(verified(IN_ORDER, before + after), len(before)) for after in (first, second)]
+    taken = [min(decide(IN_ORDER, before + after).n_verify, len(before)) for after in (first, second)]
     assert taken[0] == taken[1]
 
 
-def test_in_order_candidates_are_verified_as_long_as_each_is_worth_it() -> None:
-    assert verified(IN_ORDER, [10.0, 10.0, 10.0, 10.0, 0.1, 10.0]) == 4
-    assert verified(IN_ORDER, [0.1, 10.0, 10.0]) == 0
-    assert decide(IN_ORDER, [10.0], 100, 0.0005).wait_s is not None
-
-
-def test_coupled_candidates_are_judged_together() -> None:
+def test_in_order_each_candidate_must_be_worth_it_and_coupled_ones_are_judged_together() -> None:
     """Two cost as much as five: a doubtful candidate is verified if those after it are good, and not by itself."""
-    assert verified(COUPLED, [1.0]) == 0
-    assert verified(COUPLED, [1.0, 10.0, 10.0, 10.0]) == 4
-
-
-# How far the draft may go ahead
+    assert decide(IN_ORDER, [10.0, 10.0, 10.0, 10.0, 0.1, 10.0]).n_verify == 4
+    assert decide(IN_ORDER, [0.1, 10.0, 10.0]).n_verify == 0
+    assert decide(IN_ORDER, [10.0], 0.0005).wait_s is not None
+    assert decide(COUPLED, [1.0]).n_verify == 0
+    assert decide(COUPLED, [1.0, 10.0, 10.0, 10.0]).n_verify == 4
 
 
 @pytest.mark.parametrize("acceptance", [0.05, 0.5, 0.9])
@@ -186,88 +142,83 @@ def test_the_draft_continues_while_its_candidates_are_likely_to_survive(acceptan
     assert not made.lookahead().allows([10.0] * N_AHEAD), "the limit"
 
 
-def test_after_the_draft_has_ended_the_target_stays_alone_in_this_text() -> None:
-    made = policy(SLOW_TARGET, 0.025, 0.9)
-    made.stop_drafting()
-    assert not made.lookahead().allows([])
-    assert decide(made, [SURE] * 4, 100, 0.01) == Decision(0)
-    for _ in range(1000):
-        made.learn_step(1, StepCost(0, 0.49, 0.49))
-        assert made.schedule is OFF
-        assert made.probe_size() == 0
-    assert made.rate == pytest.approx(1 / 0.49)
-    made.begin(10)
-    assert made.schedule is ASYNC
-    assert made.lookahead().allows(())
+# Candidates from the text itself
 
 
-# A remote draft
+def found(*chances: float, low: float = 0.0) -> list[tuple[float, float]]:
+    """Candidates of these chances; one standard deviation less is `low`."""
+    return [(chance, chance * (1 - chance) / (chance - low) ** 2 if low else 1e9) for chance in chances]
 
 
-def test_with_a_remote_draft_the_target_is_first_measured_alone() -> None:
-    """Otherwise nothing would show that the draft, on the same machine after all, slows it down."""
-    made = Policy(4, 8, remote=True)
-    made.begin(10)
-    for _ in range(2):
-        assert made.schedule is OFF
-        assert not made.lookahead().allows(())
-        made.learn_step(1, StepCost(0, 0.010, 0.010))
-    assert made.schedule is ASYNC
-    assert made.alone.target_s(1) == pytest.approx(0.010)
-    again = Policy(4, 8, remote=True)
-    again.restore(made.state())
-    again.begin(10)
-    again.learn_step(1, StepCost(0, 0.010, 0.010))
-    assert again.schedule is ASYNC, "what was learned counts as one measurement"
-    assert Policy(4, 8, (ASYNC,), remote=True).schedule is ASYNC, "the only schedule allowed"
+@pytest.mark.parametrize(
+    ("target_s", "chances", "n"),
+    [(FLAT, 8 * [0.95], 8), (FLAT, [0.9, 0.9, 0.1, 0.9], 2), (FLAT, [0.1], 0), (STEEP, 8 * [0.95], 0), (FLAT, [], 0)],
+)
+def test_what_the_lookup_found_is_verified_where_it_pays(
+    target_s: dict[int, float], chances: list[float], n: int
+) -> None:
+    made = policy(target_s, schedules=(OFF,))
+    assert decide(made, found=found(*chances)) == Decision(n, origin=Origin.LOOKUP if n else Origin.DRAFT)
+    assert decide(made, found=found(*chances), n_room=3).n_verify == min(n, 2)
 
 
-# Asking a draft that is off
+@BOTH
+def test_the_source_of_the_greater_value_is_verified(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(schedule,))
+    assert decide(made, [SURE] * 8, found=found(0.5, 0.5)).origin is Origin.DRAFT
+    assert decide(made, [DOUBTFUL] * 2, found=found(*[0.97] * 8)) == Decision(8, origin=Origin.LOOKUP)
+    assert decide(made, [], 0.002, found(*[0.99] * 8)).origin is Origin.LOOKUP, "instead of a wait for the draft"
+    assert decide(made, [], 0.002, found(0.05)) == decide(made, [], 0.002)
 
 
-def unsure(target_s: dict[int, float] = EASY, schedules: Sequence[Schedule] = ALL, *, remote: bool = False) -> Policy:
-    """A policy whose draft may pay or not, in a text whose prompt is too long to try it."""
-    made = policy(target_s, 0.01, 0.3, schedules=schedules, remote=remote)
-    made.begin(400)
-    continue_off(made, 16)
-    return made
+@BOTH
+def test_what_both_sources_predict_is_more_likely(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.6, schedules=(schedule,))
+    assert decide(made, [DOUBTFUL], found=found(0.5, 0.9, 0.9, 0.9, 0.9)) == Decision(5, origin=Origin.LOOKUP)
+    assert decide(made, [DOUBTFUL] * 2).n_verify < 2
+    assert decide(made, [DOUBTFUL] * 2, found=found(0.9, 0.9)) == Decision(2), "they are the draft's"
 
 
-def continue_off(made: Policy, n_steps: int) -> None:
-    for _ in range(n_steps):
-        made.learn_step(1, STEP)
+def test_in_turns_the_draft_is_asked_first_where_the_lookup_is_unsure() -> None:
+    """Its time is less than what the target loses with candidates of which the first is usually wrong."""
+    made = policy({1: 0.01, 2: 0.014, 8: 0.02}, 0.001, 0.8, schedules=(SYNC,))
+    assert decide(made, [], 0.001, found(0.6, *[0.9] * 6)).wait_s is not None
+    assert decide(made, [], 0.001, found(0.99, *[0.9] * 6)).origin is Origin.LOOKUP
+    assert decide(made, [], math.inf, found(0.6, *[0.9] * 6)).origin is Origin.LOOKUP, "it will not answer"
 
 
-def test_a_draft_that_may_pay_is_probed_when_nothing_was_scored_for_long() -> None:
-    made = unsure()
-    assert (made.schedule, made.probe_size()) == (OFF, 24)
-    made.learn_scores(scores(0.3, 2))
-    continue_off(made, 1)
-    assert made.probe_size() == 0
-    continue_off(made, 16)
-    assert made.probe_size() == 24
-    made.learn_probe([], 0, 0.0, whole=False)
-    assert made.probe_size() == 0, "it was not possible"
+@BOTH
+def test_with_rejection_sampling_the_choice_does_not_depend_on_what_was_drawn(schedule: Schedule) -> None:
+    made = policy(FLAT, 0.002, 0.6, schedules=(schedule,), mode=REJECTION)
+    for chances in ([0.9] * 8, [0.6] * 4, [0.3]):
+        sources = {
+            decide(made, [sure] * n, next_s, found(*chances)).origin
+            for sure in (SURE, 1.0, DOUBTFUL)
+            for n in range(8)  # how many there are depends on what was drawn before
+            for next_s in (0.001, math.inf)  # and so does whether the draft has paused
+        }
+        assert len(sources) == 1
 
 
-def test_probes_are_paid_from_the_credit() -> None:
-    made = unsure()
-    credit_s = made.chooser.budget.credit_s
-    made.learn_probe(scores(0.3, 12), 24, 0.24, whole=False)
-    assert made.chooser.budget.credit_s == pytest.approx(credit_s - 0.24)
-    assert made.read_s == 0.01
-    continue_off(made, 200)
-    assert made.probe_size() == 0
-    continue_off(made, 800)
-    assert made.probe_size() >= 16, "a share of 100 s"
+def test_a_text_that_misleads_uses_up_its_credit_and_then_only_what_is_beyond_doubt_is_verified() -> None:
+    made = policy(FLAT, schedules=(OFF,))
+    lookup, n = found(*[0.9] * 8, low=0.1), 0
+    while (decision := decide(made, found=lookup)).n_verify:
+        cost = made.costs.target_s(decision.n_verify + 1)
+        made.learn_step(1, StepCost(decision.n_verify, cost, cost, Origin.LOOKUP))
+        n += 1
+        assert n < 20
+    assert decide(made, found=found(*[0.9] * 8, low=0.8)).n_verify >= 4
+    for _ in range(2000):  # a share of the time is credit
+        made.learn_step(1, StepCost(0, 0.01, 0.01))
+    assert decide(made, found=lookup).n_verify == 8
 
 
-@pytest.mark.parametrize(("target_s", "pays"), [(EASY, True), (DEAR, False)])
-def test_a_draft_is_not_asked_where_it_cannot_pay(target_s: dict[int, float], pays: bool) -> None:
-    made = unsure(target_s)
-    made.chooser.budget.spend(-99.0)
-    asked = False
-    for _ in range(200):
-        asked = asked or made.probe_size() > 0
-        made.learn_step(1, STEP)
-    assert (asked or bool(made.chooser.changes)) is pays
+def test_what_the_lookup_gains_or_loses_is_not_the_drafts() -> None:
+    made = policy(FLAT, 0.002, 0.8, schedules=(SYNC, OFF))
+    made.chooser.now = SYNC
+    credit_s, rates = made.chooser.budget.credit_s, made.rates()
+    for _ in range(100):
+        made.learn_step(9, StepCost(8, FLAT[9], FLAT[9], Origin.LOOKUP))
+    assert made.chooser.budget.credit_s == pytest.approx(credit_s, abs=0.02), "but a share of the time"
+    assert made.rates() == pytest.approx(rates), "a forecast is not compared with it"

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from duo.spec.constants import DEFAULT
-from duo.spec.schedule import ALL, Chooser, RateEstimate, RateEstimates, Schedule
+from duo.spec.schedule import ALL, Budget, Chooser, RateEstimate, RateEstimates, Schedule
 
 ASYNC, SYNC, OFF = Schedule.ASYNC, Schedule.SYNC, Schedule.OFF
 
@@ -33,13 +33,6 @@ def following(
     return chooser
 
 
-def run(chooser: Chooser, estimates: RateEstimates, n_steps: int, entry_s: float = 0.0) -> None:
-    """Continue for `n_steps` steps of one token, each as fast as forecast."""
-    for _ in range(n_steps):
-        if chooser.step(1, 1 / estimates[chooser.now].rate, 1 / estimates[OFF].rate):
-            chooser.review(estimates, entry_s)
-
-
 def after_review(
     chooser: Chooser, estimates: RateEstimates, entry_s: float = 0.0, untried: Collection[Schedule] = ()
 ) -> Schedule:
@@ -50,36 +43,19 @@ def after_review(
 # The first schedule, and when it is reviewed
 
 
-@pytest.mark.parametrize(
-    ("allowed", "first", "found"),
-    [(ALL, OFF, OFF), (ALL, ASYNC, ASYNC), ((ASYNC, SYNC), OFF, SYNC), ((SYNC,), ASYNC, SYNC)],
-)
-def test_each_text_starts_with_the_same_schedule(
-    allowed: tuple[Schedule, ...], first: Schedule, found: Schedule
-) -> None:
-    chooser = Chooser(allowed, first)
-    assert chooser.now is found
-    run(chooser, rates(concurrent=20.0 if found is not ASYNC else 1.0), 100)
-    chooser.begin(allowed, None, is_first=False)
-    assert chooser.now is found
+def test_reviews_become_less_frequent_and_frequent_again_after_a_change() -> None:
+    def reviews(n_steps: int) -> list[int]:
+        return [step for step in range(1, n_steps) if chooser.step(1, ALONE_S, ALONE_S)]
 
-
-def reviews(chooser: Chooser, n_steps: int, seconds: float = ALONE_S) -> list[int]:
-    return [step for step in range(1, n_steps) if chooser.step(1, seconds, ALONE_S)]
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_reviews_become_less_frequent_and_frequent_again_after_a_change(is_first: bool) -> None:
     chooser = Chooser(ALL)
-    chooser.begin(ALL, None, is_first=is_first)
-    assert reviews(chooser, 70) == [4, 8, 16, 32, 48, 64]
+    assert reviews(70) == [4, 8, 16, 32, 48, 64]
     assert chooser.is_settled
     chooser.review(rates(sequential=20.0), 0.0)
     assert not chooser.is_settled
-    assert reviews(chooser, 20) == [4, 8, 16]
+    assert reviews(20) == [4, 8, 16]
 
 
-def test_a_draft_apart_is_compared_with_the_text_before_the_first_review_counts() -> None:
+def test_a_draft_on_a_separate_device_is_compared_with_the_text_before_the_first_review_counts() -> None:
     chooser = Chooser(ALL, ASYNC)
     chooser.step(15, 1.5, ALONE_S)
     assert after_review(chooser, rates(concurrent=1.0, sequential=90.0)) is ASYNC
@@ -211,19 +187,43 @@ def test_a_change_must_save_its_prefill_in_the_expected_rest_of_the_text(
     assert after_review(chooser, rates(sequential=20.0), entry_s) is then
 
 
-@pytest.mark.parametrize("allowed", [ALL, (ASYNC,), (SYNC,)])
-def test_a_draft_that_has_ended_is_not_used_again(allowed: tuple[Schedule, ...]) -> None:
-    chooser = following(allowed[0], allowed)
-    chooser.give_up()
-    assert [(change.tokens, change.reason) for change in chooser.changes] == [(16, "the draft has ended")]
-    run(chooser, rates(concurrent=90.0, sequential=90.0), 1000)
-    chooser.give_up()
-    assert (chooser.now, len(chooser.changes)) == (OFF, 1)
+# The budget
 
 
-@pytest.mark.parametrize(("concurrent", "doubt", "may_gain"), [(8.0, 0.3, True), (8.0, 0.2, False), (1.0, 0.3, False)])
-def test_a_draft_may_gain_if_a_schedule_that_is_allowed_may_be_faster(
-    concurrent: float, doubt: float, may_gain: bool
+def begun(n_room: int | None = None, *, is_first: bool = False) -> Budget:
+    """After a first step without cost, gain or loss."""
+    budget = Budget(DEFAULT.first, DEFAULT.later)
+    budget.begin(n_room, is_first=is_first)
+    budget.step(0.0, 0.0, ALONE_S)
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("is_first", "n_room", "tokens"),
+    [(True, None, 9.5), (False, None, 2.0), (True, 4096, 9.5), (True, 100, 5.0), (False, 20, 1.0), (False, 40, 2.0)],
+)
+def test_a_text_begins_with_a_number_of_tokens_and_at_most_a_share_of_a_limited_one(
+    is_first: bool, n_room: int | None, tokens: float
 ) -> None:
-    chooser = following(OFF, (ASYNC, OFF))
-    assert chooser.may_gain(rates(concurrent, sequential=90.0, doubt=doubt)) is may_gain
+    assert begun(n_room, is_first=is_first).credit_s == pytest.approx(tokens * ALONE_S)
+
+
+@pytest.mark.parametrize(
+    ("gains_s", "change_s"), [([0.0], 0.0), ([1.0], 0.1), ([-0.3], -0.3), ([-0.3, 0.5], 0.02), ([0.5, -0.7], -0.2)]
+)
+def test_a_share_of_the_time_and_of_what_was_gained_is_added_and_what_was_lost_is_subtracted(
+    gains_s: list[float], change_s: float
+) -> None:
+    budget = begun()
+    for gained_s in gains_s:
+        budget.step(3.0, gained_s, ALONE_S)
+    assert budget.credit_s == pytest.approx(0.2 + 0.002 * 3.0 * len(gains_s) + change_s)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_text_in_which_earlier_knowledge_is_wrong_counts_as_the_first_once(is_first: bool) -> None:
+    budget = begun(is_first=is_first)
+    budget.spend(0.1)
+    for _ in range(3):
+        budget.begin_again()
+        assert budget.credit_s == pytest.approx(9.5 * ALONE_S - 0.1)

@@ -1,0 +1,120 @@
+import json
+import math
+import random
+from bisect import bisect_right
+from statistics import mean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duo.spec.calibration import LEAST_CHANCE, Calibration, likely
+from duo.spec.constants import DEFAULT
+
+SURE, DOUBTFUL = 9.0, 0.0
+
+
+def share_of(calibration: Calibration, confidence: float) -> float:
+    return calibration.probabilities()[bisect_right(Calibration.EDGES, confidence)]
+
+
+def learn(calibration: Calibration, acceptance: float, n: int, seed: int = 0) -> Calibration:
+    dice = random.Random(seed)
+    for _ in range(n):
+        calibration.add(1.0, dice.random() < acceptance)
+    return calibration
+
+
+def test_calibration_learns_the_acceptance_of_each_confidence() -> None:
+    calibration = Calibration()
+    assert share_of(calibration, DOUBTFUL) < calibration.mean < share_of(calibration, SURE), "the prior"
+    sure = share_of(calibration, SURE)
+    for _ in range(100):
+        calibration.add(DOUBTFUL, True)
+    assert share_of(calibration, DOUBTFUL) > 0.9
+    assert share_of(calibration, SURE) == sure
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.85, 0.0), (0.0, 0.85), (0.2, 0.8)])
+def test_calibration_follows_a_change_of_the_text(before: float, after: float) -> None:
+    """That of a confidence soon, the mean more slowly."""
+    for n, least_here, least in ((60, 0.6, 0.4), (200, 0.9, 0.8)):
+        calibrations = [learn(learn(Calibration(), before, 500, seed), after, n, seed + 100) for seed in range(10)]
+        here, all_of_them = mean(share_of(c, 1.0) for c in calibrations), mean(c.mean for c in calibrations)
+        assert (here - before) / (after - before) > least_here
+        assert (all_of_them - before) / (after - before) > least
+
+
+def test_another_run_begins_with_the_learned_acceptance_as_that_of_12_candidates() -> None:
+    calibration, restored = learn(Calibration(), 0.3, 500), Calibration()
+    for rank in (0, 0, 0, 2, -1):
+        calibration.add_rank(rank)
+    calibration.begin()
+    restored.restore(json.loads(json.dumps(calibration.state())))
+    assert restored.probabilities() == pytest.approx(calibration.probabilities())
+    assert restored.ranks == pytest.approx(calibration.ranks)
+    assert np.asarray(restored.chances(0.5)) == pytest.approx(np.asarray(calibration.chances(0.5)))
+    assert (restored.mean, restored.n_scored) == (calibration.mean, DEFAULT.texts)
+    assert restored.sd == pytest.approx(math.sqrt(restored.mean * (1 - restored.mean) / 12))
+    assert learn(restored, 1.0, 12).mean == pytest.approx((1 + calibration.mean) / 2)
+
+
+def test_a_text_begins_with_the_acceptance_of_all_texts_not_of_the_last_one() -> None:
+    calibration = learn(learn(learn(Calibration(), 0.9, 256), 0.9, 256), 0.3, 256)
+    assert calibration.mean == pytest.approx(0.3, abs=0.1)
+    calibration.begin()
+    assert calibration.mean == pytest.approx(0.65, abs=0.1)
+    assert learn(calibration, 0.3, 48).mean < 0.4, "this text counts more"
+
+
+@given(acceptance=st.floats(0, 1), n=st.integers(0, 300), wanted=st.floats(0, 1))
+def test_chances_are_of_all_candidates_and_adjusted_to_a_mean(acceptance: float, n: int, wanted: float) -> None:
+    found = learn(Calibration(), acceptance, n).chances(wanted)
+    assert sum(share for share, _ in found) == pytest.approx(1)
+    assert sum(share * chance for share, chance in found) == pytest.approx(wanted, abs=1e-9)
+    assert all(-1e-9 <= chance <= 1 + 1e-9 for _, chance in found)
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "is_better", "n_for_half"),
+    [(0.2, 0.9, True, 2), (0.8, 0.1, False, 2), (0.7, 0.8, False, 50)],
+)
+def test_scores_that_contradict_earlier_texts_make_these_count_for_little(
+    known: float, now: float, is_better: bool, n_for_half: int
+) -> None:
+    calibration = learn(Calibration(), known, 500)
+    before = calibration.mean
+    assert calibration.doubt(now, 20) is is_better
+    for _ in range(n_for_half):
+        calibration.add(1.0, True)
+    assert (calibration.mean - before) / (1 - before) == pytest.approx(0.5, abs=0.15)
+
+
+def test_ranks_follow_what_the_target_chose_instead() -> None:
+    calibration = Calibration()
+    assert calibration.ranks == DEFAULT.ranks
+    for i in range(400):
+        calibration.add_rank((1, 1, 2, -1)[i % 4])
+    assert calibration.ranks == pytest.approx((0, 0.5, 0.25), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ranks", [2.0, 0, 0]), ("ranks", []), ("shares", [0.5] * 9), ("mean", math.nan), ("accepted", [-0.1] * 9),
+        ("edges", [1.0]),
+    ],
+)  # fmt: skip
+def test_a_damaged_acceptance_is_refused(name: str, value: object) -> None:
+    state = {**learn(Calibration(), 0.5, 9).state(), name: value}
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Calibration().restore(state)  # type: ignore[arg-type]
+
+
+def test_the_most_likely_outcomes_come_first_and_those_that_hardly_ever_come_true_are_left_out() -> None:
+    found = likely([0.9, 0.5, 0.8], (0.6, 0.2), 4)
+    assert [(position, rank) for _, position, rank in found] == [(1, 0), (1, 1), (0, 0), (2, 0)]
+    assert [chance for chance, *_ in found] == pytest.approx([0.27, 0.09, 0.06, 0.054])
+    assert likely([1 - 2 * LEAST_CHANCE], (0.6, 0.3), 9) == [pytest.approx((1.2 * LEAST_CHANCE, 0, 0))]
+    assert likely([], (0.6,), 9) == likely([0.5], (), 9) == likely([0.5], (0.6,), 0) == []
