@@ -6,6 +6,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
@@ -187,30 +188,36 @@ class FakeContext:
     def n_past(self) -> int:
         return len(self.tokens)
 
-    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+    @contextmanager
+    def _decoding(self, tokens: Sequence[int]) -> Iterator[None]:
+        """What every decode does before it changes the cache."""
         assert self._busy.acquire(blocking=False), "two threads in one context"
         try:
             assert len(self.batches) < 5000, "an endless loop"
-            assert 1 <= len(tokens) <= self.n_batch, f"a batch of {len(tokens)}"
-            assert 0 <= n_rows <= len(tokens)
-            assert len(self.tokens) + len(tokens) <= self.n_ctx, "the context is full"
             assert all(0 <= token < self.n_vocab for token in tokens)
             if self._aborted:
                 self.n_refused += 1
                 raise DecodeAborted("aborted")
             self.threads.add(threading.get_ident())
             self.batches.append(len(tokens))
-            self.teams.append(self._n_threads[len(tokens) > 1])
             self._cancelled = False
             self.during()
             if self._cancelled:
                 raise DecodeAborted("cancelled")
+            yield
+        finally:
+            self._busy.release()
+
+    def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
+        assert 1 <= len(tokens) <= self.n_batch, f"a batch of {len(tokens)}"
+        assert 0 <= n_rows <= len(tokens)
+        with self._decoding(tokens):
+            assert len(self.tokens) + len(tokens) <= self.n_ctx, "the context is full"
+            self.teams.append(self._n_threads[len(tokens) > 1])
             self.tokens += tokens
             self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
             ends = range(len(self.tokens) - n_rows + 1, len(self.tokens) + 1)
             return np.stack([self._logits(self.tokens[:end]) for end in ends]) if n_rows else np.empty((0, 0))
-        finally:
-            self._busy.release()
 
     def _logits(self, prefix: Sequence[int]) -> Logits:
         logits = np.zeros(self.n_vocab, np.float32)
@@ -225,24 +232,11 @@ class FakeContext:
         self.branches[sequence] = self.tokens[:n_past]
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        assert self._busy.acquire(blocking=False), "two threads in one context"
-        try:
-            assert len(self.batches) < 5000, "an endless loop"
-            assert len({sequence for sequence, _ in tokens}) == len(tokens)
-            assert all(0 <= token < self.n_vocab for _, token in tokens)
-            if self._aborted:
-                raise DecodeAborted("aborted")
-            self.threads.add(threading.get_ident())
-            self.batches.append(len(tokens))
-            self._cancelled = False
-            self.during()
-            if self._cancelled:
-                raise DecodeAborted("cancelled")
+        assert len({sequence for sequence, _ in tokens}) == len(tokens)
+        with self._decoding([token for _, token in tokens]):
             for sequence, token in tokens:
                 (self.branches[sequence] if sequence else self.tokens).append(token)
             return np.stack([self._logits(self.branches[s] if s else self.tokens) for s, _ in tokens])
-        finally:
-            self._busy.release()
 
     def adopt(self, sequence: int) -> None:
         self.tokens = self.branches.pop(sequence)

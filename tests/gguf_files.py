@@ -8,8 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
-
-Weights = npt.NDArray[np.float32]
+from gguf import TokenType
 
 WORDS = ("▁the", "▁cat", "▁sat", "▁on", "▁mat", "▁and", "▁dog", "▁ran", "a", "b", "c", "d", "e", "f", "g", "▁")
 
@@ -18,6 +17,87 @@ N_FF = 128
 N_HEAD = 2
 N_EMBD_HEAD = N_EMBD // N_HEAD
 N_CTX_TRAIN = 512
+
+
+class _Model(gguf.GGUFWriter):
+    """A file; its tensors are seeded noise, of shapes as numpy has them, the reverse of ggml's."""
+
+    def __init__(
+        self, path: Path, architecture: str, *, n_ff: int = N_FF, n_layer: int = 1, seed: int = 0, max_tensors: int = 0
+    ) -> None:
+        super().__init__(path, architecture, split_max_tensors=max_tensors)
+        self._path = path
+        self._random = np.random.default_rng(seed)
+        self.add_context_length(N_CTX_TRAIN)
+        self.add_embedding_length(N_EMBD)
+        self.add_block_count(n_layer)
+        self.add_feed_forward_length(n_ff)
+
+    def write_attention(self, n_head_kv: int | list[int] = N_HEAD) -> None:
+        self.add_head_count(N_HEAD)
+        self.add_head_count_kv(n_head_kv)
+        self.add_layer_norm_rms_eps(1e-5)
+        self.add_rope_dimension_count(N_EMBD_HEAD)
+        self.add_key_length(N_EMBD_HEAD)
+        self.add_value_length(N_EMBD_HEAD)
+
+    def write_vocabulary(
+        self, words: Sequence[str] = WORDS, padding: int = 0, *, add_bos: bool = False, control: Sequence[str] = ()
+    ) -> int:
+        """A SentencePiece vocabulary: special tokens, bytes, words, more special tokens, padding. Returns its size."""
+        tokens = [
+            ("<unk>", TokenType.UNKNOWN),
+            ("<s>", TokenType.CONTROL),
+            ("</s>", TokenType.CONTROL),
+            *((f"<0x{byte:02X}>", TokenType.BYTE) for byte in range(256)),
+            *((word, TokenType.NORMAL) for word in words),
+            *((text, TokenType.CONTROL) for text in control),
+            *((f"<unused{i}>", TokenType.UNUSED) for i in range(padding)),
+        ]
+        self.add_tokenizer_model("llama")
+        self.add_token_list([text for text, _ in tokens])
+        self.add_token_scores([-float(i) for i in range(len(tokens))])
+        self.add_token_types([kind for _, kind in tokens])
+        self.add_unk_token_id(0)
+        self.add_bos_token_id(1)
+        self.add_eos_token_id(2)
+        self.add_add_bos_token(add_bos)
+        return len(tokens)
+
+    def noise(self, name: str, *shape: int, scale: float = 1.0) -> None:
+        values: npt.NDArray[np.float32] = self._random.standard_normal(shape, np.float32)
+        self.add_tensor(name, values * np.float32(scale) / np.sqrt(np.float32(shape[-1])))
+
+    def constant(self, name: str, *shape: int, value: float = 1.0) -> None:
+        self.add_tensor(name, np.full(shape, value, np.float32))
+
+    def ends(self, n_vocab: int, norm: str = "output_norm") -> None:
+        """What comes before the first layer and after the last."""
+        self.noise("token_embd.weight", n_vocab, N_EMBD)
+        self.noise("output.weight", n_vocab, N_EMBD)
+        self.constant(f"{norm}.weight", N_EMBD)
+
+    def attention(self, layer: str, depth: float = 1.0, *, gated: bool = False, head_norms: bool = False) -> None:
+        self.constant(f"{layer}.attn_norm.weight", N_EMBD)
+        self.noise(f"{layer}.attn_q.weight", (1 + gated) * N_EMBD, N_EMBD)
+        self.noise(f"{layer}.attn_k.weight", N_EMBD, N_EMBD)
+        self.noise(f"{layer}.attn_v.weight", N_EMBD, N_EMBD)
+        self.noise(f"{layer}.attn_output.weight", N_EMBD, N_EMBD, scale=depth)
+        for name in ("attn_q_norm", "attn_k_norm") if head_norms else ():
+            self.constant(f"{layer}.{name}.weight", N_EMBD_HEAD)
+
+    def feed_forward(self, layer: str, depth: float = 1.0, norm: str = "ffn_norm") -> None:
+        self.constant(f"{layer}.{norm}.weight", N_EMBD)
+        self.noise(f"{layer}.ffn_gate.weight", N_FF, N_EMBD)
+        self.noise(f"{layer}.ffn_up.weight", N_FF, N_EMBD)
+        self.noise(f"{layer}.ffn_down.weight", N_EMBD, N_FF, scale=depth)
+
+    def finish(self) -> Path:
+        self.write_header_to_file()
+        self.write_kv_data_to_file()
+        self.write_tensors_to_file()
+        self.close()
+        return self._path if self._path.exists() else next(self._path.parent.glob(f"{self._path.stem}-00001-of-*.gguf"))
 
 
 def tiny_llama(
@@ -43,22 +123,20 @@ def tiny_llama(
     `control` adds special tokens, and `padding` that many unused ones; with `max_tensors` it is split into parts of so
     many tensors, and the first part's path is returned.
     """
-    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=max_tensors)
-    _write_sizes(writer, N_FF, n_layer)
-    _write_attention(writer)
-    n_vocab = _write_vocabulary(writer, words, padding, add_bos, control) if vocabulary else 32
-    if not vocabulary:
-        writer.add_vocab_size(n_vocab)
+    model = _Model(path, "llama", n_layer=n_layer, seed=seed, max_tensors=max_tensors)
+    model.write_attention()
+    if vocabulary:
+        n_vocab = model.write_vocabulary(words, padding, add_bos=add_bos, control=control)
+    else:
+        model.add_vocab_size(n_vocab := 32)
     if chat_template is not None:
-        writer.add_chat_template(chat_template)
+        model.add_chat_template(chat_template)
     if tensors:
-        weights = _Random(writer, seed)
-        _add_ends(weights, n_vocab)
+        model.ends(n_vocab)
         for layer in [f"blk.{i}" for i in range(n_layer)]:
-            _add_attention(weights, layer, depth)
-            weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
-            _add_feed_forward(weights, layer, depth)
-    return _finish(writer, path)
+            model.attention(layer, depth)
+            model.feed_forward(layer, depth)
+    return model.finish()
 
 
 def with_chat_template(source: Path, path: Path, template: str) -> Path:
@@ -71,216 +149,112 @@ def with_chat_template(source: Path, path: Path, template: str) -> Path:
     writer.add_chat_template(template)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    return _finish(writer, path)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def tiny_bpe(path: Path, pre: str) -> Path:
     """Only a vocabulary: one token for each byte, and a pre-tokeniser of llama.cpp."""
-    writer = gguf.GGUFWriter(path, "llama")
-    _write_sizes(writer, N_FF)
-    _write_attention(writer)
+    model = _Model(path, "llama")
+    model.write_attention()
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2 spells the other bytes from U+0100 on
     others = iter(range(256, 512))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list([*(chr(byte if byte in visible else next(others)) for byte in range(256)), "<|end|>"])
-    writer.add_token_types([*[gguf.TokenType.NORMAL] * 256, gguf.TokenType.CONTROL])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(256)
-    writer.add_add_bos_token(False)
-    return _finish(writer, path)
+    model.add_tokenizer_model("gpt2")
+    model.add_tokenizer_pre(pre)
+    model.add_token_list([*(chr(byte if byte in visible else next(others)) for byte in range(256)), "<|end|>"])
+    model.add_token_types([*[TokenType.NORMAL] * 256, TokenType.CONTROL])
+    model.add_token_merges(["a b"])
+    model.add_eos_token_id(256)
+    model.add_add_bos_token(False)
+    return model.finish()
 
 
 def tiny_mamba(path: Path, *, seed: int = 0) -> Path:
     """A recurrent model of one layer, of which llama.cpp rolls nothing back; with the vocabulary of `tiny_llama`."""
     n_inner, n_state, n_conv, n_rank = 2 * N_EMBD, 16, 4, 4
-    writer = gguf.GGUFWriter(path, "mamba")
-    _write_sizes(writer, 0)
-    writer.add_head_count(0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_ssm_conv_kernel(n_conv)
-    writer.add_ssm_inner_size(n_inner)
-    writer.add_ssm_state_size(n_state)
-    writer.add_ssm_time_step_rank(n_rank)
-    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
-    weights = _Random(writer, seed)
-    weights.add("token_embd.weight", n_vocab, N_EMBD)
-    weights.ones("output_norm.weight", N_EMBD)
-    weights.ones("blk.0.attn_norm.weight", N_EMBD)
-    weights.add("blk.0.ssm_in.weight", 2 * n_inner, N_EMBD)
-    weights.add("blk.0.ssm_conv1d.weight", n_inner, n_conv)
-    weights.add("blk.0.ssm_conv1d.bias", n_inner)
-    weights.add("blk.0.ssm_x.weight", n_rank + 2 * n_state, n_inner)
-    weights.add("blk.0.ssm_dt.weight", n_inner, n_rank)
-    weights.add("blk.0.ssm_dt.bias", n_inner)
-    writer.add_tensor("blk.0.ssm_a", -np.ones((n_inner, n_state), np.float32))
-    weights.ones("blk.0.ssm_d", n_inner)
-    weights.add("blk.0.ssm_out.weight", N_EMBD, n_inner)
-    return _finish(writer, path)
+    model = _Model(path, "mamba", n_ff=0, seed=seed)
+    model.add_head_count(0)
+    model.add_layer_norm_rms_eps(1e-5)
+    model.add_ssm_conv_kernel(n_conv)
+    model.add_ssm_inner_size(n_inner)
+    model.add_ssm_state_size(n_state)
+    model.add_ssm_time_step_rank(n_rank)
+    model.noise("token_embd.weight", model.write_vocabulary(), N_EMBD)
+    model.constant("output_norm.weight", N_EMBD)
+    model.constant("blk.0.attn_norm.weight", N_EMBD)
+    model.noise("blk.0.ssm_in.weight", 2 * n_inner, N_EMBD)
+    model.noise("blk.0.ssm_conv1d.weight", n_inner, n_conv)
+    model.noise("blk.0.ssm_conv1d.bias", n_inner)
+    model.noise("blk.0.ssm_x.weight", n_rank + 2 * n_state, n_inner)
+    model.noise("blk.0.ssm_dt.weight", n_inner, n_rank)
+    model.noise("blk.0.ssm_dt.bias", n_inner)
+    model.constant("blk.0.ssm_a", n_inner, n_state, value=-1.0)
+    model.constant("blk.0.ssm_d", n_inner)
+    model.noise("blk.0.ssm_out.weight", N_EMBD, n_inner)
+    return model.finish()
 
 
 def tiny_hybrid(path: Path, *, seed: int = 0, depth: float = 1.0, n_layer: int = 2) -> Path:
     """A hybrid of layers of convolution and a last one of attention; vocabulary and `depth` as in `tiny_llama`."""
-    n_conv = 4
-    layers = [f"blk.{i}" for i in range(n_layer)]
-    writer = gguf.GGUFWriter(path, "lfm2")
-    _write_sizes(writer, N_FF, n_layer)
-    _write_attention(writer, n_head_kv=[0] * (n_layer - 1) + [N_HEAD])
-    writer.add_shortconv_l_cache(n_conv)
-    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
-    weights = _Random(writer, seed)
-    _add_ends(weights, n_vocab, norm="token_embd_norm")
+    n_conv, layers = 4, [f"blk.{i}" for i in range(n_layer)]
+    model = _Model(path, "lfm2", n_layer=n_layer, seed=seed)
+    model.write_attention(n_head_kv=[0] * (n_layer - 1) + [N_HEAD])
+    model.add_shortconv_l_cache(n_conv)
+    model.ends(model.write_vocabulary(), norm="token_embd_norm")
     for layer in layers[:-1]:
-        weights.ones(f"{layer}.attn_norm.weight", N_EMBD)
-        weights.add(f"{layer}.shortconv.conv.weight", N_EMBD, n_conv)
-        weights.add(f"{layer}.shortconv.in_proj.weight", 3 * N_EMBD, N_EMBD)
-        weights.add(f"{layer}.shortconv.out_proj.weight", N_EMBD, N_EMBD, scale=depth)
-    _add_attention(weights, layers[-1], depth)
-    _add_head_norms(weights, layers[-1])
+        model.constant(f"{layer}.attn_norm.weight", N_EMBD)
+        model.noise(f"{layer}.shortconv.conv.weight", N_EMBD, n_conv)
+        model.noise(f"{layer}.shortconv.in_proj.weight", 3 * N_EMBD, N_EMBD)
+        model.noise(f"{layer}.shortconv.out_proj.weight", N_EMBD, N_EMBD, scale=depth)
+    model.attention(layers[-1], depth, head_norms=True)
     for layer in layers:
-        weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
-        _add_feed_forward(weights, layer, depth)
-    return _finish(writer, path)
+        model.feed_forward(layer, depth)
+    return model.finish()
 
 
 def tiny_qwen35(path: Path, *, seed: int = 0, depth: float = 1.0) -> Path:
     """A hybrid of a layer of linear attention and one of attention; vocabulary and `depth` as in `tiny_llama`."""
     n_state, n_heads, n_conv = 32, 2, 4
     n_inner = n_state * n_heads
-    writer = gguf.GGUFWriter(path, "qwen35")
-    _write_sizes(writer, N_FF, n_layer=2)
-    _write_attention(writer)
-    writer.add_rope_dimension_sections([N_EMBD_HEAD // 2, 0, 0, 0])
-    writer.add_ssm_conv_kernel(n_conv)
-    writer.add_ssm_inner_size(n_inner)
-    writer.add_ssm_state_size(n_state)
-    writer.add_ssm_time_step_rank(n_heads)
-    writer.add_ssm_group_count(n_heads)
-    writer.add_full_attention_interval(2)
-    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
-    weights = _Random(writer, seed)
-    _add_ends(weights, n_vocab)
-    weights.ones("blk.0.attn_norm.weight", N_EMBD)
-    weights.add("blk.0.attn_qkv.weight", 3 * n_inner, N_EMBD)
-    weights.add("blk.0.attn_gate.weight", n_inner, N_EMBD)
-    weights.add("blk.0.ssm_conv1d.weight", 3 * n_inner, n_conv)
-    weights.add("blk.0.ssm_dt.bias", n_heads)
-    weights.ones("blk.0.ssm_a", n_heads, scale=-1.0)
+    model = _Model(path, "qwen35", n_layer=2, seed=seed)
+    model.write_attention()
+    model.add_rope_dimension_sections([N_EMBD_HEAD // 2, 0, 0, 0])
+    model.add_ssm_conv_kernel(n_conv)
+    model.add_ssm_inner_size(n_inner)
+    model.add_ssm_state_size(n_state)
+    model.add_ssm_time_step_rank(n_heads)
+    model.add_ssm_group_count(n_heads)
+    model.add_full_attention_interval(2)
+    model.ends(model.write_vocabulary())
+    model.constant("blk.0.attn_norm.weight", N_EMBD)
+    model.noise("blk.0.attn_qkv.weight", 3 * n_inner, N_EMBD)
+    model.noise("blk.0.attn_gate.weight", n_inner, N_EMBD)
+    model.noise("blk.0.ssm_conv1d.weight", 3 * n_inner, n_conv)
+    model.noise("blk.0.ssm_dt.bias", n_heads)
+    model.constant("blk.0.ssm_a", n_heads, value=-1.0)
     for name in ("ssm_alpha", "ssm_beta"):
-        weights.add(f"blk.0.{name}.weight", n_heads, N_EMBD)
-    weights.ones("blk.0.ssm_norm.weight", n_state)
-    weights.add("blk.0.ssm_out.weight", N_EMBD, n_inner, scale=depth)
-    _add_attention(weights, "blk.1", depth, gated=True)
-    _add_head_norms(weights, "blk.1")
+        model.noise(f"blk.0.{name}.weight", n_heads, N_EMBD)
+    model.constant("blk.0.ssm_norm.weight", n_state)
+    model.noise("blk.0.ssm_out.weight", N_EMBD, n_inner, scale=depth)
+    model.attention("blk.1", depth, gated=True, head_norms=True)
     for layer in ("blk.0", "blk.1"):
-        weights.ones(f"{layer}.post_attention_norm.weight", N_EMBD)
-        _add_feed_forward(weights, layer, depth)
-    return _finish(writer, path)
+        model.feed_forward(layer, depth, norm="post_attention_norm")
+    return model.finish()
 
 
 def tiny_gemma(path: Path, *, window: int, seed: int = 0, depth: float = 1.0) -> Path:
     """A Gemma 3; the first of two layers sees only the last `window` tokens. The rest is as in `tiny_llama`."""
-    writer = gguf.GGUFWriter(path, "gemma3")
-    _write_sizes(writer, N_FF, n_layer=2)
-    _write_attention(writer)
-    writer.add_sliding_window(window)
-    writer.add_sliding_window_pattern([True, False])
-    n_vocab = _write_vocabulary(writer, WORDS, padding=0, add_bos=False)
-    weights = _Random(writer, seed)
-    _add_ends(weights, n_vocab)
+    model = _Model(path, "gemma3", n_layer=2, seed=seed)
+    model.write_attention()
+    model.add_sliding_window(window)
+    model.add_sliding_window_pattern([True, False])
+    model.ends(model.write_vocabulary())
     for layer in ("blk.0", "blk.1"):
-        _add_attention(weights, layer)
-        _add_head_norms(weights, layer)
-        weights.ones(f"{layer}.ffn_norm.weight", N_EMBD)
-        _add_feed_forward(weights, layer)
+        model.attention(layer, head_norms=True)
+        model.feed_forward(layer)
         for name in ("post_attention_norm", "post_ffw_norm"):
-            weights.ones(f"{layer}.{name}.weight", N_EMBD, scale=depth)
-    return _finish(writer, path)
-
-
-def _write_sizes(writer: gguf.GGUFWriter, n_ff: int, n_layer: int = 1) -> None:
-    writer.add_context_length(N_CTX_TRAIN)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(n_layer)
-    writer.add_feed_forward_length(n_ff)
-
-
-def _write_attention(writer: gguf.GGUFWriter, n_head_kv: int | list[int] = N_HEAD) -> None:
-    writer.add_head_count(N_HEAD)
-    writer.add_head_count_kv(n_head_kv)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(N_EMBD_HEAD)
-    writer.add_key_length(N_EMBD_HEAD)
-    writer.add_value_length(N_EMBD_HEAD)
-
-
-def _write_vocabulary(
-    writer: gguf.GGUFWriter, words: tuple[str, ...], padding: int, add_bos: bool, control: tuple[str, ...] = ()
-) -> int:
-    """A SentencePiece vocabulary: special tokens, bytes, words, more special tokens, padding. Returns its size."""
-    special = [("<unk>", gguf.TokenType.UNKNOWN), ("<s>", gguf.TokenType.CONTROL), ("</s>", gguf.TokenType.CONTROL)]
-    tokens = [
-        *special,
-        *((f"<0x{byte:02X}>", gguf.TokenType.BYTE) for byte in range(256)),
-        *((word, gguf.TokenType.NORMAL) for word in words),
-        *((text, gguf.TokenType.CONTROL) for text in control),
-        *((f"<unused{i}>", gguf.TokenType.UNUSED) for i in range(padding)),
-    ]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([text for text, _ in tokens])
-    writer.add_token_scores([-float(i) for i in range(len(tokens))])
-    writer.add_token_types([kind for _, kind in tokens])
-    writer.add_unk_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(add_bos)
-    return len(tokens)
-
-
-class _Random:
-    """Adds tensors of seeded noise; shapes as numpy has them, the reverse of ggml's."""
-
-    def __init__(self, writer: gguf.GGUFWriter, seed: int) -> None:
-        self._writer = writer
-        self._random = np.random.default_rng(seed)
-
-    def add(self, name: str, *shape: int, scale: float = 1.0) -> None:
-        noise: Weights = self._random.standard_normal(shape, np.float32)
-        self._writer.add_tensor(name, noise * np.float32(scale) / np.sqrt(np.float32(shape[-1])))
-
-    def ones(self, name: str, *shape: int, scale: float = 1.0) -> None:
-        self._writer.add_tensor(name, np.full(shape, scale, np.float32))
-
-
-def _add_ends(weights: _Random, n_vocab: int, norm: str = "output_norm") -> None:
-    """What comes before the first layer and after the last."""
-    weights.add("token_embd.weight", n_vocab, N_EMBD)
-    weights.add("output.weight", n_vocab, N_EMBD)
-    weights.ones(f"{norm}.weight", N_EMBD)
-
-
-def _add_attention(weights: _Random, layer: str, depth: float = 1.0, *, gated: bool = False) -> None:
-    weights.ones(f"{layer}.attn_norm.weight", N_EMBD)
-    weights.add(f"{layer}.attn_q.weight", (1 + gated) * N_EMBD, N_EMBD)
-    weights.add(f"{layer}.attn_k.weight", N_EMBD, N_EMBD)
-    weights.add(f"{layer}.attn_v.weight", N_EMBD, N_EMBD)
-    weights.add(f"{layer}.attn_output.weight", N_EMBD, N_EMBD, scale=depth)
-
-
-def _add_head_norms(weights: _Random, layer: str) -> None:
-    for name in ("attn_q_norm", "attn_k_norm"):
-        weights.ones(f"{layer}.{name}.weight", N_EMBD_HEAD)
-
-
-def _add_feed_forward(weights: _Random, layer: str, depth: float = 1.0) -> None:
-    weights.add(f"{layer}.ffn_gate.weight", N_FF, N_EMBD)
-    weights.add(f"{layer}.ffn_up.weight", N_FF, N_EMBD)
-    weights.add(f"{layer}.ffn_down.weight", N_EMBD, N_FF, scale=depth)
-
-
-def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path if path.exists() else next(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
+            model.constant(f"{layer}.{name}.weight", N_EMBD, value=depth)
+    return model.finish()

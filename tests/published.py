@@ -42,13 +42,10 @@ def header(path: Path, shape: Shape, quantization: str) -> Path:
     """Write a GGUF file with all keys that describe sizes, and all tensors, but without their data."""
     tensors, offset = [], 0
     for name, dims, kind in _tensors(shape, quantization):
-        tensors.append(Tensor(name.encode(), dims, int(kind), offset))
+        suffix = "" if name.endswith("bias") else ".weight"
+        tensors.append(Tensor(f"{name}{suffix}".encode(), dims, int(kind), offset))
         values, n_bytes = GGML_QUANT_SIZES[kind]
         offset += -(-prod(dims) // values * n_bytes // _ALIGNMENT) * _ALIGNMENT
-    return Head(_keys(shape), tensors, b"").write(path)
-
-
-def _keys(shape: Shape) -> list[Key]:
     numbers = {
         "block_count": shape.n_layer,
         "embedding_length": shape.n_embd,
@@ -58,49 +55,42 @@ def _keys(shape: Shape) -> list[Key]:
         "attention.key_length": shape.n_embd_head,
         "attention.value_length": shape.n_embd_head,
     }
-    return [
+    keys = [
         Key(b"general.architecture", int(Kind.STRING), shape.architecture.encode()),
         *(Key(f"{shape.architecture}.{name}".encode(), int(Kind.UINT32), n) for name, n in numbers.items()),
         Key(b"tokenizer.ggml.tokens", int(Kind.STRING), [b""] * shape.n_vocab, array=True),
     ]
+    return Head(keys, tensors, b"").write(path)
 
 
 def _tensors(shape: Shape, quantization: str) -> Iterator[tuple[str, list[int], Type]]:
     """Name, dimensions and type of each tensor."""
     n_embd, n_q, n_kv = shape.n_embd, shape.n_head * shape.n_embd_head, shape.n_head_kv * shape.n_embd_head
     most, output = _MOST[quantization]
-    yield "token_embd.weight", [n_embd, shape.n_vocab], output if shape.tied else most
-    yield "output_norm.weight", [n_embd], Type.F32
+    yield "token_embd", [n_embd, shape.n_vocab], output if shape.tied else most
+    yield "output_norm", [n_embd], Type.F32
     if not shape.tied:
-        yield "output.weight", [n_embd, shape.n_vocab], output
+        yield "output", [n_embd, shape.n_vocab], output
+    vectors = {"attn_norm": n_embd}
+    if shape.ffn_norm:
+        vectors |= {"ffn_norm": n_embd}
+    if shape.biases:
+        vectors |= {"attn_q.bias": n_q, "attn_k.bias": n_kv, "attn_v.bias": n_kv}
     for i in range(shape.n_layer):
         value, down = _v_and_down(shape, quantization, i)
-        matrices = {
-            "attn_q": (n_embd, n_q, most),
-            "attn_k": (n_embd, n_kv, most),
-            "attn_v": (n_embd, n_kv, value),
-            "attn_output": (n_q, n_embd, most),
-            "ffn_gate": (n_embd, shape.n_ff, most),
-            "ffn_up": (n_embd, shape.n_ff, most),
-            "ffn_down": (shape.n_ff, n_embd, down),
-        }
-        vectors = {"attn_norm.weight": n_embd}
-        if shape.ffn_norm:
-            vectors |= {"ffn_norm.weight": n_embd}
-        if shape.biases:
-            vectors |= {"attn_q.bias": n_q, "attn_k.bias": n_kv, "attn_v.bias": n_kv}
-        for name, (n_in, n_out, kind) in matrices.items():
-            yield f"blk.{i}.{name}.weight", [n_in, n_out], kind
+        yield f"blk.{i}.attn_q", [n_embd, n_q], most
+        yield f"blk.{i}.attn_k", [n_embd, n_kv], most
+        yield f"blk.{i}.attn_v", [n_embd, n_kv], value
+        yield f"blk.{i}.attn_output", [n_q, n_embd], most
+        yield f"blk.{i}.ffn_gate", [n_embd, shape.n_ff], most
+        yield f"blk.{i}.ffn_up", [n_embd, shape.n_ff], most
+        yield f"blk.{i}.ffn_down", [shape.n_ff, n_embd], down
         for name, length in vectors.items():
             yield f"blk.{i}.{name}", [length], Type.F32
 
 
 # llama-quant.cpp, llama_tensor_get_type_impl(): the types of most tensors, and of the output.
-_MOST = {
-    "Q8_0": (Type.Q8_0, Type.Q8_0),
-    "Q4_K_S": (Type.Q4_K, Type.Q6_K),
-    "Q4_K_M": (Type.Q4_K, Type.Q6_K),
-}
+_MOST = {"Q8_0": (Type.Q8_0, Type.Q8_0), "Q4_K_S": (Type.Q4_K, Type.Q6_K), "Q4_K_M": (Type.Q4_K, Type.Q6_K)}
 
 
 def _v_and_down(shape: Shape, quantization: str, layer: int) -> tuple[Type, Type]:

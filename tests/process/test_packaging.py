@@ -1,16 +1,26 @@
-"""What `python -m build` makes: a wheel that works where there is no checkout."""
+"""What is built: a wheel that works where there is no checkout, an archive, and the laboratory, benchmarks/."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from duo import __version__
+from duo.cli.installation import read_installation
+from duo.config import ModelConfig
+from duo.llama.grammar import Grammar, schema_grammar
+from duo.llama.model import Model
 from tests.command import ROOT, Argument, environment
+from tests.gguf_files import tiny_llama
 
 
 def run(folder: Path, *command: Argument) -> str:
@@ -46,3 +56,72 @@ def test_the_wheel_has_all_that_it_needs_and_works_anywhere(tmp_path: Path) -> N
     assert Path(where).is_relative_to(installed)
     assert int(n_prompts) > 0
     assert {"/", "/page/style.css", "/page/app.js"} <= set(paths)
+
+
+# An archive of `make archive`: its program is duo, and Python too; archive/try.py tries a real one
+
+START = ROOT / "archive" / "start.py"
+
+
+def test_processes_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process believes to be one of an archive, and its program notes how it was called."""
+    path, calls = tmp_path / "duo", tmp_path / "calls"
+    path.write_text(f'#!/bin/sh\necho "$*" >> "{calls}"\nexec "{sys.executable}" "{START}" "$@"\n')
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(sys, "executable", str(path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert "bed of an archive" in schema_grammar('{"const": "bed of an archive"}', "schema")
+    tiny = tiny_llama(tmp_path / "tiny.gguf")
+    with closing(Model(ModelConfig(tiny))) as model, closing(Grammar(model, 'root ::= "a"')) as constraint:
+        assert sum(constraint.allows(token) for token in range(model.n_vocab)) > 0
+    assert read_installation().build.failure is None
+    called = [line.split()[:2] for line in calls.read_text().splitlines()]
+    modules = ("llama.convert_schema:main", "llama.grammar_process:main", "cli.installation:print_build")
+    assert called == [["--call", f"duo.{module}"] for module in modules]
+
+
+def test_other_programs_get_the_users_environment() -> None:
+    code = ("--call", "tests.process.test_packaging:print_environment", "x")
+    packed = {"_PYI_ARCHIVE_FILE": "/a", "_PYI_PARENT_PROCESS_LEVEL": "1", "LD_LIBRARY_PATH": "/a/_internal"}
+    for before, after in (({}, {}), ({"LD_LIBRARY_PATH_ORIG": "/mine"}, {"LD_LIBRARY_PATH": "/mine"})):
+        env = environment() | packed | before
+        done = subprocess.run([sys.executable, START, *code], env=env, capture_output=True, check=True)
+        arguments, left = json.loads(done.stdout)
+        assert arguments == ["x"]
+        assert {name: left[name] for name in left if name in packed | before} == after
+
+
+def print_environment() -> None:
+    """Runs in the process."""
+    sys.stdout.write(json.dumps([sys.argv[1:], dict(os.environ)]))
+
+
+def test_without_a_call_it_is_duo() -> None:
+    done = subprocess.run([sys.executable, START, "--version"], env=environment(), capture_output=True, check=True)
+    assert done.stdout.startswith(b"duo ")
+
+
+# benchmarks/: that it runs; its figures are not tested
+
+
+@pytest.mark.parametrize(
+    "scenario", ["link -n 16 -r 1 --only plain lead", "two-devices -n 8 -r 1 --machine FAR", "compare --peers EMPTY"]
+)
+def test_a_scenario_runs(tmp_path: Path, scenario: str) -> None:
+    tiny = tiny_llama(tmp_path / "tiny.gguf", seed=2, depth=0.02, chat_template="{{ messages[0].content }}")
+    (tmp_path / "prompt.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
+    slow = {"target_ms": {"1": 60, "8": 80}, "draft_ms": 20, "apart": True, "delay_ms": 5}
+    (tmp_path / "FAR").write_text(json.dumps({"name": "two machines", "pairs": {"far": slow}}), encoding="utf-8")
+    words = [str(tmp_path / word) if word in ("FAR", "EMPTY") else word for word in scenario.split()]
+    command = [sys.executable, "-m", "benchmarks", *words, "--models", str(tiny), str(tiny),
+               "--prompts", str(tmp_path / "prompt.txt"), "--json", str(tmp_path / "out.json")]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    if "EMPTY" in scenario:
+        assert done.returncode == 2
+        assert "has no llama-completion: build it with benchmarks/peers.sh" in done.stderr
+    else:
+        assert done.returncode in (0, 1), done.stderr  # 1: a bar is missed
+        document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+        assert document["pairs"]["tiny"].get("complete", True)
+        assert "| " in done.stdout or "- " in done.stdout

@@ -10,7 +10,7 @@ import pytest
 from duo.config import ModelConfig
 from duo.llama.library import quantize
 from duo.llama.model import Model
-from tests.process.llama.batches import FILE_TYPES, differing, logits_by_batches
+from tests.process.llama.test_exact import FILE_TYPES, assert_bit_equal
 
 TEXT = "Once upon a time there was a lighthouse keeper who had never seen the sea, because the fog never lifted. "
 
@@ -25,5 +25,5 @@ def test_logits_are_bit_equal_for_any_batch_size_and_thread_count(
         tokens = model.tokenize(30 * TEXT)
         # From 512 cells on, llama.cpp splits the attention of a single row by thread count.
         for n_past in (1, 520):
-            assert differing(logits_by_batches(model, tokens, n_past)) == [], n_past
+            assert_bit_equal(model, tokens, n_past)
     path.unlink()

@@ -141,13 +141,6 @@ def test_closed_streams_and_a_full_disk(tiny: Path) -> None:
 # Input without an end, and threads that the system does not start
 
 
-@pytest.mark.parametrize(("option", "most"), [("-f", 64), ("--grammar-file", 1), ("-jf", 1)])
-def test_a_file_without_an_end(option: str, most: int) -> None:
-    prompt = () if option == "-f" else ("-p", "x")
-    run = runner.duo("-m", "missing.gguf", *prompt, option, "/dev/zero")
-    assert_refused(run, f"/dev/zero: it has more than {most} MiB, the most that is read")
-
-
 def test_standard_input_without_an_end() -> None:
     for arguments in (("-m", "missing.gguf", "-f", "-"), ("chat",)):
         run = shell('cat /dev/zero | "$@"', *arguments)

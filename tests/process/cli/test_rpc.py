@@ -208,20 +208,3 @@ def test_as_many_layers_as_fit(
         assert (said[1], said[2]) == (offloaded, ", ".join(free) if offloaded != "0" else None)
         for name, size in re.findall(r"(RPC\d)\[.*?\] model buffer size = +(\d+)", run.stderr):
             assert int(size) <= free[name]
-
-
-@pytest.mark.parametrize(
-    ("free", "options", "said"),
-    [
-        (100, ["-ngl", "31"], "-ngl: the layers need 0.3 GiB on RPC0, and 0.1 GiB are free: give fewer"),
-        (600, ["-ngl", "31", "-c", "131072"], "and 0.6 GiB are free: at most 25856 tokens fit (-c); fewer layers"),
-    ],
-)
-def test_more_than_the_device_has_is_refused(
-    demo_pair: tuple[Path, Path], servers: list[str], free: int, options: list[str], said: str
-) -> None:
-    exactly = f"from duo.llama.devices import Device; Device.memory = property(lambda self: ({free} * 2**20, 2**40))"
-    run = duo("-m", demo_pair[0], *DEMO, "--rpc", servers[0], *options, before=exactly)
-    assert run.status == 1
-    assert said in run.stderr
-    assert run.stderr.count("error:") == 1

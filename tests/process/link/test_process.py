@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
-import math
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +51,6 @@ def test_options_that_the_process_rejects_raise_usage_errors(
     model = tiny_mamba(tmp_path / "recurrent.gguf")
     with process_of(model, n_gpu_layers=0, devices=devices) as process, pytest.raises(UsageError, match=said):
         process.start(None)
-
-
-def test_a_stop_ends_the_wait_for_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("duo.link.process._PATIENCE_S", math.inf)
-    caplog.set_level(logging.INFO, "duo")
-    stop = threading.Event()
-    stop.set()
-    with process_of(tiny_llama(tmp_path / "draft.gguf")) as process:
-        process.start(stop)
-        assert "the draft is still loading: the target starts alone" in caplog.text
 
 
 @pytest.mark.parametrize(

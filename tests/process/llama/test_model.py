@@ -1,9 +1,10 @@
-"""Facts, tokens and templates of a real model, and how long OpenMP's threads wait for each other."""
+"""Facts and tokens of models, threads that still use one when it is closed, and threads that wait for each other."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from duo.config import ModelConfig
 from duo.errors import ModelError
 from duo.llama.model import Model
 from tests.command import command, environment
+from tests.gguf_files import tiny_bpe, tiny_llama
 
 
 def test_facts_and_tokens(demo_pair: tuple[Path, Path]) -> None:
@@ -56,3 +58,53 @@ def test_threads_that_share_the_machine_with_another_process_soon_leave_their_co
     if found is None:
         pytest.skip("llama.cpp was built with another OpenMP than GNU's, or without")
     assert int(found[1]) == turns
+
+
+# A model that threads still use when it is closed or the process ends, and texts that overflow a stack
+
+# Tabs are not in the vocabulary: llama.cpp needs a second for this text.
+TOKENISING = """
+import sys, threading, time
+from pathlib import Path
+from duo.config import ModelConfig
+from duo.llama.model import Model
+begun = threading.Event()
+def tokenize():
+    begun.set()
+    print("tokens", len(model.tokenize("\\t" * 200_000)), flush=True)
+model = Model(ModelConfig(Path(sys.argv[1])))
+threading.Thread(target=tokenize, daemon="daemon" in sys.argv).start()
+begun.wait()
+time.sleep(0.1)
+if "close" in sys.argv:
+    model.close()
+"""
+WORDS = """
+import sys
+from pathlib import Path
+from duo.config import ModelConfig
+from duo.llama.model import Model
+model = Model(ModelConfig(Path(sys.argv[1])), vocabulary_only=True)
+for character in "a! ":
+    assert model.tokenize(character * 200_000) == [ord(character)] * 200_000
+"""
+
+
+def run(code: str, *arguments: Path | str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("ending", ["close", "exit", "daemon"])
+def test_a_model_is_not_freed_while_a_thread_tokenises(tmp_path: Path, ending: str) -> None:
+    said = run(TOKENISING, tiny_llama(tmp_path / "model.gguf"), ending)
+    assert said == "tokens 200001\n" or ending == "daemon"
+
+
+@pytest.mark.parametrize("pre", ["deepseek-llm", "tekken"])
+def test_a_long_word_does_not_overflow_the_stack(tmp_path: Path, pre: str) -> None:
+    """The splitting of some vocabularies recurses for each character: 8 MiB of a stack end after some 20,000."""
+    run(WORDS, tiny_bpe(tmp_path / "model.gguf", pre))

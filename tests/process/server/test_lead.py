@@ -7,7 +7,6 @@ import re
 import resource
 import signal
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,9 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-import duo
 from tests.command import SLOW_TARGET
-from tests.gguf_files import tiny_llama
 from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, needs_proc, wait_until
 
 CONTEXT = ("-c", "512")
@@ -71,18 +68,6 @@ def test_a_signal_within_a_stream_ends_it_with_an_error_event(
         assert_error(waiting.result(), 503, "stopping")
         assert lead.finish() == 0
         assert all(line.startswith(("duo: ", "prompt: ", "tokens: ")) for line in lead.lines)
-
-
-def test_a_signal_while_a_text_is_tokenised(tmp_path: Path) -> None:
-    """llama.cpp needs a second for these tabs, which are not in the vocabulary; the server waits for none."""
-    no_grace = "from duo.link import connection; connection.DEFAULT_LIMITS = connection.Limits(grace_s=0)"
-    with LeadProcess(tiny_llama(tmp_path / "model.gguf"), *CONTEXT, before=no_grace) as lead:
-        with ThreadPoolExecutor() as pool:
-            pool.submit(lead.post, "/tokenize", content="\t" * 200_000)
-            time.sleep(0.3)  # until it has begun
-            lead.send(signal.SIGTERM)
-            assert lead.finish() == 0
-        assert lead.lines[-1].startswith("duo: listening on ")
 
 
 def test_the_options_of_a_server(demo_pair: tuple[Path, Path]) -> None:
@@ -208,20 +193,3 @@ def test_more_connections_than_files(lead: LeadProcess) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S))
         wait_until(lambda: n_files(lead) >= n)
     assert lead.write("The cat", 1)
-
-
-def test_three_lines_make_a_server(tmp_path: Path) -> None:
-    template = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
-    target = tiny_llama(tmp_path / "target.gguf", depth=0.05, chat_template=template)
-    draft = tiny_llama(tmp_path / "draft.gguf", depth=0.02)
-    said = [{"role": "user", "content": "the cat"}]
-    with duo.load(target, draft, n_threads=1, draft_n_threads=1, exact=True, profile=False) as llm:
-        expected = llm.chat(said, max_tokens=12).text
-        with duo.Lead(llm, port=0) as lead, ThreadPoolExecutor(4) as pool:
-
-            def chat(_: int) -> str:
-                asked = {"messages": said, "max_tokens": 12}
-                answer = httpx.post(f"{lead.url}/v1/chat/completions", json=asked, timeout=PATIENCE_S)
-                return str(answer.json()["choices"][0]["message"]["content"])
-
-            assert set(pool.map(chat, range(8))) == {expected}

@@ -34,7 +34,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 
 def test_a_long_text_is_tokenised_on_a_stack_of_its_own(bpe: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without, it would overflow: tests/process/llama/test_lifetime.py."""
+    """Without, it would overflow: tests/process/llama/test_model.py."""
     assert bpe.tokenize(LONG) == [ord("a")] * 5000 == 5000 * bpe.tokenize("a")
     assert threading.stack_size() == 0, "other threads have the usual stack"
     monkeypatch.setattr(vocabulary, "_STACK_PER_BYTE", 2**50)
