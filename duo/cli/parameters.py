@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -61,13 +62,13 @@ def _option(one: Declared) -> inspect.Parameter:
     if said.choices and not kind.startswith("int"):
         annotation = Literal[said.choices]
     is_plain = isinstance(one.default, (str, int, float))  # else --help has it in words
-    words = [word for word in said.usage.split() if not word.startswith("-")]
+    metavar, words = re.search(r"(?:^| )([^-$(]\S*)", said.usage), re.search(r" \((.*)\)", said.usage)
     about: dict[str, Any] = {
         "help": _described(said),
-        "metavar": next((word for word in words if not word.startswith("$")), None),
-        "envvar": [word[1:] for word in words if word.startswith("$")] or None,
+        "metavar": metavar and metavar[1],
+        "envvar": re.findall(r"\$(\w+)", said.usage) or None,
         "show_envvar": False,
-        "show_default": said.default_text or (is_plain and one.default != ""),
+        "show_default": words[1] if words else is_plain and one.default != "",
         "hidden": said.hidden,
         "parser": None if kind in _TYPES else _parser(said, kind),
         "rich_help_panel": said.panel or None,

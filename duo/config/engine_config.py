@@ -38,7 +38,6 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq
 
 _ALL = TEXTS | MEASURING
 _DRAFTED = TEXTS | {"check"}
-_DECODING = _ALL | BACK
 _AUTO = {"auto": None}
 _UNLIMITED = {"-1": None}  # llama.cpp's spelling of the default
 
@@ -74,9 +73,10 @@ class EngineConfig:
 
     draft_n_max: int | None = option(
         None,
-        "--draft --draft-max --draft-n --spec-draft-n-max N|auto $LLAMA_ARG_SPEC_DRAFT_N_MAX $LLAMA_ARG_DRAFT_MAX",
+        "--draft --draft-max --draft-n --spec-draft-n-max N|auto (auto) "
+        "$LLAMA_ARG_SPEC_DRAFT_N_MAX $LLAMA_ARG_DRAFT_MAX",
         "Main options", "Maximum number of candidates to verify per decode; 0: no drafting.", who=_DRAFTED,
-        default_text="auto", spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
+        spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
     back_port: int | None = option(
         None, "--back-port N", "Remote drafts", "Port to accept remote drafts on (duo back).", who=RUN, bounds=PORTS)
     back_host: str = option(
@@ -86,17 +86,16 @@ class EngineConfig:
         None, "--back-token TOKEN $DUO_BACK_TOKEN", "Remote drafts", "Token that remote drafts must send.",
         who=RUN | {"lead"})
     offline: bool = option(
-        False, "--offline $LLAMA_ARG_OFFLINE", "Models", "Use only cached models, without network access.",
-        who=_DECODING)
+        False, "--offline $LLAMA_ARG_OFFLINE", "Models", "Use only cached models, without network access.")
     use_mlock: bool = option(
         False, "--mlock $LLAMA_ARG_MLOCK", "Models", "Keep the weights in memory, never swapped.", who=TEXTS | BACK)
     use_mmap: bool = option(
         True, "--mmap/--no-mmap $LLAMA_ARG_MMAP", "Models", "Memory-map the weights, or read them all at the start.",
         who=TEXTS | BACK)
     draft_n_ahead: int | None = option(
-        None, "--draft-ahead N|auto", "Drafting",
+        None, "--draft-ahead N|auto (auto)", "Drafting",
         "Maximum number of tokens that the draft may be ahead of the target; planning with large numbers takes time.",
-        who=_DRAFTED, default_text="auto", spellings=_AUTO, bounds=Bounds(1, 128, _DRAFT))
+        who=_DRAFTED, spellings=_AUTO, bounds=Bounds(1, 128, _DRAFT))
     schedule: str = option(
         "auto", "--schedule", "Drafting",
         "async: both models concurrently, each with its own threads; sync: sequentially, each with all threads; off: "
@@ -104,11 +103,11 @@ class EngineConfig:
         who=_DRAFTED, choices=("auto", "async", "sync", "off"),
         spellings={"concurrent": "async", "sequential": "sync", "plain": "off"})
     branches: int | None = option(
-        None, "--branches N|auto", "Drafting",
+        None, "--branches N|auto (auto)", "Drafting",
         "Number of likely outcomes of a verification that the draft prepares while the target verifies (schedule "
         "async), each in a branch: a sequence of its own in the draft's KV cache. It helps a draft on hardware of its "
         "own; auto: as many as pay, often none. There are none for remote and RPC drafts, for a draft with another "
-        "vocabulary, and with --verify rejection.", who=_DRAFTED, default_text="auto", spellings=_AUTO,
+        "vocabulary, and with --verify rejection.", who=_DRAFTED, spellings=_AUTO,
         bounds=Bounds(0, MAX_BRANCHES, "each is one more token of every decode of the draft"))
     lookup: str = option(
         "auto", "--lookup", "Drafting",
@@ -125,15 +124,15 @@ class EngineConfig:
         "that the text is the same even where two tokens are almost equally likely. To decode one token then takes as "
         "long as to decode two.", who=_ALL)
     n_threads: int | None = option(
-        None, "-t --threads N $LLAMA_ARG_THREADS", "Threads", "Number of threads of the target.", who=_ALL,
-        default_text="auto", spellings=_UNLIMITED, bounds=THREAD_COUNT)
+        None, "-t --threads N (auto) $LLAMA_ARG_THREADS", "Threads", "Number of threads of the target.",
+        spellings=_UNLIMITED, bounds=THREAD_COUNT)
     draft_n_threads: int | None = option(
-        None, "-td --threads-draft N", "Threads",
+        None, "-td --threads-draft N (auto)", "Threads",
         "Number of threads of the draft; -t and -td together should not exceed the number of cores.", who=_ALL,
-        default_text="auto", spellings=_UNLIMITED, bounds=THREAD_COUNT)
+        spellings=_UNLIMITED, bounds=THREAD_COUNT)
     n_threads_batch: int | None = option(
-        None, "-tb --threads-batch N", "Threads", "Number of threads of the target for prompt processing.", who=TEXTS,
-        default_text="as -t", spellings=_UNLIMITED, bounds=THREAD_COUNT)
+        None, "-tb --threads-batch N (as for decoding)", "Threads",
+        "Number of threads of the target for prompt processing.", who=TEXTS, spellings=_UNLIMITED, bounds=THREAD_COUNT)
     cpu_range: str | None = option(
         None, "-Cr --cpu-range LO-HI", "Threads",
         "Range of cores for the target, and for the draft with --schedule sync.", who=TEXTS)
@@ -141,27 +140,25 @@ class EngineConfig:
         None, "-Crd --cpu-range-draft LO-HI", "Threads", "Range of cores for the draft with --schedule async.",
         who=TEXTS)
     n_gpu_layers: int | str = option(
-        "auto", "-ngl --gpu-layers --n-gpu-layers N|all|auto $LLAMA_ARG_N_GPU_LAYERS", "Devices",
-        "Number of target layers to offload to its devices; auto: as many as fit, with the draft.", who=_ALL,
-        default_text="auto", choices=("auto", "all"), is_main=True, bounds=LAYERS)
+        "auto", "-ngl --gpu-layers --n-gpu-layers N|all|auto (auto) $LLAMA_ARG_N_GPU_LAYERS", "Devices",
+        "Number of target layers to offload to its devices; auto: as many as fit, with the draft.",
+        choices=("auto", "all"), is_main=True, bounds=LAYERS)
     draft_n_gpu_layers: int | str = option(
-        "auto", "-ngld --gpu-layers-draft --n-gpu-layers-draft N|all|auto $LLAMA_ARG_N_GPU_LAYERS_DRAFT", "Devices",
-        "Number of draft layers to offload to its devices.", who=_ALL, default_text="auto", choices=("auto", "all"),
-        is_main=True, bounds=LAYERS)
+        "auto", "-ngld --gpu-layers-draft --n-gpu-layers-draft N|all|auto (auto) $LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+        "Devices", "Number of draft layers to offload to its devices.", who=_ALL, choices=("auto", "all"), is_main=True,
+        bounds=LAYERS)
     devices: Sequence[str] | None = option(
-        None, "-dev --device NAME,...|none $LLAMA_ARG_DEVICE", "Devices",
-        "Devices of the target, named as by --list-devices; none: do not offload.", who=_ALL, default_text="all GPUs",
-        parse=names)
+        None, "-dev --device NAME,...|none (all GPUs) $LLAMA_ARG_DEVICE", "Devices",
+        "Devices of the target, named as by --list-devices; none: do not offload.", parse=names)
     draft_devices: Sequence[str] | None = option(
-        None, "-devd --device-draft --spec-draft-device NAME,...|none", "Devices", "Devices of the draft.", who=_ALL,
-        default_text="all GPUs", parse=names)
+        None, "-devd --device-draft --spec-draft-device NAME,...|none (all GPUs)", "Devices", "Devices of the draft.",
+        who=_ALL, parse=names)
     split_mode: str = option(
         "layer", "-sm --split-mode $LLAMA_ARG_SPLIT_MODE", "Devices",
         "How to split the target across several devices, as in llama.cpp.", who=_ALL, choices=SPLIT_MODES)
     tensor_split: Sequence[float] = option(
-        (), "-ts --tensor-split N,N,... $LLAMA_ARG_TENSOR_SPLIT", "Devices",
-        "Fraction of the target for each device: a list of proportions, such as 3,1.", who=_ALL,
-        default_text="by free memory", parse=_shares)
+        (), "-ts --tensor-split N,N,... (by free memory) $LLAMA_ARG_TENSOR_SPLIT", "Devices",
+        "Fraction of the target for each device: a list of proportions, such as 3,1.", who=_ALL, parse=_shares)
     main_gpu: int = option(
         0, "-mg --main-gpu I $LLAMA_ARG_MAIN_GPU", "Devices", "Index of the device that the target uses with -sm none.",
         who=_ALL, bounds=COUNT)
@@ -187,18 +184,18 @@ class EngineConfig:
         "Physical batch size: maximum number of tokens computed together.", who=TEXTS,
         bounds=Bounds(1, 65_536, "the buffers for a batch are allocated in full"))
     flash_attn: str = option(
-        "auto", "-fa --flash-attn $LLAMA_ARG_FLASH_ATTN", "Context", "Flash attention.", who=_DECODING,
-        choices=("auto", "on", "off"), spellings=switch("auto", "on", "off") | {"": "on"})
+        "auto", "-fa --flash-attn $LLAMA_ARG_FLASH_ATTN", "Context", "Flash attention.", choices=("auto", "on", "off"),
+        spellings=switch("auto", "on", "off") | {"": "on"})
     type_k: str = option(
         "f16", "-ctk --cache-type-k TYPE $LLAMA_ARG_CACHE_TYPE_K", "Context",
-        "KV cache data type for K; with two models, that of the target.", who=_DECODING, choices=CACHE_TYPES)
+        "KV cache data type for K; with two models, that of the target.", choices=CACHE_TYPES)
     type_v: str = option(
         "f16", "-ctv --cache-type-v TYPE $LLAMA_ARG_CACHE_TYPE_V", "Context",
-        "KV cache data type for V; with two models, that of the target.", who=_DECODING, choices=CACHE_TYPES)
+        "KV cache data type for V; with two models, that of the target.", choices=CACHE_TYPES)
     warmup: bool = option(
         True, "--warmup/--no-warmup $LLAMA_ARG_WARMUP", "Context",
         "Decode a few tokens before the first text, which reads all weights into memory and lets devices compile. Not "
-        "included in the statistics.", who=_DECODING)
+        "included in the statistics.")
     n_predict: int = option(
         -1, help="Expected number of tokens of a text, for which memory of devices is reserved; -1: unknown.",
         bounds=AT_LEAST_MINUS_ONE)

@@ -48,11 +48,12 @@ PROBABILITY = Bounds(0, 1, "it is a probability")
 class Option:
     """An option and parameter. What is empty does not apply."""
 
-    usage: str = ""  # names (`--x/--no-x`: a switch), what stands for the value, variables: `-c --ctx-size N $N_CTX`
+    # Names (`--x/--no-x`: a switch), what stands for the value, the default in words, variables:
+    # `-t --threads N (all cores) $N_THREADS`
+    usage: str = ""
     panel: str = ""  # of --help
     help: str = ""
     who: frozenset[str] | None = None  # commands that have it; None: all whose options include the field
-    default_text: str | None = None  # the default in words
     bounds: Bounds | None = None
     choices: tuple[str, ...] = ()
     spellings: Mapping[str, str | None] = field(default_factory=dict)  # other spellings of values; None: the default

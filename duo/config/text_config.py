@@ -23,7 +23,6 @@ MAX_LOGPROBS = 20
 MAX_LOGIT = 10**6  # that is added to a logit, or by which it is divided
 _LOGITS = Bounds(-MAX_LOGIT, MAX_LOGIT, "beyond it, logits overflow in single precision")
 SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
-_SAMPLING = TEXTS | {"check"}
 
 
 # fmt: off
@@ -33,34 +32,31 @@ class SamplingConfig:
 
     temp: float = option(
         0.0, "--temp --temperature T $LLAMA_ARG_TEMPERATURE", "Sampling",
-        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", who=_SAMPLING, is_main=True,
-        name="temperature", spellings={"-1": "0"}, bounds=Bounds(0, MAX_LOGIT, _LOGITS.why))
+        "Temperature; 0: always the most likely token. llama.cpp's default is 0.8.", is_main=True, name="temperature",
+        spellings={"-1": "0"}, bounds=Bounds(0, MAX_LOGIT, _LOGITS.why))
     top_k: int = option(
-        40, "--top-k N $LLAMA_ARG_TOP_K", "Sampling", "Top-k sampling; 0: disabled.", who=_SAMPLING,
-        spellings={"-1": "0"}, bounds=COUNT)
+        40, "--top-k N $LLAMA_ARG_TOP_K", "Sampling", "Top-k sampling; 0: disabled.", spellings={"-1": "0"},
+        bounds=COUNT)
     top_p: float = option(
-        0.95, "--top-p P $LLAMA_ARG_TOP_P", "Sampling", "Top-p sampling; 1: disabled.", who=_SAMPLING,
-        bounds=PROBABILITY)
+        0.95, "--top-p P $LLAMA_ARG_TOP_P", "Sampling", "Top-p sampling; 1: disabled.", bounds=PROBABILITY)
     min_p: float = option(
-        0.05, "--min-p P $LLAMA_ARG_MIN_P", "Sampling", "Min-p sampling; 0: disabled.", who=_SAMPLING,
-        bounds=PROBABILITY)
+        0.05, "--min-p P $LLAMA_ARG_MIN_P", "Sampling", "Min-p sampling; 0: disabled.", bounds=PROBABILITY)
     typical: float = option(
-        1.0, "--typical --typical-p P", "Sampling", "Locally typical sampling; 1: disabled.", who=_SAMPLING,
-        name="typical_p", bounds=PROBABILITY)
+        1.0, "--typical --typical-p P", "Sampling", "Locally typical sampling; 1: disabled.", name="typical_p",
+        bounds=PROBABILITY)
     repeat_penalty: float = option(
         1.0, "--repeat-penalty X $LLAMA_ARG_REPEAT_PENALTY", "Sampling",
-        "Factor by which to penalize repeated tokens; 1: disabled.", who=_SAMPLING,
-        bounds=Bounds(0.001, 1000, _LOGITS.why))
+        "Factor by which to penalize repeated tokens; 1: disabled.", bounds=Bounds(0.001, 1000, _LOGITS.why))
     repeat_last_n: int = option(
         64, "--repeat-last-n N", "Sampling",
-        "Number of last tokens to penalize, the prompt's included; 0: disabled; -1: all.", who=_SAMPLING,
+        "Number of last tokens to penalize, the prompt's included; 0: disabled; -1: all.",
         spellings={"-1": str(MAX_INT)}, bounds=COUNT)  # no context is longer
     presence_penalty: float = option(
         0.0, "--presence-penalty X $LLAMA_ARG_PRESENCE_PENALTY", "Sampling",
-        "Amount to subtract from the logits of tokens that occurred; 0: disabled.", who=_SAMPLING, bounds=_LOGITS)
+        "Amount to subtract from the logits of tokens that occurred; 0: disabled.", bounds=_LOGITS)
     frequency_penalty: float = option(
         0.0, "--frequency-penalty X $LLAMA_ARG_FREQUENCY_PENALTY", "Sampling",
-        "Amount to subtract for each occurrence; 0: disabled.", who=_SAMPLING, bounds=_LOGITS)
+        "Amount to subtract for each occurrence; 0: disabled.", bounds=_LOGITS)
     # (token id, value added to its logit); the command has these three in another form
     logit_bias: tuple[tuple[int, float], ...] = option((), accepts="Mapping[int, float] | None")
     samplers: tuple[str, ...] = option(SAMPLERS, accepts="Sequence[str]")  # to apply, in this order

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from duo.cli.options.by_command import RpcServerOptions
@@ -18,7 +20,7 @@ from duo.errors import DeviceError, UsageError
 from duo.link.guard import is_loopback
 from duo.link.process import end_with_stdin
 from duo.llama import child
-from duo.llama.devices import refuses, servable_devices, serve
+from duo.llama.devices import Device, refuses, servable_devices, serve
 from duo.llama.library import supports_rpc
 from duo.models.storage import cache_dir
 
@@ -31,73 +33,58 @@ def rpc_server(options: RpcServerOptions) -> int:
     if not supports_rpc():
         raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
     address = _address(options)
-    names = [device.name for device in servable_devices(options.device)]
-    if not names:
+    devices = servable_devices(options.device)
+    if not devices:
         raise UsageError("-d none: a server needs a device, such as CPU")
     if options.until_eof:
-        return _serve(options, address)
-    _check_free(address, options.port)
+        _serve(options, address, devices)
+        return 1
     require_threads(options.threads or usable_cores())
     # llama.cpp's server never returns and ignores signals, so it runs in a process that can be killed.
+    command = child.call("duo.cli.main", *sys.argv[1:], "--until-eof", "--log-file", os.devnull)
     with (
-        subprocess.Popen(_command(options, names), stdin=subprocess.PIPE, start_new_session=True) as server,
+        subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as server,
         on_interrupt(server.kill) as interrupt,
     ):
         while server.poll() is None and refuses(f"{address}:{options.port}"):
             with suppress(subprocess.TimeoutExpired):
                 server.wait(_LOOK_S)
         if server.poll() is None:
-            say(f"duo: serving {', '.join(names)} at {address}:{options.port} (Ctrl-C to stop)")
+            names = ", ".join(device.name for device in devices)
+            say(f"duo: serving {names} at {address}:{options.port} (Ctrl-C to stop)")
         server.wait()
     if not interrupt.signal:
         raise DeviceError(f"the server exited with status {server.returncode}")
     return 0
 
 
-def _command(options: RpcServerOptions, names: list[str]) -> list[str]:
-    arguments = [f"--port={options.port}", f"--host={options.host}", f"--device={','.join(names)}"]
-    arguments += ["--insecure-bind"] * options.insecure_bind + ["--cache"] * options.cache
-    arguments += ["--verbose"] * options.verbose
-    arguments += [f"--threads={options.threads or usable_cores()}", "--until-eof"]
-    return child.call("duo.cli.main", "rpc-server", *arguments)
-
-
-def _serve(options: RpcServerOptions, address: str) -> int:
-    """The child process: serve until standard input is closed."""
+def _serve(options: RpcServerOptions, address: str, devices: Sequence[Device]) -> None:
+    """Serve until standard input is closed; returns only on failure."""
     end_with_stdin()
+    cache = cache_dir() / "rpc"
+    if options.cache:
+        with blame("--cache", cache, UsageError):
+            cache.mkdir(parents=True, exist_ok=True)
     # llama.cpp logs connections to stdout.
     os.dup2(2 if options.verbose else os.open(os.devnull, os.O_WRONLY), 1)
-    cache = _cache() if options.cache else None
-    serve(address, options.port, servable_devices(options.device), options.threads or 1, cache)
-    return 1
+    n_threads = options.threads or usable_cores()
+    serve(address, options.port, devices, n_threads, f"{cache}{os.sep}" if options.cache else None)
 
 
 def _address(options: RpcServerOptions) -> str:
-    """The IPv4 address to listen on. Raises UsageError."""
+    """The IPv4 address to listen on. Raises UsageError, also if the port cannot be listened on."""
     if not is_loopback(options.host) and not options.insecure_bind:
         raise UsageError(
             f"--host {options.host!r}: other machines can reach this address, and llama.cpp's RPC lets them read and "
             "write the memory of this process: use an SSH tunnel to 127.0.0.1, or add --insecure-bind in a trusted "
             "network"
         )
-    try:
-        return socket.gethostbyname(options.host)
-    except (OSError, UnicodeError):
-        raise UsageError(f"--host {options.host}: unknown host, or no IPv4 address") from None
-
-
-def _check_free(address: str, port: int) -> None:
-    """Raise UsageError if the port cannot be listened on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise UsageError(f"cannot listen on {address}:{port}: {error.strerror}") from None
-
-
-def _cache() -> str:
-    folder = cache_dir() / "rpc"
-    with blame("--cache", folder, UsageError):
-        folder.mkdir(parents=True, exist_ok=True)
-    return f"{folder}{os.sep}"
+            address = socket.gethostbyname(options.host)
+            probe.bind((address, options.port))
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "unknown host, or no IPv4 address"
+            raise UsageError(f"cannot listen on {options.host}:{options.port}: {reason}") from None
+    return address

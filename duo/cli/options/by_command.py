@@ -50,8 +50,7 @@ class RunOptions(ColorOption, BackTokenFile, GenerationOptions, PromptOptions, E
         None, "--trace FILE", "Output", "Write a timeline of both models as Chrome trace JSON, for Perfetto.")
     version: bool = option(
         False, "--version", "Output", "Show versions and exit; with -v, also the licence and third-party notices.")
-    list_devices: bool = option(
-        False, "--list-devices", "Output", "List the available devices and exit.")
+    list_devices: bool = option(False, "--list-devices", "Output", "List the available devices and exit.")
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,7 @@ class LeadOptions(ColorOption, BackTokenFile, GenerationOptions, EngineOptions):
         "Maximum number of waiting requests, which are kept in memory; further ones are rejected.",
         bounds=Bounds(0, 10_000, "each is kept in memory"))
     alias: str | None = option(
-        None, "-a --alias NAME $LLAMA_ARG_ALIAS", "Server", "Name of the model in the API.",
-        default_text="the file's name")
+        None, "-a --alias NAME (the file's name) $LLAMA_ARG_ALIAS", "Server", "Name of the model in the API.")
     print: str = option(
         "none", "--print", "Server",
         "Print clients' texts on stdout. accepted: the texts, with accepted candidates coloured in a terminal; all: "
@@ -151,16 +149,15 @@ class BackConfig(EngineConfig):
         (), "--rpc --rpcd HOST:PORT,... $LLAMA_ARG_RPC", "Devices",
         "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", who=BACK, parse=parse_servers)
     n_threads: int | None = option(
-        None, "-t -td --threads N $LLAMA_ARG_THREADS", "Threads", "Number of threads.", who=BACK,
-        default_text="all cores", bounds=THREAD_COUNT)
+        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.", who=BACK,
+        bounds=THREAD_COUNT)
     n_gpu_layers: int | str = option(
         "auto", "-ngl -ngld --gpu-layers N|all|auto $LLAMA_ARG_N_GPU_LAYERS", "Devices",
         "Number of draft layers to offload to its devices; auto: as many as fit.", who=BACK, choices=("auto", "all"),
         bounds=LAYERS)
     devices: Sequence[str] | None = option(
-        None, "-dev -devd --device --device-draft NAME,...|none $LLAMA_ARG_DEVICE", "Devices",
-        "Devices of the draft, named as by duo --list-devices; none: do not offload.", who=BACK,
-        default_text="all GPUs", parse=names)
+        None, "-dev -devd --device --device-draft NAME,...|none (all GPUs) $LLAMA_ARG_DEVICE", "Devices",
+        "Devices of the draft, named as by duo --list-devices; none: do not offload.", who=BACK, parse=names)
     n_ctx: int = option(
         0, "-c --ctx-size N $LLAMA_ARG_CTX_SIZE", "Context",
         "Size of the context in tokens; 0: as the lead's texts need, up to the size that the draft was trained with.",
@@ -181,8 +178,8 @@ class BackOptions(LogOptions):
     lead: str = option(
         "ws://localhost:5555", "--lead URL", "Main options", "Address of the lead: ws:// or wss://, host and port.")
     token: str | None = option(
-        None, "--token --back-token TOKEN $DUO_BACK_TOKEN", "Remote drafts",
-        "Token that the lead requires (its --back-token).", default_text="none")
+        None, "--token --back-token TOKEN (none) $DUO_BACK_TOKEN", "Remote drafts",
+        "Token that the lead requires (its --back-token).")
     token_file: Path | None = option(
         None, "--token-file --back-token-file FILE", "Remote drafts", "File with the token.")
     hf_repo: str | None = option(
@@ -203,10 +200,10 @@ class RpcServerOptions(LogOptions):
         "Allow an address that other machines can reach. Each of them can then read and write the memory of this "
         "process: use it in a trusted network only.")
     device: Sequence[str] | None = option(
-        None, "-d -dev --device NAME,...", "Server", "Devices to serve, named as by duo --list-devices.", parse=names,
-        default_text="all GPUs, or the CPU")
+        None, "-d -dev --device NAME,... (all GPUs, or the CPU)", "Server",
+        "Devices to serve, named as by duo --list-devices.", parse=names)
     threads: int | None = option(
-        None, "-t --threads N", "Server", "Number of CPU threads.", default_text="all cores", bounds=THREAD_COUNT)
+        None, "-t --threads N (all cores)", "Server", "Number of CPU threads.", bounds=THREAD_COUNT)
     cache: bool = option(
         False, "-c --cache", "Server", "Cache large tensors in files, so that a model loads faster the next time.")
     until_eof: bool = option(False, "--until-eof", "", "Exit when standard input is closed.", hidden=True)
@@ -251,10 +248,9 @@ class BenchOptions(EngineOptions):
     """The options of `duo bench`: what is measured, and what affects the cost of a decode."""
 
     modes: str | None = option(
-        None, "--modes LIST", "What is measured",
+        None, "--modes LIST (plain,sync,async,auto)", "What is measured",
         "Modes to measure. plain or off: the target alone; lookup: with candidates from the text itself; sync: "
-        "sequential drafting; async: concurrent drafting; auto: the schedule that duo chooses, and lookup.",
-        default_text="plain,sync,async,auto")
+        "sequential drafting; async: concurrent drafting; auto: the schedule that duo chooses, and lookup.")
     limits: str = option(
         "auto", "--draft --draft-max --spec-draft-n-max LIST", "What is measured",
         "Maximum number of candidates per batch: numbers and auto, such as 2,4,8,auto. Each is measured.")
@@ -265,17 +261,15 @@ class BenchOptions(EngineOptions):
         "Number of rounds. Each measures every mode and program once, on a prompt of the next category.",
         bounds=Bounds(1, 1000, "more make the result no more certain"))
     prompts: str | None = option(
-        None, "--prompts FILE", "What is measured",
-        r"File with one prompt per line (\n: line break); a line \[name] starts a category.", default_text="built in")
+        None, "--prompts FILE (built in)", "What is measured",
+        r"File with one prompt per line (\n: line break); a line \[name] starts a category.")
     categories: str | None = option(
-        None, "--categories LIST", "What is measured",
-        "Categories of prompts to use. Built in: chat, code, story, summary, translation, list, JSON, reasoning.",
-        default_text="all")
+        None, "--categories LIST (all)", "What is measured",
+        "Categories of prompts to use. Built in: chat, code, story, summary, translation, list, JSON, reasoning.")
     raw: bool = option(False, "--raw", "What is measured", "Use the prompts without the model's chat template.")
     peers: str | None = option(
-        None, "--peers NAME=PATH,…", "What is measured",
-        "Programs to compare with: llama-completion, llama-cli, llama-speculative-simple; or none.",
-        default_text="those on the PATH")
+        None, "--peers NAME=PATH,… (those on the PATH)", "What is measured",
+        "Programs to compare with: llama-completion, llama-cli, llama-speculative-simple; or none.")
     output: str = option(
         "md", "-o --output", "Output", "Output format. md: a table; json: also every run.", choices=("md", "json"))
     engine: EngineConfig = EngineConfig(profile=False)
