@@ -18,22 +18,18 @@ def refused(target: Argument, *said: str, draft: Path | None = None, more: tuple
 
 
 def test_a_path_that_is_no_gguf_file(tiny: Path, tmp_path: Path) -> None:
-    files = {
-        "zip": (b"PK\3\4 a zip", "not a GGUF file"),
-        "short": (b"GG", "not a GGUF file"),
-        "empty": (b"", "not a GGUF file"),
-    }
-    for name, (content, _) in files.items():
+    for name, content in (("zip", b"PK\3\4 a zip"), ("short", b"GG"), ("empty", b"")):
         (tmp_path / name).write_bytes(content)
     for path, said in (
         (tmp_path / "missing.gguf", "no such file"),
         (tmp_path, "Is a directory"),
         (tmp_path / "zip" / "model.gguf", "Not a directory"),
-        *((tmp_path / name, said) for name, (_, said) in files.items()),
+        (tmp_path / "zip", "not a GGUF file"),
+        (tmp_path / "short", "not a GGUF file"),
+        (tmp_path / "empty", "not a GGUF file"),
     ):
         refused(path, f"{path}: {said}")
         refused(tiny, f"{path}: {said}", draft=path)
-    assert_refused(duo("tune", *models(tiny, tmp_path)), f"{tmp_path}: Is a directory")
 
 
 def test_a_name_is_printed_verbatim() -> None:
@@ -41,7 +37,7 @@ def test_a_name_is_printed_verbatim() -> None:
     refused(b"\xff.gguf", "no such file")
 
 
-@pytest.mark.parametrize("n_bytes", [4, 10, 100, 2000, 6000, -1])
+@pytest.mark.parametrize("n_bytes", [4, 100, 6000, -1])
 def test_a_truncated_file(tiny: Path, tmp_path: Path, n_bytes: int) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny.read_bytes()[:n_bytes])
@@ -60,8 +56,8 @@ def test_a_file_that_lacks_a_part(tmp_path: Path, lacks: dict[str, Any], said: t
     refused(path, str(path), *said)
 
 
-@pytest.mark.parametrize("n_ctx", [10**9, 2**31 - 1])
-def test_a_context_larger_than_the_memory(tiny: Path, n_ctx: int) -> None:
+def test_a_context_larger_than_the_memory(tiny: Path) -> None:
+    n_ctx = 2**31 - 1
     refused(tiny, f"a context of {n_ctx} tokens needs", "GiB are available", "-c", more=("-c", str(n_ctx)))
 
 
