@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
 
 _PAGE = """\
 duo runs a large language model (a GGUF file) faster, with a small draft model that runs concurrently.
@@ -57,11 +53,7 @@ def _notices() -> Iterator[str]:
     for requirement in map(Requirement, duo.requires or []):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             package = distribution(requirement.name)
-            yield f"{package.name} {package.version}: {_licence(package)}"
+            found = package.metadata
+            licence = found["License-Expression"] or found["License"] or "see its metadata"
+            yield f"{package.name} {package.version}: {licence.splitlines()[0]}"
     yield "llama.cpp and ggml, compiled into llama-cpp-python: MIT, Copyright (c) 2023-2026 The ggml authors"
-
-
-def _licence(package: Distribution) -> str:
-    found = package.metadata
-    classifiers = (value.rpartition(" :: ")[2] for value in found.get_all("Classifier", []) if "License ::" in value)
-    return found["License-Expression"] or next(classifiers, found["License"] or "unknown")

@@ -78,33 +78,34 @@ class ArgumentReader:
         if equals:
             rest.appendleft(value)
         if own not in self._options:
-            self._leave_out(name, rest, attached=bool(equals))
+            self._leave_out(name, rest)
             return []
         option = self._options[own]
-        if option.is_flag and equals:
-            raise UsageError(f"{name} takes no value ({self._help})")
+        if option.is_flag:
+            if equals:
+                raise UsageError(f"{name} takes no value ({self._help})")
+            return [own]
         spellings = self._said[option.name].spellings if option.name in self._said else {}
         if "" in spellings and not equals and (not rest or (rest[0].startswith("-") and rest[0] not in spellings)):
             return [own, str(spellings[""])]
-        if option.is_flag:
-            return [own]
-        if not rest:
-            raise UsageError(f"{own} requires an argument ({self._help})")
-        return [own, rest.popleft()]
+        return [own, self._value(own, rest)]
 
-    def _leave_out(self, name: str, rest: deque[str], *, attached: bool) -> None:
+    def _value(self, name: str, rest: deque[str]) -> str:
+        if not rest:
+            raise UsageError(f"{name} requires an argument ({self._help})")
+        return rest.popleft()
+
+    def _leave_out(self, name: str, rest: deque[str]) -> None:
         """Leave out a flag of llama.cpp that has no effect here. Raises UsageError for any other name."""
         flag = self._llama_flags.get(name)
         if flag is None:
             raise UsageError(f"No such option: {name}{self._advice(name)} ({self._help})")
-        if attached and not flag.n_values:
-            raise UsageError(f"{name} takes no value")
         value = None
-        for _ in range(flag.n_values):
-            if rest and (not flag.optional or rest[0] in SWITCH_VALUES):
-                value = rest.popleft()
-            elif not flag.optional:
-                raise UsageError(f"{name} requires an argument")
+        if flag.optional:
+            value = rest.popleft() if rest and rest[0] in SWITCH_VALUES else None
+        else:
+            for _ in range(flag.n_values):
+                value = self._value(name, rest)
         if flag.is_refused(value, self._command):
             self._refused.setdefault(flag.instead, []).append(name)
         else:
@@ -112,15 +113,15 @@ class ArgumentReader:
 
     def _advice(self, name: str) -> str:
         """What may have been meant: the same name in another command, or similar names in this one."""
-        commands = {"duo": ("duo", RunOptions())}
-        commands |= {f"duo {one}": (one, command.options) for one, command in COMMANDS.items()}
         owners = [
-            f"`{title}`"
-            for title, (one, options) in commands.items()
-            if any(name in found.option.flags for found in declared(options, one))
+            f"`duo {one}`"
+            for one, command in COMMANDS.items()
+            if any(name in found.option.flags for found in declared(command.options, one))
         ]
+        if any(name in found.option.flags for found in declared(RunOptions(), "duo")):
+            owners = ["`duo`"]
         if owners:
-            return f"; an option of {owners[0] if owners[0] == '`duo`' else ' and '.join(owners)}"
+            return f"; an option of {' and '.join(owners)}"
         known = [known for known, option in self._options.items() if not option.hidden and known.startswith("-")]
         if self._llama_flags:
             known += [*ALIASES, *(name for name, flag in self._llama_flags.items() if not flag.instead)]

@@ -24,11 +24,10 @@ def with_servers(options: EngineOptions) -> EngineConfig:
     are checked, but not used. Raises UsageError, or DeviceError if llama.cpp was built without RPC.
     """
     named, for_draft = tuple(options.engine.rpc_servers), options.engine.draft_rpc_servers
-    names_draft = bool(options.is_demo or options.model_draft or options.hf_repo_draft)
     check_rpc(named or for_draft)
-    if for_draft and not names_draft:
+    if for_draft and not options.has_draft:
         raise UsageError("--rpcd without a draft: name one with -md or -hfd, or use --rpc for the target")
-    if for_draft is None and names_draft:
+    if for_draft is None and options.has_draft:
         named, for_draft = (), named
     config = replace(options.engine, rpc_servers=named, draft_rpc_servers=tuple(for_draft or ()))
     check_servers(config)
@@ -64,24 +63,27 @@ def check_gpu(config: EngineConfig, *, has_draft: bool) -> None:
     """Warn of options that need a GPU if there is none. Raises UsageError for named devices."""
     if gpus():
         return
-    is_target, is_draft = not config.rpc_servers, has_draft and not config.draft_rpc_servers
-    named = ["-dev"] * bool(is_target and config.devices) + ["-devd"] * bool(is_draft and config.draft_devices)
-    asked = {
-        "-ngl": is_target and config.n_gpu_layers not in ("auto", 0),
-        "-sm": is_target and config.split_mode != "layer",
-        "-ts": is_target and config.tensor_split,
-        "-mg": is_target and config.main_gpu,
-        "-ngld": is_draft and config.draft_n_gpu_layers not in ("auto", 0),
-    }
-    why = no_gpu_found()
-    if why is None:
-        command = build_with(best_backend(read_host()) or CUDA)
-        why = f"llama.cpp was built without a GPU backend; to build it with one: {command}"
-    if named and all(device.kind == CPU for device in list_devices()):
-        raise UsageError(f"{' and '.join(named)}: {why}")
-    if any(asked.values()):
-        flags = " and ".join(flag for flag, given in asked.items() if given)
+    named: dict[str, object] = {}
+    asked: dict[str, object] = {}
+    if not config.rpc_servers:
+        named["-dev"] = config.devices
+        asked = {"-ngl": config.n_gpu_layers not in ("auto", 0), "-sm": config.split_mode != "layer"}
+        asked |= {"-ts": config.tensor_split, "-mg": config.main_gpu}
+    if has_draft and not config.draft_rpc_servers:
+        named["-devd"] = config.draft_devices
+        asked["-ngld"] = config.draft_n_gpu_layers not in ("auto", 0)
+    if not any((*named.values(), *asked.values())):
+        return
+    command = build_with(best_backend(read_host()) or CUDA)
+    why = no_gpu_found() or f"llama.cpp was built without a GPU backend; to build it with one: {command}"
+    if any(named.values()) and all(device.kind == CPU for device in list_devices()):
+        raise UsageError(f"{_given(named)}: {why}")
+    if flags := _given(asked):
         warn(f"{flags}: all layers stay on the CPU: {why}")
+
+
+def _given(options: dict[str, object]) -> str:
+    return " and ".join(flag for flag, value in options.items() if value)
 
 
 def no_gpu_found() -> str | None:

@@ -38,21 +38,19 @@ def _same(value: str | None, other: str) -> bool:
 
 # Options that duo has under the same names. Those of `duo lead` alone come last.
 ACCEPTED = """
--h --help | --version | --list-devices | --offline | -v --verbose | --log-file
--m --model | -hf -hfr --hf-repo | -md --model-draft --spec-draft-model | -hfd -hfrd --hf-repo-draft
--p --prompt | -f --file | -sys --system-prompt | -e --escape --no-escape | -r --reverse-prompt
--n --predict --n-predict | --ignore-eos | --display-prompt --no-display-prompt | -st --single-turn
--cnv --conversation -no-cnv --no-conversation | -i --interactive | --color
--s --seed | --temp --temperature | --top-k | --top-p | --min-p | --typical --typical-p | --samplers
---repeat-penalty | --repeat-last-n | --presence-penalty | --frequency-penalty | -l --logit-bias
+-h --help | --version | --list-devices | --offline | -v --verbose | --log-file | -m --model | -hf -hfr --hf-repo
+-md --model-draft --spec-draft-model | -hfd -hfrd --hf-repo-draft | -p --prompt | -f --file | -sys --system-prompt
+-e --escape --no-escape | -r --reverse-prompt | -n --predict --n-predict | --ignore-eos
+--display-prompt --no-display-prompt | -st --single-turn | -cnv --conversation -no-cnv --no-conversation
+-i --interactive | --color | -s --seed | --temp --temperature | --top-k | --top-p | --min-p | --typical --typical-p
+--samplers | --repeat-penalty | --repeat-last-n | --presence-penalty | --frequency-penalty | -l --logit-bias
 --grammar | --grammar-file | -j --json-schema | -jf --json-schema-file
---draft --draft-n --draft-max --spec-draft-n-max
--t --threads | -tb --threads-batch | -td --threads-draft | -Cr --cpu-range | -Crd --cpu-range-draft
--c --ctx-size | -b --batch-size | -ub --ubatch-size | -fa --flash-attn | -ctk --cache-type-k | -ctv --cache-type-v
---mlock | --mmap --no-mmap | --warmup --no-warmup
+--draft --draft-n --draft-max --spec-draft-n-max | -t --threads | -tb --threads-batch | -td --threads-draft
+-Cr --cpu-range | -Crd --cpu-range-draft | -c --ctx-size | -b --batch-size | -ub --ubatch-size | -fa --flash-attn
+-ctk --cache-type-k | -ctv --cache-type-v | --mlock | --mmap --no-mmap | --warmup --no-warmup
 -ngl --gpu-layers --n-gpu-layers | -ngld --gpu-layers-draft --n-gpu-layers-draft | -dev --device
--devd --device-draft --spec-draft-device | -sm --split-mode | -ts --tensor-split | -mg --main-gpu | --rpc
---host | --port | --api-key | --api-key-file | -a --alias
+-devd --device-draft --spec-draft-device | -sm --split-mode | -ts --tensor-split | -mg --main-gpu | --rpc | --host
+--port | --api-key | --api-key-file | -a --alias
 """
 
 # Spellings of llama.cpp for options that duo calls differently.
@@ -65,18 +63,16 @@ ALIASES = {
 
 # Accepted: these only change the speed, the log, or what duo does anyway.
 NO_EFFECT = """
---jinja | --no-jinja | --skip-chat-parsing | --no-skip-chat-parsing | --simple-io | -mli --multiline-input
---perf | --no-perf | --show-timings | --no-show-timings | --verbose-prompt | -ptc --print-token-count N
---log-disable | -lv --verbosity --log-verbosity N | --log-colors [on|off|auto] | --log-jsonl | --no-log-jsonl
---log-prefix | --no-log-prefix | --log-timestamps | --no-log-timestamps
---keep N | --no-context-shift | --swa-full | -kvo --kv-offload | -dt --defrag-thold N
---repack | -nr --no-repack | --no-host | --op-offload | --no-op-offload | --check-tensors | --numa TYPE
--dio --direct-io | -ndio --no-direct-io
--lzm --lazy-mode MODE | -fit --fit [on|off|auto] | -fitt --fit-target MIB | -fitc --fit-ctx N
---cpu-strict B | --prio N | --poll N | -Cb --cpu-mask-batch M | -Crb --cpu-range-batch LO-HI | --cpu-strict-batch B
---prio-batch N | --poll-batch N | -bs --backend-sampling
--tbd --threads-batch-draft --spec-draft-threads-batch N | --cpu-strict-draft --spec-draft-cpu-strict B
---prio-draft --spec-draft-prio N | --poll-draft --spec-draft-poll B
+--jinja | --no-jinja | --skip-chat-parsing | --no-skip-chat-parsing | --simple-io | -mli --multiline-input | --perf
+--no-perf | --show-timings | --no-show-timings | --verbose-prompt | -ptc --print-token-count N | --log-disable
+-lv --verbosity --log-verbosity N | --log-colors [on|off|auto] | --log-jsonl | --no-log-jsonl | --log-prefix
+--no-log-prefix | --log-timestamps | --no-log-timestamps | --keep N | --no-context-shift | --swa-full
+-kvo --kv-offload | -dt --defrag-thold N | --repack | -nr --no-repack | --no-host | --op-offload | --no-op-offload
+--check-tensors | --numa TYPE | -dio --direct-io | -ndio --no-direct-io | -lzm --lazy-mode MODE
+-fit --fit [on|off|auto] | -fitt --fit-target MIB | -fitc --fit-ctx N | --cpu-strict B | --prio N | --poll N
+-Cb --cpu-mask-batch M | -Crb --cpu-range-batch LO-HI | --cpu-strict-batch B | --prio-batch N | --poll-batch N
+-bs --backend-sampling | -tbd --threads-batch-draft --spec-draft-threads-batch N
+--cpu-strict-draft --spec-draft-cpu-strict B | --prio-draft --spec-draft-prio N | --poll-draft --spec-draft-poll B
 -Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch M
 -Crbd --cpu-range-batch-draft --spec-draft-cpu-range-batch LO-HI
 --cpu-strict-batch-draft --spec-draft-cpu-strict-batch B | --prio-batch-draft --spec-draft-prio-batch N
@@ -89,11 +85,10 @@ NO_EFFECT = """
 --spec-ngram-simple-min-hits N | --spec-ngram-map-k-size-n N | --spec-ngram-map-k-size-m N
 --spec-ngram-map-k-min-hits N | --spec-ngram-map-k4v-size-n N | --spec-ngram-map-k4v-size-m N
 --spec-ngram-map-k4v-min-hits N | -lcs --lookup-cache-static FILE | -lcd --lookup-cache-dynamic FILE
---prompt-cache FILE | --prompt-cache-all | --prompt-cache-ro
---no-mmproj --no-mmproj-auto | --mmproj-auto | --mmproj-offload | --no-mmproj-offload
---xtc-threshold N | --dry-base N | --dry-allowed-length N | --dry-penalty-last-n N | --dry-sequence-breaker TEXT
---adaptive-decay N | --dynatemp-exp N | --mirostat-lr N | --mirostat-ent N
--cb --cont-batching | -nocb --no-cont-batching | -kvu --kv-unified | -no-kvu --no-kv-unified
+--prompt-cache FILE | --prompt-cache-all | --prompt-cache-ro | --no-mmproj --no-mmproj-auto | --mmproj-auto
+--mmproj-offload | --no-mmproj-offload | --xtc-threshold N | --dry-base N | --dry-allowed-length N
+--dry-penalty-last-n N | --dry-sequence-breaker TEXT | --adaptive-decay N | --dynatemp-exp N | --mirostat-lr N
+--mirostat-ent N | -cb --cont-batching | -nocb --no-cont-batching | -kvu --kv-unified | -no-kvu --no-kv-unified
 --cache-prompt | --no-cache-prompt | --cache-reuse N | -cram --cache-ram N | --cache-idle-slots
 --no-cache-idle-slots | --kv-unified-per-slot N | -ctxcp --ctx-checkpoints --swa-checkpoints N
 -cms --checkpoint-min-step N | -sps --slot-prompt-similarity X | --metrics | --no-slots | --threads-http N

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -73,7 +73,8 @@ def _option(one: Declared) -> inspect.Parameter:
         "parser": None if kind in _TYPES else _parser(said, kind),
         "rich_help_panel": said.panel or None,
     }
-    info = typer.Option(*said.flags, **about) if said.flags else typer.Argument(**about)
+    flags = [word for word in said.usage.split() if word.startswith("-")]
+    info = typer.Option(*flags, **about) if flags else typer.Argument(**about)
     return _parameter(one.name, one.default if is_plain else None, Annotated[annotation | None, info])
 
 
@@ -98,24 +99,22 @@ def _described(said: Option) -> str:
 def _help(main: set[str]) -> list[inspect.Parameter]:
     """--help, which Typer itself would list first, and --help-all if --help shows only the options of these names."""
 
-    def show(context: typer.Context, value: bool) -> None:
-        if value and not context.resilient_parsing:  # not while the shell asks for completions
+    def parameter(name: str, text: str, *flags: str, shows: Container[str] | None = None) -> inspect.Parameter:
+        def show(context: typer.Context, value: bool) -> None:
+            if not value or context.resilient_parsing:  # the shell asks for completions
+                return
+            for one in context.command.params if shows is not None else ():
+                one.hidden = one.name not in shows  # type: ignore[attr-defined, operator]
+                one.rich_help_panel = PANELS[0]  # type: ignore[attr-defined]
             typer.echo(context.get_help())
             raise typer.Exit
 
-    def show_main(context: typer.Context, value: bool) -> None:
-        for one in context.command.params if value else ():
-            one.hidden = one.name not in main | {"help", "help_all"}  # type: ignore[attr-defined]
-            one.rich_help_panel = PANELS[0]  # type: ignore[attr-defined]
-        show(context, value)
-
-    def parameter(name: str, callback: Callable[..., None], text: str, *flags: str) -> inspect.Parameter:
-        info = typer.Option(*flags, rich_help_panel="Output", is_eager=True, callback=callback, help=text)
+        info = typer.Option(*flags, rich_help_panel="Output", is_eager=True, callback=show, help=text)
         return _parameter(name, False, Annotated[bool, info])
 
     if not main:
-        return [parameter("help", show, "Show this message and exit.", "-h", "--help")]
+        return [parameter("help", "Show this message and exit.", "-h", "--help")]
     return [
-        parameter("help", show_main, "Show the main options and exit.", "-h", "--help"),
-        parameter("help_all", show, "Show all options and exit.", "--help-all"),
+        parameter("help", "Show the main options and exit.", "-h", "--help", shows=main | {"help", "help_all"}),
+        parameter("help_all", "Show all options and exit.", "--help-all"),
     ]

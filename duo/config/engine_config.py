@@ -7,22 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from duo.config.model_config import ALL_LAYERS, SPLIT_MODES, ContextConfig, DraftConfig, ModelConfig
-from duo.config.option import (
-    AT_LEAST_MINUS_ONE,
-    AT_LEAST_ONE,
-    BACK,
-    COUNT,
-    MAX_INT,
-    MEASURING,
-    PORTS,
-    RUN,
-    TEXTS,
-    Bounds,
-    check,
-    names,
-    option,
-    switch,
-)
+from duo.config.option import COUNT, MAX_INT, PORTS, TEXTS, Bounds, check, names, option, switch
 from duo.errors import UsageError
 
 AUTO_DRAFT = 16  # default maximum of candidates
@@ -36,8 +21,8 @@ LAYERS = COUNT._replace(least=-MAX_INT)
 _DRAFT = "the time to plan for them grows with their cube"
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
-_ALL = TEXTS | MEASURING
-_DRAFTED = TEXTS | {"check"}
+_ALL = f"{TEXTS} bench check tune"
+_DRAFTED = f"{TEXTS} check"
 _AUTO = {"auto": None}
 _UNLIMITED = {"-1": None}  # llama.cpp's spelling of the default
 
@@ -78,20 +63,20 @@ class EngineConfig:
         "Main options", "Maximum number of candidates to verify per decode; 0: no drafting.", who=_DRAFTED,
         spellings=_AUTO, bounds=Bounds(0, MAX_CANDIDATES, _DRAFT))
     back_port: int | None = option(
-        None, "--back-port N", "Remote drafts", "Port to accept remote drafts on (duo back).", who=RUN, bounds=PORTS)
+        None, "--back-port N", "Remote drafts", "Port to accept remote drafts on (duo back).", who="duo", bounds=PORTS)
     back_host: str = option(
         "127.0.0.1", "--back-host ADDRESS", "Remote drafts",
-        "Address for --back-port. A token is required unless it is a loopback address.", who=RUN)
+        "Address for --back-port. A token is required unless it is a loopback address.", who="duo")
     back_token: str | None = option(
         None, "--back-token TOKEN $DUO_BACK_TOKEN", "Remote drafts", "Token that remote drafts must send.",
-        who=RUN | {"lead"})
+        who="duo lead")
     offline: bool = option(
         False, "--offline $LLAMA_ARG_OFFLINE", "Models", "Use only cached models, without network access.")
     use_mlock: bool = option(
-        False, "--mlock $LLAMA_ARG_MLOCK", "Models", "Keep the weights in memory, never swapped.", who=TEXTS | BACK)
+        False, "--mlock $LLAMA_ARG_MLOCK", "Models", "Keep the weights in memory, never swapped.", who=f"{TEXTS} back")
     use_mmap: bool = option(
         True, "--mmap/--no-mmap $LLAMA_ARG_MMAP", "Models", "Memory-map the weights, or read them all at the start.",
-        who=TEXTS | BACK)
+        who=f"{TEXTS} back")
     draft_n_ahead: int | None = option(
         None, "--draft-ahead N|auto (auto)", "Drafting",
         "Maximum number of tokens that the draft may be ahead of the target; planning with large numbers takes time.",
@@ -172,13 +157,13 @@ class EngineConfig:
         parse=parse_servers)
     rpc_timeout_s: float = option(
         8.0, "--rpc-timeout SECONDS", "Devices", "Time after which an RPC server that does not respond counts as lost.",
-        who=TEXTS | BACK, bounds=Bounds(1, 86_400, "a server that is silent for a day is lost"))
+        who=f"{TEXTS} back", bounds=Bounds(1, 86_400, "a server that is silent for a day is lost"))
     n_ctx: int = option(
         0, "-c --ctx-size N $LLAMA_ARG_CTX_SIZE", "Context",
-        "Size of the context in tokens; 0: as the prompt and -n need.", who=TEXTS | {"bench"}, bounds=COUNT)
+        "Size of the context in tokens; 0: as the prompt and -n need.", who=f"{TEXTS} bench", bounds=COUNT)
     n_batch: int = option(
         2048, "-b --batch-size N $LLAMA_ARG_BATCH", "Context",
-        "Logical batch size: maximum number of prompt tokens per decode.", who=TEXTS, bounds=AT_LEAST_ONE)
+        "Logical batch size: maximum number of prompt tokens per decode.", who=TEXTS, bounds=COUNT._replace(least=1))
     n_ubatch: int = option(
         512, "-ub --ubatch-size N $LLAMA_ARG_UBATCH", "Context",
         "Physical batch size: maximum number of tokens computed together.", who=TEXTS,
@@ -198,7 +183,7 @@ class EngineConfig:
         "included in the statistics.")
     n_predict: int = option(
         -1, help="Expected number of tokens of a text, for which memory of devices is reserved; -1: unknown.",
-        bounds=AT_LEAST_MINUS_ONE)
+        bounds=COUNT._replace(least=-1))
     # fmt: on
 
     def __post_init__(self) -> None:

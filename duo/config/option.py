@@ -19,11 +19,7 @@ PANELS = (
     "Threads", "Devices", "Context", "Output", "",
 )  # fmt: skip
 
-# Commands that have an option.
-RUN, BACK = frozenset(["duo"]), frozenset(["back"])
-TEXTS = frozenset(["duo", "chat", "lead"])  # those that generate what the user asks for
-MEASURING = frozenset(["bench", "check", "tune"])
-
+TEXTS = "duo chat lead"  # the commands that generate what the user asks for
 MAX_INT = 2**31 - 1
 
 T = TypeVar("T")
@@ -38,8 +34,6 @@ class Bounds(NamedTuple):
 
 
 COUNT = Bounds(0, MAX_INT, "llama.cpp has 32 bits for it")
-AT_LEAST_ONE = COUNT._replace(least=1)
-AT_LEAST_MINUS_ONE = COUNT._replace(least=-1)
 PORTS = Bounds(0, 65_535, "that is the last TCP port")
 PROBABILITY = Bounds(0, 1, "it is a probability")
 
@@ -53,7 +47,7 @@ class Option:
     usage: str = ""
     panel: str = ""  # of --help
     help: str = ""
-    who: frozenset[str] | None = None  # commands that have it; None: all whose options include the field
+    who: str = ""  # commands that have it; empty: all whose options include the field
     bounds: Bounds | None = None
     choices: tuple[str, ...] = ()
     spellings: Mapping[str, str | None] = field(default_factory=dict)  # other spellings of values; None: the default
@@ -66,17 +60,17 @@ class Option:
 
     def is_of(self, command: str) -> bool:
         """Whether a command has it."""
-        return bool(self.usage) and (self.who is None or command in self.who)
+        return bool(self.usage) and (not self.who or command in self.who.split())
 
     @property
     def flags(self) -> list[str]:
         """Its names on a command line; none if it is told by its place."""
-        return [word for word in self.usage.split() if word.startswith("-")]
+        return [word for word in self.usage.replace("/", " ").split() if word.startswith("-")]
 
     @property
     def flag(self) -> str:
         """The flag by which messages name it; empty if it has none."""
-        return self.flags[0].partition("/")[0] if self.flags else ""
+        return next(iter(self.flags), "")
 
 
 def option(default: T, usage: str = "", panel: str = "", help: str = "", **about: Any) -> T:  # noqa: A002

@@ -5,17 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from duo.config.option import (
-    AT_LEAST_MINUS_ONE,
-    COUNT,
-    MAX_INT,
-    PROBABILITY,
-    TEXTS,
-    Bounds,
-    check,
-    check_number,
-    option,
-)
+from duo.config.option import COUNT, MAX_INT, PROBABILITY, TEXTS, Bounds, check, check_number, option
 from duo.errors import UsageError
 
 MAX_SEED = 2**64 - 1
@@ -85,8 +75,8 @@ class StopConfig:
 
     n_predict: int = option(
         -1, "-n --predict --n-predict N $LLAMA_ARG_N_PREDICT", "Main options",
-        "Maximum number of tokens to generate; -1: until the end of the text.", who=TEXTS | {"demo"},
-        spellings={"-2": "-1"}, name="max_tokens", accepts="int | None", bounds=AT_LEAST_MINUS_ONE)
+        "Maximum number of tokens to generate; -1: until the end of the text.", who=f"{TEXTS} demo",
+        spellings={"-2": "-1"}, name="max_tokens", accepts="int | None", bounds=COUNT._replace(least=-1))
     stop_strings: tuple[str, ...] = option((), name="stop", accepts="str | Sequence[str]")
     ignore_eos: bool = option(
         False, "--ignore-eos", "Prompt and text", "Ignore end-of-text tokens and continue.", who=TEXTS)
@@ -107,7 +97,7 @@ class GenerationConfig:
     verify: str = option(
         "coupled", "--verify", "Sampling",
         "How candidates are verified above temperature 0. coupled: target and draft share their random numbers, and "
-        "the seed determines the text; rejection: standard speculative sampling.", who=frozenset(["duo", "check"]),
+        "the seed determines the text; rejection: standard speculative sampling.", who="duo check",
         choices=("coupled", "rejection"))
     # Most likely tokens whose logprobs to add to each token's own; None: no logprobs.
     n_logprobs: int | None = option(None, name="logprobs", bounds=Bounds(0, MAX_LOGPROBS, "OpenAI's API has no more"))

@@ -42,7 +42,7 @@ def back(options: BackOptions) -> int:
     check_threads(threads, beside=False)
     model_config, _ = fit(_model_config(options), None, expected_context(config), name="draft")
     cores = CoresInUse() if follows_cores(config) else None
-    spare = replace(config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1), n_ubatch=DRAFT_BATCH)
+    spare = config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1)
 
     def context(n_ctx: int) -> Context:
         n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
@@ -85,25 +85,19 @@ def _load(config: ModelConfig, show: Show) -> Model:
 
 def _model_config(options: BackOptions) -> ModelConfig:
     """The draft that the options name, by default that of the demo pair. Raises DuoError."""
-    path = _path(options)
+    if options.model and options.hf_repo:
+        raise UsageError("-m and -hf both name the draft: use only one")
+    name = f"{HUB}{options.hf_repo}" if options.hf_repo else options.model
+    if name and name != Path(DEMO):
+        path = find_model(name, offline=options.engine.offline)
+    else:
+        with progress_bar(unit_bytes=True) as bar:
+            _, path = demo_pair(bar, offline=options.engine.offline)
+        why = "" if name else "no model given (-m, -hf): "
+        say(f"duo: {why}using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
     check_servers(options.engine)
     check_gpu(options.engine, has_draft=False)
     config = options.engine.target_model(path, has_draft=False)
-    config = replace(config, uses_gpus=not config.rpc_servers)
     for part in config.shards:
         check_gguf(part)
-    return config
-
-
-def _path(options: BackOptions) -> Path:
-    if options.model and options.hf_repo:
-        raise UsageError("-m and -hf both name the draft: use only one")
-    if options.hf_repo:
-        return find_model(f"{HUB}{options.hf_repo}", offline=options.engine.offline)
-    if options.model and options.model != Path(DEMO):
-        return check_gguf(options.model)
-    with progress_bar(unit_bytes=True) as bar:
-        _, draft = demo_pair(bar, offline=options.engine.offline)
-    why = "" if options.model else "no model given (-m, -hf): "
-    say(f"duo: {why}using the draft of the demo pair, SmolLM2-135M-Instruct in Q4_0")
-    return draft
+    return replace(config, uses_gpus=not config.rpc_servers)

@@ -18,7 +18,7 @@ from duo.cli.options.groups import (
 )
 from duo.config import AUTO_DRAFT, DEMO, EngineConfig, SamplingConfig, StopConfig
 from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
-from duo.config.option import AT_LEAST_ONE, BACK, COUNT, PORTS, Bounds, declared, names, option
+from duo.config.option import COUNT, PORTS, Bounds, declared, names, option
 from duo.errors import UsageError
 
 MAX_DRAFT = 16  # of `duo plan`
@@ -147,21 +147,21 @@ class BackConfig(EngineConfig):
 
     rpc_servers: Sequence[str] = option(
         (), "--rpc --rpcd HOST:PORT,... $LLAMA_ARG_RPC", "Devices",
-        "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", who=BACK, parse=parse_servers)
+        "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", who="back", parse=parse_servers)
     n_threads: int | None = option(
-        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.", who=BACK,
+        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.", who="back",
         bounds=THREAD_COUNT)
     n_gpu_layers: int | str = option(
         "auto", "-ngl -ngld --gpu-layers N|all|auto $LLAMA_ARG_N_GPU_LAYERS", "Devices",
-        "Number of draft layers to offload to its devices; auto: as many as fit.", who=BACK, choices=("auto", "all"),
+        "Number of draft layers to offload to its devices; auto: as many as fit.", who="back", choices=("auto", "all"),
         bounds=LAYERS)
     devices: Sequence[str] | None = option(
         None, "-dev -devd --device --device-draft NAME,...|none (all GPUs) $LLAMA_ARG_DEVICE", "Devices",
-        "Devices of the draft, named as by duo --list-devices; none: do not offload.", who=BACK, parse=names)
+        "Devices of the draft, named as by duo --list-devices; none: do not offload.", who="back", parse=names)
     n_ctx: int = option(
         0, "-c --ctx-size N $LLAMA_ARG_CTX_SIZE", "Context",
         "Size of the context in tokens; 0: as the lead's texts need, up to the size that the draft was trained with.",
-        who=BACK, bounds=COUNT)
+        who="back", bounds=COUNT)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,8 @@ class CheckOptions(GenerationOptions, EngineOptions):
     prompts: list[str] | None = option(
         None, "-p --prompt TEXT", "Main options", "Prompt to use instead of the built-in ones; may be repeated.")
     predict: int = option(
-        64, "-n --predict N", "Main options", "Number of tokens to generate per prompt.", bounds=AT_LEAST_ONE)
+        64, "-n --predict N", "Main options", "Number of tokens to generate per prompt.",
+        bounds=COUNT._replace(least=1))
     seed: int = field(default=1, metadata=GenerationOptions.__dataclass_fields__["seed"].metadata)
     engine: EngineConfig = EngineConfig(profile=False)
 

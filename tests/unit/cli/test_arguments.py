@@ -109,7 +109,6 @@ def test_switches_as_llama_cpp_spells_them(typed: str, flash: str, color: str) -
         ("lead --port 80a", "'--port': '80a' is not a number (see duo lead --help)"),
         ("-m x --temp hot", "'--temp' / '--temperature': 'hot' is not a number (see duo --help-all)"),
         ("-m x --chat=1", "--chat takes no value"),
-        ("-m x --jinja=1", "--jinja takes no value"),
         *((f"-m x {name}", f"No such option: {name}") for name in ("-cnvx", "-nx", "-n5x", "-pHello", "-v1", "-5")),
         ("-m x --tempp 1", "No such option: --tempp; similar: --temp, "),
         ("-m x -dm y", "No such option: -dm; similar: -md, "),
