@@ -63,7 +63,12 @@ class Emulation:
         """Of the draft, in this process or in another one, which knows nothing of this target."""
         pair, machine = self.pair, self.pair.machine
         return DeviceTimes(
-            pair.draft_alone_s, pair.draft_beside_s, machine.read_s, machine.noise, pair.aborts, round_trip_s
+            tuple(pair.draft_alone_s),
+            tuple(machine.branch_s),
+            machine.read_s,
+            machine.noise,
+            machine.aborts,
+            round_trip_s,
         )
 
     def install(self, slot: Slot) -> None:
@@ -93,7 +98,7 @@ class Emulation:
             threads.draft,
             separate_devices=self.pair.apart,
             branches=drafting.branches if context.n_branches else 0,
-            aborts=self.pair.aborts,
+            aborts=self.pair.machine.aborts,
         )
         time_draft(context, slot.draft_model, threads.draft, policy)
         time_branches(context, slot.draft_model, policy)

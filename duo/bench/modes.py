@@ -40,10 +40,6 @@ class InProcess:
             raise DecodeError(f"the draft failed: {metrics.draft_error}")
         return Run.of(b"".join(pieces).decode("utf-8", "replace"), asdict(metrics.statistics()))
 
-    def interrupt(self) -> None:
-        """Stop the current text, also during prefill. Thread-safe."""
-        self._engine.interrupt()
-
 
 def own_modes(engine: Engine, modes: Sequence[str], limits: Mapping[str, DraftConfig]) -> list[Contestant]:
     """duo's modes, those with a draft with every limit (by name: a number or auto)."""

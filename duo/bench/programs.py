@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -68,19 +67,14 @@ def run_process(command: Sequence[str], stop: threading.Event) -> Ended[str]:
 
 def version(program: Path) -> str | None:
     """The version and build that a program reports, or None."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        command = [str(program), "--version"]
+    try:
         ended = subprocess.run(
-            command, capture_output=True, timeout=_VERSION_S, text=True, errors="replace", check=False
+            [program, "--version"], capture_output=True, timeout=_VERSION_S, text=True, errors="replace", check=False
         )
-        if found := re.search(r"^version: *(.+)$", ended.stderr + ended.stdout, re.MULTILINE):
-            return found[1]
-    return None
-
-
-def found_on_path() -> dict[str, Path]:
-    """The programs on the PATH."""
-    return {name: Path(path) for name in PROGRAMS if (path := shutil.which(name)) is not None}
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"^version: *(.+)$", ended.stderr + ended.stdout, re.MULTILINE)
+    return found[1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +135,7 @@ def last_line(text: str) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "no message")
 
 
-def other_programs(
-    paths: Mapping[str, Path], n_max: Sequence[int | None], engine: Engine, *, may_fail: bool
-) -> list[Contestant]:
+def other_programs(paths: Mapping[str, Path], n_max: Sequence[int | None], engine: Engine) -> list[Contestant]:
     """llama.cpp's programs with the same models and threads; one that drafts runs once for each value of `n_max`."""
     slot, draft = engine.slot, engine.slot.draft_model
     n_target, n_draft = slot.threads.target, slot.threads.draft
@@ -153,16 +145,20 @@ def other_programs(
     shared += _placement(slot.target.config, "-ngl", "-dev")
     found = []
     for name, path in paths.items():
-        if name != SPECULATIVE:
-            where = devices(slot.target)
-            program = Program(name, path, n_target, shared)
-            found.append(Contestant(name, program, str(n_target), _known(where), may_fail=may_fail))
-        elif draft is not None and slot.translation is None:  # llama.cpp translates no longer
-            more = [*shared, *_placement(draft.config, "-ngld", "-devd")]
-            where = devices(slot.target, draft)
-            for n in dict.fromkeys(n or _DEFAULT_N_MAX for n in n_max):
-                program = Program(name, path, n_target, [*more, *drafting(td, n)])
-                found.append(Contestant(name, program, f"{n_target}/{td}", _known(where), str(n), may_fail))
+        models, threads, limits = [slot.target], str(n_target), list[int | None]([None])
+        if name == SPECULATIVE:
+            if draft is None or slot.translation is not None:  # llama.cpp translates no longer
+                continue
+            models, threads = [slot.target, draft], f"{n_target}/{td}"
+            limits = list(dict.fromkeys(n or _DEFAULT_N_MAX for n in n_max))
+        where = devices(*models)
+        where = where if set(where.split("+")) == {CPU} else ""  # the programs do not report others
+        for n in limits:
+            more = [*shared]
+            if n is not None and draft is not None:
+                more += [*_placement(draft.config, "-ngld", "-devd"), *drafting(td, n)]
+            program = Program(name, path, n_target, more)
+            found.append(Contestant(name, program, threads, where, None if n is None else str(n), may_fail=True))
     return found
 
 
@@ -177,11 +173,6 @@ def _placement(config: ModelConfig, layers: str, names: str) -> list[str]:
         found += ["-sm", config.split_mode, "-mg", str(config.main_gpu)]
         found += ["-ts", ",".join(f"{share:g}" for share in config.tensor_split)] if config.tensor_split else []
     return found
-
-
-def _known(where: str) -> str:
-    """Empty if a device other than the CPU is used: the programs do not report theirs."""
-    return where if set(where.split("+")) == {CPU} else ""
 
 
 _PER_SECOND = r" +([\d.]+) tokens per second"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ import numpy as np
 from duo.bench.rounds import RATE, Contestant, Sample
 from duo.bench.texts import distinct_share, first_difference
 
-_LEAST_PAIRS = 3  # for an interval
 # Two-sided 95 % quantiles of Student's t distribution with 2 to 10 degrees of freedom; beyond, 1.96 + 2.46 / (n - 0.7)
 _STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -38,13 +37,13 @@ def middle_and_quartiles(values: Sequence[float]) -> Range | None:
 def speed_up(ratios: Sequence[float]) -> Range | None:
     """The geometric mean of ratios of runs of the same round, with its 95 % interval; None without ratios.
 
-    The interval is Student's t interval of the mean of the logarithms, which is valid for few pairs too.
+    The interval is Student's t interval of the mean of the logarithms, for which it takes three.
     """
     if not ratios:
         return None
     logs, freedom = np.log(ratios), len(ratios) - 1
     middle = math.exp(logs.mean())
-    if len(ratios) < _LEAST_PAIRS:
+    if freedom < 2:
         return Range(middle)
     quantile = _STUDENT[freedom - 2] if freedom <= 10 else 1.96 + 2.46 / (freedom - 0.7)
     reach = quantile * logs.std(ddof=1) / math.sqrt(len(logs))
@@ -82,22 +81,24 @@ class Results:
 
     def row(self, contestant: Contestant) -> Row:
         """Its figures. Looping samples and rounds are excluded, except from the comparison of texts."""
-        samples = self.of(contestant)
-        runs = [sample.run for sample in self.counting(contestant)]
+        samples, runs = self.of(contestant), [sample.run for sample in self.counting(contestant)]
         rate, gain = middle_and_quartiles([run.tokens_per_s for run in runs]), None
         if self.baseline is not None and contestant is not self.baseline:
             gain = self.speed_up(contestant, self.baseline)
         verified, accepted = (sum(run.figures.get(name) or 0 for run in runs) for name in ("verified", "accepted"))
         differences = self._differences(samples)
         where, place = differences[0] if differences else (None, None)
-        row: Row = {"mode": contestant.mode, "devices": contestant.devices, "threads": contestant.threads}
-        row |= {"k": contestant.n_max, "runs": len(runs), "looping_runs": len(samples) - len(runs)}
-        row |= _range(rate, "tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile")
-        row |= {"ms_per_token": None if rate is None else 1000 / rate.middle}
-        row |= _range(gain, "speed_up", "speed_up_low", "speed_up_high")
-        row |= {"accept_rate": accepted / verified if verified else None}
-        names = dict.fromkeys(name for run in runs for name in run.figures)
-        row |= {name: _median(run.figures.get(name) for run in runs) for name in names}
+        row: Row = {
+            "mode": contestant.mode, "devices": contestant.devices, "threads": contestant.threads,
+            "k": contestant.n_max, "runs": len(runs), "looping_runs": len(samples) - len(runs),
+            **dict(zip(_RATES, rate or (None, None, None), strict=True)),
+            "ms_per_token": rate and 1000 / rate.middle,
+            **dict(zip(_GAINS, gain or (None, None, None), strict=True)),
+            "accept_rate": accepted / verified if verified else None,
+        }  # fmt: skip
+        for name in dict.fromkeys(name for run in runs for name in run.figures):
+            known = [value for run in runs if (value := run.figures.get(name)) is not None]
+            row[name] = median(known) if known else None
         same = None if differences is None else not differences
         return row | {"same_text": same, "differs_in": where, "differs_at": place}
 
@@ -119,18 +120,15 @@ class Results:
         return {"rows": [self.row(each) for each in self.contestants], "runs": [_as_json(s) for s in self.samples]}
 
 
+_RATES = ("tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile")
+_GAINS = ("speed_up", "speed_up_low", "speed_up_high")
+
+
 def _as_json(sample: Sample) -> dict[str, Any]:
     run, contestant = sample.run, sample.contestant
-    about = {"round": sample.i_round + 1, "category": sample.prompt.category, "mode": contestant.mode}
-    known = {"k": contestant.n_max, "tokens": run.tokens, "tokens_per_s": run.tokens_per_s, **run.figures}
-    share = round(distinct_share(run.text, sample.prompt.text), 3)
-    return about | known | {"distinct_4grams": share, "loops": sample.loops, "text": run.text}
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return median(found) if found else None
-
-
-def _range(found: Range | None, *names: str) -> Row:
-    return dict(zip(names, found or (None, None, None), strict=True))
+    return {
+        "round": sample.i_round + 1, "category": sample.prompt.category, "mode": contestant.mode,
+        "k": contestant.n_max, "tokens": run.tokens, "tokens_per_s": run.tokens_per_s, **run.figures,
+        "distinct_4grams": round(distinct_share(run.text, sample.prompt.text), 3), "loops": sample.loops,
+        "text": run.text,
+    }  # fmt: skip

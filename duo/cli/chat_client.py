@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import httpx
-from httpx_sse import EventSource, SSEError
+import msgspec
+from httpx_sse import EventSource
 
-from duo.cli.terminal.talk import CLEAR, Answer, Message, Show, limit_remark
+from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.errors import DuoError, UsageError
 from duo.link.guard import LOOPBACK_NAMES
 from duo.spec.types import Source
@@ -22,9 +21,13 @@ from duo.spec.types import Source
 _PROBE_S = 1.0  # for a server on this machine
 _SILENCE_S = 3600.0  # read timeout: the prefill of a long prompt may take that long
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_FULL = f"the server's limit of tokens or of the context is reached{CLEAR}"
 _SOURCES = {source.value: source for source in Source}
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):\d+(/.*)?")
+_ADVICE = {401: ": check --api-key", 503: ": it is loading or busy, try again later"}
+_MAX_BODY = 1 << 24  # bytes of what is no stream: a longer body is cut off, and invalid
+
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+T = TypeVar("T")
 
 
 class ServerError(DuoError):
@@ -36,62 +39,102 @@ class ServerError(DuoError):
         self.status = status
 
 
-@dataclass(slots=True)
+class _Model(msgspec.Struct):
+    id: str = ""
+    owned_by: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: _Count | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Timings(msgspec.Struct):
+    """As llama-server and duo tell them."""
+
+    predicted_n: _Count | None = None
+    predicted_per_second: float | None = None
+    draft_n: _Count | None = None
+    draft_n_accepted: _Count | None = None
+
+
+class _Sources(msgspec.Struct):
+    sources: list[tuple[str, int]] | None = None  # what wrote how many characters
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+    duo: _Sources | None = None
+    error: Any = None
+
+
 class _Reading:
     """Reads the chunks of a stream into an answer."""
 
-    answer: Answer
-    show: Show
-    limit: int = -1  # of the request, in tokens; negative: none
-    finished: bool = False
-    _reason: Any = None  # OpenAI's finish_reason
-    _first_s: float = 0.0
-    _last_s: float = 0.0
+    def __init__(self, answer: Answer, show: Show) -> None:
+        self._answer, self._show = answer, show
+        self.finished = False
+        self.reason: str | None = None  # OpenAI's finish_reason
+        self._first_s = self._last_s = 0.0
 
-    def take(self, document: Any) -> None:
+    def take(self, chunk: _Chunk) -> None:
         """Add a chunk, and show its text."""
-        choice = _within(document, "choices", 0)
-        if (reason := _within(choice, "finish_reason")) is not None:
-            self.finished = True
-            self._reason = reason
-        if thought := _text(choice, "delta", "reasoning_content"):
-            self._tick()
-            self.show(thought, 0, None)
-        if text := _text(choice, "delta", "content"):
-            self._tick()
-            self.answer.text += text
-            for piece, source in _runs(text, _within(document, "duo", "sources")):
-                self.show(piece, 0 if source is None else len(piece), source or Source.DRAFT)
-        self._take_figures(document)
+        answer = self._answer
+        for choice in (chunk.choices or [])[:1]:
+            self.reason = choice.finish_reason or self.reason
+            self.finished = self.reason is not None
+            delta = choice.delta or _Delta()
+            if delta.content or delta.reasoning_content:
+                self._last_s = time.monotonic()
+                self._first_s = self._first_s or self._last_s
+            if delta.reasoning_content:
+                self._show(delta.reasoning_content, 0, None)
+            if delta.content:
+                answer.text += delta.content
+                for piece, source in _runs(delta.content, (chunk.duo and chunk.duo.sources) or []):
+                    self._show(piece, 0 if source is None else len(piece), source or Source.DRAFT)
+        if (usage := chunk.usage) is not None:
+            details = usage.prompt_tokens_details or _Details()
+            answer.prompt = usage.prompt_tokens or 0, details.cached_tokens or 0
+            if not answer.figures[0] and (n := usage.completion_tokens or 0):
+                # The time before the first token is that of the prompt.
+                answer.figures = n, n * (self._last_s - self._first_s) / max(n - 1, 1), 0, 0
+        if (timings := chunk.timings) is not None and (n := timings.predicted_n or 0):
+            seconds = n / timings.predicted_per_second if timings.predicted_per_second else 0.0
+            answer.figures = n, seconds, timings.draft_n or 0, timings.draft_n_accepted or 0
 
-    def end(self) -> None:
-        """Say why the answer is empty or incomplete."""
-        if self._reason == "length":
-            # The number of tokens may be unknown, which is 0.
-            own = self.limit >= 0 and not 0 < self.answer.figures[0] < self.limit
-            self.answer.remark = limit_remark(self.limit) if own else _FULL
-        elif not self.answer.text:
-            known = isinstance(self._reason, str) and self._reason not in ("", "stop")
+    def end(self, limit: int) -> None:
+        """Say why the answer is empty or incomplete; `limit`: of the request, in tokens; negative: none."""
+        answer = self._answer
+        if self.reason == "length":
+            is_own = limit >= 0 and not 0 < answer.figures[0] < limit  # 0: unknown
+            full = "the server's limit of tokens or of the context is reached"
+            answer.remark = limit_remark(limit) if is_own else full
+        elif not answer.text:
             ended = "the model ended the text " + ("after its reasoning" if self._first_s else "at once")
-            self.answer.remark = f"the answer is empty: {_one_line(str(self._reason)) if known else ended}"
-
-    def _tick(self) -> None:
-        self._last_s = time.monotonic()
-        self._first_s = self._first_s or self._last_s
-
-    def _take_figures(self, document: Any) -> None:
-        answer, timings = self.answer, _within(document, "timings")
-        if n_prompt := int(_number(document, "usage", "prompt_tokens")):
-            n_cached = int(_number(document, "usage", "prompt_tokens_details", "cached_tokens"))
-            answer.prompt = (n_prompt, min(n_prompt, n_cached))
-        if n_tokens := int(_number(timings, "predicted_n")):
-            rate = _number(timings, "predicted_per_second")
-            n_verified, n_accepted = int(_number(timings, "draft_n")), int(_number(timings, "draft_n_accepted"))
-            answer.figures = (n_tokens, n_tokens / rate if rate else 0.0, n_verified, n_accepted)
-        elif not answer.figures[0] and (n_tokens := int(_number(document, "usage", "completion_tokens"))):
-            # The time before the first token is that of the prompt.
-            per_token = (self._last_s - self._first_s) / (n_tokens - 1) if n_tokens > 1 else 0.0
-            answer.figures = (n_tokens, n_tokens * per_token, 0, 0)
+            known = _one_line(self.reason or "")
+            answer.remark = f"the answer is empty: {known if known not in ('', 'stop') else ended}"
 
 
 class Server:
@@ -110,92 +153,91 @@ class Server:
             raise UsageError("the API key has characters that are not allowed in HTTP headers")
         # Compression would delay the chunks.
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._named = model
-        self._settings = settings
-        self._marks = marks
-        self._given = None if model is None or marks else (model, False)
-        self._known = self._given  # see _look_up()
+        self._model, self._settings, self._marks = model, settings, marks
+        self._known: tuple[str, bool] | None = None  # see _look_up()
 
     def _look_up(self) -> tuple[str, bool]:
         """The model that requests name, and whether they ask for sources. Raises ServerError."""
-        try:
-            with self._send("GET", "/v1/models", may_lack=True) as response:
-                found = response.is_success and _within(_parse_body(response), "data", 0)
-        except ServerError:
-            if self._named is None:
-                raise
-            found = None
-        is_lead = self._marks and _within(found, "owned_by") == "duo"
-        return self._named or _text(found, "id") or "default", is_lead
+        if self._known is None:
+            found = _Model()
+            try:
+                if self._model is None or self._marks:
+                    found = next(iter(self._models()), found)
+            except ServerError as error:
+                if self._model is None and error.status != httpx.codes.NOT_FOUND:
+                    raise
+            self._known = self._model or found.id or "default", self._marks and found.owned_by == "duo"
+        return self._known
+
+    def _models(self, timeout_s: float = 0.0) -> list[_Model]:
+        with self._send("GET", "/v1/models", timeout_s=timeout_s) as response:
+            return _parse(next(response.iter_bytes(_MAX_BODY), b""), _Models).data
 
     def greeting(self) -> str:
         """The model and the address. Raises ServerError."""
-        self._known = self._known or self._look_up()
-        return f"{self._known[0]} at {self.name}"
+        return f"{self._look_up()[0]} at {self.name}"
 
     def is_there(self) -> bool:
         """Whether a server with this API answers at once."""
         try:
-            with self._send("GET", "/v1/models", timeout_s=_PROBE_S) as response:
-                return isinstance(_within(_parse_body(response), "data"), list)
+            self._models(_PROBE_S)
         except ServerError as error:
             # It is a server that wants a key, or still loads its model.
             return error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.SERVICE_UNAVAILABLE)
+        return True
 
     def answer(self, messages: list[Message], answer: Answer, show: Show, attempt: int = 0) -> None:
         """Request an answer, and add it to `answer`, showing each piece: see ChatBackend. Raises ServerError.
 
         The connection is closed in any case, also by Ctrl-C, so that the server stops.
         """
-        known = model, is_lead = self._known or self._look_up()
-        self._known = self._given  # looked up again after a failure: it may be another server then
-        options = {"stream": True, "stream_options": {"include_usage": True}, **self._settings}
-        if is_lead:
-            options["duo"] = True
-        if attempt and options.get("seed", -1) >= 0:
-            options["seed"] += attempt
-        reading = _Reading(answer, show, options.get("max_tokens", -1))
-        with self._send("POST", "/v1/chat/completions", {"model": model, "messages": messages, **options}) as response:
+        known = model, is_lead = self._look_up()
+        self._known = None  # looked up again after a failure: it may be another server then
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        body |= self._settings | ({"duo": True} if is_lead else {})
+        if attempt and body.get("seed", -1) >= 0:
+            body["seed"] += attempt
+        reading = _Reading(answer, show)
+        with self._send("POST", "/v1/chat/completions", body) as response:
             response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
                 if event.data == "[DONE]":
                     reading.finished = True
                     break
-                document = _parse(event.data or "{}")
-                if event.event == "error" or _within(document, "error"):
-                    raise ServerError(f"the server reports an error: {_error_message(document)}")
-                reading.take(document)
+                if event.event == "error":
+                    raise ServerError(f"the server reports an error: {_reason(_parse(event.data, Any))}")
+                chunk = _parse(event.data or "{}", _Chunk)
+                if chunk.error:
+                    raise ServerError(f"the server reports an error: {_reason(chunk.error)}")
+                reading.take(chunk)
         if not reading.finished:
             raise ServerError(f"the answer of {self.name} is incomplete")
-        reading.end()
+        reading.end(body.get("max_tokens", -1))
         self._known = known
 
     @contextmanager
-    def _send(
-        self, method: str, path: str, content: Any = None, *, may_lack: bool = False, timeout_s: float | None = None
-    ) -> Iterator[httpx.Response]:
-        """Raises ServerError, also for an error status, except for 404 if the server `may_lack` the path."""
+    def _send(self, method: str, path: str, content: Any = None, *, timeout_s: float = 0.0) -> Iterator[httpx.Response]:
+        """Raises ServerError, also for an error status."""
         url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
         try:
             with (
                 _client(url, timeout_s or _SILENCE_S) as client,
                 client.stream(method, url, headers=self._headers, json=content) as response,
             ):
-                if not response.is_success and not (may_lack and response.status_code == httpx.codes.NOT_FOUND):
+                if not response.is_success:
                     raise ServerError(_refusal(response), response.status_code)
                 yield response
         except httpx.HTTPError as error:
-            raise ServerError(self._explain(error)) from error
-
-    def _explain(self, error: httpx.HTTPError) -> str:
-        words = _one_line(str(error)) or "no reason given"
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return f"cannot connect to {self.name} ({words}): start `duo lead` there, or use another URL"
-        if isinstance(error, httpx.TimeoutException):
-            return f"{self.name} timed out: no data for {_SILENCE_S:g} s"
-        if isinstance(error, SSEError):
-            return f"{self.name} does not send an event stream: is it an OpenAI-compatible server?"
-        return f"the answer of {self.name} is incomplete: {words}"
+            words = _one_line(str(error)) or "no reason given"
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                advice = "start `duo lead` there, or use another URL"
+                raise ServerError(f"cannot connect to {self.name} ({words}): {advice}") from error
+            raise ServerError(f"the answer of {self.name} is incomplete: {words}") from error
 
 
 def _client(url: httpx.URL, timeout_s: float) -> httpx.Client:
@@ -207,24 +249,20 @@ def _client(url: httpx.URL, timeout_s: float) -> httpx.Client:
             trust_env=url.host not in LOOPBACK_NAMES,
         )  # fmt: skip
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
-        words = _one_line(str(error)).removesuffix(".")
         raise ServerError(
-            f"cannot use the proxy or the certificates that the environment names ({words}): correct ALL_PROXY, "
-            "HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE"
+            f"cannot use the proxy or the certificates that the environment names ({_one_line(str(error))}): correct "
+            "ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE"
         ) from error
 
 
 def _refusal(response: httpx.Response) -> str:
     """The reason for an error status, in the server's words if it gives any."""
     try:
-        words = _error_message(_parse_body(response))
+        words = _reason(_parse(next(response.iter_bytes(_MAX_BODY), b""), Any))
     except ServerError:
         words = _one_line(response.headers.get("location") or response.reason_phrase)
-    if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        wait = response.headers.get("retry-after", "")
-        return f"the server is loading or busy ({words}): try again {f'in {wait} s' if wait.isdecimal() else 'later'}"
-    advice = ": check --api-key" if response.status_code == httpx.codes.UNAUTHORIZED else ""
-    return f"the server responds with status {response.status_code} ({words}){advice}"
+    status = response.status_code
+    return f"the server responds with status {status} ({words}){_ADVICE.get(status, '')}"
 
 
 def _parse_url(url: str) -> httpx.URL:
@@ -239,66 +277,31 @@ def _parse_url(url: str) -> httpx.URL:
     return parsed.copy_with(path=parsed.path.rstrip("/").removesuffix("/v1"))
 
 
-def _parse(text: str | bytes) -> Any:
+def _parse(text: str | bytes, kind: type[T]) -> T:
     """Raises ServerError."""
     try:
-        return json.loads(text)
+        # A server may cut a text inside of a surrogate pair.
+        return msgspec.json.decode(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"), type=kind)
     except (ValueError, RecursionError):
         raise ServerError("the server sent invalid JSON: is it an OpenAI-compatible server?") from None
 
 
-def _parse_body(response: httpx.Response) -> Any:
-    return _parse(next(response.iter_bytes(1 << 24), b""))  # a longer body is cut off, and invalid
+def _runs(text: str, sources: list[tuple[str, int]]) -> Iterator[tuple[str, Source | None]]:
+    """The parts of `text` by source, None for the target; a server may send any numbers."""
+    for name, n in [*sources, ("target", len(text))]:
+        if n > 0 and text:
+            yield text[:n], _SOURCES.get(name)
+            text = text[n:]
 
 
-def _within(document: Any, *path: str | int) -> Any:
-    """The value at `path` in a document, or None."""
-    for step in path:
-        try:
-            document = document[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return document
-
-
-def _text(document: Any, *path: str | int) -> str:
-    """The text at `path`, or an empty one."""
-    found = _within(document, *path)
-    return _without_surrogates(found) if isinstance(found, str) else ""
-
-
-def _runs(text: str, sources: Any) -> Iterator[tuple[str, Source | None]]:
-    """The parts of `text` by source, None for the target; a server may send anything as `sources`."""
-    start = 0
-    for run in sources if isinstance(sources, list) else ():
-        name, n = _within(run, 0), int(_number(run, 1))
-        if n and start < len(text):
-            yield text[start : start + n], _SOURCES.get(name) if isinstance(name, str) else None
-            start += n
-    if start < len(text):
-        yield text[start:], None
-
-
-def _number(document: Any, *path: str | int) -> float:
-    """The positive number at `path`, or 0."""
-    found = _within(document, *path)
-    try:
-        return found if math.isfinite(found) and found > 0 else 0
-    except (TypeError, OverflowError):
-        return 0
-
-
-def _error_message(document: Any) -> str:
-    words = [_within(document, *path) for path in (("error", "message"), ("error",), ("message",), ("detail",))]
-    return next((_one_line(word) for word in words if isinstance(word, str) and word), "no reason given")
+def _reason(error: Any) -> str:
+    """The message in an error as servers tell it."""
+    for key in ("error", "message", "detail"):
+        error = error.get(key, error) if isinstance(error, dict) else error
+    return _one_line(error) if isinstance(error, str) and error else "no reason given"
 
 
 def _one_line(text: str) -> str:
     """Without control characters, which could drive a terminal."""
-    line = _CONTROLS.sub(" ", _without_surrogates(text)).strip()
+    line = _CONTROLS.sub(" ", text).strip()
     return line if len(line) <= 500 else line[:500] + "…"
-
-
-def _without_surrogates(text: str) -> str:
-    """JSON may have surrogates, which cannot be encoded; the number of characters stays the same."""
-    return text.encode("utf-8", "replace").decode()

@@ -10,7 +10,7 @@ from types import FrameType
 
 from duo.cli.hints import empty_hint
 from duo.cli.terminal.console import progress_bar
-from duo.cli.terminal.talk import CLEAR, Answer, Message, Show, limit_remark
+from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
 from duo.engine.stream import Stream
@@ -68,8 +68,6 @@ class LocalModel:
                     answer.text += step.text
                     written += step.tokens
                     show(step.text, n_accepted, step.source)
-            except PromptError as error:
-                raise PromptError(f"{error}{CLEAR}") from None
             finally:
                 self._take_figures(stream, answer)
                 self._remember(text, answer.text, [*prompt, *written], len(written))
@@ -104,18 +102,14 @@ class LocalModel:
         text, prompt = statistics.generation, stream.request
         seconds = text.tokens / text.tokens_per_s if text.tokens_per_s else 0.0
         answer.figures = (text.tokens, seconds, statistics.verified, statistics.accepted)
-        answer.found_only = statistics.draft is None or not statistics.draft.verified
         answer.prompt = (len(prompt.prompt), prompt.n_cached)
-        answer.remark = self._remark(text.stop, answer.text)
-
-    def _remark(self, stop: str, text: str) -> str:
-        """Why an answer is empty or incomplete; empty if it is neither."""
-        n_ctx, n_predict = self._engine.slot.n_ctx, self._config.stop.n_predict
-        if stop == CONTEXT_FULL:
-            return f"the context of {n_ctx} tokens (-c) is full{CLEAR}"
-        if not text:
-            return empty_hint(stop, n_predict)
-        return limit_remark(n_predict) if stop == LIMIT else ""
+        n_predict = self._config.stop.n_predict
+        if text.stop == CONTEXT_FULL:
+            answer.remark = f"the context of {self._engine.slot.n_ctx} tokens (-c) is full"
+        elif not answer.text:
+            answer.remark = empty_hint(text.stop, n_predict)
+        elif text.stop == LIMIT:
+            answer.remark = limit_remark(n_predict)
 
 
 @contextmanager

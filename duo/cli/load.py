@@ -41,6 +41,9 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     """
     target, draft = options.model_names()
     config = replace(with_servers(options), n_predict=n_predict)
+    is_rejection = isinstance(options, GenerationOptions) and options.generation.is_rejection
+    if is_rejection and (config.back_port is not None or config.draft_rpc_servers):
+        raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     check_gpu(config, has_draft=config.draft_n_max != 0 and options.has_draft)
     if config.back_port is not None and isinstance(options, BackTokenFile):
         config = replace(config, back_token=_back_token(config, options.back_token_file))
@@ -53,7 +56,6 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
             say(f"duo: {why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         if hint := draft_hint(engine.slot):
             say(f"duo: {hint}")
-        is_rejection = isinstance(options, GenerationOptions) and options.generation.is_rejection
         if hint := branches_hint(engine.slot, config.branches, config.schedule, is_rejection=is_rejection):
             warn(hint)
         with engine:

@@ -10,10 +10,10 @@ import numpy as np
 
 from duo.config import GenerationConfig
 from duo.engine.engine import Engine
-from duo.engine.metrics import Metrics
 from duo.engine.request import Drafts
 from duo.engine.request_writer import choosing
 from duo.engine.slot import Slot
+from duo.engine.statistics import Statistics
 from duo.errors import DecodeError
 from duo.spec.policy import Policy
 from duo.spec.types import common_prefix
@@ -43,58 +43,55 @@ class Comparison:
     """One text, generated with a draft and without."""
 
     n_tokens: int
-    n_verified: int
-    n_accepted: int
-    n_prepared: int  # outcomes, each in a branch of the draft
+    drafted: Statistics
     difference: Divergence | None
 
+    @property
+    def n_prepared(self) -> int:
+        """Outcomes, each in a branch of the draft."""
+        draft = self.drafted.draft
+        return draft.branches.prepared if draft is not None and draft.branches is not None else 0
 
-class Checker:
-    """Generates with an engine's draft, and with its target alone."""
 
-    def __init__(self, engine: Engine, config: GenerationConfig, stop: threading.Event) -> None:
-        """The engine's contexts must have been made. The seed of `config` is not used."""
-        self._engine = engine
-        self._config = config
-        self._stop = stop
+def compare(
+    engine: Engine,
+    prompt: Sequence[int],
+    config: GenerationConfig,
+    policy: Policy,
+    stop: threading.Event,
+) -> Comparison:
+    """Generate after `prompt` with the engine's draft and `policy`, and with its target alone.
 
-    def compare(self, prompt: Sequence[int], seed: int, policy: Policy) -> Comparison:
-        """Generate after `prompt` with the draft and `policy`, and without. Raises DecodeError if the draft fails."""
-        config = replace(self._config, sampling=replace(self._config.sampling, seed=seed))
-        drafted, metrics = self._write(prompt, config, policy)
-        alone, _ = self._write(prompt, config, None)
-        n_same = common_prefix(alone, drafted)
-        found = metrics.statistics()
-        difference = None
-        if not n_same == len(alone) == len(drafted):
-            text = [*prompt, *alone[:n_same]]
-            gap, kernels, flips = self._engine.call(lambda slot: _margin(slot, text, config))
-            first = [text[n_same] if n_same < len(text) else -1 for text in (alone, drafted)]
-            kernels /= config.sampling.temp or 1.0
-            difference = Divergence(n_same, first[0], first[1], gap, kernels, flips)
-        branches = found.draft.branches if found.draft is not None else None
-        n_prepared = branches.prepared if branches is not None else 0
-        return Comparison(len(alone), found.verified, found.accepted, n_prepared, difference)
+    The engine's contexts must have been made. Raises DecodeError if the draft fails.
+    """
+    drafted, found = _write(engine, prompt, config, Drafts(engine.slot.new_draft(policy), lookup=True), stop)
+    alone, _ = _write(engine, prompt, config, Drafts(), stop)
+    n_same = common_prefix(alone, drafted)
+    difference = None
+    if not n_same == len(alone) == len(drafted):
+        text = [*prompt, *alone[:n_same]]
+        margin = engine.call(lambda slot: _margin(slot, text, config))
+        first, second = (tokens[n_same] if n_same < len(tokens) else -1 for tokens in (alone, drafted))
+        difference = Divergence(n_same, first, second, *margin)
+    return Comparison(len(alone), found, difference)
 
-    def _write(
-        self, prompt: Sequence[int], config: GenerationConfig, policy: Policy | None
-    ) -> tuple[list[int], Metrics]:
-        """The text with the draft and `policy`, and with lookup, or with the target alone for None."""
-        draft = self._engine.slot.new_draft(policy) if policy is not None else None
-        tokens: list[int] = []
-        with self._engine.start(prompt, config, drafts=Drafts(draft, lookup=draft is not None)) as stream:
-            for step in stream:
-                tokens.extend(step.tokens)
-                if self._stop.is_set():
-                    break
-        metrics = stream.request.metrics
-        if metrics.draft_error is not None:
-            raise DecodeError(f"the draft failed ({metrics.draft_error}): nothing can be checked")
-        return tokens, metrics
+
+def _write(
+    engine: Engine, prompt: Sequence[int], config: GenerationConfig, drafts: Drafts, stop: threading.Event
+) -> tuple[list[int], Statistics]:
+    tokens: list[int] = []
+    with engine.start(prompt, config, drafts=drafts) as stream:
+        for step in stream:
+            tokens.extend(step.tokens)
+            if stop.is_set():
+                break
+    if (error := stream.request.metrics.draft_error) is not None:
+        raise DecodeError(f"the draft failed ({error}): nothing can be checked")
+    return tokens, stream.statistics
 
 
 def _margin(slot: Slot, text: Sequence[int], config: GenerationConfig) -> tuple[float, float, bool]:
-    """Divergence's gap, kernels (as logits) and flips for the token after `text`."""
+    """Divergence's gap, kernels and flips for the token after `text`."""
     assert slot.target_cache is not None
     target = slot.target_cache.context
     target.set_threads(slot.threads.target, slot.threads.target)
@@ -108,5 +105,5 @@ def _margin(slot: Slot, text: Sequence[int], config: GenerationConfig) -> tuple[
         rows.append(row.copy())
     target.rollback(0)
     one, *others = (guesser.judge(row.copy(), len(text), recent) for row in rows)
-    kernels = max(float(np.abs(rows[0] - row).max()) for row in rows[1:])
+    kernels = max(float(np.abs(rows[0] - row).max()) for row in rows[1:]) / (config.sampling.temp or 1.0)
     return one.confidence, kernels, any(other.token != one.token for other in others)

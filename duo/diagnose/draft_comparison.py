@@ -7,51 +7,25 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import accumulate
 
-import numpy as np
-
-from duo.config import EngineConfig
-from duo.diagnose.measure import Meter, learn_scores
-from duo.diagnose.target_meter import SIZES, Progress, TargetMeter
+from duo.config import AUTO_DRAFT, EngineConfig
+from duo.diagnose.measure import SIZES, Meter, Progress
+from duo.diagnose.timing import Measurements
 from duo.engine.contexts import draft_context, target_context, warm_up
-from duo.engine.cores import ON_CPU, plan_threads
+from duo.engine.cores import plan_threads
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import ModelError, PromptError
 from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.model import Model
 from duo.spec.lookup import Lookup
-from duo.spec.pair import Machine
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule, fastest
 from duo.spec.types import Proposal, Source, common_prefix
 
-N_MAX = SIZES[-1] - 1  # candidates in the largest batch
-_BOTH = (
-    1,
-    2,
-    4,
-    8,
-    SIZES[-1],
-)  # sizes that are timed with a concurrent draft; between them, it slows down alike
+_BOTH = (1, 2, 4, 8, SIZES[-1])  # sizes that are timed with a concurrent draft
 _LEAST_CTX = 256  # enough for what is timed
 
-
-@dataclass(frozen=True, slots=True)
-class TargetFigures:
-    """What was measured of a target alone."""
-
-    target_s: list[float]  # for a batch of each of SIZES
-    texts: list[tuple[Sequence[int], list[int]]]  # prompt, and what the target writes after it
-
-
-@dataclass(frozen=True, slots=True)
-class LookupFigures:
-    """What the text as its own draft would bring."""
-
-    rate: float  # tokens/s
-    n_verified: int
-    n_accepted: int
+Text = tuple[Sequence[int], list[int]]  # a prompt, and what the target writes after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +33,14 @@ class DraftFigures:
     """What was measured of a draft, and what follows from it."""
 
     is_translated: bool  # whether it has another vocabulary
-    machine: Machine  # the draft's times are for a token of the target's vocabulary
-    scores: list[tuple[float, bool]]  # (confidence, accepted) of its prediction of each token
-    rates: dict[Schedule, float]  # forecast in tokens/s
+    policy: Policy  # that has learned the times, the draft's for a token of the target's vocabulary
+    acceptance: float
+    n_scored: int  # tokens that it was compared with
 
     @property
-    def acceptance(self) -> float:
-        """The share of its predictions that are right."""
-        return sum(right for _, right in self.scores) / len(self.scores) if self.scores else 0.0
+    def rates(self) -> dict[Schedule, float]:
+        """The forecasts in tokens/s."""
+        return {schedule: each.rate for schedule, each in self.policy.forecasts().items()}
 
     @property
     def best(self) -> Schedule:
@@ -74,8 +48,21 @@ class DraftFigures:
         return fastest(self.rates)
 
 
+@dataclass(frozen=True, slots=True)
+class LookupFigures:
+    """What the text as its own draft would bring; `target_s` are the times of the target from one token on."""
+
+    target_s: list[float]
+    rate: float  # tokens/s
+    n_verified: int
+    n_accepted: int
+
+
 class DraftComparison:
-    """Measures one target once, then any number of drafts. One thread calls it. A context manager."""
+    """Measures one target once, then any number of drafts. One thread calls it; closing() frees the target's context.
+
+    Its methods raise Stopped once `stop` is set, DecodeError and MeasurementError.
+    """
 
     def __init__(
         self,
@@ -83,6 +70,7 @@ class DraftComparison:
         config: EngineConfig,
         prompts: Sequence[Sequence[int]],
         n_text: int,
+        stop: threading.Event,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`n_text`: tokens to generate after each of `prompts`. `note` gets lines for people.
@@ -90,12 +78,14 @@ class DraftComparison:
         Raises ModelError if the target cannot verify candidates, PromptError for a prompt that is empty or too long,
         MemoryLimitError or UsageError.
         """
-        self._target, self._config = target, config
-        self._prompts, self._n_text, self._note = prompts, n_text, note
+        self._target, self._config, self._stop, self._note = target, config, stop, note
+        self._n_text = n_text
         self._has_announced = False
+        self.texts: list[Text] = [(prompt, []) for prompt in prompts]  # until measure_target(), only the prompts
+        self.measured = Measurements()  # of the target alone
         self._n_ctx = _context_size(target, prompts, n_text)
         self._threads = plan_threads(config, drafting=False, target_on=target.places)
-        self._context = target_context(target, config, self._threads, self._n_ctx, N_MAX)
+        self._context = target_context(target, config, self._threads, self._n_ctx, AUTO_DRAFT)
         try:
             if target.is_recurrent or not self._context.probe_rollback():
                 raise ModelError(f"{target.path}: it cannot roll back its cache, so nothing can be drafted for it")
@@ -105,12 +95,6 @@ class DraftComparison:
             self.close()
             raise
 
-    def __enter__(self) -> DraftComparison:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Free the target's context."""
         self._context.close()
@@ -118,28 +102,23 @@ class DraftComparison:
     @property
     def n_max(self) -> int:
         """The most candidates that the target can verify at once."""
-        return min(N_MAX, N_MAX if self._context.n_rollback is None else self._context.n_rollback)
+        return min(AUTO_DRAFT, AUTO_DRAFT if self._context.n_rollback is None else self._context.n_rollback)
 
-    def measure_target(self, show: Progress, stop: threading.Event) -> TargetFigures:
-        """Time the target, and let it write the texts.
-
-        Raises Stopped once `stop` is set, DecodeError, MeasurementError.
-        """
+    def measure_target(self, show: Progress) -> None:
+        """Time the target, and let it write the texts."""
         n_threads = self._threads.target
-        meter = TargetMeter(self._context, show, stop, len(SIZES) + len(self._prompts), self._note)
+        meter = Meter(self._context, None, show, self._stop, self._note)
         self._announce(meter, n_threads, 1)
-        times = _increasing(meter.target_times(n_threads))
+        self.measured = meter.measure([n_threads])
         self._note_doubts(meter)
-        texts = [
-            (prompt, meter.write(prompt, self._n_text, n_threads, self._target.is_end)) for prompt in self._prompts
+        self.texts = [
+            (prompt, meter.write(prompt, self._n_text, n_threads, self._target.is_end)) for prompt, _ in self.texts
         ]
-        return TargetFigures(times, texts)
 
-    def measure_draft(self, draft: Model, target: TargetFigures, show: Progress, stop: threading.Event) -> DraftFigures:
+    def measure_draft(self, draft: Model, show: Progress) -> DraftFigures:
         """Time a draft, alone and concurrently, and let it predict the texts.
 
-        Raises Stopped once `stop` is set, ModelError if it cannot roll back, DecodeError, MeasurementError,
-        MemoryLimitError, PromptError or UsageError.
+        Raises ModelError if it cannot roll back, MemoryLimitError, PromptError or UsageError.
         """
         if not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
@@ -149,41 +128,28 @@ class DraftComparison:
         context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
-            n_jobs = len(threads.draft) + 1 + len(_BOTH) + len(target.texts)
-            meter = Meter(self._context, context, show, stop, n_jobs, self._note)
+            meter = Meter(self._context, context, show, self._stop, self._note)
             self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BOTH) / len(SIZES))
-            draft_s, n_threads = min((meter.draft_time(n), n) for n in threads.draft)
-            pair_s = meter.draft_time(n_threads, 2)
-            found, concurrent_draft_s = meter.both(threads.beside, _BOTH)
+            found = meter.measure([], threads.draft, [threads.beside], _BOTH)
             self._note_doubts(meter)
-            scores: list[tuple[float, bool]] = []
-            ratios = []
-            for prompt, text in target.texts:
-                some, ratio = meter.score(prompt, text, n_threads, translation)
-                scores += some
-                ratios.append(ratio)
-        ratio = sum(ratios) / len(ratios)
-        # A concurrent decode cannot be faster: where it seems so, the measurement is noisy.
-        slower = np.interp(SIZES, _BOTH, [max(1.0, found[n] / target.target_s[n - 1]) for n in _BOTH])
-        concurrent_s = _increasing([float(seconds) for seconds in slower * target.target_s])
-        machine = Machine(
-            target.target_s,
-            ratio * draft_s,
-            concurrent_s,
-            ratio * max(draft_s, concurrent_draft_s),
-            pair_s=ratio * max(draft_s, pair_s),
-        )
-        return DraftFigures(differs, machine, scores, forecast_rates(machine, scores, self.n_max))
+            found.target = self.measured.target
+            scored = [meter.score(prompt, text, found.fastest_draft, translation) for prompt, text in self.texts]
+            found.add_scores(scored)
+        policy = found.policy(self._threads.target, threads.beside, self.n_max)
+        return DraftFigures(differs, policy, found.acceptance, len(found.scores))
 
-    def _note_doubts(self, meter: TargetMeter) -> None:
+    def lookup(self) -> LookupFigures:
+        """What the lookup of candidates would bring."""
+        return replay_lookup(self.measured.times(self._threads.target), self.texts, self.n_max)
+
+    def _note_doubts(self, meter: Meter) -> None:
         if meter.doubts:
             self._note(f"tentative: {meter.doubts}")
 
-    def _announce(self, meter: TargetMeter, n_threads: int, n_groups: float) -> None:
+    def _announce(self, meter: Meter, n_threads: int, n_groups: float) -> None:
         """Set the limit of the time to measure; a line says it once, since all take about as long."""
-        on_cpu = self._target.places == ON_CPU
-        times = meter.announce(n_threads, n_groups, self._n_text * len(self._prompts), on_cpu=on_cpu)
-        expected_s, limit_s = map(math.ceil, times)
+        n_tokens = self._n_text * len(self.texts)
+        expected_s, limit_s = meter.announce(n_threads, n_groups, n_tokens, self._target.places)
         if not self._has_announced:
             self._note(
                 f"measuring takes about {expected_s} s for the target and as much for each draft, at most "
@@ -192,28 +158,14 @@ class DraftComparison:
         self._has_announced = True
 
 
-def _increasing(times: Sequence[float]) -> list[float]:
-    """The `times` by batch size, without those that a disturbance made longer than that of a larger batch."""
-    return list(accumulate(reversed(times), min))[::-1]
-
-
-def forecast_rates(machine: Machine, scores: Sequence[tuple[float, bool]], n_max: int) -> dict[Schedule, float]:
-    """The forecast of each schedule in tokens/s, with candidates of these `scores`."""
-    policy = Policy(n_max, 2 * n_max, separate_devices=True)
-    policy.learn_machine(machine)
-    policy.begin(0, mode="greedy")
-    if scores:
-        learn_scores(policy, scores)
-    return {schedule: each.rate for schedule, each in policy.forecasts().items()}
-
-
-def replay_lookup(target: TargetFigures, n_max: int) -> LookupFigures:
-    """What the lookup of candidates would bring in the texts that the target wrote, at the times that it takes."""
+def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) -> LookupFigures:
+    """What the lookup would bring in the `texts` that the target wrote, at its `times` by tokens in a batch."""
     policy = Policy(n_max, 2 * n_max, (Schedule.OFF,))
-    for n, seconds in zip(SIZES, target.target_s, strict=True):
+    for n, seconds in times.items():
         policy.alone.add_target(n, seconds)
+    target_s = policy.alone.curve(SIZES[-1])
     total_s, n_tokens, n_verified, n_accepted = 0.0, 0, 0, 0
-    for prompt, text in target.texts:
+    for prompt, text in texts:
         policy.begin(len(prompt), mode="greedy")
         lookup, done = Lookup(), 1  # the first token belongs to the prefill
         lookup.begin([*prompt, *text[:1]])
@@ -222,14 +174,15 @@ def replay_lookup(target: TargetFigures, n_max: int) -> LookupFigures:
             decision = policy.decide(len(text) - done, Proposal(), found)
             candidates = found.candidates(decision.n_verify).tokens
             n_right = common_prefix(candidates, text[done:])
-            seconds = target.target_s[len(candidates)]
+            seconds = target_s[len(candidates)]
             policy.learn_step(n_right + 1, StepCost(len(candidates), seconds, seconds, Source.LOOKUP))
             lookup.extend(text[done : done + n_right + 1])
             done += n_right + 1
             total_s += seconds
             n_verified, n_accepted = n_verified + len(candidates), n_accepted + n_right
         n_tokens += done - 1
-    return LookupFigures(n_tokens / total_s if n_tokens else 1 / target.target_s[0], n_verified, n_accepted)
+    rate = n_tokens / total_s if n_tokens else 1 / target_s[0]
+    return LookupFigures(target_s, rate, n_verified, n_accepted)
 
 
 def _context_size(target: Model, prompts: Sequence[Sequence[int]], n_text: int) -> int:

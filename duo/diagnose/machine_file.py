@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -17,9 +16,11 @@ from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
 from duo.spec.pair import Machine
 
-Milliseconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+MAX_MS = 1e9
+Milliseconds: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_MS)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-Table: TypeAlias = dict[Annotated[int, Meta(ge=1, le=1 << 20)], Milliseconds]
+Table: TypeAlias = dict[Annotated[int, Meta(ge=1, le=1 << 20)], Milliseconds]  # by tokens, or by sequences
+_Optional: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_MS)]
 
 
 class _Emulated(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,8 +32,8 @@ class _PairFields(msgspec.Struct, forbid_unknown_fields=True):
     draft_ms: Milliseconds | Table
     beside_target_ms: Table | None = None
     beside_draft_ms: Milliseconds | Table | None = None
-    read_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    pair_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    read_ms: _Optional = 0.0
+    pair_ms: _Optional = 0.0
     apart: bool = False
     aborts: bool = True
     delay_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
@@ -45,7 +46,7 @@ class _PairFields(msgspec.Struct, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    pairs: dict[str, _PairFields]
+    pairs: Annotated[dict[str, _PairFields], Meta(min_length=1)]
     source: str = ""
     inferred: str = ""
     assumed: list[str] = []
@@ -62,24 +63,20 @@ class Pair:
     machine: Machine  # target_s: of T(1) to T(n_max + 1)
     apart: bool  # whether the draft has a device of its own
     delay_s: float  # of the link to the draft, one way; 0: none
-    aborts: bool  # whether the draft's device can abort a decode
-    draft_alone_s: tuple[float, ...]  # of one token in each of 1, 2, … MAX_BRANCHES + 1 sequences, the target idle
-    draft_beside_s: tuple[float, ...]  # the same while the target decodes
+    draft_alone_s: Sequence[float]  # of one token in each of 1, 2, … MAX_BRANCHES + 1 sequences, the target idle
     slow_down: float | None  # for the benchmarks, which emulate it; None: they do not
     traces: str  # name of the recorded texts
     source: str  # who measured this
-    assumed: tuple[str, ...]  # fields that nobody has measured
+    assumed: Sequence[str]  # fields that nobody has measured
 
 
 def read_machine(path: Path, n_max: int = AUTO_DRAFT) -> dict[str, Pair]:
-    """The pairs of a machine file by name, with T(n) for batches of up to `n_max` candidates.
+    """The pairs of a machine file by name, with T(n) for batches of up to `n_max` candidates: see curve().
 
-    Times are interpolated linearly, and extrapolated from the last two. Raises UsageError, which names file and field.
+    Raises UsageError, which names file and field.
     """
     try:
         found = msgspec.json.decode(read_path(path, MIB), type=_File)
-        if not found.pairs:
-            raise ValueError("there are no `pairs`")
         return {name: _pair(name, found, n_max) for name in found.pairs}
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
@@ -94,69 +91,57 @@ def read_pair(text: str, n_max: int = AUTO_DRAFT) -> Pair:
         before, _, name = text.rpartition(":")
         path = Path(before).expanduser()
     pairs = read_machine(path, n_max)
-    names = ", ".join(pairs)
-    if name and name not in pairs:
-        raise UsageError(f"{path}: no pair {name!r} (it has: {names})")
-    if not name and len(pairs) > 1:
-        raise UsageError(f"{path} has several pairs: add : and one of these names: {names}")
+    if name not in pairs and (name or len(pairs) > 1):
+        raise UsageError(f"{path}: add : and the name of a pair (it has: {', '.join(pairs)})")
     return pairs[name] if name else next(iter(pairs.values()))
 
 
 def _pair(name: str, file: _File, n_max: int) -> Pair:
     fields = file.pairs[name]
-    for missing in ("beside_target_ms", "beside_draft_ms"):
-        if getattr(fields, missing) is None and not fields.apart:
-            raise ValueError(f"pair {name!r}: `{missing}` is required unless `apart` is true")
-    target_s = _curve(name, "target_ms", fields.target_ms, n_max + 1)
-    drafts = [_sequences(name, "draft_ms", fields.draft_ms)]
-    if fields.beside_draft_ms is not None:
-        drafts.append(_sequences(name, "beside_draft_ms", fields.beside_draft_ms))
-    beside = fields.beside_target_ms
-    machine = Machine(
-        target_s,
-        drafts[0][0],
-        _curve(name, "beside_target_ms", beside, n_max + 1) if beside is not None else target_s,
-        drafts[-1][0],
-        fields.read_ms / 1000,
-        fields.pair_ms / 1000,
-        noise=file.noise,
-        spikes=file.spikes,
-        branch_s=drafts[-1],
-        latency_s=2 * fields.delay_ms / 1000,
-        aborts=fields.aborts,
-    )
+    target, drafts, beside_draft = fields.beside_target_ms, fields.draft_ms, fields.beside_draft_ms
+    try:
+        if not fields.apart and (target is None or beside_draft is None):
+            raise ValueError("`beside_target_ms` and `beside_draft_ms` are required unless `apart` is true")
+        alone_s, branch_s = _sequences(drafts), _sequences(drafts if beside_draft is None else beside_draft)
+        machine = Machine(
+            curve(fields.target_ms, n_max + 1),
+            alone_s[0],
+            curve(fields.target_ms if target is None else target, n_max + 1),
+            branch_s[0],
+            fields.read_ms / 1000,
+            fields.pair_ms / 1000,
+            noise=file.noise,
+            spikes=file.spikes,
+            branch_s=branch_s,
+            latency_s=2 * fields.delay_ms / 1000,
+            aborts=fields.aborts,
+        )
+    except ValueError as error:
+        raise ValueError(f"pair {name!r}: {error}") from None
     return Pair(
-        name,
-        file.name,
-        machine,
-        fields.apart,
-        fields.delay_ms / 1000,
-        fields.aborts,
-        *(drafts[0], drafts[-1]),
-        None if fields.two_devices is None else fields.two_devices.slow_down,
-        fields.traces,
-        fields.source or file.source,
-        tuple(fields.assumed or file.assumed),
-    )
+        name, file.name, machine, fields.apart, fields.delay_ms / 1000, alone_s,
+        None if fields.two_devices is None else fields.two_devices.slow_down, fields.traces,
+        fields.source or file.source, fields.assumed or file.assumed,
+    )  # fmt: skip
 
 
-def _sequences(pair: str, field: str, known: float | Mapping[int, float]) -> tuple[float, ...]:
+def _sequences(known: float | Mapping[int, float]) -> Sequence[float]:
     """By the number of sequences; from a single number: as many tokens, one after the other."""
     n = MAX_BRANCHES + 1
-    return _curve(pair, field, known if isinstance(known, Mapping) else {1: known, n: n * known}, n)
+    return curve(known if isinstance(known, Mapping) else {1: known, n: n * known}, n)
 
 
-def _curve(pair: str, field: str, known: Mapping[int, float], n_most: int) -> tuple[float, ...]:
-    """Seconds for 1 to `n_most` from some of them in ms: linear between these, and beyond the last two."""
+def curve(known: Mapping[int, float], n_most: int) -> Sequence[float]:
+    """Seconds for 1 to `n_most` from some of them in ms: linear between these, and beyond the last two.
+
+    Raises ValueError if there is none for 1.
+    """
     if 1 not in known:
-        raise ValueError(f"pair {pair!r}: `{field}` has no time for 1")
+        raise ValueError("a table has no time for 1")
     ns = sorted(known)
     ms = [known[n] for n in ns]
     if ns[-1] < n_most:
         slope = (ms[-1] - ms[-2]) / (ns[-1] - ns[-2]) if len(ns) > 1 else 0.0
         ns.append(n_most)
         ms.append(ms[-1] + max(0.0, slope) * (n_most - ns[-2]))
-    seconds = np.interp(range(1, n_most + 1), ns, np.array(ms) / 1000).tolist()
-    if not all(map(math.isfinite, seconds)):
-        raise ValueError(f"pair {pair!r}: `{field}` is out of range")
-    return tuple(seconds)
+    return tuple((np.interp(range(1, n_most + 1), ns, ms) / 1000).tolist())

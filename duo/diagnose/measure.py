@@ -1,98 +1,124 @@
-"""Measures a pair on this machine: the cost of decodes, sequential and concurrent, and the acceptance rate."""
+"""Measures models on this machine: what decodes cost, the texts of a target, and how often a draft is right."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
-from duo.diagnose.target_meter import SIZES, Progress, Stopped, TargetMeter
-from duo.diagnose.timing import (
-    ROUNDS,
-    Group,
-    MeasurementError,
-    Series,
-    draft_group,
-    group_of_both,
-    group_with_branches,
-    target_group,
-)
-from duo.engine.decoder import Decoder
+from duo.diagnose.timing import ROUNDS, Group, Measurements, Series
+from duo.engine.cores import ON_CPU, usable_cores
+from duo.engine.decoder import Decoder, decode_all, return_to
 from duo.engine.drafter import Drafter
+from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
 from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate
 from duo.engine.translated import TranslatedTarget, Translation
 from duo.errors import DuoError
-from duo.spec.policy import Policy
 from duo.spec.sampling import Greedy
 from duo.spec.types import Guess
 
-_DRAFT_TOKENS = 24
+SIZES = tuple(range(1, 18))  # of batches: up to sixteen candidates and the token before them
+_FEW_SIZES = (1, 2, 3, 4, 5, 8, 12, 17)  # that are timed if a decode is slow
+_SLOW_S = 0.25  # for the largest batch
+_ROUND_S = 0.033  # for the times of one size, in each round
+_DRAFTS = 8  # decodes of the draft alone, in each round
+_WINDOW_S = 0.5  # within which the processor time of other programs is compared
+_SLOWER = 1.3  # most decodes are concurrent
+_TEXT_SLOWER = 1.5  # a text takes the target, and the draft
+_PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected,
+_RESERVED = 2.0  # of which as many are left to measure beside other programs
+_PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
 _MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
-
-@dataclass(slots=True)
-class Measurements:
-    """Times in seconds."""
-
-    target: dict[tuple[int, int], float] = field(default_factory=dict)  # by (threads, tokens in the batch)
-    draft: dict[int, float] = field(default_factory=dict)  # by threads
-    pair: dict[int, float] = field(default_factory=dict)  # the draft's for two tokens in one decode, by threads
-    # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
-    concurrent: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
-    branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
-    scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
-    doubts: str = ""  # why the times are not reliable; empty: they are
-
-    def scale_draft(self, factor: float) -> None:
-        """Multiply the draft's times by its tokens for one of the target's."""
-        self.draft, self.pair = ({n: factor * s for n, s in times.items()} for times in (self.draft, self.pair))
-        self.concurrent = {split: (times, factor * seconds) for split, (times, seconds) in self.concurrent.items()}
+Progress = Callable[[str, float], None]  # called with what is measured, and the share that is done
 
 
-class Meter(TargetMeter):
-    """Measures one pair of contexts, on the calling thread. Raises Stopped soon after `stop` is set."""
+class Stopped(Exception):
+    """Measuring was cancelled."""
+
+
+class MeasurementError(DuoError):
+    """No reliable times could be measured."""
+
+
+class Meter:
+    """Measures a target and a draft, if there is one, on the calling thread. Raises Stopped soon after `stop` is set.
+
+    Times that other programs have disturbed are not used: it waits for them, and measures again. If there are no
+    reliable times before the limit that announce() has set, it uses the others, and `doubts` says why. It raises
+    MeasurementError if there are none at all. The contexts must have room for 64 tokens and 32 rows of logits.
+    """
 
     def __init__(
         self,
         target: Decoder,
-        draft: Decoder,
+        draft: Decoder | None,
         progress: Progress,
         stop: threading.Event,
-        n_jobs: int = 1,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """See TargetMeter."""
-        super().__init__(target, progress, stop, n_jobs, note)
-        self._draft = draft
+        """`note` gets a line for people when the machine is busy."""
+        self.doubts = ""  # why the times are not reliable; empty: they are
+        self._target, self._draft = target, draft
+        self._progress, self._stop, self._note = progress, stop, note
+        self._sizes: Sequence[int] = SIZES
+        self._begin = time.perf_counter()
+        self._expected_s = self._end = self._wait_end = math.inf
+        self._n_threads = 1  # the most that compute
+        self._n_others = 0.0  # processors that other programs used
+        self._since = cpu_times()
+
+    def announce(self, n_threads: int, n_groups: float, n_tokens: int, places: frozenset[str]) -> tuple[int, int]:
+        """Seconds that measuring will take, and the limit to which it is held from now on.
+
+        `n_threads`: the most that are used. `n_groups`: of numbers of threads that are timed. `n_tokens`: of the texts.
+        `places`: where the target is; on the CPU, busy or not, its times are told from those of one thread.
+        """
+        on_cpu, self._n_threads = places == ON_CPU, n_threads
+        self._prepare(self._target, 1 if on_cpu else n_threads)
+        clock = time.process_time if on_cpu else time.perf_counter
+        one_s = min(self._seconds(self._target, lambda: self._target.decode([200]), clock) for _ in range(3))
+        self._sizes = SIZES if one_s * _guessed(SIZES[-1]) < _SLOW_S * n_threads else _FEW_SIZES
+        times = [ROUNDS * max(_ROUND_S, one_s * _guessed(n) / n_threads) for n in self._sizes]
+        self._expected_s = _SLOWER * n_groups * sum(times) + _TEXT_SLOWER * n_tokens * one_s / n_threads
+        limit_s = _PATIENCE_S + _PATIENCE * self._expected_s
+        self._begin = time.perf_counter()
+        self._end = self._begin + limit_s
+        self._wait_end = self._end - _RESERVED * self._expected_s
+        return math.ceil(self._expected_s), math.ceil(limit_s)
 
     def measure(
         self,
         target_threads: Sequence[int],
-        draft_threads: Sequence[int],
-        splits: Sequence[tuple[int, int]],
-        n_more: int,
+        draft_threads: Sequence[int] = (),
+        splits: Sequence[tuple[int, int]] = (),
+        concurrent_sizes: Sequence[int] = (),
     ) -> Measurements:
-        """Measure all times for these numbers of threads. `n_more`: what will be measured later.
+        """All times for these numbers of threads; concurrent ones for these sizes (default: all).
 
-        It may leave out sizes. Raises MeasurementError if it has too little.
+        May leave out sizes. Raises MeasurementError if it has too little.
         """
-        alone = [target_group(n_threads, self._sizes) for n_threads in target_threads]
-        drafts = [draft_group(n_threads) for n_threads in draft_threads]
-        pairs = [draft_group(n_threads, 2) for n_threads in draft_threads]
-        both = [group_of_both(split, self._sizes) for split in splits]
-        n_times = (len(alone) + len(both)) * len(self._sizes) + len(drafts) + len(pairs)
-        self._n_jobs = round(self._n_done) + n_times + n_more
-        self._settle([*alone, *drafts, *pairs, *both])
+        alone = [_group((n, 0), self._sizes) for n in target_threads]
+        drafts = [Group((0, n)) for n in draft_threads]
+        pairs = [Group((0, n), n_tokens=2) for n in draft_threads]
+        both = [_group(split, concurrent_sizes or self._sizes) for split in splits]
+        self._measure([*alone, *drafts, *pairs, *both])
         found = Measurements(doubts=self.doubts)
         for group in alone:
-            found.target |= {(group.threads[0], n): seconds for n, seconds in group.times.items()}
+            found.target |= {(group.threads[0], n): seconds for n, seconds in group.times.items() if group.is_known}
         for groups, times in ((drafts, found.draft), (pairs, found.pair)):
-            times |= {group.threads[1]: _draft_s(group) for group in groups if group.is_known}
-        found.concurrent = {group.threads: (group.times, _draft_s(group)) for group in both if group.is_known}
-        if not found.target or not found.draft or not found.concurrent:
-            raise MeasurementError(f"the machine cannot be measured now: {self.doubts}; try again when it is idle")
+            times |= {group.threads[1]: s for group in groups if (s := group.draft.seconds) is not None}
+        for group in both:
+            if group.is_known and (draft_s := group.draft.seconds) is not None:
+                found.concurrent[group.threads] = group.times, draft_s
+        if any(
+            asked and not got for asked, got in ((alone, found.target), (drafts, found.draft), (both, found.concurrent))
+        ):
+            raise self._failure()
         return found
 
     def branches(self, split: tuple[int, int], sizes: Sequence[int]) -> dict[int, float]:
@@ -100,13 +126,24 @@ class Meter(TargetMeter):
 
         `split`: threads of target and draft. `sizes`: the numbers, for which the draft's context must have room.
         """
-        groups = [group_with_branches(split, n) for n in sizes]
-        self._settle(groups)
-        return {group.n_sequences: _draft_s(group) for group in groups if group.is_known}
+        groups = [Group(split, {5: Series()}, n_sequences=n) for n in sizes]  # beside a typical batch
+        self._measure(groups)
+        return {group.n_sequences: s for group in groups if (s := group.draft.seconds) is not None}
 
-    def draft_time(self, n_threads: int, n_tokens: int = 1) -> float:
-        """The draft's time for a decode of so many tokens."""
-        return _draft_s(self._settled(draft_group(n_threads, n_tokens)))
+    def write(
+        self, prompt: Sequence[int], n_tokens: int, n_threads: int, is_end: Callable[[int], bool] = lambda _: False
+    ) -> list[int]:
+        """The tokens that the target writes after `prompt`: `n_tokens`, or fewer if it ends the text before."""
+        self._target.set_threads(n_threads, n_threads)
+        self._target.rollback(0)
+        sampler, text = Greedy(), list[int]()
+        logits = decode_all(self._target, prompt)
+        while True:
+            self._check("a text")
+            text.append(sampler.sample(logits[0], len(prompt) + len(text)))
+            if len(text) == n_tokens or is_end(text[-1]):
+                return text
+            logits = self._target.decode(text[-1:])
 
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
@@ -116,7 +153,7 @@ class Meter(TargetMeter):
         `text` is what the target writes after `prompt`. The scores end before a token that the draft does not have.
         `translation`: of a draft with another vocabulary.
         """
-        self._begin("the draft's acceptance rate")
+        assert self._draft is not None
         self._draft.set_threads(n_threads, n_threads)
         self._draft.rollback(0)
         reader = _Reader(prompt)
@@ -131,83 +168,158 @@ class Meter(TargetMeter):
         for right in text:
             n_asked = 0
             while reader.guess is None and n_asked < _MAX_ASKED:
-                self._check()
+                self._check("the draft's acceptance rate")
                 if not drafter.step():
                     return scores, 1.0
                 n_asked += 1
             scores.append(reader.accept(right))
         return scores, 1.0 if translator is None else translator.ratio
 
-    def both(self, split: tuple[int, int], sizes: Sequence[int] = SIZES) -> tuple[dict[int, float], float]:
-        """The times of both models running concurrently, each on its own thread: the target's by `sizes`, the draft's.
+    def _measure(self, groups: Sequence[Group]) -> None:
+        """Time all groups in rounds, until their times are reliable or the limit is reached."""
+        try:
+            n_rounds, self._since = 0, cpu_times()
+            while pending := [group for group in groups if n_rounds < ROUNDS or not group.is_settled]:
+                for group in pending:
+                    self._check(str(group))
+                    self._run(group, groups, again=n_rounds >= ROUNDS)
+                self._stop.wait(max(0.0, _WINDOW_S - (cpu_times().now - self._since.now)))
+                self._judge(groups)
+                n_rounds += 1
+                if n_rounds >= ROUNDS and self._is_disturbed and time.perf_counter() >= self._wait_end:
+                    raise self._failure()
+        except MeasurementError:
+            self.doubts = self._reason
+            for series in (series for group in groups for series in group.series):
+                series.judge(disturbed=True)
 
-        `split`: threads of target and draft.
-        """
-        group = self._settled(group_of_both(split, sizes))
-        return group.times, _draft_s(group)
+    def _run(self, group: Group, groups: Sequence[Group], *, again: bool) -> None:
+        """Add times to a group: to all of its series or, `again`, to those of the target that need more."""
+        n_target, n_draft = group.threads
+        if n_draft:
+            assert self._draft is not None
+            self._prepare(self._draft, n_draft)
+        if not n_target:
+            for _ in range(_DRAFTS):
+                self._time_draft(group)
+            self._judge(groups)
+            return
+        self._prepare(self._target, n_target)
+        with self._drafting(group) if n_draft else nullcontext():
+            for n in [n for n, series in group.target.items() if not (again and series.is_settled)] or [*group.target]:
+                self._repeat(n, group.target[n])
+                self._judge(groups)
 
-    def _run(self, group: Group, *, again: bool) -> None:
-        """See TargetMeter."""
-        if group.draft is None:
-            super()._run(group, again=again)
-            return
-        self._prepare(self._draft, group.threads[1])
-        if not group.target:
-            self._begin(group.draft.what, 0.0 if again else 1 / ROUNDS)
-            tokens = list(range(200, 200 + group.n_tokens))
-            for _ in range(_DRAFT_TOKENS // ROUNDS):
-                self._time_call(self._draft, lambda: self._draft.decode(tokens), group.draft)
-            return
-        with self._drafting(group.draft, group.n_sequences):
-            super()._run(group, again=again)
+    def _repeat(self, n: int, series: Series) -> None:
+        """Time batches of `n` tokens of the target, at least one."""
+        tokens, end = list(range(200, 200 + n)), time.perf_counter() + _ROUND_S
+        while True:
+            series.pending.append(self._seconds(self._target, lambda: self._target.decode(tokens, n)))
+            if time.perf_counter() >= end:
+                return
 
     @contextmanager
-    def _drafting(self, series: Series, n_sequences: int) -> Iterator[None]:
+    def _drafting(self, group: Group) -> Iterator[None]:
         """Time the draft concurrently, on a thread of its own. Raises at the end what that has raised."""
-        failures: list[Exception] = []
         done = threading.Event()
 
         def draft() -> None:
+            while not done.is_set():
+                self._time_draft(group)
+
+        with ThreadPoolExecutor(1, "duo-draft") as thread:
+            drafting = thread.submit(draft)
             try:
-                while not done.is_set():
-                    self._time_draft(n_sequences, series)
-            except (Stopped, DuoError) as error:
-                failures.append(error)
+                yield
+            finally:
+                done.set()
+        drafting.result()
 
-        drafting = threading.Thread(target=draft, name="duo-draft")
-        drafting.start()
-        try:
-            yield
-        finally:
-            done.set()
-            drafting.join()
-        if failures:
-            raise failures[0]
-
-    def _time_draft(self, n_sequences: int, series: Series) -> None:
-        """Time one token of the draft in each sequence."""
-        if n_sequences == 1:
-            self._time(self._draft, 1, series)
-            return
-        draft, branches = self._draft, range(1, n_sequences)
+    def _time_draft(self, group: Group) -> None:
+        draft = self._draft
+        assert draft is not None
+        branches = range(1, group.n_sequences)
         for sequence in branches:
             draft.branch(sequence, draft.n_past)
-        tokens = [(sequence, 200 + sequence) for sequence in range(n_sequences)]
-        self._time_call(draft, lambda: draft.decode_each(tokens), series)
+        if branches:
+            each = [(sequence, 200 + sequence) for sequence in range(group.n_sequences)]
+            seconds = self._seconds(draft, lambda: draft.decode_each(each))
+        else:
+            tokens = list(range(200, 200 + group.n_tokens))
+            seconds = self._seconds(draft, lambda: draft.decode(tokens))
+        group.draft.pending.append(seconds)
         for sequence in branches:
             draft.drop(sequence)
 
+    def _prepare(self, decoder: Decoder, n_threads: int) -> None:
+        """Let `decoder` hold the tokens after which decodes are timed."""
+        decoder.set_threads(n_threads, n_threads)
+        decoder.rollback(0)
+        decode_all(decoder, _PROMPT)
 
-def _draft_s(group: Group) -> float:
-    assert group.draft is not None
-    return group.draft.seconds
+    def _seconds(
+        self, decoder: Decoder, decode: Callable[[], object], clock: Callable[[], float] | None = None
+    ) -> float:
+        """The time of one call that decodes something."""
+        self._check()
+        clock = clock or time.perf_counter
+        start = clock()
+        decode()
+        seconds = clock() - start
+        return_to(decoder, _PROMPT)
+        return seconds
+
+    def _judge(self, groups: Sequence[Group]) -> None:
+        """Keep the times since the last call if nothing has disturbed them; wait while other programs compute.
+
+        Does nothing within _WINDOW_S of the last call.
+        """
+        if cpu_times().now - self._since.now < _WINDOW_S:
+            return
+        self._n_others = other_cpu_use(self._since)
+        for series in (series for group in groups for series in group.series):
+            series.judge(disturbed=self._is_disturbed)
+        while self._is_disturbed and (wait_s := self._wait_end - time.perf_counter()) > 0:
+            self._note(f"{self._reason}: waiting for up to {wait_s:.0f} s, and measuring again")
+            self._note = lambda _: None  # once is enough
+            self._check()
+            since = cpu_times()
+            self._stop.wait(_WINDOW_S)
+            self._n_others = other_cpu_use(since)
+        self._since = cpu_times()
+
+    @property
+    def _is_disturbed(self) -> bool:
+        return is_busy(self._n_others, self._n_threads)
+
+    @property
+    def _reason(self) -> str:
+        """Why there are no reliable times."""
+        if self._is_disturbed:
+            return f"other programs use {self._n_others:.1f} of {usable_cores()} cores"
+        return "the times vary too much"
+
+    def _failure(self) -> MeasurementError:
+        return MeasurementError(f"the machine cannot be measured now: {self._reason}; try again when it is idle")
+
+    def _check(self, what: str = "") -> None:
+        """Show the progress; raise Stopped, or MeasurementError at the limit."""
+        if self._stop.is_set():
+            raise Stopped
+        now = time.perf_counter()
+        if now > self._end:
+            raise self._failure()
+        if what:
+            self._progress(what, min(1.0, (now - self._begin) / self._expected_s))
 
 
-def learn_scores(policy: Policy, scores: Sequence[tuple[float, bool]]) -> None:
-    """Learn all scores of a measurement alike; in a run, the last of them count most."""
-    policy.learn_scores(scores)
-    share = sum(right for _, right in scores) / len(scores)
-    policy.calibration.restore(policy.calibration.state() | {"mean": share})
+def _group(threads: tuple[int, int], sizes: Sequence[int]) -> Group:
+    return Group(threads, {n: Series() for n in sizes})
+
+
+def _guessed(n: int) -> float:
+    """The time of a batch of `n` tokens, relative to one."""
+    return 1 + 0.3 * (n - 1)
 
 
 class _Reader:

@@ -1,52 +1,98 @@
-"""Times of decodes that other programs have not disturbed: repeated in rounds, and checked against each other."""
+"""Times of decodes: repeated, judged, and what a policy learns from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
-from duo.errors import DuoError
+from duo.config import AUTO_DRAFT
+from duo.spec.policy import Policy
 
 ROUNDS = 3  # of all measurements, at least: the speed of a machine changes within seconds
-LEAST = 3  # times of which a median is taken
 _ERROR = 0.1  # largest standard error of a median, relative to it
-_LESS = 0.85  # factor below which what should take at least as long contradicts it: noise is less
-_TYPICAL = 5  # tokens of the target's batch while a draft with branches is timed
-_MAX_AGAIN = 3  # how often times that contradict each other are measured again
 
 
-class MeasurementError(DuoError):
-    """No reliable times could be measured."""
+@dataclass(slots=True)
+class Measurements:
+    """Times in seconds."""
+
+    target: dict[tuple[int, int], float] = field(default_factory=dict)  # by (threads, tokens in the batch)
+    draft: dict[int, float] = field(default_factory=dict)  # by threads
+    pair: dict[int, float] = field(default_factory=dict)  # the draft's for two tokens in one decode, by threads
+    # Concurrent, by threads of (target, draft): the target's times by tokens in the batch, and the draft's time.
+    concurrent: dict[tuple[int, int], tuple[dict[int, float], float]] = field(default_factory=dict)
+    branches: dict[int, float] = field(default_factory=dict)  # the concurrent draft's, by sequences in one decode
+    scores: list[tuple[float, bool]] = field(default_factory=list)  # (confidence, accepted) of each candidate
+    doubts: str = ""  # why the times are not reliable; empty: they are
+
+    @property
+    def fastest_draft(self) -> int:
+        """The number of threads with which the draft is fastest."""
+        return min(self.draft, key=self.draft.__getitem__)
+
+    @property
+    def acceptance(self) -> float:
+        """The share of the draft's predictions that are right."""
+        return sum(right for _, right in self.scores) / len(self.scores) if self.scores else 0.0
+
+    def times(self, n_threads: int) -> dict[int, float]:
+        """The target's times alone on so many threads, by tokens in the batch."""
+        return {n: seconds for (threads, n), seconds in sorted(self.target.items()) if threads == n_threads}
+
+    def add_scores(self, scored: Sequence[tuple[list[tuple[float, bool]], float]]) -> None:
+        """Add what Meter.score() has returned for each text; the draft's times become those of a target's token."""
+        self.scores = [score for scores, _ in scored for score in scores]
+        factor = sum(ratio for _, ratio in scored) / len(scored)
+        self.draft, self.pair = ({n: factor * s for n, s in times.items()} for times in (self.draft, self.pair))
+        self.concurrent = {split: (times, factor * seconds) for split, (times, seconds) in self.concurrent.items()}
+
+    def policy(self, n_target: int, split: tuple[int, int], n_max: int = AUTO_DRAFT) -> Policy:
+        """A policy that has learned what was measured with these threads: of the target alone, and of both."""
+        n_draft, alone = self.fastest_draft, self.times(n_target)
+        policy = Policy(n_max, 2 * n_max, draft_threads=(n_draft,), branches=None)
+        policy.begin(0, mode="greedy")
+        concurrent, concurrent_draft_s = self.concurrent[split]
+        # A concurrent decode cannot be faster, nor one of two tokens: where it seems so, the measurement is noisy.
+        draft_s = self.draft[n_draft]
+        concurrent_draft_s = max(draft_s, concurrent_draft_s)
+        for n, seconds in alone.items():
+            policy.alone.add_target(n, seconds)
+        for n, seconds in concurrent.items():
+            policy.concurrent.add_target(n, max(seconds, alone.get(n, 0.0)))
+        policy.alone.add_draft(draft_s, n_draft)
+        if n_draft in self.pair:
+            policy.alone.add_pair(max(draft_s, self.pair[n_draft]))
+        policy.concurrent.add_draft(concurrent_draft_s)
+        for n, seconds in self.branches.items():
+            policy.concurrent.add_draft(max(concurrent_draft_s, seconds), n_sequences=n)
+        if self.scores:
+            policy.learn_scores(self.scores)  # of which the last count most in a run; here all count alike
+            policy.calibration.restore(policy.calibration.state() | {"mean": self.acceptance})
+        return policy
 
 
 @dataclass(slots=True, eq=False)
 class Series:
     """The times of one decode, in seconds, repeated."""
 
-    what: str  # for people
     pending: list[float] = field(default_factory=list)  # not known to be undisturbed yet
     times: list[float] = field(default_factory=list)  # undisturbed
     disturbed: list[float] = field(default_factory=list)
-    n_again: int = 0  # how often it was measured again
 
     @property
-    def seconds(self) -> float:
-        """The median; if all were disturbed, which makes a decode longer, the lower quartile."""
-        return float(np.median(self.times) if self.times else np.percentile(self.disturbed, 25))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is any time."""
-        return bool(self.times or self.disturbed)
+    def seconds(self) -> float | None:
+        """The median; if all were disturbed, which makes a decode longer, the lower quartile; None: no times."""
+        if self.times:
+            return float(np.median(self.times))
+        return float(np.percentile(self.disturbed, 25)) if self.disturbed else None
 
     @property
     def is_settled(self) -> bool:
         """Whether there are enough times for their spread."""
-        if len(self.times) < LEAST:
+        if len(self.times) < ROUNDS:
             return False
         low, middle = np.percentile(self.times, (25, 50))  # what disturbs makes only the others longer
         return bool(2 * (middle - low) / math.sqrt(len(self.times)) <= _ERROR * middle)
@@ -54,34 +100,28 @@ class Series:
     def judge(self, *, disturbed: bool) -> None:
         """Keep the pending times; those that are `disturbed` apart."""
         found, self.pending = self.pending, []  # a concurrent draft may append meanwhile
-        if disturbed:
-            self.disturbed += found
-        else:
-            self.times += found
-
-    def again(self) -> None:
-        """Forget all times, which are as doubtful as disturbed ones."""
-        self.disturbed += self.times
-        self.times.clear()
-        self.n_again += 1
+        (self.disturbed if disturbed else self.times).extend(found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Group:
-    """Decodes that are timed together: of one model or, concurrently, of both."""
+    """Decodes that are timed together: of the target, of the draft or, concurrently, of both."""
 
     threads: tuple[int, int]  # of target and draft; 0: it does not run
     target: dict[int, Series] = field(default_factory=dict)  # by tokens in the batch
-    draft: Series | None = None
-    n_sequences: int = 1  # of the draft
-    n_tokens: int = 1  # in each of them
+    draft: Series = field(default_factory=Series)
+    n_tokens: int = 1  # of the draft in one decode, in each of
+    n_sequences: int = 1
+
+    def __str__(self) -> str:
+        n_target, n_draft = self.threads
+        target, draft = f"the target on {n_target} threads", f"the draft on {n_draft} threads"
+        return " and ".join(name for name, n in ((target, n_target), (draft, n_draft)) if n)
 
     @property
-    def series(self) -> Iterator[Series]:
-        """All of them."""
-        yield from self.target.values()
-        if self.draft is not None:
-            yield self.draft
+    def series(self) -> list[Series]:
+        """All that are timed."""
+        return [*self.target.values(), *([self.draft] if self.threads[1] else [])]
 
     @property
     def is_settled(self) -> bool:
@@ -91,81 +131,10 @@ class Group:
     @property
     def is_known(self) -> bool:
         """Whether the target was timed with one token, and the draft, as far as they run."""
-        needed = [self.draft, *list(self.target.values())[:1]]
-        return all(series.is_known for series in needed if series is not None)
+        needed = [*list(self.target.values())[:1], *([self.draft] if self.threads[1] else [])]
+        return all(series.seconds is not None for series in needed)
 
     @property
     def times(self) -> dict[int, float]:
-        """The target's times by tokens in the batch; empty without that of one token."""
-        return {n: series.seconds for n, series in self.target.items() if series.is_known} if self.is_known else {}
-
-    def curve(self, sizes: Sequence[int]) -> list[float]:
-        """The target's times by `sizes`, linear between those that were measured."""
-        known = sorted(self.target)
-        return [float(s) for s in np.interp(sizes, known, [self.target[n].seconds for n in known])]
-
-
-def target_group(n_threads: int, sizes: Sequence[int]) -> Group:
-    """The target alone."""
-    name = f"the target on {n_threads} threads"
-    return Group((n_threads, 0), {n: Series(f"{name}, {n} tokens at once") for n in sizes})
-
-
-def draft_group(n_threads: int, n_tokens: int = 1) -> Group:
-    """The draft alone, decoding so many tokens at once."""
-    several = f", {n_tokens} tokens at once" if n_tokens > 1 else ""
-    return Group((0, n_threads), draft=Series(f"the draft on {n_threads} threads{several}"), n_tokens=n_tokens)
-
-
-def group_of_both(split: tuple[int, int], sizes: Sequence[int]) -> Group:
-    """Both concurrently."""
-    name = f"both on {split[0]} + {split[1]} threads"
-    return Group(split, {n: Series(f"{name}, {n} tokens at once") for n in sizes}, Series(f"{name}, the draft"))
-
-
-def group_with_branches(split: tuple[int, int], n_sequences: int) -> Group:
-    """Both concurrently, with a draft that decodes `n_sequences` at once; the target's times are of no interest."""
-    name = f"both on {split[0]} + {split[1]} threads, the draft in {n_sequences} sequences"
-    return Group(split, {_TYPICAL: Series(name)}, Series(name), n_sequences)
-
-
-def contradictions(groups: Sequence[Group]) -> list[tuple[Series, Series]]:
-    """Settled series that contradict each other: (the one that should take less, the one that should take more).
-
-    No batch is faster than one token, and no decode is faster while the other model runs, too. Of larger batches, a
-    faster one is possible (kernels for batches of four): it is doubted once only.
-    """
-    alone = {group.threads: group for group in groups if 0 in group.threads and group.n_tokens == 1}
-    pairs: list[tuple[Series, Series]] = []
-    for group in groups:
-        sizes = sorted(group.target)
-        pairs += [(group.target[sizes[0]], group.target[n]) for n in sizes[1:]]
-        for low, high in pairwise(sizes[1:]):
-            if not group.target[high].n_again:
-                pairs.append((group.target[low], group.target[high]))
-        n_target, n_draft = group.threads
-        if group is alone.get(group.threads):
-            continue
-        if (target := alone.get((n_target, 0))) is not None:
-            pairs += [(target.target[n], series) for n, series in group.target.items() if n in target.target]
-        draft = alone.get((0, n_draft))
-        if draft is not None and draft.draft is not None and group.draft is not None:
-            pairs.append((draft.draft, group.draft))
-    return [(less, more) for less, more in pairs if more.seconds < _LESS * less.seconds]
-
-
-def doubt(groups: Sequence[Group]) -> bool:
-    """Let what contradicts each other be measured again. Returns whether anything does.
-
-    Raises MeasurementError if that was done often enough.
-    """
-    found = contradictions(groups)
-    for less, more in found:
-        if more.n_again >= _MAX_AGAIN:
-            raise MeasurementError(
-                f"the times contradict each other, even when measured again ({less.what}: {1000 * less.seconds:.2f} "
-                f"ms; {more.what}: {1000 * more.seconds:.2f} ms): try again when the machine is idle"
-            )
-    for series in {id(each): each for pair in found for each in pair}.values():
-        series.again()
-    return bool(found)
+        """The target's times by tokens in the batch."""
+        return {n: seconds for n, series in self.target.items() if (seconds := series.seconds) is not None}

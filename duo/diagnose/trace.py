@@ -26,7 +26,8 @@ _RATE_STEPS = 16  # steps over which the rate is averaged
 class TraceFile:
     """Appends what `metrics` records to a file, one event per line, so that the trace survives a crash.
 
-    The thread that calls flush() formats the events; the two computing threads only append to lists.
+    The thread that calls refresh() formats the events; the two computing threads only append to lists. A full disk
+    ends the trace, not the run: `error` is the first exception of any write.
     """
 
     def __init__(self, path: Path, metrics: Metrics, about: dict[str, Any]) -> None:
@@ -37,30 +38,33 @@ class TraceFile:
         self._start = time.perf_counter()
         self._due = 0.0
         self._recent: deque[StepRecord] = deque(maxlen=_RATE_STEPS)
-        self._named = {"target"}
+        self._named: set[str] = set()
         metrics.details = []
         about = json.loads(json.dumps(about, ensure_ascii=False).encode(errors="replace"))  # may not be valid UTF-8
         first = _event("M", "process_name", 0, args={"name": "duo", "about": about}).removeprefix(b",")
-        self._put(b"[" + first + _lane_name("target"))
+        self._put(b"[" + first + b"".join(self._lane("target")))
 
-    def flush(self) -> None:
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the rest and close the file."""
+        self._put(b"".join(self._fresh()) + b"\n]\n")
+        with suppress(OSError):
+            self._file.close()
+
+    def refresh(self) -> None:
         """Write what is new, at most every half second."""
         if time.perf_counter() >= self._due:
             self._put(b"".join(self._fresh()))
             self._due = time.perf_counter() + _EVERY_S
-
-    def close(self) -> None:
-        """Write the rest and close the file. `error` is the first exception of any write."""
-        self._put(b"".join(self._fresh()) + b"\n]\n")
-        with suppress(OSError):
-            self._file.close()
 
     def _put(self, data: bytes) -> None:
         if self.error is None:
             try:
                 self._file.write(data)
                 self._file.flush()
-            except OSError as error:  # a full disk ends the trace, not the run
+            except OSError as error:
                 self.error = error
 
     def _fresh(self) -> Iterator[bytes]:
@@ -69,41 +73,39 @@ class TraceFile:
             if isinstance(record, StepRecord):
                 yield from self._step(record)
             elif record.lane in LANES:
-                yield from self._named_lane(record.lane)
-                yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
+                yield from self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
             else:
                 yield self._counter(record.name, record.end, record.n)
 
-    def _named_lane(self, lane: str) -> Iterator[bytes]:
+    def _lane(self, lane: str) -> Iterator[bytes]:
         """The name of a lane, before its first event."""
         if lane not in self._named:
             self._named.add(lane)
-            yield _lane_name(lane)
+            yield _event("M", "thread_name", LANES[lane], args={"name": lane})
 
     def _step(self, step: StepRecord) -> Iterator[bytes]:
-        yield self._span(
+        yield from self._span(
             "target", "commit", step.start, step.end, tokens=step.n_tokens, candidates=step.n_candidates,
             accepted=step.n_accepted, schedule=step.schedule, source=step.source,
         )  # fmt: skip
-        if self._recent and step.end > self._recent[0].end:
-            n_tokens = sum(earlier.n_tokens for earlier in self._recent) - self._recent[0].n_tokens + step.n_tokens
-            yield self._counter("tokens per second", step.end, n_tokens / (step.end - self._recent[0].end))
         self._recent.append(step)
+        first, *others = self._recent
+        if step.end > first.end:
+            n_tokens = sum(each.n_tokens for each in others)
+            yield self._counter("tokens per second", step.end, n_tokens / (step.end - first.end))
 
-    def _span(self, lane: str, name: str, start: float, end: float, **args: Any) -> bytes:
+    def _span(self, lane: str, name: str, start: float, end: float, **args: Any) -> Iterator[bytes]:
+        yield from self._lane(lane)
         # Both ends are rounded, not the duration, so that adjacent spans do not overlap.
-        first, last = self._ns(start), self._ns(end)
-        return _event("X", name, LANES[lane], ts=first / 1000, dur=(last - first) / 1000, args=args)
+        first, last = self._us(start), self._us(end)
+        yield _event("X", name, LANES[lane], ts=first, dur=round(last - first, 3), args=args)
 
     def _counter(self, name: str, time_s: float, value: float) -> bytes:
-        return _event("C", name, 0, ts=self._ns(time_s) / 1000, args={"value": value})
+        return _event("C", name, 0, ts=self._us(time_s), args={"value": value})
 
-    def _ns(self, time_s: float) -> int:
-        return max(0, round((time_s - self._start) * 1e9))
-
-
-def _lane_name(lane: str) -> bytes:
-    return _event("M", "thread_name", LANES[lane], args={"name": lane})
+    def _us(self, time_s: float) -> float:
+        """Microseconds since the start, to the nanosecond."""
+        return max(0.0, round((time_s - self._start) * 1e6, 3))
 
 
 def _event(phase: str, name: str, lane: int, **more: Any) -> bytes:

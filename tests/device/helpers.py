@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from duo.config import GenerationConfig
-from duo.diagnose.divergence import Checker, Comparison
+from duo.diagnose import divergence
+from duo.diagnose.divergence import Comparison
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts, generation_config
 from duo.engine.request_writer import choosing
@@ -129,7 +130,7 @@ def write(engine: Engine, prompt: Sequence[int], config: GenerationConfig, draft
 
 def compare(engine: Engine, policy: Policy, kind: str = "greedy", prompt: str = PROMPT, n: int = N) -> Comparison:
     """The text with the engine's draft, and without."""
-    return Checker(engine, config_of(kind, n), threading.Event()).compare(engine.tokenize(prompt), SEED, policy)
+    return divergence.compare(engine, engine.tokenize(prompt), config_of(kind, n), policy, threading.Event())
 
 
 def assert_as_alone(engine: Engine, found: Comparison) -> None:

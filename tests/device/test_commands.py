@@ -19,9 +19,9 @@ DRAFT_ON_DEVICE = ("-ngl", "0", "-ngld", "99")
 MEASURABLE = """
 from tests.child import slow_target
 slow_target(0.005)
-from duo.diagnose import target_meter
+from duo.diagnose import measure
 from duo.engine import profile
-target_meter.other_cpu_use = profile.other_cpu_use = lambda _: 0.0
+measure.other_cpu_use = profile.other_cpu_use = lambda _: 0.0
 """
 
 

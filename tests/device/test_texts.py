@@ -74,7 +74,7 @@ def test_sequential_drafting_changes_no_text(engine: Engine) -> None:
     for kind in KINDS:
         found = compare(engine, Eager(N_MAX, 2 * N_MAX, Schedule.SYNC), kind)
         assert_as_alone(engine, found)
-        n_verified, n_accepted = n_verified + found.n_verified, n_accepted + found.n_accepted
+        n_verified, n_accepted = n_verified + found.drafted.verified, n_accepted + found.drafted.accepted
     assert 0 < n_accepted < n_verified
 
 
@@ -82,7 +82,7 @@ def test_concurrent_drafting_changes_no_text(engine: Engine) -> None:
     found = [compare(engine, Patient(), kind) for kind in ("greedy", "sampled")]
     for comparison in found:
         assert_as_alone(engine, comparison)
-    assert sum(comparison.n_verified for comparison in found) > 0
+    assert sum(comparison.drafted.verified for comparison in found) > 0
 
 
 def test_branches_change_no_text(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_draft_with_another_vocabulary_changes_no_text(
         found = [compare(engine, policy, kind) for kind in ("greedy", "sampled")]
         for comparison in found:
             assert_as_alone(engine, comparison)
-        assert sum(comparison.n_verified for comparison in found) > 0
+        assert sum(comparison.drafted.verified for comparison in found) > 0
 
 
 @pytest.mark.parametrize("exact", [True, False])

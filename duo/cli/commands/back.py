@@ -35,7 +35,7 @@ def back(options: BackOptions) -> int:
     """Draft for the lead until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     if options.until_eof:
         end_with_stdin()
-    send_log(verbose=options.verbose, file=options.log_file)
+    send_log(options)
     token = back_token(options.token, options.token_file, "--token")
     config = replace(options.engine, n_ubatch=DRAFT_BATCH)
     threads = plan_threads(config, drafting=False)

@@ -6,11 +6,11 @@ import sys
 
 from duo.cli.inputs import api_keys, read_argument, read_prompt
 from duo.cli.options.by_command import ChatOptions, RunOptions
-from duo.cli.terminal.console import say
+from duo.cli.terminal.console import note
 from duo.cli.terminal.log import send_log
-from duo.cli.terminal.talk import CLEAR, Answer, ChatBackend, Printer, Talk, beginning
+from duo.cli.terminal.talk import Answer, ChatBackend, Printer, Talk, beginning
 from duo.cli.terminal.writer import marks_tokens
-from duo.errors import PromptError, UsageError
+from duo.errors import UsageError
 from duo.llama import spin_briefly
 
 _LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
@@ -21,7 +21,7 @@ def chat(options: ChatOptions) -> int:
 
     Raises DuoError, and BrokenPipeError if stdout is closed.
     """
-    url = options.url or (None if options.has_engine_options else _lead(options))
+    url = options.url or (None if options.has_engine_options or options.names_target else _lead(options))
     if url is None:
         options.check_engine()
         return converse(options)
@@ -40,19 +40,12 @@ def converse(options: RunOptions | ChatOptions) -> int:
         _check_run(options)
     if options.engine.back_port is not None and not options.has_draft:
         spin_briefly()  # a remote draft may run on this machine, too
-    send_log(
-        verbose=options.verbose,
-        file=options.log_file,
-        hidden=() if options.engine.back_port is not None else ("duo.link",),
-    )
+    send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
     from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
-    from duo.cli.devices import with_servers  # noqa: PLC0415
     from duo.cli.load import check_usage, loaded  # noqa: PLC0415
 
-    check_usage(options.engine)
     config = options.config(escape=options.escape)
-    if config.is_rejection and (options.engine.back_port is not None or with_servers(options).draft_rpc_servers):
-        raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
+    check_usage(options.engine)
     first = _first(options)
     with loaded(options, config.stop.n_predict) as engine:
         return _talk(LocalModel(engine, config), options, first)
@@ -63,10 +56,8 @@ def _check_run(options: RunOptions) -> None:
     if not options.names_target:
         options.model_names()  # which may know better what is missing
         raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo chat`")
-    given = (options.live, options.json, options.trace, options.display_prompt)
-    names = ("--live", "--json", "--trace", "--display-prompt")
-    for name in (name for name, value in zip(names, given, strict=True) if value):
-        raise UsageError(f"{name} is for a single text, -cnv for a conversation: use only one")
+    if options.live or options.json or options.trace or options.display_prompt:
+        raise UsageError("--live, --json, --trace and --display-prompt are for a single text, -cnv for a conversation")
 
 
 def _talk(backend: ChatBackend, options: RunOptions | ChatOptions, first: str | None) -> int:
@@ -78,14 +69,12 @@ def _talk(backend: ChatBackend, options: RunOptions | ChatOptions, first: str | 
     answer = Answer()
     try:
         backend.answer([*beginning(system), {"role": "user", "content": first or ""}], answer, printer.show)
-    except PromptError as error:
-        raise PromptError(str(error).removesuffix(CLEAR)) from None
     finally:
         if sys.stdout.isatty():
-            printer.end()
-        printer.end_pipe()
+            printer.end_answer()
+        printer.end()
     if answer.remark:
-        say(f"duo: {answer.remark.removesuffix(CLEAR)}")
+        note(answer.remark)
     return 0
 
 
@@ -101,14 +90,12 @@ def _first(options: RunOptions | ChatOptions) -> str | None:
 
 
 def _lead(options: ChatOptions) -> str | None:
-    """The address of a lead on this machine, unless the options name a model or none answers."""
-    if options.names_target:
-        return None
+    """The address of a lead on this machine, if one answers."""
     from duo.cli.chat_client import Server  # noqa: PLC0415
 
     if not Server(_LEAD, key=_key(options), model=None, settings={}).is_there():
         return None
-    say(f"duo: no model given (-m, -hf): using the server at {_LEAD}")
+    note(f"no model given (-m, -hf): using the server at {_LEAD}")
     return _LEAD
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import CheckOptions
 from duo.cli.options.groups import RANDOM_SEED
-from duo.cli.terminal.console import progress_bar, say
+from duo.cli.terminal.console import note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
-from duo.diagnose.divergence import Checker, Comparison
+from duo.diagnose.divergence import Comparison, compare
 from duo.engine.engine import Engine
 from duo.engine.slot import schedules_of
 from duo.errors import PromptError, UsageError
@@ -35,18 +35,9 @@ _PROMPTS = (
 
 def check(options: CheckOptions) -> int:
     """Compare, and print a verdict. Returns 0, or 1 if the draft changes the text. Raises DuoError."""
-    send_log(verbose=options.verbose, file=options.log_file)
-    config = options.config()
-    config = replace(config, stop=replace(config.stop, n_predict=options.predict))
-    if config.is_rejection:
-        raise UsageError("nothing to check: with --verify rejection, the draft changes the text by design")
-    if options.engine.schedule == "off" or options.engine.draft_n_max == 0:
-        raise UsageError("nothing to check without drafting: omit --schedule off and --draft 0")
-    if options.seed == RANDOM_SEED:
-        say(f"duo: seed {config.sampling.seed}")
-    if not options.has_draft:
-        raise UsageError("nothing to check without a draft: name one with -md or -hfd")
-    found = []
+    send_log(options)
+    config = _config(options)
+    found: list[Comparison] = []
     stop = threading.Event()
     with loaded(options, options.predict) as engine, progress_bar() as show:
         texts = [read_argument(text, "-p", escape=True) for text in options.prompts or ()]
@@ -58,11 +49,14 @@ def check(options: CheckOptions) -> int:
             engine.interrupt()
 
         with on_interrupt(interrupt_text) as interrupt:
-            for result in _results(engine, config, prompts, show, stop):
+            for i, prompt in enumerate(prompts):
+                show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
+                sampling = replace(config.sampling, seed=config.sampling.seed + i)
+                result = compare(engine, prompt, replace(config, sampling=sampling), _policy(engine), stop)
                 if interrupt.signal:
                     return interrupt.status
                 found.append(result)
-                print(f"prompt {len(found)}: {_describe(result, engine.slot.target)}", flush=True)  # noqa: T201
+                print(f"prompt {i + 1}: {_describe(result, engine.slot.target)}", flush=True)  # noqa: T201
     status, verdict = judge(found)
     print(verdict)  # noqa: T201
     return status
@@ -70,7 +64,7 @@ def check(options: CheckOptions) -> int:
 
 def judge(found: Sequence[Comparison]) -> tuple[int, str]:
     """The exit status, and the verdict in words."""
-    if not sum(result.n_verified for result in found):
+    if not sum(result.drafted.verified for result in found):
         return 1, "No candidate was verified, so nothing was checked: use --schedule sync."
     differences = [result.difference for result in found if result.difference]
     if wrong := [difference for difference in differences if not difference.is_near_tie]:
@@ -84,23 +78,26 @@ def judge(found: Sequence[Comparison]) -> tuple[int, str]:
     return 0, f"All {len(found)} texts are identical: the draft changes only the speed."
 
 
-def _results(
-    engine: Engine,
-    config: GenerationConfig,
-    prompts: Sequence[Sequence[int]],
-    show: Callable[[str, float], None],
-    stop: threading.Event,
-) -> Iterator[Comparison]:
+def _config(options: CheckOptions) -> GenerationConfig:
+    """How the texts are generated. Raises UsageError if there is nothing to check."""
+    config = options.config()
+    config = replace(config, stop=replace(config.stop, n_predict=options.predict))
+    if config.is_rejection:
+        raise UsageError("nothing to check: with --verify rejection, the draft changes the text by design")
+    if options.engine.schedule == "off" or options.engine.draft_n_max == 0 or not options.has_draft:
+        raise UsageError("nothing to check without a draft: name one with -md or -hfd; no --schedule off or --draft 0")
+    if options.seed == RANDOM_SEED:
+        note(f"seed {config.sampling.seed}")
+    return config
+
+
+def _policy(engine: Engine) -> Policy:
+    """One that knows nothing, and that drafts."""
     slot = engine.slot
-    checker = Checker(engine, config, stop)
-    # With `off`, nothing would be verified.
-    choices = [schedule for schedule in schedules_of(slot.drafting) if schedule is not Schedule.OFF]
     assert slot.draft_cache is not None
+    choices = [schedule for schedule in schedules_of(slot.drafting) if schedule is not Schedule.OFF]
     branches = slot.drafting.branches if slot.draft_cache.context.n_branches else 0
-    for i, prompt in enumerate(prompts):
-        show(f"prompt {i + 1} of {len(prompts)}", i / len(prompts))
-        policy = Policy(slot.drafting.n_max, slot.drafting.n_ahead, choices, slot.threads.draft, branches=branches)
-        yield checker.compare(prompt, config.sampling.seed + i, policy)
+    return Policy(slot.drafting.n_max, slot.drafting.n_ahead, choices, slot.threads.draft, branches=branches)
 
 
 def _reserve(engine: Engine, prompts: Sequence[Sequence[int]], n_predict: int) -> None:
@@ -108,11 +105,10 @@ def _reserve(engine: Engine, prompts: Sequence[Sequence[int]], n_predict: int) -
     slot = engine.slot
     n_ctx = min(_N_CTX, *(model.n_ctx_train for model in (slot.target, slot.draft_model) if model))
     longest = max(map(len, prompts))
-    if not all(prompts):
-        raise PromptError("a prompt has no tokens")
-    if longest + n_predict > n_ctx:
+    if not all(prompts) or longest + n_predict > n_ctx:
         raise PromptError(
-            f"a prompt of {longest} tokens and {n_predict} more do not fit in {n_ctx} tokens: use a smaller -n"
+            f"prompts of 1 to {n_ctx - n_predict} tokens are possible, since {n_predict} more must fit in {n_ctx}, not "
+            f"of {longest}: use a smaller -n"
         )
     engine.call(lambda slot: slot.reserve(longest, n_predict))
     if slot.draft is None:
@@ -123,14 +119,13 @@ def _describe(result: Comparison, target: Model) -> str:
     difference = result.difference
     if difference is None:
         prepared = f"; {result.n_prepared} outcomes prepared" if result.n_prepared else ""
-        return f"identical, {result.n_tokens} tokens, of which {result.n_accepted} accepted candidates{prepared}"
-    words = [
+        return f"identical, {result.n_tokens} tokens, of which {result.drafted.accepted} accepted candidates{prepared}"
+    alone, drafted = (
         "the end" if token < 0 else repr(target.piece(token).decode("utf-8", "replace"))
         for token in (difference.alone, difference.drafted)
-    ]
-    kind = "a near-tie" if difference.is_near_tie else "not a near-tie"
+    )
     return (
-        f"differs from token {difference.index + 1} on: {words[0]} without the draft, {words[1]} with it; the "
-        f"two best scores differ by {difference.gap:.4f}, "
-        f"batches of one row and several by {difference.kernels:.4f}: {kind}"
+        f"differs from token {difference.index + 1} on: {alone} without the draft, {drafted} with it; the "
+        f"two best scores differ by {difference.gap:.4f}, batches of one row and several by {difference.kernels:.4f}: "
+        f"{'a near-tie' if difference.is_near_tie else 'not a near-tie'}"
     )

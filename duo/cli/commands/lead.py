@@ -28,7 +28,7 @@ _MAX_QUEUED = 4096  # steps that wait to be printed
 
 def lead(options: LeadOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
-    send_log(verbose=options.verbose, file=options.log_file)
+    send_log(options)
     check_usage(options.engine)
     keys = api_keys(options.api_key, options.api_key_file)
     if not keys and not is_loopback(options.host):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
+import msgspec
 
 from duo.cli.options.by_command import MAX_DRAFT, PlanOptions
 from duo.cli.terminal.console import say
 from duo.config import MAX_BRANCHES
-from duo.diagnose.machine_file import read_pair
+from duo.diagnose.machine_file import Milliseconds, Share, Table, curve, read_pair
 from duo.errors import UsageError
 from duo.models.storage import MIB, read_path
 from duo.spec import forecast
@@ -23,13 +21,7 @@ from duo.spec.forecast import Forecast
 from duo.spec.pair import Machine, PairModel
 from duo.spec.schedule import Schedule, fastest
 
-_MAX_STATISTICS = 64 * MIB
-_LEAST_MS, _MOST_MS = 1e-6, 1e9  # times that a decode can take
-_MOST_TOKENS = 2**31  # in a batch
-
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
-
-Times = dict[int, float]  # ms by batch size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +30,9 @@ class Prospects:
 
     found: dict[Schedule, Forecast]
     prepared: Forecast | None  # schedule async with prepared outcomes; None: impossible, or of unknown cost
-    limit: float  # of all schedules, in tokens/s
+    rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster
+    limit: float  # of all schedules
     enough: int  # the smallest --draft within 1 % of the best
-
-    @property
-    def rates(self) -> dict[Schedule, float]:
-        """The rate of each schedule in tokens/s, with prepared outcomes where they are faster."""
-        rates = {schedule: found.rate for schedule, found in self.found.items()}
-        if self.prepared is not None:
-            rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], self.prepared.rate)
-        return rates
 
     @property
     def best(self) -> Schedule:
@@ -57,11 +42,14 @@ class Prospects:
 
 def plan(options: PlanOptions) -> int:
     """Print predictions. Returns the exit status. Raises UsageError."""
-    found = _inputs(options)
-    machine, acceptance = found.machine, found.acceptance
-    pair = informed(machine, acceptance, options.draft, found.ranks)
+    run = _read_statistics(options.stats) if options.stats else None
+    machine, n_known = _machine(options, run)
+    acceptance = options.accept if options.accept is not None else run.acceptance if run else None
+    if acceptance is None:
+        raise UsageError("missing values: add --accept, or --json of a run")
+    pair = informed(machine, acceptance, options.draft, run.ranks if run else DEFAULT.ranks)
     times = ", ".join(f"{1000 * machine.target_s[n - 1]:.4g}" for n in _SIZES)
-    beyond = f" (assumed beyond {found.n_known})" if found.n_known < options.draft + 1 else ""
+    beyond = f" (assumed beyond {n_known})" if n_known < options.draft + 1 else ""
     say(
         f"target {times} ms for batches of {', '.join(map(str, _SIZES))}{beyond}; "
         f"draft {1000 * machine.draft_s:.4g} ms per token, {1000 * pair.alone.pair_time():.4g} ms for two"
@@ -97,16 +85,17 @@ def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
     """The prospects of a pair whose costs are known. `prepares`: whether the draft may prepare outcomes."""
     pair.choose_branches(allowed=False)
     found = pair.forecasts(constant=constant)
+    rates = {schedule: each.rate for schedule, each in found.items()}
     prepared = None
     if prepares:
         pair.choose_branches(allowed=True)
         prepared = pair.forecasts(constant=constant)[Schedule.ASYNC]
+        rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], prepared.rate)
     n, acceptance = pair.n_max + 1, pair.calibration.mean
     limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.concurrent))
     # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
-    limit = max(*limits, *(each.rate for each in found.values()), prepared.rate if prepared else 0.0)
-    prospects = Prospects(found, prepared, limit, pair.n_max)
-    return replace(prospects, enough=_sufficient(pair, prospects.best, constant=constant))
+    limit = max(*limits, *rates.values())
+    return Prospects(found, prepared, rates, limit, _sufficient(pair, fastest(rates), constant=constant))
 
 
 def _sufficient(pair: PairModel, schedule: Schedule, *, constant: bool) -> int:
@@ -139,143 +128,109 @@ def sufficient(prospects: Prospects) -> str:
     return "" if prospects.best is Schedule.OFF else f"; --draft {prospects.enough} is sufficient"
 
 
-class _Inputs(NamedTuple):
-    machine: Machine
-    acceptance: float
-    ranks: Sequence[float] = DEFAULT.ranks
-    n_known: int = MAX_DRAFT + 1  # the largest batch of the target whose time is given
+class _Alone(msgspec.Struct):
+    alone: list[Milliseconds]
+    beside: list[Milliseconds]
 
 
-class _Known(NamedTuple):
-    """Times in ms, of the target by batch size and of the draft by sequences, alone and concurrent."""
-
-    target: Times | None = None
-    draft: Times | None = None
-    beside_target: Times | None = None
-    beside_draft: Times | None = None
-    pair_ms: float | None = None  # the draft's for two tokens in one decode
-    acceptance: float | None = None
-    ranks: Sequence[float] = DEFAULT.ranks
-    n_known: int = MAX_DRAFT + 1  # see _Inputs
+class _DraftTimes(msgspec.Struct):
+    alone: Milliseconds
+    beside: Milliseconds
 
 
-def _inputs(options: PlanOptions) -> _Inputs:
+class _Sizes(msgspec.Struct):
+    alone: list[int]
+
+
+class _Policy(msgspec.Struct):
+    """What is read of the statistics of a run; earlier versions had no fields with defaults."""
+
+    curve_ms: _Alone
+    draft_ms: _DraftTimes
+    acceptance: Share
+    ranks: tuple[float, ...] = DEFAULT.ranks
+    pair_ms: Milliseconds | None = None
+    draft_ms_by_sequences: list[Milliseconds] | None = None
+    measured: _Sizes | None = None
+
+
+class _Run(msgspec.Struct):
+    policy: _Policy
+
+
+def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
+    """The times, and the largest batch of the target whose time is given. Raises UsageError."""
+    given = options.target_ms or options.table
+    latency_s, n_all = (options.latency_ms or 0.0) / 1000, MAX_DRAFT + 1
+    if options.machine:
+        if given or options.draft_ms or options.draft_pair_ms:
+            raise UsageError("--machine has all times: remove --target-ms, --table, --draft-ms and --draft-pair-ms")
+        pair = read_pair(options.machine, MAX_DRAFT)
+        if pair.assumed:
+            say(f"assumed, not measured: {', '.join(pair.assumed)}")
+        machine = pair.machine
+        return replace(machine, latency_s=latency_s) if latency_s else machine, n_all
     if options.target_ms and options.table:
         raise UsageError("--target-ms and --table both give the target's times: use only one")
-    known = _read_statistics(options.stats)
-    if options.target_ms or options.table:
-        times = read_table(options.table) if options.table else _parse_times(options.target_ms or "", "--target-ms")
-        n_known = max(times) if len(times) > 1 else MAX_DRAFT + 1
-        known = known._replace(target=times, beside_target=times, n_known=n_known)
-    if options.draft_ms is not None:
-        times = _parse_times(options.draft_ms, "--draft-ms")
-        known = known._replace(draft=times, beside_draft=times, pair_ms=None)
-    if options.draft_pair_ms is not None:
-        if not _LEAST_MS <= options.draft_pair_ms <= _MOST_MS:
-            raise UsageError(f"--draft-pair-ms must be a time in ms, not {options.draft_pair_ms:g}")
-        known = known._replace(pair_ms=options.draft_pair_ms)
-    accept = known.acceptance if options.accept is None else options.accept
-    latency_ms = options.latency_ms or 0.0
-    if not 0 <= latency_ms <= _MOST_MS:
-        raise UsageError(f"--latency-ms must be between 0 and {_MOST_MS:g}, not {latency_ms:g}")
-    machine = _machine_of(options) if options.machine else _assembled(known)
-    if machine is None or accept is None:
-        raise UsageError(
-            "missing values: add --target-ms or --table, --draft-ms and --accept, or --machine and --accept, "
-            "or --json of a run"
-        )
-    if not 0 <= accept <= 1:
-        raise UsageError(f"--accept must be between 0 and 1, not {accept:g}")
-    if latency_ms:
-        machine = replace(machine, latency_s=latency_ms / 1000)
-    return _Inputs(machine, accept, known.ranks, MAX_DRAFT + 1 if options.machine else known.n_known)
-
-
-def _machine_of(options: PlanOptions) -> Machine:
-    if options.target_ms or options.table or options.draft_ms or options.draft_pair_ms:
-        raise UsageError("--machine has all times: remove --target-ms, --table, --draft-ms and --draft-pair-ms")
-    pair = read_pair(options.machine or "", MAX_DRAFT)
-    if pair.assumed:
-        say(f"assumed, not measured: {', '.join(pair.assumed)}")
-    return pair.machine
-
-
-def _assembled(known: _Known) -> Machine | None:
-    if not known.target or not known.beside_target or not known.draft or not known.beside_draft:
-        return None
-    branch_s = _curve(known.beside_draft, MAX_BRANCHES + 1) if len(known.beside_draft) > 1 else []
-    return Machine(
-        _curve(known.target),
-        known.draft[1] / 1000,
-        _curve(known.beside_target),
-        known.beside_draft[1] / 1000,
-        pair_s=(known.pair_ms or 0.0) / 1000,
-        branch_s=branch_s,
+    alone = beside = drafts = None
+    draft_ms, pair_ms, n_known = 0.0, 0.0, n_all
+    if run:
+        alone, beside = _by_size(run.curve_ms.alone), _by_size(run.curve_ms.beside)
+        draft_ms, drafts = run.draft_ms.alone, _by_size(run.draft_ms_by_sequences or [run.draft_ms.beside])
+        pair_ms, n_known = run.pair_ms or 0.0, max(run.measured.alone if run.measured else alone, default=1)
+    if given:
+        alone = beside = _read_table(options.table) if options.table else _times(given, "--target-ms")
+        n_known = max(alone) if len(alone) > 1 else n_all
+    if options.draft_ms:
+        drafts, pair_ms = _times(options.draft_ms, "--draft-ms"), 0.0
+        draft_ms = drafts[1]
+    if not alone or not beside or not drafts:
+        raise UsageError("missing values: add --target-ms or --table, and --draft-ms, or --machine, or --json of a run")
+    branch_s = curve(drafts, MAX_BRANCHES + 1) if len(drafts) > 1 else ()
+    pair_s = (options.draft_pair_ms or pair_ms) / 1000
+    target_s, beside_s = curve(alone, n_all), curve(beside, n_all)
+    machine = Machine(
+        target_s, draft_ms / 1000, beside_s, drafts[1] / 1000, pair_s=pair_s, branch_s=branch_s, latency_s=latency_s
     )
+    return machine, n_known
 
 
-def _parse_times(text: str, option: str) -> Times:
+def _by_size(times: Sequence[float]) -> dict[int, float]:
+    return dict(enumerate(times, 1))
+
+
+def _times(text: object, option: str) -> dict[int, float]:
     """`490`, or `1:490,2:495,8:650`. Raises UsageError."""
-    try:
-        pairs = [pair.split(":") if ":" in pair else ("1", pair) for pair in text.replace(" ", "").split(",")]
-        times = {int(n): float(ms) for n, ms in pairs}
-        if len(times) < len(pairs):
-            raise ValueError("a size is given twice")
-        return _checked(times)
-    except ValueError:
-        raise UsageError(f"{option} must have the form 490 or 1:490,2:495,8:650, not {text!r}") from None
+    items = str(text).replace(" ", "").split(",")
+    return _table(((item if ":" in item else f"1:{item}").split(":") for item in items), f"{option} must have the form")
 
 
-def read_table(path: Path) -> Times:
+def _read_table(path: Path) -> dict[int, float]:
     """Lines of `n ms` or `n,ms`; comments with # and a heading are skipped. Raises UsageError."""
     try:
-        lines = [line.replace(",", " ").split() for line in read_path(path, MIB).decode().splitlines()]
-        return _checked({int(words[0]): float(words[1]) for words in lines if words and words[0].isdecimal()})
+        lines = read_path(path, MIB).decode(errors="replace").replace(",", " ").splitlines()
     except OSError as error:
         raise UsageError(f"--table {path}: {error.strerror}") from error
-    except (ValueError, IndexError):
-        raise UsageError(f"--table {path}: each line must have a batch size and a time in ms, such as: 1 490") from None
+    rows = (line.split() for line in lines if line.split("#")[0].strip()[:1].isdecimal())
+    return _table(rows, f"--table {path} must have a batch size and a time in each line, as")
 
 
-def _read_statistics(path: Path | None) -> _Known:
+def _read_statistics(path: Path) -> _Policy:
     """What is known from a run. Raises UsageError."""
-    if path is None:
-        return _Known()
     try:
-        policy: dict[str, Any] = json.loads(read_path(path, _MAX_STATISTICS))["policy"]
-        if policy.get("schedules") == ["off"]:
-            raise KeyError("there was no draft")
-        curves, drafts = ([policy[name][key] for key in ("alone", "beside")] for name in ("curve_ms", "draft_ms"))
-        if None in (*curves, *drafts):
-            raise UsageError(f"--json {path}: too few measurements: use a longer run")
-        times, concurrent = (_checked({n: float(ms) for n, ms in enumerate(curve, 1)}) for curve in curves)
-        draft_ms, concurrent_draft_ms = (_checked({1: float(ms)}) for ms in drafts)
-        accept, ranks = float(policy["acceptance"]), DEFAULT.ranks
-        pair_ms = policy.get("pair_ms")
-        pair = _checked({1: float(pair_ms)})[1] if pair_ms is not None else None
-        if by_sequences := policy.get("draft_ms_by_sequences"):  # earlier versions had none
-            concurrent_draft_ms = _checked({n: float(ms) for n, ms in enumerate(by_sequences, 1)})
-            ranks = tuple(min(max(float(share), 0.0), 1.0) for share in policy["ranks"])
-        # Earlier versions did not say which sizes were measured.
-        n_known = int(max((policy.get("measured") or {}).get("alone") or times))
-        return _Known(times, draft_ms, concurrent, concurrent_draft_ms, pair, accept, ranks, n_known)
+        return msgspec.json.decode(read_path(path, 64 * MIB), type=_Run).policy
     except OSError as error:
         raise UsageError(f"--json {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise UsageError(f"--json {path}: not the statistics of a run with a draft") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"--json {path}: not the statistics of a run with a draft that was long enough") from None
 
 
-def _checked(times: Times) -> Times:
-    if 1 not in times or not all(1 <= n <= _MOST_TOKENS and _LEAST_MS <= ms <= _MOST_MS for n, ms in times.items()):
-        raise ValueError("times")
+def _table(rows: Iterable[Sequence[str]], form: str) -> dict[int, float]:
+    try:
+        pairs = [(n, ms) for n, ms, *_ in rows]
+        times = msgspec.convert(dict(pairs), Table, strict=False)
+        if 1 not in times or len(times) < len(pairs):
+            raise ValueError("a size is missing, or given twice")
+    except ValueError:
+        raise UsageError(f"{form} 490 or 1:490,2:495,8:650, with a time for 1") from None
     return times
-
-
-def _curve(times: Times, n: int = MAX_DRAFT + 1) -> list[float]:
-    """Times for 1 to `n` in seconds: interpolated linearly, and extrapolated with the last slope."""
-    known, sizes = sorted(times), np.arange(1, n + 1)
-    found = np.interp(sizes, known, [times[n] for n in known])
-    if len(known) > 1:
-        slope = max(0.0, (times[known[-1]] - times[known[-2]]) / (known[-1] - known[-2]))
-        found = found + slope * np.maximum(0, sizes - known[-1])
-    return [float(ms) / 1000 for ms in found]

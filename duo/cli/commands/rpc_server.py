@@ -29,7 +29,7 @@ _LOOK_S = 0.1
 
 def rpc_server(options: RpcServerOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
-    send_log(verbose=options.verbose, file=options.log_file)
+    send_log(options)
     if not supports_rpc():
         raise DeviceError(f"llama.cpp was built without RPC; to build it with RPC: {build_with(RPC)}")
     address = _address(options)

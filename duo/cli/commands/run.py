@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from duo import __version__
 from duo.cli import hints
-from duo.cli.devices import with_servers
 from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.load import check_usage, loaded
 from duo.cli.options.by_command import DemoOptions, RunOptions
-from duo.cli.terminal import report
-from duo.cli.terminal.comparison import notice, render_comparison
-from duo.cli.terminal.console import discard_stdout, progress_bar, say, warn
+from duo.cli.terminal.comparison import render_comparison
+from duo.cli.terminal.console import discard_stdout, note, progress_bar, say, warn
 from duo.cli.terminal.files import blame, check_writable
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
-from duo.cli.terminal.live import Live, can_be_shown
+from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
+from duo.cli.terminal.report import render, render_verbose
 from duo.cli.terminal.run_statistics import Facts, RunStatistics
-from duo.cli.terminal.watch import Watch
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
 from duo.diagnose.trace import TraceFile
@@ -36,45 +34,28 @@ from duo.errors import DuoError, UsageError
 
 def run(options: RunOptions) -> int:
     """Generate one text. Returns the exit status. Raises DuoError."""
-    if not options.names_target:
-        options.model_names()  # which may know better what is missing
-        raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo`")
-    # Without --back-port, link messages are about a draft process of this command.
-    hidden = () if options.engine.back_port is not None else ("duo.link",)
-    send_log(verbose=options.verbose, file=options.log_file, hidden=hidden)
-    check_writable(options.json, "--json")
-    check_writable(options.trace, "--trace")
-    if options.json and options.trace and options.json.absolute() == options.trace.absolute():
-        raise UsageError(f"--json and --trace both write {options.json}: use a different file for each")
-    check_usage(options.engine)
+    prompt = _check(options)
     config = options.config(escape=options.escape)
-    prompt = read_prompt(options.prompt, options.file, escape=options.escape)
-    if prompt is None and not options.is_demo:
-        raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat with -cnv")
-    if config.is_rejection and (options.engine.back_port is not None or with_servers(options).draft_rpc_servers):
-        raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     with loaded(options, config.stop.n_predict) as engine:
         text = _prompt_text(options, prompt, engine)
-        _hint(
-            hints.prompt_hint(engine.slot.target, text) if text == prompt and options.conversation is not False else ""
-        )
+        if text == prompt and options.conversation is not False:
+            _hint(hints.prompt_hint(engine.slot.target, text))
         metrics = Metrics()
-        trace = _trace(options, metrics, engine.slot)
-        watch = Watch(metrics, _live(options, metrics), trace)
-        stream, tokens, status = _write(options, engine, text, config, watch)
+        live, trace = _live(options, metrics), _trace(options, metrics, engine.slot)
+        stream, tokens, status = _write(options, engine, text, config, metrics, live, trace)
         policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
         statistics = RunStatistics.of(engine.slot, stream.statistics, config, policy, options.engine.schedule)
         facts = Facts.of(engine.slot, options) if options.json else None
         alone = None
-        has_rate = statistics.text.tokens_per_s is not None
-        if _is_compared(options) and policy is not None and has_rate and not status:
+        # The demo compares duo with the target alone; --json and -v have reports of their own.
+        compares = options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
+        if compares and policy is not None and statistics.text.tokens_per_s is not None and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
     finish_notices()  # so that the statistics come last
     if alone is not None:
         say(render_comparison(statistics, tokens, alone, exact=options.engine.exact))
     else:
-        render = report.render_verbose if options.verbose else report.render
-        say(render(statistics))
+        say(render_verbose(statistics) if options.verbose else render(statistics))
     if options.json and facts is not None:
         with blame("--json", options.json):
             statistics.write_json(options.json, facts)
@@ -89,6 +70,24 @@ def demo(options: DemoOptions) -> int:
     return run(options.as_run())
 
 
+def _check(options: RunOptions) -> str | None:
+    """The prompt; None: that of the demo. Raises UsageError, and PromptError, before anything is loaded."""
+    if not options.names_target:
+        options.model_names()  # which may know better what is missing
+        raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo`")
+    # Without --back-port, link messages are about a draft process of this command.
+    send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
+    check_writable(options.json, "--json")
+    check_writable(options.trace, "--trace")
+    if options.json and options.trace and options.json.absolute() == options.trace.absolute():
+        raise UsageError(f"--json and --trace both write {options.json}: use a different file for each")
+    check_usage(options.engine)
+    prompt = read_prompt(options.prompt, options.file, escape=options.escape)
+    if prompt is None and not options.is_demo:
+        raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat with -cnv")
+    return prompt
+
+
 def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str:
     """The prompt, in the chat template if one is to be used."""
     system = options.system_prompt
@@ -96,57 +95,87 @@ def _prompt_text(options: RunOptions, prompt: str | None, engine: Engine) -> str
         system = read_argument(system, "-sys", escape=options.escape)
     if prompt is None:
         prompt = DEMO_PROMPT
-        say(f"duo: no prompt given (-p, -f): {prompt.splitlines()[0]} …")
+        note(f"no prompt given (-p, -f): {prompt.splitlines()[0]} …")
     elif not (options.chat or options.single_turn) and system is None:
         return prompt
-    messages = [{"role": "user", "content": prompt}]
-    if system:
-        messages.insert(0, {"role": "system", "content": system})
-    return engine.apply_chat_template(messages)
+    messages = [{"role": "system", "content": system}] if system else []
+    return engine.apply_chat_template([*messages, {"role": "user", "content": prompt}])
 
 
 def _write(
-    options: RunOptions, engine: Engine, text: str, config: GenerationConfig, watch: Watch
-) -> tuple[Stream, list[int], int]:
+    options: RunOptions,
+    engine: Engine,
+    text: str,
+    config: GenerationConfig,
+    metrics: Metrics,
+    live: Live | None,
+    trace: TraceFile | None,
+) -> tuple[Stream, Sequence[int], int]:
     """Print the text while it is generated. Returns its stream, its tokens and the exit status.
 
     Raises BrokenPipeError or DuoError.
     """
-    writer = TextWriter(marks=marks_tokens(options.color), stream=watch.live)
+    writer = TextWriter(marks=marks_tokens(options.color), stream=live)
+    watchers = [watcher for watcher in (live, trace) if watcher is not None]
     prompt, tokens, has_text = engine.prompt_tokens(text), list[int](), False
     bar = ExitStack()
-    started: list[Stream] = []
 
     def on_prompt(n: int) -> None:
         if show is not None:
             show("processing the prompt", n, len(prompt))
 
+    def refresh() -> None:
+        for watcher in watchers:
+            watcher.refresh()
+
+    def on_stall() -> None:
+        refresh()
+        if metrics.steps and not watchers:  # for a long prompt, there is a progress bar
+            warn("no token for 30 seconds: the model is very slow or its device hangs (Ctrl-C to stop)")
+
+    show = bar.enter_context(progress_bar()) if len(prompt) > options.engine.n_ubatch else None
+    try:
+        with (
+            bar,
+            ExitStack() as watching,
+            _stoppable(lambda: engine.start(prompt, config, metrics=metrics, on_prompt=on_prompt)) as (
+                stream,
+                interrupt,
+            ),
+            _until_hang_up(interrupt),
+        ):
+            for watcher in watchers:
+                watching.enter_context(watcher)
+            stream.items.on_stall, stream.items.stall_s = on_stall, REFRESH_S if watchers else 30.0
+            if options.display_prompt:
+                writer.prompt(text)
+            for step in stream:
+                bar.close()
+                writer.step(step)
+                has_text = has_text or any(step.pieces)
+                tokens += step.tokens
+                refresh()
+    finally:
+        writer.end()
+    if not has_text:
+        _hint(hints.empty_hint(metrics.stop, config.stop.n_predict))
+    return stream, tokens, interrupt.status
+
+
+@contextmanager
+def _stoppable(start: Callable[[], Stream]) -> Iterator[tuple[Stream, Interrupt]]:
+    """A text that the first signal stops."""
+    started: list[Stream] = []
+
     def stop() -> None:
         for stream in started:
             stream.close()
 
-    n_batch = min(options.engine.n_batch, options.engine.n_ubatch)
-    with on_interrupt(stop) as interrupt, _until_hang_up(interrupt):
-        show = bar.enter_context(progress_bar()) if len(prompt) > n_batch else None
-        try:
-            with bar, watch, engine.start(prompt, config, metrics=watch.metrics, on_prompt=on_prompt) as stream:
-                started.append(stream)
-                if interrupt.signal:  # before there was a stream to stop
-                    stop()
-                stream.items.on_stall, stream.items.stall_s = watch.on_pause, watch.pause_s
-                if options.display_prompt:
-                    writer.prompt(text)
-                for step in stream:
-                    bar.close()
-                    writer.step(step)
-                    has_text = has_text or any(step.pieces)
-                    tokens += step.tokens
-                    watch.on_step()
-        finally:
-            writer.end()
-    if not has_text:
-        _hint(hints.empty_hint(watch.metrics.stop, config.stop.n_predict))
-    return stream, tokens, interrupt.status
+    with on_interrupt(stop) as interrupt, start() as stream:
+        started.append(stream)
+        if interrupt.signal:  # before there was a stream to stop
+            stop()
+        yield stream, interrupt
 
 
 @contextmanager
@@ -160,38 +189,28 @@ def _until_hang_up(interrupt: Interrupt) -> Iterator[None]:
         discard_stdout()
 
 
-def _is_compared(options: RunOptions) -> bool:
-    """Whether this is the demo, which compares duo with the target alone; --json and -v have reports of their own."""
-    return options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
-
-
 def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[Completion | None, int]:
     """The text of `request` again, from the target alone. Returns it and the exit status.
 
     None if it was interrupted, failed, or is too short for a rate. Nothing is learned from it.
     """
+    note("generating it with the target alone, to compare (Ctrl-C: skip)")
     config = replace(request.config, stop=replace(request.config.stop, n_predict=n_tokens))
-    started: list[Stream] = []
-
-    def stop() -> None:
-        for again in started:
-            again.close()
-
     alone = None
-    with on_interrupt(stop) as interrupt, notice("duo: generating it with the target alone, to compare (Ctrl-C: skip)"):
+
+    def again() -> Stream:
         engine.call(Slot.forget)  # the prompt in one batch, as before: near-ties fall the same way
-        with engine.start(request.prompt, config, drafts=Drafts()) as again, suppress(DuoError):
-            started.append(again)
-            if interrupt.signal:
-                stop()
-            alone = again.completion()
+        return engine.start(request.prompt, config, drafts=Drafts())
+
+    with _stoppable(again) as (stream, interrupt), suppress(DuoError):
+        alone = stream.completion()
     is_whole = alone is not None and not interrupt.signal and alone.statistics.tokens_per_s is not None
     return alone if is_whole else None, interrupt.status
 
 
 def _hint(text: str) -> None:
     if text:
-        say(f"duo: {text}")
+        note(text)
 
 
 def _live(options: RunOptions, metrics: Metrics) -> Live | None:

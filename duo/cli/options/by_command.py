@@ -18,7 +18,7 @@ from duo.cli.options.groups import (
 )
 from duo.config import AUTO_DRAFT, DEMO, EngineConfig, SamplingConfig, StopConfig
 from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
-from duo.config.option import COUNT, PORTS, Bounds, declared, names, option
+from duo.config.option import COUNT, PORTS, PROBABILITY, Bounds, declared, names, option
 from duo.errors import UsageError
 
 MAX_DRAFT = 16  # of `duo plan`
@@ -290,13 +290,16 @@ class PlanOptions(CheckedOptions):
     draft_pair_ms: float | None = option(
         None, "--draft-pair-ms MS", "",
         "Milliseconds per decode of the draft of two tokens, as which it reads the last two after all candidates were "
-        "accepted. Default: 1.3 times that of one, and the output says that it is assumed.")
+        "accepted. Default: 1.3 times that of one, and the output says that it is assumed.",
+        bounds=Bounds(1e-6, 1e9, "it is a time in ms"))
     machine: str | None = option(
         None, "--machine FILE[:PAIR]", "",
         "Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.")
-    latency_ms: float | None = option(None, "--latency-ms MS", "", "Round trip to a draft on another machine.")
+    latency_ms: float | None = option(
+        None, "--latency-ms MS", "", "Round trip to a draft on another machine.", bounds=Bounds(0, 1e9, "it is a time"))
     accept: float | None = option(
-        None, "--accept SHARE", "", "Probability that a candidate is accepted if all before it are, 0 to 1.")
+        None, "--accept SHARE", "", "Probability that a candidate is accepted if all before it are, 0 to 1.",
+        bounds=PROBABILITY)
     table: Path | None = option(
         None, "--table FILE", "", "File with the decode times of the target: batch size and ms in each line.")
     stats: Path | None = option(

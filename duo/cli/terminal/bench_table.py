@@ -34,10 +34,7 @@ def _same(row: Row) -> str:
 
 
 COLUMNS: Columns = {
-    "mode": lambda row: str(row["mode"]),
-    "devices": lambda row: str(row["devices"]),
-    "threads": lambda row: str(row["threads"]),
-    "k": lambda row: row["k"] or "",
+    **{name: lambda row, name=name: str(row[name] or "") for name in ("mode", "devices", "threads", "k")},  # type: ignore[misc]
     "runs": number("runs", 0),
     "prompt t/s": number("prompt_tokens_per_s", 0),
     "decode t/s": _spread("tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile", 1),
@@ -78,11 +75,8 @@ def progress(sample: Sample, results: Results, n_rounds: int) -> str:
 
 
 def excluded(results: Results) -> list[str]:
-    """The texts that are not counted because they loop."""
+    """The texts that are not counted because they loop; if the baseline's does, the whole round."""
     looping = results.looping()
-    names = dict.fromkeys(
-        f"{s.prompt.category} (round {s.i_round + 1}{'' if s.i_round in looping else f', {s.contestant.name} only'})"
-        for s in results.samples
-        if s.i_round in looping or s.loops
-    )
-    return ["", f"Excluded because the text loops: {', '.join(names)}."] if names else []
+    found = [s for s in results.samples if s.loops and (s.i_round not in looping or s.contestant is results.baseline)]
+    names = ", ".join(f"{s.prompt.category} (round {s.i_round + 1}, {s.contestant.name})" for s in found)
+    return ["", f"Excluded because the text loops: {names}."] if names else []

@@ -74,10 +74,10 @@ def _clear(event: KeyPressEvent) -> None:
         event.app.exit(exception=KeyboardInterrupt)
 
 
-def typed_ahead(line: PromptSession[str]) -> bool:
+def keep_typed_ahead(line: PromptSession[str]) -> None:
     """Put what was typed since the last message into the next input line, without sending it.
 
-    An Enter or Escape at the end is dropped, and an Enter in between begins a new line. Returns whether there is text.
+    An Enter or Escape at the end is dropped, and an Enter in between begins a new line.
     """
     source = line.app.input
     keys = get_typeahead(source)  # read together with the Enter of the last message
@@ -88,7 +88,6 @@ def typed_ahead(line: PromptSession[str]) -> bool:
     while keys and keys[-1].key in (*_ENTERS, Keys.Escape):  # Escape would change the next key
         keys.pop()
     store_typeahead(source, [KeyPress(Keys.ControlJ) if key.key in _ENTERS else key for key in keys])
-    return any(key.key == Keys.BracketedPaste or not isinstance(key.key, Keys) for key in keys)
 
 
 @contextmanager

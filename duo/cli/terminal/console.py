@@ -27,9 +27,14 @@ def say(text: str) -> None:
     stderr().print(text, markup=False)
 
 
+def note(text: str) -> None:
+    """Print a message of the command."""
+    say(f"duo: {text}")
+
+
 def warn(text: str) -> None:
     """Print a warning."""
-    say(f"duo: warning: {text}")
+    note(f"warning: {text}")
 
 
 def discard_stdout() -> None:

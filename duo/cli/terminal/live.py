@@ -47,8 +47,6 @@ class Live:
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._ansi = AnsiDecoder()
         self._line = Text()  # the last line of the text
-        self._rows = Text()  # its last rows, at least those on the screen
-        self._width = 0  # for which these were wrapped
         self._status: list[Text] = []
         self._due = 0.0
         self._drawn = 0.0
@@ -68,10 +66,9 @@ class Live:
         """Write text, all of it."""
         text = self._bytes.decode(bytes(data)).encode(self._console.encoding, "replace").decode(self._console.encoding)
         first, *others = text.split("\n")
-        self._append(first)
+        self._line.append_text(self._ansi.decode_line(first))
         for other in others:
-            ended, self._line, self._rows = self._line, Text(), Text()
-            self._append(other)
+            ended, self._line = self._line, self._ansi.decode_line(other)
             self._update()  # printing draws it again, below what it prints
             self._console.print(ended)
         return len(data)
@@ -97,11 +94,6 @@ class Live:
             self._live.start()
             self._draw()
 
-    def _append(self, text: str) -> None:
-        added = self._ansi.decode_line(text)
-        self._line.append_text(added)
-        self._rows.append_text(added)
-
     def _draw(self) -> None:
         self._update()
         self._live.refresh()
@@ -111,12 +103,7 @@ class Live:
         if self._status:
             width, height = self._console.size
             n_rows = max(1, height - len(self._status) - 1)
-            if width != self._width:
-                self._rows, self._width = self._line.copy(), width
-            rows = wrapped(self._rows, width)
-            if len(rows) > 2 * n_rows:  # a long line is not wrapped again from its start
-                self._rows = Text().join(rows[-n_rows:])
-            self._live.update(Group(*rows[-n_rows:], *self._status))
+            self._live.update(Group(*wrapped(self._line, width)[-n_rows:], *self._status))
 
 
 def wrapped(line: Text, width: int) -> list[Text]:

@@ -8,18 +8,23 @@ import queue
 import traceback
 from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from duo.cli.terminal.console import say
+from duo.cli.terminal.console import note
 from duo.cli.terminal.files import check_writable
 from duo.cli.terminal.option_names import with_options
+
+if TYPE_CHECKING:
+    from duo.cli.options.groups import LogOptions
+
+_records: queue.Queue[logging.LogRecord] = queue.Queue()
 
 
 class _NoticeHandler(logging.Handler):
     """Prints records like other messages; with `tracebacks`, those too."""
 
-    def __init__(self, level: int, *, tracebacks: bool) -> None:
-        super().__init__(level)
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__(logging.INFO)
         self._tracebacks = tracebacks
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -27,15 +32,7 @@ class _NoticeHandler(logging.Handler):
         if self._tracebacks and record.exc_info:
             message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         with suppress(OSError, ValueError):  # stderr may be closed or full
-            say(f"duo: {'warning: ' if record.levelno >= logging.WARNING else ''}{with_options(message)}")
-
-
-_records: queue.Queue[logging.LogRecord] = queue.Queue()
-
-
-def finish_notices() -> None:
-    """Wait until all records are printed, so that later output follows them."""
-    _records.join()
+            note(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{with_options(message)}")
 
 
 class _QueueHandler(QueueHandler):
@@ -45,19 +42,25 @@ class _QueueHandler(QueueHandler):
         return record
 
 
-def send_log(*, verbose: bool, file: Path | None, hidden: tuple[str, ...] = ()) -> None:
+def finish_notices() -> None:
+    """Wait until all records are printed, so that later output follows them."""
+    _records.join()
+
+
+def send_log(options: LogOptions, *, hidden: tuple[str, ...] = ()) -> None:
     """Print log records on stderr from now on. Raises UsageError for a file that cannot be written.
 
-    llama.cpp's records, and tracebacks, are printed if `verbose`; the file has them in any case. Of `hidden` loggers,
+    llama.cpp's records, and tracebacks, are printed with -v; --log-file has them in any case. Of `hidden` loggers,
     only warnings are printed. Logging does not wait for the terminal.
     """
+    verbose, file = options.verbose, options.log_file
     check_writable(file, "--log-file")
     logging.raiseExceptions = False  # a full disk must not stop the run
     logging.getLogger("asyncio").addHandler(logging.NullHandler())  # its records are about broken connections
     everything, llama = logging.getLogger("duo"), logging.getLogger("duo.llama")
     everything.propagate = False
     everything.setLevel(logging.DEBUG if file else logging.INFO)
-    listener = QueueListener(_records, _NoticeHandler(logging.INFO, tracebacks=verbose))
+    listener = QueueListener(_records, _NoticeHandler(tracebacks=verbose))
     listener.start()
     atexit.register(listener.stop)
     notices = _QueueHandler(_records)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
-from duo.cli.terminal.run_statistics import CoreCounts, RunStatistics
-from duo.cli.terminal.verdict import verdict
+from duo.cli.terminal.run_statistics import RunStatistics
 from duo.engine.metrics import TRANSLATED
 from duo.engine.statistics import (
     BranchStatistics,
@@ -15,11 +13,15 @@ from duo.engine.statistics import (
     LookupStatistics,
     PromptStatistics,
 )
-from duo.spec.constants import DEFAULT
+from duo.spec import forecast
+from duo.spec.constants import DEFAULT, assumed
 from duo.spec.policy_statistics import PolicyStatistics
 from duo.spec.schedule import Schedule
 
-_CHANGES_SHOWN = 5
+CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
+_WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
+_SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
+_MAX_CHANGES = 5  # of the schedule that are shown
 
 
 def render(run: RunStatistics) -> str:
@@ -27,33 +29,30 @@ def render(run: RunStatistics) -> str:
     prompt, generation, draft, lookup = run.text.prompt, run.text.generation, run.text.draft, run.text.lookup
     seed = f"; seed {run.sampling.seed}" if run.sampling.temperature else ""
     lines = [f"speed   {_tokens(generation)}; prompt: {_tokens(prompt)}; stopped: {generation.stop}{seed}"]
-    more = f"; lookup: {_found(lookup)}" if lookup else ""
-    if not_used := _not_used(run):
-        lines.append(f"draft   {not_used}{more}")
-    elif draft:
+    if run.has_draft:
         parts = [
-            f"{draft.drafted} tokens drafted, {draft.verified} verified, {draft.accepted} accepted "
-            f"({_percent(draft.accept_rate)})",
-            _translated(draft) if draft.vocabulary == TRANSLATED else "",
-            _prepared(draft.branches) if draft.branches else "",
-            f"failed: {draft.error}" if draft.error else "",
+            f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft and draft.drafted else "not used",
+            _translated(draft) if draft and draft.vocabulary == TRANSLATED else "",
+            _prepared(draft.branches) if draft and draft.branches else "",
+            f"failed: {draft.error}" if draft and draft.error else "",
+            f"lookup: {_accepted(lookup)}" if lookup else "",
         ]
-        lines.append(f"draft   {'; '.join(filter(None, parts))}{more}")
+        lines.append(f"draft   {'; '.join(filter(None, parts))}")
     elif lookup:
-        lines.append(f"lookup  {_found(lookup)}")
+        lines.append(f"lookup  {_accepted(lookup)}")
     if lookup or run.has_draft:
         lines.append(f"gain    {verdict(run)}")
     if run.peak_bytes:
-        lines.append(f"memory  {_memory(run.peak_bytes)}")
+        lines.append(f"memory  {run.peak_bytes / 1e6:.0f} MB at most")
     return "\n".join([*lines, last_line(generation)])
 
 
 def render_verbose(run: RunStatistics) -> str:
     """All statistics as lines, for -v; the last is that of `render`."""
-    prompt, generation, draft, lookup = run.text.prompt, run.text.generation, run.text.draft, run.text.lookup
+    generation, draft, lookup, cores = run.text.generation, run.text.draft, run.text.lookup, run.cores
     lines = [
-        f"prompt      {_tokens(prompt)}",
-        f"first token {_value(generation.time_to_first_token_s, '.2f', ' s')}",
+        f"prompt      {_tokens(run.text.prompt)}",
+        f"first token {_value(generation.time_to_first_token_s, '.2f')} s",
         f"generated   {_tokens(generation)}; stopped: {generation.stop}",
         f"target      {generation.decodes} decodes, {_value(generation.target_ms_per_decode, '.2f')} ms each, "
         f"{_value(generation.tokens_per_decode, '.2f')} tokens each, "
@@ -63,19 +62,18 @@ def render_verbose(run: RunStatistics) -> str:
         lines.append(f"time        {_time_by_activity(generation, draft)}")
     if (sampling := run.sampling).temperature:
         lines.append(f"sampling    temperature {sampling.temperature:g}, seed {sampling.seed}, {sampling.mode}")
-    if run.cores.fewest != run.cores.all:
-        lines.append(f"cores       {_cores(run.cores)}")
-    if not_used := _not_used(run):
-        lines.append(f"draft       {not_used}")
-    elif draft:
+    if cores.fewest != cores.all:
+        lines.append(
+            f"cores       other programs left {cores.fewest} of {cores.all} at times; now {cores.now} are used"
+        )
+    if draft:
         lines += _draft_lines(draft)
     if lookup:
-        lines.append(f"lookup      {_found(lookup)} in {lookup.decodes} decodes")
+        lines.append(f"lookup      {_accepted(lookup)} in {lookup.decodes} decodes")
     if run.policy is not None and (lookup or run.has_draft):
-        lines += _policy_lines(run.policy, generation.tokens_by_schedule)
-        lines.append(f"gain        {verdict(run)}")
+        lines += [*_policy_lines(run.policy, generation.tokens_by_schedule), f"gain        {verdict(run)}"]
     if run.peak_bytes:
-        lines.append(f"memory      {_memory(run.peak_bytes)}")
+        lines.append(f"memory      {run.peak_bytes / 1e6:.0f} MB at most")
     return "\n".join([*lines, last_line(generation)])
 
 
@@ -84,41 +82,75 @@ def last_line(generation: GenerationStatistics) -> str:
     return f"tokens: {generation.tokens} tps: {generation.tokens_per_s or 0:.3f}"
 
 
-def why_not_used(policy: PolicyStatistics, *, has_scores: bool) -> str:
-    """Why nothing was drafted for a text; `has_scores`: the draft was probed."""
-    most, rates = policy.most_gain, dict(policy.forecast_tokens_per_s)
-    alone = rates.pop(Schedule.OFF, None)
-    least = 1 + DEFAULT.least_gain
-    if not has_scores and most is not None and most <= least:
-        gain = max(0, math.ceil(100 * (most - 1)))
-        gains = f"at most {gain} %" if gain else "nothing"
-        return f"even a draft that is right {100 * DEFAULT.excellent:.0f} % of the time would gain {gains}"
-    if alone and rates and max(rates.values()) <= least * alone:
-        return forecast(policy, has_scores=has_scores)
-    if policy.changes or policy.schedule is not Schedule.OFF:  # it was to draft
-        return "no candidate was ready or worth its time"
-    return "trying the draft would have taken more time than may be spent on it"
+def verdict(run: RunStatistics) -> str:
+    """The speed compared with that of the target alone in this run, and why; there must be a policy."""
+    generation, draft, lookup = run.text.generation, run.text.draft, run.text.lookup
+    assert run.policy is not None
+    rate, by_schedule, ms = generation.tokens_per_s, generation.tokens_by_schedule, run.policy.alone_ms.this_run
+    shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
+    used = f"; tokens: {shares}" if run.has_draft and shares else ""
+    if run.n_others:
+        said = f"unknown: other programs used {run.n_others:.1f} cores; try again when the machine is idle"
+    elif (
+        rate and set(by_schedule) == {Schedule.OFF} and (lookup.verified if lookup else 0) <= CLOSE * generation.tokens
+    ):
+        return why_no_gain(run)
+    elif not rate or not ms:
+        said = "unknown: the target alone was not measured in this run"
+    else:
+        times, alone = rate * ms / 1000, f"{1000 / ms:.1f} tokens/s"
+        if times >= 1 + CLOSE:
+            sources = (("the draft", draft), ("lookup", lookup))
+            who = " and ".join(name for name, found in sources if found and found.accepted) or "duo"
+            said = f"{who} made this {times:.2f} times as fast (alone: {alone} by its decodes)"
+        else:
+            compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
+            said = f"{why_no_gain(run)}; {compared} the target alone ({alone} by its decodes)"
+    return said + used
 
 
-def forecast(policy: PolicyStatistics, *, has_scores: bool, brief: bool = False) -> str:
-    """The rates of the target alone and of the best schedule with the draft, which must be known.
-
-    `has_scores`: the draft was compared with this text, so how often it is right is said, unless `brief`.
-    """
-    rates = dict(policy.forecast_tokens_per_s)
-    alone, drafted = rates.pop(Schedule.OFF), max(rates.values())
-    draft = f"a draft that is {100 * policy.acceptance:.0f} % right" if has_scores and not brief else "the draft"
-    source = "by earlier runs" if not has_scores and policy.scored else "forecast"
-    return f"{source} {alone:.1f} tokens/s alone, {drafted:.1f} with {draft}"
-
-
-def _not_used(run: RunStatistics) -> str:
-    """That there is a draft which has drafted nothing, and why; empty otherwise."""
+def why_no_gain(run: RunStatistics) -> str:
+    """Why draft and lookup brought nothing, and what to try; there must be a policy."""
     draft, policy = run.text.draft, run.policy
-    if policy is None or not policy.has_draft or (draft and (draft.drafted or draft.error)):
-        return ""
-    forced = f"--schedule {run.schedule}" if run.schedule == Schedule.OFF.value else ""
-    return f"not used: {forced or why_not_used(policy, has_scores=draft is not None)}"
+    assert policy is not None
+    rates = dict(policy.forecast_tokens_per_s)
+    alone, best = rates.pop(Schedule.OFF, 0.0), max(rates.values(), default=0.0)
+    excellent = f"{100 * DEFAULT.excellent:.0f} %"
+    is_hopeless = draft is None and policy.most_gain is not None and policy.most_gain <= 1 + DEFAULT.least_gain
+    reasons = (
+        (not policy.has_draft, "lookup did not pay here"),
+        (run.schedule == Schedule.OFF.value, "--schedule off"),
+        (draft and draft.error, f"the draft failed: {draft and draft.error}"),
+        (is_hopeless, f"even a draft that is right {excellent} of the time would gain nothing"),
+        (not alone, "trying the draft would have taken more time than may be spent on it"),
+        (best >= (1 + CLOSE) * alone, "the draft came too late to pay; a longer text, or the next, may be faster"),
+        (run.is_draft_larger, "the draft is larger than the target: are -m and -md exchanged?"),
+    )
+    return next((words for applies, words in reasons if applies), "") or _remedy(policy, is_apart=run.apart)
+
+
+def _remedy(policy: PolicyStatistics, *, is_apart: bool) -> str:
+    """What the draft lacks, and what would help by the forecasts."""
+    said, curve = "the draft did not pay here", policy.curve_ms.alone
+    draft_ms = policy.draft_ms.alone or policy.draft_ms.beside
+    if not curve or not draft_ms:
+        return said
+    pair = max(1.0, (policy.pair_ms or 0.0) / draft_ms or assumed(DEFAULT.pair, 0.0))
+
+    def gains(times: float, acceptance: float) -> bool:
+        ms = times * draft_ms
+        found = forecast.taking_turns(curve, ms, [(1.0, acceptance)], pair * ms)
+        return found.rate * curve[0] >= _WORTH
+
+    trials = (
+        (1 / _SMALLER, policy.acceptance, "a smaller one (duo tune)"),
+        (1.0, DEFAULT.excellent, "one more like the target (duo tune)"),
+        (1 / _SMALLER, DEFAULT.excellent, "a smaller and better one (duo tune)"),
+        (0.0, policy.acceptance, "a much smaller one" if is_apart else "another device (-devd) or machine (duo back)"),
+    )
+    advice = next((advice for times, share, advice in trials if gains(times, share)), "the target alone (omit -md)")
+    needs = f"{_percent(draft_ms / curve[0])} of the target's time per token"
+    return f"{said}: it needs {needs}, and {100 * policy.acceptance:.0f} % of its tokens are right; try {advice}"
 
 
 def _time_by_activity(generation: GenerationStatistics, draft: DraftStatistics | None) -> str:
@@ -133,32 +165,21 @@ def _time_by_activity(generation: GenerationStatistics, draft: DraftStatistics |
     return said
 
 
+def _accepted(found: DraftStatistics | LookupStatistics) -> str:
+    return f"{found.verified} verified, {found.accepted} accepted ({_percent(found.accept_rate)})"
+
+
 def _prepared(branches: BranchStatistics) -> str:
     return f"{branches.prepared} outcomes prepared, hit rate {_percent(branches.hit_rate)}"
 
 
 def _translated(draft: DraftStatistics) -> str:
-    lost = draft.lost_to_translation
-    return "vocabulary translated" + (f", {lost} guesses lost by it" if lost is not None else "")
-
-
-def _found(lookup: LookupStatistics) -> str:
-    share = _percent(lookup.accept_rate)
-    return f"{lookup.verified} tokens from the text itself verified, {lookup.accepted} accepted ({share})"
-
-
-def _memory(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:.0f} MB at most"
-
-
-def _cores(cores: CoreCounts) -> str:
-    return f"other programs left {cores.fewest} of {cores.all} at times; now {cores.now} are used"
+    return f"vocabulary translated, {_value(draft.lost_to_translation, 'd')} guesses lost by it"
 
 
 def _draft_lines(draft: DraftStatistics) -> list[str]:
     lines = [
-        f"draft       {draft.drafted} drafted, {draft.verified} verified, {draft.accepted} accepted "
-        f"({_percent(draft.accept_rate)}); {_percent(draft.unused)} of the drafted never used",
+        f"draft       {draft.drafted} drafted, {_accepted(draft)}; {_percent(draft.unused)} of the drafted never used",
         f"            {_value(draft.ms_per_token, '.2f')} ms/token",
     ]
     if draft.accept_rate_by_position:
@@ -172,58 +193,37 @@ def _draft_lines(draft: DraftStatistics) -> list[str]:
     if branches := draft.branches:
         lines.append(
             f"branches    {_prepared(branches)} ({branches.hits} of {branches.contradictions} contradictions); "
-            f"{branches.tokens} tokens drafted in them"
+            f"{branches.tokens} tokens drafted in them; by position, %: {_shares(branches.hit_rate_by_position)}"
         )
-        if branches.hit_rate_by_position:
-            lines.append(f"            hit rate by position, %: {_shares(branches.hit_rate_by_position)}")
     return lines
 
 
 def _policy_lines(policy: PolicyStatistics, tokens: dict[str, int]) -> list[str]:
-    """The schedules, and the measurements that they were chosen by."""
-    measured = _measured(policy, tokens)
+    """The schedules, and the times that were measured: the others are interpolated or assumed."""
+    target, draft = policy.target_ms, policy.draft_ms
+    measured = []
+    for name, times, draft_ms in (
+        ("alone or sequential", target.alone, draft.alone),
+        ("concurrent", target.beside, draft.beside),
+    ):
+        if times:
+            values = ", ".join(f"T({n}) = {ms:.1f}" for n, ms in times.items())
+            measured.append(f"measured    {name}: {values} ms, draft {_value(draft_ms, '.1f')} ms")
     if not policy.has_draft:
         return measured
     shares = ", ".join(f"{n} tokens {schedule}" for schedule, n in tokens.items())
     forecasts = ", ".join(f"{schedule.value} {rate:.1f}" for schedule, rate in policy.forecast_tokens_per_s.items())
-    more = len(policy.changes) - _CHANGES_SHOWN
+    changes = [f"            {each.schedule.value} at {each.tokens} ({each.reason})" for each in policy.changes]
     return [
         f"schedule    {shares or policy.schedule.value}; forecast in tokens/s: {forecasts or '-'}",
-        *(
-            f"            {change.schedule.value} at {change.tokens} ({change.reason})"
-            for change in policy.changes[:_CHANGES_SHOWN]
-        ),
-        *([f"            and {more} more changes"] if more > 0 else []),
+        *changes[:_MAX_CHANGES],
         *measured,
         f"            {_percent(policy.acceptance)} accepted, λ = {policy.rate:.1f} tokens/s",
     ]
 
 
-def _measured(policy: PolicyStatistics, tokens: dict[str, int]) -> list[str]:
-    """The times that were measured, by size of the batch; those between them are interpolated, larger ones assumed."""
-    lines, target, draft, measured = [], policy.target_ms, policy.draft_ms, policy.measured
-    for words, schedule, times, draft_ms, sizes in (
-        ("alone or sequential", Schedule.SYNC, target.alone, draft.alone, measured.alone),
-        ("concurrent", Schedule.ASYNC, target.beside, draft.beside, measured.beside),
-    ):
-        found = []
-        if times:
-            found.append(f"T({_listed(times)}) = {', '.join(f'{ms:.1f}' for ms in times.values())} ms")
-        if earlier := [n for n in sizes if n not in times]:
-            found.append(f"T({_listed(earlier)}) in earlier runs")
-        if schedule.value in tokens and draft_ms:  # otherwise it may be assumed
-            found.append(f"draft {draft_ms:.1f} ms")
-        if found:
-            lines.append(f"measured    {words}: {', '.join(found)}")
-    return lines
-
-
 def _tokens(phase: PromptStatistics | GenerationStatistics) -> str:
     return f"{phase.tokens} tokens in {phase.seconds:.2f} s, {_value(phase.tokens_per_s, '.1f')} tokens/s"
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _shares(shares: Iterable[float | None]) -> str:
@@ -231,8 +231,8 @@ def _shares(shares: Iterable[float | None]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return _value(None if share is None else 100 * share, ".1f", " %")
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def _value(number: float | None, form: str, unit: str = "") -> str:
-    return "-" if number is None else f"{number:{form}}{unit}"
+def _value(number: float | None, form: str) -> str:
+    return "-" if number is None else f"{number:{form}}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from duo.config import GenerationConfig, ThreadConfig
-from duo.engine.cores import follows_cores
 from duo.engine.slot import Slot
 from duo.engine.statistics import Statistics
 from duo.llama import library
@@ -52,7 +50,6 @@ class RunStatistics:
     schedule: str = "auto"  # --schedule
     apart: bool = False  # the draft has hardware of its own
     n_others: float = 0.0  # cores that other programs used, if that disturbed the run
-    n_threads: int | None = None  # of the target; None: they follow the free cores
     is_draft_larger: bool = False  # than the target
 
     @classmethod
@@ -60,7 +57,7 @@ class RunStatistics:
         cls, slot: Slot, text: Statistics, config: GenerationConfig, policy: Policy | None, schedule: str
     ) -> RunStatistics:
         """Those of a text that `slot` has just written."""
-        cores = slot.cores
+        cores, draft = slot.cores, slot.draft_model
         return cls(
             text,
             Sampling(config.sampling.temp, config.sampling.seed, config.mode),
@@ -68,10 +65,9 @@ class RunStatistics:
             CoreCounts(cores.n_cores, cores.limit or cores.n_cores, cores.fewest),
             policy.statistics() if policy is not None else None,
             schedule,
-            apart=slot.threads.apart or slot.remote is not None,
-            n_others=slot.recorder.n_others,
-            n_threads=None if follows_cores(slot.config) else slot.threads.target,
-            is_draft_larger=slot.draft_model is not None and slot.draft_model.n_bytes > slot.target.n_bytes,
+            slot.threads.apart or slot.remote is not None,
+            slot.recorder.n_others,
+            draft is not None and draft.n_bytes > slot.target.n_bytes,
         )
 
     def write_json(self, path: Path, facts: Facts) -> None:
@@ -86,41 +82,13 @@ class RunStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class _ModelFacts:
-    path: Path
-    description: str
-    bytes: int
-    params: int
-    layers: int
-    quantisation: str
-    vocabulary: int
-    trained_context: int
-
-    @classmethod
-    def of(cls, model: Model) -> _ModelFacts:
-        return cls(
-            model.path, model.description, model.n_bytes, model.n_params, model.n_layer, model.quantisation,
-            model.n_vocab, model.n_ctx_train,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceFacts:
-    name: str
-    description: str
-    kind: str
-    memory_free: int
-    memory_total: int
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """Where and with what a text was generated."""
 
     versions: dict[str, str]
     system: str
-    devices: list[_DeviceFacts]
-    models: Mapping[str, _ModelFacts | None]
+    devices: list[dict[str, object]]
+    models: dict[str, dict[str, object] | None]
     threads: ThreadConfig
     context: int
     options: object  # a dataclass
@@ -128,16 +96,22 @@ class Facts:
     @classmethod
     def of(cls, slot: Slot, options: object) -> Facts:
         """Those of now."""
-        models = {"target": slot.target, "draft": slot.draft_model}
-        return cls(
-            versions(),
-            library.system_info(),
-            [_DeviceFacts(each.name, each.description, each.kind, *each.memory) for each in list_devices()],
-            {name: _ModelFacts.of(model) if model is not None else None for name, model in models.items()},
-            slot.threads,
-            slot.n_ctx,
-            options,
-        )
+        devices: list[dict[str, object]] = []
+        for each in list_devices():
+            free, total = each.memory
+            about = {"name": each.name, "description": each.description, "kind": each.kind}
+            devices.append(about | {"memory_free": free, "memory_total": total})
+        draft = slot.draft_model
+        models = {"target": _model_facts(slot.target), "draft": None if draft is None else _model_facts(draft)}
+        return cls(versions(), library.system_info(), devices, models, slot.threads, slot.n_ctx, options)
+
+
+def _model_facts(model: Model) -> dict[str, object]:
+    return {
+        "path": model.path, "description": model.description, "bytes": model.n_bytes, "params": model.n_params,
+        "layers": model.n_layer, "quantisation": model.quantisation, "vocabulary": model.n_vocab,
+        "trained_context": model.n_ctx_train,
+    }  # fmt: skip
 
 
 def write_json(path: Path, *parts: object) -> None:

@@ -13,14 +13,12 @@ from typing import Protocol
 
 from duo.cli.terminal.console import say, stderr
 from duo.cli.terminal.option_names import with_options
-from duo.cli.terminal.writer import TextWriter, coloured, dimmed
+from duo.cli.terminal.writer import ACCEPTED, DIM, RESET, TextWriter
 from duo.errors import DeviceError, DuoError
 from duo.spec.types import Source
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ALIASES = {"new": "clear", "quit": "exit", "bye": "exit", "q": "exit", "?": "help"}
-_COMMANDS = ("help", "exit", "clear", "regen", "system", "stats")
-_LIST = "/help, /exit, /clear, /regen, /system TEXT, /stats"
 _HELP = """\
 /help         show this list
 /exit         end the chat (also /quit, /bye, Ctrl-D)
@@ -35,8 +33,6 @@ Alt-Enter     begin a new line (also Ctrl-J)
 Ctrl-C        end the answer, or clear the line
 Up            recall an earlier message"""
 
-
-CLEAR = ": /clear begins a new conversation"  # the end of a message about a full context; has no place in a pipe
 Message = dict[str, str]
 # Shows a piece of text, of which as many characters were candidates, of the draft or of the lookup. None: the text is
 # reasoning, which is not part of the answer.
@@ -49,7 +45,6 @@ class Answer:
 
     text: str = ""
     figures: tuple[int, float, int, int] = (0, 0.0, 0, 0)  # tokens, seconds, verified, accepted; 0: unknown
-    found_only: bool = False  # whether all its candidates were of the lookup
     prompt: tuple[int, int] = (0, 0)  # tokens of the conversation, and those of them that were in the KV cache
     remark: str = ""  # why it is empty or incomplete
 
@@ -68,32 +63,20 @@ class ChatBackend(Protocol):
         """
 
 
-def count_tokens(n: int) -> str:
-    """`n` tokens, in words."""
-    return f"{n} token{'' if n == 1 else 's'}"
-
-
 def limit_remark(n_predict: int) -> str:
     """That -n ended an answer."""
-    return f"the answer is not complete: -n allows {count_tokens(n_predict)}"
+    return f"the answer is not complete: -n is {n_predict}"
 
 
 def describe(*answers: Answer) -> str:
     """The statistics of answers, added up; empty if unknown."""
     n_tokens, seconds, n_verified, n_accepted = map(sum, zip(*(answer.figures for answer in answers), strict=True))
-    of_lookup = "of the lookup " if all(answer.found_only for answer in answers if answer.figures[2]) else ""
     words = [
-        count_tokens(n_tokens) if n_tokens else "",
+        f"{n_tokens} tokens" if n_tokens else "",
         f"{n_tokens / seconds:.1f} tokens/s" if n_tokens and seconds else "",
-        f"{n_accepted} of {n_verified} candidates {of_lookup}accepted" if n_verified else "",
+        f"{n_accepted} of {n_verified} candidates accepted" if n_verified else "",
     ]
     return ", ".join(filter(None, words))
-
-
-def describe_prompt(answer: Answer) -> str:
-    """The tokens that were processed before an answer; empty if unknown."""
-    n_tokens, n_cached = answer.prompt
-    return f"{count_tokens(n_tokens)} of conversation, {n_tokens - n_cached} of them new" if n_tokens else ""
 
 
 def beginning(system: str | None) -> list[Message]:
@@ -119,23 +102,19 @@ class Printer(TextWriter):
             return
         drafted, own = (self._harmless(part.encode()) for part in (text[:n_accepted], text[n_accepted:]))
         self._last = (drafted + own or self._last)[-1:]
-        self._write((coloured(drafted, source) if drafted and self._marks else drafted) + own)
+        self._write((ACCEPTED[source] + drafted + RESET if drafted and self._marks else drafted) + own)
 
     def _aside(self, text: str) -> None:
         if self._on_terminal and (data := self._harmless(text.encode())):
             self._last = data[-1:]
-            self._write(dimmed(data) if self._marks else data)
+            self._write(DIM + data + RESET if self._marks else data)
 
-    def end(self) -> None:
+    def end_answer(self) -> None:
         """Begin a new line, unless at the start of one."""
         self._thinks = False
         if self._last not in (b"", b"\n"):
             self._last = b""
             self._write(b"\n")
-
-    def end_pipe(self) -> None:
-        """Begin a new line as a run does: only if messages follow the text on the same terminal or file."""
-        super().end()
 
     def note(self, text: str) -> None:
         """Print a message that is not part of an answer."""
@@ -158,7 +137,6 @@ class Talk:
         self._attempt = 0  # how often the last question was answered before
         self._answers = [Answer()]
         self._stoppable = False
-        self._told = False  # that what was typed during an answer is not sent
 
     def run(self, first: str | None = None) -> int:
         """Send the `first` message, then chat until the user ends it. Returns the exit status.
@@ -172,9 +150,7 @@ class Talk:
                 self._ask(first)
             while True:
                 try:
-                    if self._input.typed_ahead(self._line) and not self._told:
-                        self._told = True
-                        self._note("the input line has what was typed meanwhile; Enter sends it")
+                    self._input.keep_typed_ahead(self._line)
                     # Bytes that are not UTF-8 are read as surrogates, which cannot be sent.
                     text = self._line.prompt().encode("utf-8", "replace").decode()
                 except EOFError:
@@ -200,10 +176,8 @@ class Talk:
         if finished or answer.text:
             self._messages = [*messages, {"role": "assistant", "content": answer.text}]
         self._answers.append(answer)
-        if answer.remark:
-            self._note(answer.remark)
-        if figures := describe(answer):
-            self._note(figures)
+        for words in filter(None, (answer.remark, describe(answer))):
+            self._note(words)
 
     def _try(self, request: Callable[[], None]) -> bool:
         """Run a request and report errors. Returns whether it succeeded."""
@@ -213,7 +187,7 @@ class Talk:
                 request()
             finally:
                 self._stoppable = False
-                self._printer.end()
+                self._printer.end_answer()
         except KeyboardInterrupt:
             self._note("stopped")
         except DeviceError:  # the model cannot be used any more
@@ -237,8 +211,8 @@ class Talk:
             signal.signal(number, signal.SIG_DFL)
             sys.exit(128 + number)
 
-        before = {signal.SIGINT: signal.signal(signal.SIGINT, interrupt)}
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, end)
+        handlers = {signal.SIGINT: interrupt, signal.SIGTERM: end}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -247,24 +221,26 @@ class Talk:
 
     def _run_command(self, name: str, text: str) -> bool:
         """Run `/name text`. Returns whether the chat ends."""
-        if name not in _COMMANDS:
-            self._note(f"/{name} is not a command; the commands are {_LIST}; to send this as a message, begin with //")
-        elif text and name != "system":
-            self._note(f"/{name} takes no text; to send this as a message, begin with //")
-        elif name == "exit":
-            return True
-        elif name == "help":
-            self._note(_HELP)
-        elif name == "regen":
-            self._regenerate()
-        elif name == "stats":
-            self._show_statistics()
-        elif name == "system" and not text:
-            self._note(self._system or "no system prompt")
-        else:
-            self._system = text or self._system
-            self._messages = beginning(self._system)
-            self._note("new conversation")
+        match name, text:
+            case "exit", "":
+                return True
+            case "help", "":
+                self._note(_HELP)
+            case "regen", "":
+                self._regenerate()
+            case "stats", "":
+                n_tokens, n_cached = self._answers[-1].prompt
+                known = f"; {n_tokens} tokens of conversation, {n_tokens - n_cached} of them new" if n_tokens else ""
+                self._note(f"last answer: {describe(self._answers[-1]) or 'unknown'}{known}")
+                self._note(f"all answers: {describe(*self._answers) or 'unknown'}")
+            case "system", "":
+                self._note(self._system or "no system prompt")
+            case ("system", _) | ("clear", ""):
+                self._system = text or self._system
+                self._messages = beginning(self._system)
+                self._note("new conversation")
+            case _:
+                self._note(f"/{name} {text}".strip() + " is not a command (/help lists them); begin with // to send it")
         return False
 
     def _regenerate(self) -> None:
@@ -276,8 +252,3 @@ class Talk:
         self._answer(before[:-1])
         if self._messages is not before and self._messages == before:
             self._note("this is the same answer: others need a temperature above 0 (--temp)")
-
-    def _show_statistics(self) -> None:
-        last, every = self._answers[-1], self._answers
-        known = ", ".join(filter(None, (describe(last), describe_prompt(last)))) or "unknown"
-        self._note(f"last answer: {known}\nall answers: {describe(*every) or 'unknown'}")

@@ -14,13 +14,11 @@ from duo.spec.types import Source, Step
 if TYPE_CHECKING:
     from duo.cli.terminal.live import Live
 
-_ACCEPTED = {Source.DRAFT: b"\x1b[32m", Source.LOOKUP: b"\x1b[36m"}
-_BOLD = b"\x1b[1m"
+ACCEPTED = {Source.DRAFT: b"\x1b[32m", Source.LOOKUP: b"\x1b[36m"}
+DIM, RESET = b"\x1b[2m", b"\x1b[0m"
+_BOLD, _STRUCK = b"\x1b[1m", b"\x1b[9;2m"
 # Control characters, which could drive a terminal: C0 except tab and newline, DEL, and C1 in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
-_DIM = b"\x1b[2m"
-_STRUCK = b"\x1b[9;2m"
-_RESET = b"\x1b[0m"
 
 
 def marks_tokens(color: str) -> bool:
@@ -28,16 +26,6 @@ def marks_tokens(color: str) -> bool:
     if color == "auto":
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return color == "always"
-
-
-def coloured(text: bytes, source: Source) -> bytes:
-    """Text that consists of accepted candidates."""
-    return _ACCEPTED[source] + text + _RESET
-
-
-def dimmed(text: bytes) -> bytes:
-    """Text that is not part of an answer."""
-    return _DIM + text + _RESET
 
 
 class TextWriter:
@@ -55,7 +43,7 @@ class TextWriter:
         self._on_terminal = self._stream.isatty()
         self._marks = marks
         self._rejected = rejected
-        self._bold = False
+        self._style = b""
         self._last = b""
 
     def prompt(self, text: str) -> None:
@@ -64,31 +52,30 @@ class TextWriter:
 
     def step(self, step: Step) -> None:
         """Write one step. Raises BrokenPipeError."""
-        text = tuple(map(self._harmless, step.pieces))
-        if not any(text):
-            return
-        self._write(self._marked(step, text) if self._marks else b"".join(text))
-        self._last = b"".join(text)[-1:]
+        texts = [self._harmless(piece) for piece in step.pieces]
+        if plain := b"".join(texts):
+            self._last = plain[-1:]
+            self._write(self._marked(step, texts) if self._marks else plain)
 
     def end(self) -> None:
-        """Begin a new line for what follows on a terminal."""
+        """Begin a new line for what follows on a terminal, or in the same file."""
         if self._last not in (b"", b"\n") and (sys.stdout.isatty() or _streams_are_one()):
             say("")
 
     def _harmless(self, text: bytes) -> bytes:
         return _CONTROLS.sub(b"", text) if self._on_terminal else text
 
-    def _marked(self, step: Step, texts: tuple[bytes, ...]) -> bytes:
-        style = _BOLD if self._bold else b""
-        self._bold = not self._bold
+    def _marked(self, step: Step, texts: list[bytes]) -> bytes:
+        accepted = ACCEPTED[step.source]
         tokens = [
-            style + (coloured(text, step.source) if i < step.n_accepted else text + _RESET)
+            self._style + (accepted if i < step.n_accepted else b"") + text + RESET
             for i, text in enumerate(texts)
             if text
         ]
+        self._style = b"" if self._style else _BOLD
         if self._rejected is not None and step.rejected:
             wrong = self._harmless(b"".join(map(self._rejected, step.rejected))).replace(b"\n", b" ")
-            tokens.insert(step.n_accepted, _STRUCK + wrong + _RESET)
+            tokens.insert(step.n_accepted, _STRUCK + wrong + RESET)
         return b"".join(tokens)
 
     def _write(self, data: bytes) -> None:

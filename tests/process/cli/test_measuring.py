@@ -26,9 +26,9 @@ from tests.unit.cli import runner
 # Code for `before`: a slow target, and no other program computes.
 SLOW = """
 from tests.child import slow_target
-from duo.diagnose import target_meter
+from duo.diagnose import measure
 slow_target(0.01)
-target_meter.other_cpu_use = lambda _: 0.0
+measure.other_cpu_use = lambda _: 0.0
 """
 PLAIN = ("-r", "1", *ONE_EACH, "--modes", "plain", "-o", "json")
 PROGRAMS = ROOT / "build" / "peers" / "bin"
@@ -153,7 +153,7 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None]
 ) -> None:
     set_cores(1)  # fewer measurements
-    for user in ("duo.diagnose.target_meter", "duo.engine.profile"):
+    for user in ("duo.diagnose.measure", "duo.engine.profile"):
         monkeypatch.setattr(f"{user}.other_cpu_use", lambda _: 0.0)  # that other programs compute is not tested here
     env, report = {"DUO_CONFIG": str(tmp_path / "config")}, tmp_path / "run.json"
     run = runner.duo("tune", *models(tiny, tiny), env=env)
@@ -175,7 +175,7 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
 def test_ctrl_c_keeps_nothing(tiny: Path, tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "config")}
     with Terminal("tune", *models(tiny, tiny), stderr_too=True, env=env, size=(100, 24)) as terminal:
-        terminal.read_until(b"at once")
+        terminal.read_until(b"the target on")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
     assert b"duo: interrupted" in terminal.shown.rpartition(b"\x1b[2K")[2], "the progress bar is removed"
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_a_table_of_the_drafts_that_were_measured(tiny: Path, tmp_
     env = {"DUO_CACHE": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "hub")}
     arguments: list[Argument] = ["tune", "-m", target, *drafts, "-t", "1", "-n", "8", "--json", report]
     with Terminal(*arguments, before=SLOW, stderr_too=True, env=env, size=(120, 24)) as terminal:
-        terminal.read_until(b"draft 2 of 2: both")
+        terminal.read_until(b"draft 2 of 2: the target on")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
     assert b"duo: interrupted: the table has what was measured" in terminal.shown

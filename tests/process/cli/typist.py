@@ -9,11 +9,11 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from duo.cli.terminal import live
 from duo.cli.terminal.live import Live
-from duo.cli.terminal.watch import Watch
 from duo.cli.terminal.writer import TextWriter
 from duo.engine.metrics import Metrics
 from duo.spec.schedule import Schedule
@@ -24,13 +24,14 @@ def main(way: str, file: Path) -> None:
     live.REFRESH_S = 0.0
     metrics = Metrics()
     shown = Live(metrics, marks=True) if way == "live" else None
-    watch, writer = Watch(metrics, shown, None), TextWriter(marks=True, stream=shown)
-    with watch:
+    writer = TextWriter(marks=True, stream=shown)
+    with shown or nullcontext():
         for piece in json.loads(file.read_text(encoding="utf-8")):
             if isinstance(piece, str):
                 metrics.stepped(time.perf_counter(), 2, 1, 2, Schedule.ASYNC)
                 writer.step(Step((1,), 1, (piece.encode(),)))
-                watch.on_step()
+                if shown is not None:
+                    shown.refresh()
             else:
                 while os.get_terminal_size() != tuple(piece):
                     time.sleep(0.01)

@@ -85,7 +85,7 @@ def test_the_table_the_progress_and_the_json() -> None:
                             "40", "0.100", "code, from character 10"]  # fmt: skip
     assert lines[4][4:] == ["2", "500", "89.0 (88.5–89.5)", "11.24", "0.99", *[""] * 7, "yes"], "what is not reported"
     assert progress(found.samples[1], found, 3) == "1/3 chat         async k=auto        120.0 t/s    1.20 of plain"
-    assert excluded(found) == ["", "Excluded because the text loops: story (round 3)."]
+    assert excluded(found) == ["", "Excluded because the text loops: story (round 3, plain)."]
     document = found.document()
     assert [row["mode"] for row in document["rows"]] == ["plain", "async", "llama-completion"]
     run = {"round": 1, "category": "chat", "mode": "async", "k": "auto", "tokens": 64, "tokens_per_s": 120, **DRAFTED}

@@ -10,8 +10,8 @@ import pytest
 from duo.cli.commands.plan import render
 from duo.cli.commands.tune import Tuned, advise, choose
 from duo.config import AUTO_DRAFT
-from duo.diagnose.measure import Measurements
-from duo.diagnose.target_meter import SIZES
+from duo.diagnose.measure import SIZES
+from duo.diagnose.timing import Measurements
 from duo.spec.policy import Policy, StepCost
 from duo.spec.schedule import Schedule
 

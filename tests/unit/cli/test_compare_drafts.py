@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from duo.diagnose.measure import Meter
-from duo.diagnose.target_meter import SIZES, TargetMeter
+from duo.diagnose.measure import SIZES, Meter
+from duo.diagnose.timing import Measurements
 from tests.command import Argument, Run, assert_refused
 from tests.gguf_files import tiny_llama
 from tests.unit.cli.runner import duo
@@ -29,13 +29,15 @@ def instant(monkeypatch: pytest.MonkeyPatch, set_cores: Callable[[int], None], t
     times = {"draft": 0.005}
     set_cores(1)
 
-    def both(_: Meter, split: tuple[int, int], sizes: Sequence[int] = SIZES) -> tuple[dict[int, float], float]:
-        return dict.fromkeys(sizes, 2 * TARGET_S), 2 * times["draft"]
+    def measure(
+        self: Meter, targets: Sequence[int], drafts: Sequence[int] = (), splits: Sequence[tuple[int, int]] = (),
+        _: Sequence[int] = (),
+    ) -> Measurements:  # fmt: skip
+        found = Measurements({(t, n): TARGET_S for t in targets for n in SIZES}, dict.fromkeys(drafts, times["draft"]))
+        found.concurrent = {split: (dict.fromkeys(SIZES, 2 * TARGET_S), 2 * times["draft"]) for split in splits}
+        return found
 
-    monkeypatch.setattr(TargetMeter, "target_times", lambda *_: [TARGET_S] * len(SIZES))
-    monkeypatch.setattr(Meter, "draft_time", lambda *_: times["draft"])
-    monkeypatch.setattr(Meter, "both", both)
-    monkeypatch.setattr("duo.diagnose.target_meter.other_cpu_use", lambda _: 0.0)
+    monkeypatch.setattr(Meter, "measure", measure)
     # huggingface_hub reads its variables when it is imported, which may have been long ago.
     monkeypatch.setattr(
         "duo.models.draft_files.import_module", lambda _: SimpleNamespace(HF_HUB_CACHE=tmp_path / "hub")
@@ -164,7 +166,7 @@ def test_a_text_that_repeats_itself_is_said(run: Callable[..., Run], monkeypatch
     def write(*_: object) -> list[int]:
         return [262, 263] * 32
 
-    monkeypatch.setattr(TargetMeter, "write", write)
+    monkeypatch.setattr(Meter, "write", write)
     found = run("-p", "a dog")
     assert "duo: 2 of 2 texts repeat themselves" in found.stderr
     rows = table(found.text)

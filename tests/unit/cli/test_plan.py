@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.virtual import constant, replay
 from duo.cli.commands import plan as command
-from duo.cli.commands.plan import informed, plan, read_table
+from duo.cli.commands.plan import informed, plan
 from duo.cli.options.by_command import PlanOptions
 from duo.errors import UsageError
 from duo.spec.pair import Machine
@@ -71,18 +71,18 @@ def test_no_more_is_verified_than_draft_allows(n: str) -> None:
 
 def test_forms_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "times"
+    said = (
+        "target 490, 495, 520, 540, 650 ms for batches of 1, 2, 4, 5, 8 (assumed beyond 8); "
+        "draft 25 ms per token, 32.5 ms for two (assumed); 80 % accepted\n"
+    )
     for content in (
         "n,ms\n1,490\n2,495\n4,520\n5,540\n8,650\n",
         "# measured\n\n8, 650\n5, 540\n4, 520\n2, 495\n1, 490",
         "tokens\tms\n1\t490.0\n2\t495\n4\t520\n5\t540\n8\t6.5e2\n",
     ):
         path.write_text(content)
-        assert read_table(path) == {1: 490, 2: 495, 4: 520, 5: 540, 8: 650}
-    said = (
-        "target 490, 495, 520, 540, 650 ms for batches of 1, 2, 4, 5, 8 (assumed beyond 8); "
-        "draft 25 ms per token, 32.5 ms for two (assumed); 80 % accepted\n"
-    )
-    assert duo("plan", "--table", path, *REST).stderr == duo("plan", "--target-ms", SIZES, *REST).stderr == said
+        assert duo("plan", "--table", path, *REST).stderr == said
+    assert duo("plan", "--target-ms", SIZES, *REST).stderr == said
 
 
 def test_the_documents_show_what_the_command_prints() -> None:
@@ -199,7 +199,7 @@ def test_a_machine_file_has_all_times(tmp_path: Path) -> None:
     assert (
         run.text == duo("plan", "--target-ms", "1:25,2:26,4:29,8:38", "--draft-ms", "1:8,9:9.6", "--accept", "0.8").text
     )
-    assert_refused(duo("plan", "--machine", path, "--accept", "0.8"), "several pairs", status=2)
+    assert_refused(duo("plan", "--machine", path, "--accept", "0.8"), "the name of a pair", status=2)
 
 
 # The statistics of a run
@@ -217,25 +217,13 @@ def test_branches_of_a_run(tmp_path: Path) -> None:
 
 def test_the_statistics_of_a_real_run(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    options = (
-        "-p",
-        "the cat",
-        "--ignore-eos",
-        "--schedule",
-        "sync",
-        "--lookup",
-        "off",
-        "--draft",
-        "3",
-        *ONE_EACH,
-        "--json",
-        path,
-    )
+    settings = ["--ignore-eos", "--schedule", "sync", "--lookup", "off", "--draft", "3"]
+    options: tuple[Argument, ...] = ("-p", "the cat", *settings, *ONE_EACH, "--json", path)
     assert duo("-m", tiny, "-md", tiny, *options, "-n", "60").status == 0
     curve = json.loads(path.read_text())["policy"]["curve_ms"]["alone"]
     assert predict("--json", path)[0]["plain"].rate == pytest.approx(1000 / curve[0], rel=0.01)
     duo("-m", tiny, "-md", tiny, *options, "-n", "1")
-    assert_refused(duo("plan", "--json", path), "too few measurements", status=2)
+    assert_refused(duo("plan", "--json", path), "a run with a draft that was long enough", status=2)
     duo("-m", tiny, *options[:-2], "-n", "40", "--lookup", "auto", "--json", path)
     assert_refused(duo("plan", "--json", path), "not the statistics of a run with a draft", status=2)
 
@@ -281,41 +269,42 @@ def test_invalid_tables_and_times(tmp_path: Path) -> None:
     tables = (b"", b"1\n", b"1 x\n", b"2 490\n", b"1 0\n", b"1 -4\n", b"1 nan\n", b"0 5\n1 4\n", b"\xff\xfe\0 1\n")
     for content in tables:
         path.write_bytes(content)
-        with pytest.raises(UsageError, match=f"--table {path}: "):
-            read_table(path)
-    for times in ("x", "0", "-1", "nan", "inf", "2:490", "1:490,2:x", "1:490,0:3", "1:2:3", ",", "490,500"):
-        with pytest.raises(UsageError, match=f"--target-ms must have the form 490 or 1:490,2:495,8:650, not '{times}'"):
-            plan(PlanOptions(target_ms=times, draft_ms="25", accept=0.8))
+        with pytest.raises(UsageError, match=f"--table {path} must have"):
+            plan(PlanOptions(table=path, draft_ms="25", accept=0.8))
+    times = (
+        "x",
+        "0",
+        "-1",
+        "nan",
+        "inf",
+        "2:490",
+        "1:490,2:x",
+        "1:490,0:3",
+        ",",
+        "490,500",
+        "1e308",
+        f"1{'0' * 400}:5",
+    )
+    for text in times:
+        with pytest.raises(UsageError, match="--target-ms must have the form 490 or 1:490,2:495,8:650"):
+            plan(PlanOptions(target_ms=text, draft_ms="25", accept=0.8))
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "missing values: add --target-ms or --table, --draft-ms and --accept"),
-        ("--target-ms 490 --draft-ms 25", "missing values: add --target-ms or --table, --draft-ms and --accept"),
+        ("", "missing values: add --target-ms or --table, and --draft-ms"),
+        ("--target-ms 490 --draft-ms 25", "missing values: add --accept"),
         ("--target-ms 490 --table x --draft-ms 25 --accept 0.5", "--target-ms and --table both give"),
-        ("--target-ms 490 --draft-ms 25 --accept 1.1", "--accept must be between 0 and 1"),
-        ("--target-ms 490 --draft-ms 25 --accept nan", "--accept must be between 0 and 1"),
+        ("--target-ms 490 --draft-ms 25 --accept 1.1", "--accept must be at most 1, not 1.1"),
+        ("--target-ms 490 --draft-ms 25 --accept nan", "--accept must be at least 0, not nan"),
         ("--target-ms 490 --draft-ms 25 --accept x", "'--accept'"),
-        (
-            "--target-ms 490 --draft-ms 0 --accept 0.5",
-            "--draft-ms must have the form 490 or 1:490,2:495,8:650, not '0'",
-        ),
-        ("--target-ms 490 --draft-ms inf --accept 0.5", "--draft-ms must have the form"),
         ("--target-ms 490 --draft-ms 2:25 --accept 0.5", "--draft-ms must have the form"),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft-pair-ms 0", "--draft-pair-ms must be a time in ms, not 0"),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft-pair-ms nan", "--draft-pair-ms must be a time in ms"),
+        ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft-pair-ms 0", "--draft-pair-ms must be at least"),
+        ("--target-ms 490 --draft-ms 25 --accept 0.5 --latency-ms -1", "--latency-ms must be at least 0"),
         ("--machine x --draft-pair-ms 25 --accept 0.5", "--machine has all times: remove "),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --latency-ms -1", "--latency-ms must be between 0 and 1e+09"),
-        ("--target-ms 490 --draft-ms 25 --accept 0.5 --latency-ms nan", "--latency-ms must be between 0 and 1e+09"),
-        (
-            "--machine x --draft-ms 25 --accept 0.5",
-            "--machine has all times: remove --target-ms, --table, --draft-ms and --draft-pair-ms",
-        ),
         ("--machine nowhere.json --accept 0.5", "nowhere.json: No such file or directory"),
         ("--target-ms 490 --draft-ms 25 --accept 0.5 --draft 17", "--draft must be at most 16, not 17"),
-        ("--target-ms 1e308 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
-        (f"--target-ms 1:490,1{'0' * 400}:500 --draft-ms 25 --accept 0.5", "--target-ms must have the form"),
         ("nonsense", "nonsense"),
     ],
 )

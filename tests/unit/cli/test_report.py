@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from duo.cli.terminal.comparison import render_comparison
 from duo.cli.terminal.report import render
 from duo.cli.terminal.run_statistics import write_json
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
-from tests.golden.reports import REPORTS, RUNS, TOKENS, alone, made, reports
+from tests.golden.reports import REPORTS, RUNS, reports
 
 
 def test_reports_are_current() -> None:
@@ -24,15 +21,6 @@ def test_reports_are_current() -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_report_has_at_most_five_lines(name: str) -> None:
     assert len(render(RUNS[name]).splitlines()) <= 5
-
-
-def test_no_line_of_a_comparison_is_longer_than_80_columns() -> None:
-    rates = ({Schedule.OFF: 98.1, Schedule.SYNC: rate, Schedule.ASYNC: 60.2} for rate in (85.3, 99.3, 106.3))
-    two = {"tokens": 256, "tokens_per_s": 98.1, "tokens_by_schedule": {"off": 240, "sync": 15}}
-    for found, most, draft in product(rates, (1.01, None), ({}, {"drafted": 0}, None)):
-        run = made(generation=two, draft=draft, policy={"forecast_tokens_per_s": found, "most_gain": most})
-        said = render_comparison(run, TOKENS, alone(), exact=False).splitlines()
-        assert max(map(len, said)) <= 80, said
 
 
 def test_json_of_dataclasses_paths_and_names_that_are_not_utf8(tmp_path: Path) -> None:

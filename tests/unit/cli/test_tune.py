@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from duo.cli.commands import tune
-from duo.diagnose.measure import Measurements, Meter
-from duo.diagnose.target_meter import SIZES
-from duo.diagnose.timing import MeasurementError
+from duo.diagnose.measure import SIZES, MeasurementError, Meter
+from duo.diagnose.timing import Measurements
 from tests.command import Run, models
 from tests.unit.cli.runner import duo
 from tests.unit.cli.table import table
@@ -27,9 +26,9 @@ class InstantMeter(Meter):
     def measure(
         self,
         target_threads: Sequence[int],
-        draft_threads: Sequence[int],
-        splits: Sequence[tuple[int, int]],
-        n_more: int,
+        draft_threads: Sequence[int] = (),
+        splits: Sequence[tuple[int, int]] = (),
+        concurrent_sizes: Sequence[int] = (),
     ) -> Measurements:
         found = Measurements({(t, n): 0.1 for t in target_threads for n in SIZES})
         found.draft = dict.fromkeys(draft_threads, self.draft_s)
@@ -60,7 +59,7 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     (line,) = notes(run)
     assert re.fullmatch(r"duo: measuring takes about \d+ s, at most \d+ s", line)
     measured, predictions, advice = run.text.split("\n\n")
-    for words in ("measured, ms per decode", "target on 1 thread", "draft on 1 thread", "100 % of the draft's"):
+    for words in ("measured, ms per decode", "target, threads: 1 ", "draft, threads: 1 ", "100 % of the draft's"):
         assert words in measured
     rows, best = table(predictions)
     assert rows["plain"].rate == pytest.approx(10)

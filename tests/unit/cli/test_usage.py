@@ -55,7 +55,7 @@ COMMANDS = [
     ("-n 3 doctor", "options of `duo doctor` must follow `doctor`"),
     ("tune -m a.gguf -hf user/repo -md b.gguf", "-m and -hf both name the target"),
     ("check -m missing.gguf", "nothing to check without a draft: name one with -md or -hfd"),
-    ("check --schedule off", "nothing to check without drafting: omit --schedule off and --draft 0"),
+    ("check --schedule off", "nothing to check without a draft"),
     ("check --verify rejection --temp 1", "the draft changes the text by design"),
     ("chat ftp://a", "'ftp://a' is not a URL"),
     ("bench -m missing.gguf -r 1000000000", "-r must be at most 1000"),

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from duo.diagnose.measure import Measurements, Meter
-from duo.diagnose.target_meter import SIZES, Stopped
+from duo.diagnose import measure
+from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped
+from duo.diagnose.timing import Measurements, Series
+from duo.engine.cores import ON_CPU
 from duo.engine.translated import Translation
 from duo.errors import DecodeError
 from duo.spec.sampling import Greedy
 from duo.spec.translation import Translator
 from tests.fakes import FakeContext
 from tests.tokenizers import Words
-from tests.unit.engine.helpers import draft_threads
 
 N_VOCAB = 300
 TEXT = [7, 8, 9]
+
+
+def draft_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("duo-draft")]
 
 
 class Clock(threading.local):
@@ -61,21 +69,21 @@ class Pair:
 
     def _pass(self, model: FakeContext, once: float, each: float) -> None:
         self.clock.now += (once + each * model.batches[-1]) / max(1, model.teams[-1])
-        if threading.current_thread().name == "duo-draft":
+        if threading.current_thread().name.startswith("duo-draft"):
             time.sleep(0.001)  # its decodes take no time: let the target's thread run
         self.also(model)
 
     def measure(self) -> Measurements:
-        return self.meter.measure([1, 2], [1, 4], [(1, 1), (2, 1)], n_more=1)
+        return self.meter.measure([1, 2], [1, 4], [(1, 1), (2, 1)])
 
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """No thread is left behind, and none has raised."""
     clock, failed = Clock(), list[object]()
-    monkeypatch.setattr("duo.diagnose.target_meter.time", clock)
-    monkeypatch.setattr("duo.diagnose.target_meter.other_cpu_use", lambda _: 0.0)
-    monkeypatch.setattr("duo.diagnose.target_meter._SHORT_S", 0.0)
+    monkeypatch.setattr(measure, "time", clock)
+    monkeypatch.setattr(measure, "other_cpu_use", lambda _: 0.0)
+    monkeypatch.setattr(measure, "_WINDOW_S", 0.0)
     monkeypatch.setattr(threading, "excepthook", failed.append)
     yield Pair(clock)
     assert draft_threads() == []
@@ -109,7 +117,7 @@ def test_a_draft_that_decodes_several_sequences_is_timed_concurrently(pair: Pair
     alone = list[int]()
 
     def also(model: FakeContext) -> None:
-        if model is pair.draft and threading.current_thread().name != "duo-draft":
+        if model is pair.draft and not threading.current_thread().name.startswith("duo-draft"):
             alone.append(model.batches[-1])
 
     pair.also = also
@@ -186,7 +194,7 @@ def test_a_draft_with_another_vocabulary_is_scored_on_the_targets_tokens(pair: P
 
 @pytest.mark.parametrize("phase", range(4))
 def test_a_request_to_stop_ends_every_phase(pair: Pair, phase: int) -> None:
-    pair.stop_at = ("the draft on", "the target on", "both on", "the draft's acceptance")[phase]
+    pair.stop_at = ("the draft on", "the target on", "the target on 1 threads and", "the draft's acceptance")[phase]
     with pytest.raises(Stopped):
         _ = pair.measure(), pair.meter.score(TEXT, TEXT, 1)
 
@@ -194,7 +202,7 @@ def test_a_request_to_stop_ends_every_phase(pair: Pair, phase: int) -> None:
 @pytest.mark.parametrize("which", ["target", "draft"])
 def test_a_failure_of_either_concurrent_model_is_raised(pair: Pair, which: str) -> None:
     def also(model: FakeContext) -> None:
-        on_draft_thread = threading.current_thread().name == "duo-draft"
+        on_draft_thread = threading.current_thread().name.startswith("duo-draft")
         if draft_threads() and model is getattr(pair, which) and on_draft_thread == (which == "draft"):
             raise DecodeError(f"the {which} is dead")
 
@@ -205,5 +213,138 @@ def test_a_failure_of_either_concurrent_model_is_raised(pair: Pair, which: str) 
 
 def test_the_drafts_times_become_those_of_the_targets_tokens() -> None:
     found = Measurements({(1, 1): 0.1}, {1: 0.01, 2: 0.02}, {1: 0.015}, {(1, 1): ({1: 0.2}, 0.03)})
-    found.scale_draft(2)
-    assert found == Measurements({(1, 1): 0.1}, {1: 0.02, 2: 0.04}, {1: 0.03}, {(1, 1): ({1: 0.2}, 0.06)})
+    found.add_scores([([(1.0, True)], 1.5), ([(2.0, False)], 2.5)])
+    times = ({(1, 1): 0.1}, {1: 0.02, 2: 0.04}, {1: 0.03}, {(1, 1): ({1: 0.2}, 0.06)})
+    assert found == Measurements(*times, scores=[(1.0, True), (2.0, False)])
+    assert found.acceptance == 0.5
+
+
+@pytest.mark.parametrize(
+    ("times", "is_settled"),
+    [
+        ([1.0, 1.0], False),
+        ([1.0, 1.02, 1.01], True),
+        ([1.0, 1.0, 9.0], True),  # what disturbs makes a decode longer
+        ([1.0, 2.0, 2.0], False),  # the fast one may be the right one
+        ([1.0, 2.0, 2.0, *[2.0] * 9], True),
+    ],
+)
+def test_times_are_settled_if_their_median_is_certain(times: list[float], is_settled: bool) -> None:
+    assert Series(times=times).is_settled == is_settled
+    assert Series(disturbed=[5.0, 1.0, 2.0, 3.0, 4.0]).seconds == 2.0, "better than none"
+
+
+# While other programs compute
+
+
+class SlowClock:
+    """Replaces the module `time`; what waits advances it, too."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    process_time = perf_counter
+
+
+class Stop(threading.Event):
+    """Its wait() takes no time but the clock's."""
+
+    def __init__(self, clock: SlowClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.now += timeout or 0.0
+        return self.is_set()
+
+
+class Machine:
+    """A target that takes 10 ms and 1 ms for each token on one thread, five times as long while others compute."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock, self.notes = SlowClock(), list[str]()
+        self.busy: Callable[[float], bool] = lambda _: False  # by seconds
+        self.target = FakeContext(lambda _: 1, self._pass, 64, 32, 300)
+        self.batch_s: Callable[[int], float] = lambda n: 0.010 + 0.001 * n
+        monkeypatch.setattr(measure, "time", self.clock)
+        monkeypatch.setattr(measure, "other_cpu_use", lambda _: 1.7 if self.busy(self.clock.now) else 0.0)
+        monkeypatch.setattr(measure, "_WINDOW_S", 0.0)
+        monkeypatch.setattr(measure, "usable_cores", lambda: 2)
+        monkeypatch.setattr(measure, "is_busy", lambda n_others, _: n_others > 1)
+        self.meter = Meter(self.target, None, lambda *_: None, Stop(self.clock), self.notes.append)
+
+    def _pass(self) -> None:
+        seconds = self.batch_s(self.target.batches[-1]) / max(1, self.target.teams[-1])
+        self.clock.now += seconds * (5 if self.busy(self.clock.now) else 1)
+
+    def announce(self) -> tuple[float, float]:
+        return self.meter.announce(2, 1, 10, ON_CPU)
+
+    def times(self) -> dict[int, float]:
+        return self.meter.measure([2]).times(2)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+EXPECTED = {n: pytest.approx((0.010 + 0.001 * n) / 2) for n in SIZES}
+
+
+def test_an_idle_machine_is_measured_as_fast_as_announced(machine: Machine) -> None:
+    expected_s, limit_s = machine.announce()
+    start = machine.clock.now
+    assert machine.times() == EXPECTED
+    assert machine.clock.now - start < 2 * expected_s < limit_s
+    assert machine.notes == []
+
+
+def test_it_waits_for_other_programs_and_measures_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_WINDOW_S", 0.5)
+    monkeypatch.setattr(measure, "cpu_times", lambda: SimpleNamespace(now=machine.clock.now))
+    machine.announce()
+    begin = machine.clock.now + 1
+    machine.busy = lambda now: begin < now < begin + 8
+    assert machine.times() == EXPECTED, "nothing that was disturbed counts"
+    (said,) = machine.notes
+    assert said.startswith("other programs use 1.7 of 2 cores: waiting for up to ")
+
+
+def test_disturbed_times_are_used_when_the_rest_of_the_time_is_needed_for_them(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_WINDOW_S", 0.5)
+    monkeypatch.setattr(measure, "cpu_times", lambda: SimpleNamespace(now=machine.clock.now))
+    expected_s, limit_s = machine.announce()
+    start = machine.clock.now
+    machine.busy = lambda _: True
+    assert machine.times() == {n: pytest.approx(5 * (0.010 + 0.001 * n) / 2) for n in SIZES}
+    assert machine.meter.doubts == "other programs use 1.7 of 2 cores"
+    assert 20 < machine.clock.now - start < limit_s
+    (said,) = machine.notes
+    (most,) = re.findall(r"waiting for up to (\d+) s, and measuring again", said)
+    assert 15 < int(most) <= math.ceil(limit_s - expected_s)
+
+
+def test_times_that_vary_too_much_are_doubted(machine: Machine) -> None:
+    machine.announce()
+    speeds = iter(range(10**6))
+    machine.batch_s = lambda _: 0.0005 * next(speeds)
+    machine.times()
+    assert machine.meter.doubts == "the times vary too much"
+
+
+def test_without_any_times_there_is_no_result(machine: Machine) -> None:
+    machine.announce()
+    machine.batch_s = lambda _: 1000.0
+    with pytest.raises(MeasurementError, match="cannot be measured now: the times vary too much"):
+        machine.times()
+
+
+def test_of_a_slow_target_fewer_sizes_are_timed(machine: Machine) -> None:
+    machine.batch_s = lambda n: 1.0 + 0.1 * n
+    machine.announce()
+    assert set(machine.times()) == {1, 2, 3, 4, 5, 8, 12, 17}
