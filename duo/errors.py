@@ -1,20 +1,4 @@
-"""Exceptions that duo raises deliberately. The message is the line that a user sees: what is wrong, then what to do.
-
-DuoError                  exit status 1
-├── UsageError            exit status 2: contradictory or out-of-range options
-├── ModelError            a model file is missing, damaged or of the wrong kind
-│   └── MemoryLimitError  KV cache and buffers do not fit the available memory
-├── PromptError           the prompt is empty, not text or too long
-├── DownloadError         a model could not be downloaded
-├── LinkError             a lead and a remote draft cannot work together
-├── DeviceError           a device, or the RPC server that provides it, is unavailable or does not answer
-├── BusyError             too many requests are queued, or the engine is closing
-├── DecodeError           llama.cpp rejected a batch
-│   ├── DecodeAborted     the decode was aborted on request
-│   ├── GrammarError      the grammar allows no further token
-│   └── RollbackError     the KV cache could not be rolled back
-└── ClosedError           a model or context was used after close()
-"""
+"""Exceptions that duo raises deliberately. The message is the line that a user sees: what is wrong, then what to do."""
 
 from __future__ import annotations
 

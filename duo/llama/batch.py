@@ -24,8 +24,7 @@ class Batch:
         )
         for i in range(capacity):
             batch.n_seq_id[i] = 1
-        self._set_sequences([0] * capacity)
-        self._n_each = 0  # entries of the last fill_each()
+        self._n_each = capacity  # entries that may be of other sequences than 0
 
     def _set_sequences(self, sequences: Sequence[int]) -> None:
         for i, sequence in enumerate(sequences):

@@ -124,16 +124,12 @@ def _environment() -> SandboxedEnvironment:
     """What templates are written for: the environment of transformers; but templates may append to lists."""
     environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
+    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: f"{datetime.now():{form}}"}
     return environment
 
 
 def _raise(message: str) -> None:
     raise ValueError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().astimezone().strftime(form)
 
 
 def _to_json(value: Any, **options: Any) -> str:

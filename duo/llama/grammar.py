@@ -102,15 +102,11 @@ def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
     data = schema.encode("utf-8", "replace")
     if len(data) > MAX_SCHEMA:
         raise UsageError(f"{name} has more than {MAX_SCHEMA} bytes", name)
-    try:
-        return _converted(data, *(["several"] if several else []))
-    except ValueError as error:
-        raise UsageError(f"{name} {error}", name) from None
+    return _converted(data, name, *(["several"] if several else []))
 
 
 @functools.lru_cache(maxsize=16)
-def _converted(schema: bytes, *options: str) -> str:
-    """The grammar of a schema, or of several. Raises ValueError with the reason."""
+def _converted(schema: bytes, name: str, *options: str) -> str:
     limits = map(str, (_CONVERT_S, _CONVERT_MEMORY, MAX_GRAMMAR))
     command = child.script(convert_schema, llama_cpp.llama_grammar.__file__, *limits, *options)
     try:
@@ -120,9 +116,10 @@ def _converted(schema: bytes, *options: str) -> str:
     except OSError as error:
         raise BusyError(f"the process that converts a JSON schema cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"takes longer than {_HUNG_S:g} s to convert to a grammar") from None
+        raise UsageError(f"{name} takes too long to convert to a grammar", name) from None
     if done.returncode == -signal.SIGPROF:
-        raise ValueError(f"takes longer than {_CONVERT_S:g} s to convert to a grammar")
+        raise UsageError(f"{name} takes longer than {_CONVERT_S:g} s to convert to a grammar", name)
     if done.returncode or len(done.stdout) > MAX_GRAMMAR:
-        raise ValueError(done.stdout[:1000].decode("utf-8", "replace") or "cannot be converted to a grammar")
+        reason = done.stdout[:1000].decode("utf-8", "replace") or "cannot be converted to a grammar"
+        raise UsageError(f"{name} {reason}", name)
     return done.stdout.decode()

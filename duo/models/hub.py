@@ -122,9 +122,6 @@ def _explain(hub: Any, repo: str, error: BaseException) -> str:
         return f"{repo} is gated: request access on its page, then set HF_TOKEN"
     if isinstance(error, hub.errors.RepositoryNotFoundError):
         return f"{endpoint} has no {repo}, or it is private and HF_TOKEN has no access to it"
-    response = getattr(error, "response", None)
-    if response is not None:
-        return f"cannot download {repo}: {endpoint} returned {response.status_code} (is HF_TOKEN valid, if it is set?)"
     return f"cannot download {repo} from {endpoint}: {root_cause(error)}"
 
 
