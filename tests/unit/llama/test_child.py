@@ -1,4 +1,4 @@
-"""The command lines of duo's own processes, from Python and from an archive."""
+"""Processes of duo: their command lines, from Python and from an archive, and what the one for schemas does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ def test_a_function_of_a_module_gets_the_arguments(tmp_path: Path) -> None:
 
 
 def test_in_an_archive_the_program_is_duo(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not child.is_frozen()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "executable", "/opt/duo/duo")
     assert child.call("duo.link.process", "{}") == ["/opt/duo/duo", "--call", "duo.link.process:main", "{}"]
-    assert child.call("duo.llama.library", function="start")[2] == "duo.llama.library:start"
     assert child.script(convert_schema, "1")[1:] == ["--call", "duo.llama.convert_schema:main", "1"]
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(BusyError, match="not known where"):
         child.call("duo.link.process")
+
+
+def test_rules_without_a_letter_are_renamed_and_repetitions_are_not() -> None:
+    grammar = 'root ::= "1" - [a-z]{2,3} 1\n- ::= "x"\n1 ::= "y"'
+    renamed = 's0-root ::= "1" s0-- [a-z]{2,3} s0-1\ns0-- ::= "x"\ns0-1 ::= "y"'
+    assert convert_schema.renamed(grammar, "s0-") == renamed

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import permutations
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from duo.llama.fingerprint import vocabulary_difference
 from duo.llama.gguf_summary import NoTextModelError, summarize
 from duo.llama.model import Model
 from tests.gguf_files import WORDS, tiny_bpe, tiny_hybrid, tiny_llama, tiny_mamba
+from tests.gguf_head import Head
 
 OTHER = (*WORDS[:-2], "▁bird", "▁")
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> dict[str, Path]:
-    return {
+def test_vocabularies_match_as_those_of_loaded_models(tmp_path: Path) -> None:
+    models = {
         "llama": tiny_llama(tmp_path / "llama.gguf"),
         "padded": tiny_llama(tmp_path / "padded.gguf", padding=128),
         "too much": tiny_llama(tmp_path / "too.gguf", padding=129),
@@ -30,88 +29,61 @@ def models(tmp_path: Path) -> dict[str, Path]:
         "hybrid": tiny_hybrid(tmp_path / "hybrid.gguf"),
         "bytes": tiny_bpe(tmp_path / "bytes.gguf", "gpt-2"),
     }
-
-
-@pytest.fixture
-def loaded(models: dict[str, Path]) -> Iterator[dict[str, Model]]:
-    with ExitStack() as stack:
-        found = {name: Model(ModelConfig(path), vocabulary_only=True) for name, path in models.items()}
-        for model in found.values():
-            stack.callback(model.close)
-        yield found
-
-
-def test_vocabularies_match_as_those_of_loaded_models(models: dict[str, Path], loaded: dict[str, Model]) -> None:
     summaries = {name: summarize(path) for name, path in models.items()}
     same = set()
-    for one, another in permutations(models, 2):
-        matches = summaries[one].shares_vocabulary(summaries[another])
-        assert matches == (vocabulary_difference(loaded[one], loaded[another]) is None), (one, another)
-        same |= {frozenset((one, another))} if matches else set()
-    assert {"llama", "padded"} in same
-    assert {"llama", "hybrid"} in same
-    assert {"padded", "too much"} in same
-    assert not any("other word" in pair or "adds BOS" in pair for pair in same)
+    with ExitStack() as stack:
+        loaded = {
+            name: stack.enter_context(closing(Model(ModelConfig(path), vocabulary_only=True)))
+            for name, path in models.items()
+        }
+        for one, another in permutations(models, 2):
+            matches = summaries[one].shares_vocabulary(summaries[another])
+            assert matches == (vocabulary_difference(loaded[one], loaded[another]) is None), (one, another)
+            same |= {frozenset((one, another))} if matches else set()
+    assert same == {frozenset(pair) for pair in (
+        ("llama", "padded"), ("llama", "hybrid"), ("padded", "hybrid"), ("padded", "too much"),
+    )}  # fmt: skip
+
+
+def written(path: Path, **values: object) -> Path:
+    """A file with these values, and tokens."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list(["a", "b"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    head = Head.read(path)
+    for name, value in values.items():
+        head.set(name.replace("__", "."), value)
+    return head.write(path)
 
 
 def test_what_a_file_does_not_say_is_no_difference(tmp_path: Path) -> None:
-    silent, says = (summarize(_vocabulary(tmp_path / f"{i}.gguf", bool(i))) for i in (0, 1))
+    adds = {"tokenizer__ggml__add_bos_token": 1, "tokenizer__ggml__bos_token_id": 1}
+    silent, says = (summarize(written(tmp_path / f"{i}.gguf", **more)) for i, more in enumerate(({}, adds)))
     assert (silent.vocabulary.bos, says.vocabulary.bos) == (None, 1)
     assert silent.shares_vocabulary(says)
     assert says.shares_vocabulary(silent)
 
 
-def _vocabulary(path: Path, adds_bos: bool) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(["a", "b"])
-    if adds_bos:
-        writer.add_add_bos_token(True)
-        writer.add_bos_token_id(1)
-    return _finish(writer)
-
-
-def _finish(writer: gguf.GGUFWriter) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    return Path(writer.path)  # type: ignore[arg-type]
-
-
 def test_formats_and_kinds(tmp_path: Path) -> None:
-    assert summarize(tiny_llama(tmp_path / "llama.gguf")).keeps_state is False
-    hybrid, recurrent = (summarize(make(tmp_path / f"{make.__name__}.gguf")) for make in (tiny_hybrid, tiny_mamba))
-    assert (hybrid.keeps_state, hybrid.is_recurrent) == (True, False)
-    assert (recurrent.keeps_state, recurrent.is_recurrent) == (True, True)
-    names = {0: "F32", 1: "F16", 2: "Q4_0", 10: "Q2_K", 15: "Q4_K_M", 16: "Q5_K_S", 30: "IQ4_XS", 5: "", None: ""}
-    assert {number: _format_of(tmp_path, number) for number in names} == names
+    kinds = {tiny_llama: (False, False), tiny_hybrid: (True, False), tiny_mamba: (True, True)}
+    for make, kind in kinds.items():
+        found = summarize(make(tmp_path / "model.gguf"))
+        assert (found.keeps_state, found.is_recurrent) == kind
+    names = {0: "F32", 1: "F16", 2: "Q4_0", 10: "Q2_K", 15: "Q4_K_M", 16: "Q5_K_S", 30: "IQ4_XS", 5: ""}
+    for number, name in names.items():
+        found = summarize(written(tmp_path / "model.gguf", general__file_type=number, general__name=b"A name"))
+        assert (found.name, found.quantisation.split(" ")[0]) == ("A name", name)
 
 
-def _format_of(folder: Path, number: int | None) -> str:
-    path = folder / "format.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("A name")
-    writer.add_token_list(["a"])
-    if number is not None:
-        writer.add_file_type(number)
-    found = summarize(_finish(writer))
-    assert found.name == "A name"
-    return found.quantisation.split(" ")[0]
-
-
-def test_what_is_no_text_model(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "projector.gguf", "clip")
-    writer.add_type("mmproj")
-    writer.add_token_list(["a"])
-    encoder = gguf.GGUFWriter(tmp_path / "encoder.gguf", "bert")
-    encoder.add_token_list(["a"])
-    encoder.add_pooling_type(gguf.PoolingType.MEAN)
-    numbers = gguf.GGUFWriter(tmp_path / "numbers.gguf", "llama")
-    numbers.add_array("tokenizer.ggml.tokens", [1, 2])
-    for path, reason in (
-        (_finish(writer), "not a text model"),
-        (_finish(encoder), "an encoder"),
-        (_finish(numbers), "not a text model"),
-    ):
-        with pytest.raises(NoTextModelError, match=reason):
-            summarize(path)
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"general__type": b"mmproj"}, "not a text model"),
+        ({"llama__pooling_type": 1}, "an encoder"),
+    ],
+)
+def test_what_is_no_text_model(tmp_path: Path, values: dict[str, object], reason: str) -> None:
+    with pytest.raises(NoTextModelError, match=reason):
+        summarize(written(tmp_path / "model.gguf", **values))

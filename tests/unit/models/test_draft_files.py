@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import gguf
 import pytest
 
 from duo.errors import ModelError
 from duo.models import draft_files
 from duo.models.draft_files import check_draft, find_candidates, find_models, hub_name
 from tests.gguf_files import tiny_llama
+from tests.gguf_head import Head
 
 TARGET_BYTES = 1000
 
@@ -71,20 +71,16 @@ def test_what_is_no_small_text_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("notes")
     target = tiny_llama(tmp_path / "target.gguf")
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(100))
-    encoder = gguf.GGUFWriter(tmp_path / "encoder.gguf", "bert")
-    encoder.add_token_list(["a", "b"])
-    encoder.add_pooling_type(gguf.PoolingType.MEAN)
-    encoder.write_header_to_file()
-    encoder.write_kv_data_to_file()
-    encoder.close()
-    check_draft(tiny_llama(tmp_path / "draft.gguf"), tiny_llama(tmp_path / "large.gguf", padding=1000))
+    Head.read(target).set("llama.pooling_type", 1).write(tmp_path / "encoder.gguf")
+    target = tiny_llama(tmp_path / "large.gguf", padding=1000)
+    check_draft(tiny_llama(tmp_path / "draft.gguf"), target)
     for name, said in (
         ("encoder.gguf", "continues no text"),
         ("notes.txt", "not a GGUF file"),
         ("missing.gguf", "no such file"),
         ("damaged.gguf", "damaged"),
         (".", "a folder without"),
-        ("target.gguf", "more than half of the target's"),
+        ("large.gguf", "more than half of the target's"),
     ):
         with pytest.raises(ModelError, match=said):
             check_draft(tmp_path / name, target)

@@ -33,22 +33,11 @@ def test_the_family_of_a_name(name: str, targets: str | None) -> None:
     assert (found and found.targets) == targets
 
 
-def advice(*names: str) -> str:
-    found = family_of(names)
-    return "" if found is None else found.advice
-
-
-def test_any_name_of_a_target_may_tell() -> None:
-    assert "bartowski/Llama-3.2-1B-Instruct-GGUF" in advice("main.gguf", "", "Llama 3.3 70B Instruct")
-    assert advice("gpt-oss-20b.gguf") == (
-        "For gpt-oss 20B, 120B there is no draft with the same vocabulary: no small model has its vocabulary."
-    )
-    assert advice("main.gguf") == ""
-
-
-def test_a_draft_is_not_advised_for_itself() -> None:
-    assert "Qwen/Qwen3-0.6B-GGUF:Q8_0" in advice("Qwen3-8B-Q4_K_M.gguf")
-    assert advice("Qwen3-0.6B-F16.gguf") == advice("smollm2-135m-instruct-f16.gguf") == ""
+def test_any_name_of_a_target_may_tell_and_a_draft_is_not_advised_for_itself() -> None:
+    found = family_of(("main.gguf", "", "Llama 3.3 70B Instruct"))
+    assert found is not None
+    assert "bartowski/Llama-3.2-1B-Instruct-GGUF" in found.advice
+    assert family_of(["Qwen3-0.6B-F16.gguf"]) is family_of(["smollm2-135m-instruct-f16.gguf"]) is None
 
 
 def test_every_draft_can_be_named_and_is_in_the_documentation() -> None:
