@@ -71,7 +71,7 @@ def test_a_fingerprint_tells_what_both_models_would(n: int, padding: int, at: li
 )
 def test_any_other_fingerprint_is_refused(n_vocab: int, blocks: list[bytes] | None, tail: bytes | None) -> None:
     right = Fingerprint.of(words(2500).model)
-    others = {"blocks": blocks and tuple(blocks), "tail": tail}
+    others: dict[str, Any] = {"blocks": None if blocks is None else tuple(blocks), "tail": tail}
     made_up = replace(right, n_vocab=n_vocab, **{name: one for name, one in others.items() if one is not None})
     assert (difference(words(2500), made_up) is None) == (made_up == right)
 
