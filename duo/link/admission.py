@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +47,7 @@ class Admission:
     is_own: bool = False  # for the lead's own process, however many drafts are connected
     hello_s: float = 5.0  # for a draft to send its first message
 
-    def check(self, data: bytes | str, target: TargetVocabulary | None) -> Hello:
+    def check(self, data: bytes, target: TargetVocabulary | None) -> tuple[Hello, TargetVocabulary]:
         """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""
         if (version := messages.other_version(data)) is not None:
             versions = f"it uses protocol {version}, the lead {messages.VERSION}"
@@ -57,32 +56,25 @@ class Admission:
         if not isinstance(hello, Hello):
             raise ConnectionRejected("garbage", "its first message is not a Hello")
         if self.closed:
-            raise ConnectionRejected(
-                "token", "the lead accepts no remote drafts: start it with a token for them", is_final=True
-            )
-        if not hmac.compare_digest(_digest(hello.token), _digest(self.token)) and self.token:
+            message = "the lead accepts no remote drafts: start it with a token for them"
+            raise ConnectionRejected("token", message, is_final=True)
+        if not hmac.compare_digest(hello.token.encode(), self.token.encode()) and self.token:
             fault = "wrong" if hello.token else "missing"
-            raise ConnectionRejected(
-                "token", f"the token is {fault}: use the one that the lead was started with", is_final=True
-            )
+            message = f"the token is {fault}: use the one that the lead was started with"
+            raise ConnectionRejected("token", message, is_final=True)
         if target is None:
             raise ConnectionRejected("loading", "the model is still loading")
         draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
         if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
             remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
-            raise ConnectionRejected(
-                "vocabulary", f"the draft does not match the target: {difference}: {remedy}", is_final=True
-            )
-        return hello
+            message = f"the draft does not match the target: {difference}: {remedy}"
+            raise ConnectionRejected("vocabulary", message, is_final=True)
+        return hello, target
 
 
-def decode(data: bytes | str) -> messages.FromDraft:
+def decode(data: bytes) -> messages.FromDraft:
     """Decode a draft's message. Raises ConnectionRejected."""
     try:
         return messages.from_draft(data)
     except LinkError as error:
         raise ConnectionRejected("garbage", str(error)) from None
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

@@ -6,10 +6,10 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
-from typing import Any
+from typing import Any, cast
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
@@ -63,8 +63,7 @@ class DraftClient:
         scheme = {"http": "ws", "https": "wss", "": "ws"}.get(scheme, scheme)
         if scheme not in ("ws", "wss") or not rest:
             raise UsageError(f"lead must be ws://host:port or wss://host:port, not {url!r}", "lead")
-        url = f"{scheme}://{rest}".rstrip("/")
-        self._url = url if url.endswith(ROUTE) else url + ROUTE
+        self._url = f"{scheme}://{rest.rstrip('/').removesuffix(ROUTE)}{ROUTE}"
         self.on_connected: Callable[[], None] = lambda: None  # called whenever the lead has accepted the draft
         self._hello = hello
         self._make_context = context
@@ -142,20 +141,24 @@ class DraftClient:
         """Handle the lead's messages until the connection ends."""
         cache = self._cache_for(welcome.n_ctx)
         target, serial = None, -1
+
+        def send(message: Message) -> None:
+            with suppress(ConnectionClosed):  # the loop ends, too
+                connection.send(messages.encode(message))
+
         with ExitStack() as drafting, suppress(ConnectionClosed):
             for data in connection:
                 message = messages.from_lead(data)
                 if isinstance(message, Begin):
                     drafting.close()
                     self.pause_s = self._first_pause_s  # a lead that has texts is worth connecting to
-                    text = drafting.enter_context(_Drafting(cache, message, connection, self._translation, self._cores))
-                    target, serial = text.target, message.serial
+                    target, serial = drafting.enter_context(self._draft(cache, message, send)), message.serial
                 elif isinstance(message, Text) and target is not None and message.serial == serial:
                     target.update(message)
                 elif isinstance(message, End):
                     drafting.close()
                     target = None
-                    connection.send(messages.encode(Alive(message.serial)))  # ready for the next text
+                    send(Alive(message.serial))  # ready for the next text
         log.info("disconnected from the lead" if self._stop.is_set() else "the lead disconnected")
 
     def _cache_for(self, n_ctx: int) -> Cache:
@@ -164,78 +167,46 @@ class DraftClient:
             self._cache, self._n_ctx = Cache(self._make_context(n_ctx)), n_ctx
         return self._cache
 
-
-class _Drafting:
-    """Drafts for one text, inside `with`."""
-
-    def __init__(
-        self,
-        cache: Cache,
-        begin: Begin,
-        connection: ClientConnection,
-        translation: Translation | None = None,
-        cores: CoresInUse | None = None,
-    ) -> None:
-        """Raises LinkError if the text cannot be translated."""
-
-        def send(message: Message) -> None:
-            with suppress(ConnectionClosed):  # _serve handles it
-                connection.send(messages.encode(message))
-
-        self._cache = cache
-        context = cache.context
-        if cores is not None:
-            cores.begin()
-        draft = _Announcing(context, lambda: send(Alive(begin.serial)), cores)
-        self.target = RemoteTarget(begin, send, context.cancel)
-        if translation is None:
+    @contextmanager
+    def _draft(self, cache: Cache, begin: Begin, send: Callable[[Message], None]) -> Iterator[RemoteTarget]:
+        """Draft for one text. Raises LinkError if it cannot be translated."""
+        if self._cores is not None:
+            self._cores.begin()
+        context = cast(Decoder, _Announcing(cache.context, lambda: send(Alive(begin.serial)), self._cores))
+        target = RemoteTarget(begin, send, context.cancel)
+        if self._translation is None:
             cache.begin(begin.tokens)
             guesser = chooser(begin.sampling, begin.banned)
-            self._drafter = Drafter(draft, self.target, guesser, begin.n_vocab, Metrics(), begin.tokens)
+            drafter = Drafter(context, target, guesser, begin.n_vocab, Metrics(), begin.tokens)
         else:
             try:
-                text, translator = translation.begin(begin.tokens)
+                text, translator = self._translation.begin(begin.tokens)
             except PromptError as error:
                 raise LinkError(f"the lead's text cannot be translated: {error}") from None
             cache.begin(text)
-            side = TranslatedTarget(self.target, translator, Metrics(), local=False)
-            greedy = translation.guesser(ends=not begin.banned)
-            self._drafter = Drafter(draft, side, greedy, draft.n_vocab, Metrics(), text)
-        self._thread = DraftThread(self._drafter, self.target, on_end=lambda: send(Unable(begin.serial)))
-
-    def __enter__(self) -> _Drafting:
-        self._thread.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._thread.__exit__(*error)
-        self._cache.end(self._drafter.end())
-        if (failure := self._thread.error) is not None:
-            log.warning("the draft failed: %s", failure, exc_info=failure)
+            side = TranslatedTarget(target, translator, Metrics(), local=False)
+            guesser = self._translation.guesser(ends=not begin.banned)
+            drafter = Drafter(context, side, guesser, context.n_vocab, Metrics(), text)
+        thread = DraftThread(drafter, target, on_end=lambda: send(Unable(begin.serial)))
+        try:
+            with thread:
+                yield target
+        finally:
+            cache.end(drafter.end())
+            if thread.error is not None:
+                log.warning("the draft failed: %s", thread.error, exc_info=thread.error)
 
 
 class _Announcing:
     """A context that calls `announce` before it decodes many tokens, and whose threads follow the free cores."""
 
-    def __init__(self, context: Decoder, announce: Callable[[], None], cores: CoresInUse | None = None) -> None:
+    def __init__(self, context: Decoder, announce: Callable[[], None], cores: CoresInUse | None) -> None:
         self._context = context
         self._announce = announce
         self._cores = cores
-        self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.n_rollback, self.n_branches = context.n_rollback, context.n_branches
-        self.rollback, self.set_threads = context.rollback, context.set_threads
-        self.branch, self.decode_each, self.adopt, self.drop = (
-            context.branch, context.decode_each, context.adopt, context.drop,
-        )  # fmt: skip
-        self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
 
-    @property
-    def n_past(self) -> int:
-        return self._context.n_past
-
-    @property
-    def was_first(self) -> bool:
-        return self._context.was_first
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > _ANNOUNCED:

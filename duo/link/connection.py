@@ -1,20 +1,19 @@
-"""Connection: what an HTTP connection and a WebSocket have in common, and the limit on their number."""
+"""uvicorn's protocols for HTTP and WebSockets, with limits on what a client can make them do."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import resource
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
+import h11
 import uvicorn
-
-from duo.link.guard import error_body
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 _FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # usually 1,024; each connection is an open file
 MAX_CONNECTIONS = 512 if _FILES == resource.RLIM_INFINITY else min(512, _FILES // 2)
@@ -25,13 +24,9 @@ class Limits:
     """What clients may take. Times in seconds."""
 
     n_connections: int = MAX_CONNECTIONS
-    idle_s: int = 60  # between two requests of a connection
-    headers_s: float = 10.0  # for a client to send the headers of a request
-    body_s: float = 30.0  # to send its body
-    linger_s: float = 5.0  # to send the rest of a request that was answered early
+    request_s: float = 30.0  # to send the head of the next request, or its body, also after an early answer
     read_s: float = 30.0  # to read some of a response
-    close_s: float = 5.0  # to answer the end of a WebSocket
-    hello_s: float = 5.0  # for a remote draft to send its first message
+    hello_s: float = 5.0  # for a remote draft to send its first message, or to answer the end of its WebSocket
     grace_s: int = 3  # for connections to end on shutdown
 
 
@@ -44,40 +39,29 @@ class Config(uvicorn.Config):
     limits: Limits
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Mixin for uvicorn's protocols: limits the time of writes, the work in one turn of the event loop, and the number.
-
-    A BufferedProtocol says how much is read in one turn: few bytes, because they are handled before other connections.
-    """
+class Connection(asyncio.Protocol):
+    """Mixin for uvicorn's protocols: limits their number, what is read at a time, and the time of writes."""
 
     config: Config
     loop: asyncio.AbstractEventLoop
     transport: Any
     connections: set[Any]
-    client: tuple[str, int] | None
     since = 0.0  # when it began to wait for the client
     _n_read: int  # bytes
     _write_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the client and not for the application."""
+        raise NotImplementedError
+
     def connection_made(self, transport: Any) -> None:
         """See BaseProtocol."""
-        self._buffer = bytearray(self._n_read)
         self.since = self.loop.time()
+        transport.max_size = self._n_read  # asyncio's: what is read in one turn, before other connections have theirs
         transport.set_write_buffer_limits(high=0)  # pause_writing() as soon as the client does not read
         super().connection_made(transport)
         make_room(self.connections, self.config.limits.n_connections)
-
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
-        """See BufferedProtocol."""
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """See BufferedProtocol."""
-        self.data_received(bytes(self._buffer[:nbytes]))
-
-    def data_received(self, data: bytes) -> None:
-        """See Protocol."""
-        super().data_received(data)  # type: ignore[misc]
 
     def pause_writing(self) -> None:
         """See BaseProtocol."""
@@ -102,44 +86,122 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.transport.abort()  # not close(), which would wait until everything has been read
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it waits for the client and not for the application."""
-        raise NotImplementedError
+
+class Http(Connection, H11Protocol):  # type: ignore[misc]  # its Config has limits
+    """HTTP/1.1."""
+
+    _n_read = 4096
+    _phase: tuple[Any, Any] | None = None
+    _request_timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_gone(self) -> bool:
-        """Whether it ends in this turn of the event loop."""
-        return bool(self.transport.is_closing() and self.transport.get_write_buffer_size() == 0)
+    def _is_receiving(self) -> bool:
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    @property
+    def is_waiting(self) -> bool:
+        """See Connection."""
+        return self._is_receiving or self.flow.write_paused
+
+    def connection_made(self, transport: Any) -> None:
+        """See BaseProtocol."""
+        super().connection_made(transport)
+        self._time_request()
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        super().data_received(data)
+        self._time_request()
+
+    def on_response_complete(self) -> None:
+        """The end of a response."""
+        self.since = self.loop.time()
+        super().on_response_complete()
+        self._time_request()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # the body of a request that is being answered
+            self.transport.close()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Continue as a WebSocket."""
+        cancel(self._request_timer)
+        cancel(self._write_timer)
+        super().handle_websocket_upgrade(event)
+        if self.flow.write_paused:
+            self.transport.get_protocol().pause_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See BaseProtocol."""
+        cancel(self._request_timer)
+        super().connection_lost(exc)
+
+    def _time_request(self) -> None:
+        """Limit the time of each phase in which the client has to send something."""
+        phase = self.conn.their_state, self.conn.our_state
+        if phase != self._phase:
+            self._phase = phase
+            cancel(self._request_timer)
+            if self._is_receiving:
+                self._request_timer = self.loop.call_later(self.config.limits.request_s, self.transport.close)
+
+
+class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]
+    """A WebSocket for bytes."""
+
+    _n_read = 512  # each frame costs much time, and may have no more than 6 bytes
+    _is_admitted = False  # the application has sent something
+
+    @property
+    def is_waiting(self) -> bool:
+        """See Connection."""
+        return not self._is_admitted or self.close_sent or not self.writable.is_set()
+
+    def connection_made(self, transport: Any) -> None:
+        """See BaseProtocol."""
+        self.close_timeout = self.config.limits.hello_s
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        super().data_received(data)
+        if not self.handshake_initiated:  # uvicorn does not answer what websockets cannot parse
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self.transport.close()
+        elif not self.handshake_complete:
+            self.read_paused = True  # until the application has accepted it: no frame can come earlier
+            self.transport.pause_reading()
+
+    def handle_text(self, event: Frame) -> None:
+        """Handle text as bytes: no message is text, and uvicorn fails at invalid UTF-8 before a close frame."""
+        self.handle_bytes(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Handle a fragment."""
+        if event.data or event.fin:  # empty fragments would accumulate
+            super().handle_cont(event)
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application."""
+        await super().send(message)
+        self._is_admitted |= message["type"] == "websocket.send"
 
 
 def make_room(connections: Iterable[Connection], n_max: int) -> None:
-    """If there are more than `n_max`, close those that have waited longest, first of the address with most of them.
-
-    One whose request is being answered stays: the newest connection, which waits, is closed instead.
-    """
-    present = [connection for connection in connections if not connection.is_gone]
-    if len(present) <= n_max:
-        return
+    """If there are more than `n_max`, abort the one that has waited longest. One that is being answered stays."""
+    # An aborted one is in the set until the next turn of the event loop.
+    present = [c for c in connections if not c.transport.is_closing() or c.transport.get_write_buffer_size()]
     waiting = [connection for connection in present if connection.is_waiting]
-    n_of = Counter(_address(connection) for connection in waiting)
-    waiting.sort(key=lambda connection: (-n_of[_address(connection)], connection.since))
-    for connection in waiting[: max(1, len(waiting) // 8)]:  # several, because this takes a millisecond
-        connection.transport.abort()
-
-
-def refusal(status: HTTPStatus, fault: str) -> bytes:
-    """The response to what is not a request."""
-    body = json.dumps(error_body(status, f"invalid HTTP request: {fault}")).encode()
-    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+    if len(present) > n_max and waiting:
+        min(waiting, key=lambda connection: connection.since).transport.abort()
 
 
 def cancel(timer: asyncio.TimerHandle | None) -> None:
     """Cancel a timer, if there is one."""
     if timer is not None:
         timer.cancel()
-
-
-def _address(connection: Connection) -> str | None:
-    return connection.client[0] if connection.client is not None else None

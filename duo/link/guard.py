@@ -1,37 +1,64 @@
-"""Guard: refuses requests from other web sites, and to other host names, against DNS rebinding."""
+"""Guard: refuses requests from other web sites, to other host names (DNS rebinding), or without an API key."""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from duo.link.messages import ROUTE
+
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_WITHOUT_KEY = ("/health", "/v1/health", ROUTE)  # remote drafts have a token of their own
 
 
 class Guard:
-    """ASGI middleware that checks the headers Host, Origin and Sec-Fetch-Site."""
+    """ASGI middleware that checks the headers Host, Origin, Sec-Fetch-Site and, where there are keys, Authorization."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, origins: frozenset[str] = frozenset()) -> None:
-        """`hosts`: allowed names in the Host header; None: any. `origins`: allowed web sites; * is all."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str] | None,
+        origins: frozenset[str] = frozenset(),
+        keys: Sequence[str] = (),
+        *,
+        has_page: bool = False,
+    ) -> None:
+        """`hosts`: allowed names in the Host header; None: any. `origins`: allowed web sites; * is all.
+
+        `keys`: a client must send one of them, but not for the page, if there is one. None: it needs none.
+        """
         self._app = app
         self._hosts = hosts
         self._origins = origins
+        self._keys = [key.encode("utf-8", "surrogateescape") for key in keys]
+        self._has_page = has_page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward the request or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             return
-        error = self._fault(scope["path"], Headers(scope=scope))
-        if error is None:
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
+        headers = Headers(scope=scope)
+        error = self._fault(scope["path"], headers)
+        if scope["type"] == "websocket":
+            if error is None:
+                await self._app(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
+        elif {"content-length", "transfer-encoding"} <= {*headers}:  # a proxy may read it as other requests
+            body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
+            await JSONResponse(body, 400, {"Connection": "close"})(scope, receive, send)
+        elif error is not None:
             await JSONResponse(error_body(403, error, "permission_error"), 403)(scope, receive, send)
+        elif not self._keys or self._is_public(scope) or self._has_key(headers):
+            await self._app(scope, receive, send)
         else:
-            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
+            body = error_body(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
+            await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _fault(self, path: str, headers: Headers) -> str | None:
         """Why a request is refused."""
@@ -47,6 +74,17 @@ class Guard:
         if is_foreign or (origin is not None and origin.partition("://")[2] != host):
             return "this origin is not allowed: add it to the server's CORS origins"
         return None
+
+    def _is_public(self, scope: Scope) -> bool:
+        path, method = scope["path"], scope["method"]
+        is_page = self._has_page and method in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
+        return is_page or path in _WITHOUT_KEY or method == "OPTIONS"  # which browsers send without a key
+
+    def _has_key(self, headers: Headers) -> bool:
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        given = key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        # Compares with all keys, so that the time does not depend on which one matches.
+        return sum(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys) > 0
 
 
 def error_body(

@@ -29,7 +29,6 @@ TRY_LATER = 1013  # close code (RFC 6455, registry)
 # Neither side compresses: messages are small, and compression costs time and memory.
 MAX_FROM_DRAFT = 64 * 1024  # bytes of one message; the largest is a Hello
 MAX_FROM_LEAD = 64 * 1024 * 1024  # a Begin may contain a long text
-_MAX_CONFIDENCE = 50.0
 _MAX_FLOAT = sys.float_info.max
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -138,15 +137,20 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def from_draft(data: bytes | str) -> FromDraft:
+def from_draft(data: bytes) -> FromDraft:
     """Decode a draft's message. Raises LinkError."""
-    return _decode(_from_draft, data, MAX_FROM_DRAFT)
+    return _decode(_from_draft, data)
 
 
-def other_version(data: bytes | str) -> int | None:
+def from_lead(data: bytes | str) -> FromLead:
+    """Decode a lead's message. Raises LinkError."""
+    return _decode(_from_lead, data)
+
+
+def other_version(data: bytes) -> int | None:
     """The protocol version of a Hello, if it is not this one; None for anything else."""
     try:
-        match msgspec.msgpack.decode(data if isinstance(data, bytes) else b""):
+        match msgspec.msgpack.decode(data):
             case [1, int(version), *_] if version != VERSION:
                 return version
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -154,27 +158,13 @@ def other_version(data: bytes | str) -> int | None:
     return None
 
 
-def from_lead(data: bytes | str) -> FromLead:
-    """Decode a lead's message. Raises LinkError."""
-    return _decode(_from_lead, data, MAX_FROM_LEAD)
-
-
-def usable_confidence(message: GuessMessage) -> float:
-    """The confidence, limited to the range of duo's own drafts."""
-    return min(max(message.confidence, 0.0), _MAX_CONFIDENCE)
-
-
 def printable(text: str) -> str:
     """What the other side has sent, as it may be shown on a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[M], data: bytes | str, limit: int) -> M:
+def _decode(decoder: msgspec.msgpack.Decoder[M], data: bytes | str) -> M:
     try:
-        if isinstance(data, str):
-            raise LinkError("text instead of bytes")
-        if len(data) > limit:
-            raise LinkError(f"{len(data)} bytes are more than {limit}")
-        return decoder.decode(data)
-    except (msgspec.DecodeError, DuoError, RecursionError, UnicodeDecodeError) as error:
+        return decoder.decode(data)  # type: ignore[arg-type]  # text is a TypeError
+    except (msgspec.DecodeError, DuoError, RecursionError, UnicodeDecodeError, TypeError) as error:
         raise LinkError(f"not a message of protocol {VERSION}: {error}") from None

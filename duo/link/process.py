@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -24,9 +25,9 @@ from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
 from duo.link.client import DraftClient, hello
+from duo.link.draft_connection import draft_app
 from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
-from duo.link.route import draft_app
 from duo.llama import child
 from duo.llama.context import Context
 from duo.llama.fingerprint import vocabulary_difference
@@ -56,26 +57,12 @@ class DraftPlan:
     vocabulary: Path | None = None  # file with the target's vocabulary, if it is another one
 
 
-class Connected(msgspec.Struct, frozen=True, tag=True):
-    """The draft has connected to the lead."""
+class Report(msgspec.Struct, frozen=True):
+    """What the process reports: a line of JSON on its standard output. Anything else that it writes is for people."""
 
-
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The draft cannot go on. Its process exits."""
-
-    message: str
-
-
-class Logged(msgspec.Struct, frozen=True, tag=True):
-    """A log message."""
-
-    message: str
-    level: int
-
-
-# What the process reports: each report is a line of JSON on its standard output. Anything else that it writes there or
-# on standard error is text for people.
-_reports: msgspec.json.Decoder[Connected | Failed | Logged] = msgspec.json.Decoder(Connected | Failed | Logged)
+    type: Literal["Connected", "Failed", "Logged"]
+    message: str = ""
+    level: int = 0
 
 
 class DraftProcess:
@@ -141,18 +128,18 @@ class DraftProcess:
         pause_s = _FIRST_PAUSE_S
         while not self._stop.is_set():
             began = time.monotonic()
-            status, last = self._run_once()
+            status, reason = self._run_once()
             if self._stop.is_set():
                 return
             if status == UsageError.exit_status and not self._settled.is_set():
-                self._usage_error = last
+                self._usage_error = reason
                 self._settled.set()
                 return
-            pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
-            if last != self._reported:
-                log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, last)
-                self._reported = last
+            if reason != self._reported:
+                log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, reason)
+                self._reported = reason
             self._settled.set()
+            pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
@@ -173,20 +160,20 @@ class DraftProcess:
         except OSError as error:
             return 1, f"its process cannot be started: {error.strerror}"
         with process as self._process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                match _report(line):
-                    case Connected():
-                        self._connected()
-                    case Failed(message):
-                        failure = message
-                    case Logged(message, level) if level >= logging.INFO:
-                        log.log(level, "%s", message)
-                    case Logged(message):
-                        log.debug("%s: %s", self._name, message)
-                    case text:
-                        last = text.removeprefix("duo: error: ")
-                        log.debug("%s: %s", self._name, text)
+            for line in process.stdout or ():
+                try:
+                    report = msgspec.json.decode(line, type=Report)
+                except (msgspec.DecodeError, RecursionError):
+                    last = line.strip().removeprefix("duo: error: ")
+                    report = Report("Logged", last, logging.DEBUG)
+                if report.type == "Connected":
+                    self._connected()
+                elif report.type == "Failed":
+                    failure = report.message
+                elif report.level >= logging.INFO:
+                    log.log(report.level, "%s", report.message)
+                else:
+                    log.debug("%s: %s", self._name, report.message)
         return process.returncode, failure or last or f"its process exited with status {process.returncode}"
 
     def _connected(self) -> None:
@@ -194,14 +181,6 @@ class DraftProcess:
             log.info("%s: connected again", self._name)
         self._reported = None
         self._settled.set()
-
-
-def _report(line: str) -> Connected | Failed | Logged | str:
-    """The report in a line that the process has written, or else its text."""
-    try:
-        return _reports.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return line.strip()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -231,7 +210,7 @@ def main() -> None:
         plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=lambda kind, value: kind(value))
         run_draft(plan, os.environ.pop(_TOKEN, ""))
     except DuoError as error:
-        _write(Failed(str(error)))
+        _write(Report("Failed", str(error)))
         os._exit(error.exit_status)  # a lost RPC server may block threads forever
 
 
@@ -247,7 +226,7 @@ def run_draft(plan: DraftPlan, token: str) -> None:
             return draft_context(model, plan.context, n_draft, warmup=plan.warmup)
 
         client = DraftClient(plan.url, hello(token, model, vocabulary), context, translation)
-        client.on_connected = lambda: _write(Connected())
+        client.on_connected = lambda: _write(Report("Connected"))
         client.run()
 
 
@@ -277,10 +256,10 @@ class _Reporter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = logging.DEBUG if record.name == "duo.link" else record.levelno
-        _write(Logged(self.format(record), level))
+        _write(Report("Logged", self.format(record), level))
 
 
-def _write(report: Connected | Failed | Logged) -> None:
+def _write(report: Report) -> None:
     with suppress(OSError):  # nobody reads
         os.write(1, msgspec.json.encode(report) + b"\n")
 

@@ -5,47 +5,110 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from duo.config import DraftConfig, EngineConfig
-from duo.engine.draft import QueuedDraft
+from duo.engine.draft import DraftRequest, QueuedDraft
+from duo.engine.queue import Drafted
 from duo.engine.slot import schedules_of
 from duo.link.admission import TargetVocabulary
+from duo.link.remote_queue import RemoteQueue
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.spec.policy import Policy
+from duo.spec.policy import Policy, StepCost
 from duo.spec.policy_state import PolicyState
+from duo.spec.schedule import Schedule
+from duo.spec.types import Origin
 
 log = logging.getLogger("duo.link")
 
 MOST = 16  # concurrent connections
+STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models whose policy is kept
 
 
-class ConnectedDraft(QueuedDraft):
-    """A remote draft, as the choice among several sees it."""
+class RemoteDraft(QueuedDraft):
+    """A remote draft as the target's thread sees it, which calls its methods.
 
-    name: str
-    model: str
-    number: int  # among all that have connected
-    n_verified: int  # candidates, in all texts
-    n_accepted: int
-    is_unable: bool  # to draft for this text
+    It shares the queue and the fields below `current` with the connection, on the server's thread.
+    """
+
+    _longest_wait_s = 0.1  # it may be slow for unknown reasons
+
+    def __init__(self, drafts: RemoteDrafts, name: str, model: str, wake: Callable[[], None]) -> None:
+        """`wake` lets the connection look for a new order."""
+        super().__init__(drafts.new_policy(model))
+        self.name, self.model = name, model
+        self.number = 0  # among all that have connected
+        self.n_verified = self.n_accepted = 0  # candidates, in all texts
+        self._drafts = drafts
+        self._wake = wake
+        self._drafted_until = 0.0
+        self.current: tuple[DraftRequest, RemoteQueue] | None = None  # the text to draft for; replaced as a whole
+        self.waiting_since: float | None = None  # its last sign of life, while it may draft
+        self.has_stalled = False  # since its last sign of life
+        self.is_unable = False  # to draft for this text
 
     @property
-    def is_working(self) -> bool:
-        """Whether it drafts for a text."""
-        raise NotImplementedError
+    def n_target_threads(self) -> int:
+        """See Draft."""
+        return self._drafts.n_target_threads
 
     @property
     def is_usable(self) -> bool:
         """Whether it answers, and can draft for this text."""
-        raise NotImplementedError
+        since = self.waiting_since
+        late = since is not None and time.perf_counter() - since > STALL_S
+        return not (late or self.has_stalled or self.is_unable)
 
-    def stall(self) -> None:
-        """It has timed out: it is not usable until its next sign of life. Called under the drafts' lock."""
-        raise NotImplementedError
+    def begin(self, request: DraftRequest) -> None:
+        """See Draft."""
+        super().begin(request)
+        assert isinstance(self._queue, RemoteQueue)
+        request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
+        self._queue.open()
+        self.current = request, self._queue
+        self._drafts.soon(self._wake)
+
+    def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
+        """See Draft."""
+        super().commit(tokens, cost)
+        if cost is not None and cost.source is Origin.DRAFT:
+            self.n_verified += cost.n_candidates
+            self.n_accepted += min(cost.n_candidates, max(0, len(tokens) - 1))
+        self._drafts.soon(self._wake)
+
+    def end(self) -> None:
+        """See Draft."""
+        if self.current is not None:
+            self._queue.close()
+            self.current = None
+            self._drafts.soon(self._wake)
+            if self.policy.rate:
+                self._drafts.learn(self.model, self.policy.state())
+
+    def interrupt(self) -> None:
+        """See Draft."""
+        self._queue.close()
+
+    def _make_queue(self) -> RemoteQueue:
+        return RemoteQueue(self._session, self.policy.n_ahead, self._metrics.pending, self._metrics.clock)
+
+    def _learn_drafted(self, drafted: Drafted) -> None:
+        if drafted.latency_s is not None:
+            self.policy.learn_latency(drafted.latency_s)
+        if self.policy.schedule is Schedule.ASYNC:
+            super()._learn_drafted(drafted)
+        if drafted.is_useful:  # an estimate of when it was drafted
+            now = self._now()
+            start = max(self._drafted_until, now - drafted.seconds)
+            self._metrics.drafted(start, now, drafted.n_tokens, "remote draft")
+            self._drafted_until = now
+
+    def _expected_s(self, left_s: float, *, stale: bool) -> float:
+        return self.policy.latency_s + self.policy.costs.draft_s if stale else super()._expected_s(left_s, stale=False)
 
 
 class RemoteDrafts:
@@ -62,17 +125,16 @@ class RemoteDrafts:
         self.target: TargetVocabulary | None = None  # None while the model is loading
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
         self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
-        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._makes_calls = False
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # of events
-        self._line: list[ConnectedDraft] = []
-        self._active: ConnectedDraft | None = None
-        self._given_up: list[ConnectedDraft] = []  # in this text
-        self._last_used: ConnectedDraft | None = None
+        self._line: list[RemoteDraft] = []
+        self._active: RemoteDraft | None = None
+        self._given_up: list[RemoteDraft] = []  # in this text
+        self._last_used: RemoteDraft | None = None
 
     @property
-    def connected(self) -> list[ConnectedDraft]:
+    def connected(self) -> list[RemoteDraft]:
         """The drafts that are connected, in the order in which they would be used."""
         with self._lock:
             return list(self._line)
@@ -94,12 +156,12 @@ class RemoteDrafts:
         with self._lock:
             return self._counts.copy()
 
-    def count(self, event: str, n: int = 1) -> None:
-        """Count an event `n` times."""
+    def count(self, event: str) -> None:
+        """Count an event."""
         with self._lock:
-            self._counts[event] += n
+            self._counts[event] += 1
 
-    def soon(self, call: Callable[[], object]) -> None:
+    def soon(self, call: Callable[[], None]) -> None:
         """Make a call on another thread. Never blocks.
 
         If the target's thread woke the server's, it would release the GIL and wait until that thread has handled the
@@ -116,27 +178,24 @@ class RemoteDrafts:
 
     # The server's side
 
-    def join(self, draft: ConnectedDraft, *, always: bool = False) -> bool:
+    def join(self, draft: RemoteDraft, *, always: bool = False) -> bool:
         """Add a draft. False if too many are connected; never with `always`."""
         with self._lock:
             if len(self._line) >= MOST and not always:
                 return False
+            if not self._line:  # a daemon: it holds nothing that needs to be cleaned up at exit
+                threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
             self._line.append(draft)
             self._counts["joined"] += 1
             draft.number = self._counts["joined"]
-            if not self._makes_calls:
-                self._makes_calls = True
-                # A daemon: it holds nothing that needs to be cleaned up at exit.
-                threading.Thread(target=self._make_calls, name="duo-wake", daemon=True).start()
             return True
 
-    def leave(self, draft: ConnectedDraft, reason: str) -> None:
+    def leave(self, draft: RemoteDraft, reason: str) -> None:
         """Remove a draft that has disconnected."""
         with self._lock:
             self._line.remove(draft)
             self._counts[f"dropped: {reason}"] += 1
             if not self._line:
-                self._makes_calls = False
                 self._calls.put(None)
 
     # The target's side: see duo.engine.generation.RemoteSource
@@ -157,7 +216,7 @@ class RemoteDrafts:
             for draft in self._line:
                 draft.is_unable = False
 
-    def choose(self, *, has_other: bool) -> ConnectedDraft | None:
+    def choose(self, *, has_other: bool) -> RemoteDraft | None:
         """The draft to use: the previous one while it is usable, else the first in line that is.
 
         One that does not pay is given up for this text: it is used only if there is no other one and no local draft
@@ -165,21 +224,25 @@ class RemoteDrafts:
         """
         with self._lock:
             before = self._active
-            if before is not None and before.is_working and before.policy.prefers_target_alone:
+            if before is not None and before.current is not None and before.policy.prefers_target_alone:
                 self._given_up.append(before)
             usable = [draft for draft in self._line if draft.is_usable]
             wanted = [draft for draft in usable if draft not in self._given_up] or ([] if has_other else usable)
-            self._active = before if before in wanted else next(iter(wanted), None)
-            if before is not None and before is not self._active and before in self._line and before not in usable:
-                # It does not answer: move it to the end of the line.
+            active = self._active = before if before in wanted else next(iter(wanted), None)
+            is_late = False
+            if before is not None and before is not active and before in self._line and before not in usable:
                 self._line.remove(before)
                 self._line.append(before)
-                before.stall()
-            new = self._active if self._active not in (None, self._last_used) else None
-            self._last_used = self._active or self._last_used
-        if new is not None:  # not under the lock: a terminal may be slow
-            log.info("draft %s is in use", new.name)
-        return self._active
+                if is_late := not before.is_unable:
+                    before.has_stalled = True
+                    self._counts["stalled"] += 1
+            is_new = active is not self._last_used
+            self._last_used = active or self._last_used
+        if before is not None and is_late:  # not under the lock: a terminal may be slow
+            log.info("draft %s does not answer", before.name)
+        if active is not None and is_new:
+            log.info("draft %s is in use", active.name)
+        return active
 
     def learn(self, model: str, state: PolicyState) -> None:
         """Keep the state of a policy for the next draft of this model."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from duo.errors import BusyError, ClosedError, PromptError, UsageError
 from duo.link.guard import error_body
-from duo.link.messages import ROUTE
 
 STOPPING = "the server is stopping"
 WARNING = "duo.warning"  # in the scope of a request: what to tell the client besides the response
+WARNING_HEADER = "X-Duo-Warning"
 _MAX_MESSAGE = 500
 
 log = logging.getLogger("duo.server")
@@ -52,14 +50,9 @@ class ApiError(Exception):
         """The JSON body."""
         return error_body(self.status, str(self)[:_MAX_MESSAGE], self.kind, self.code)  # it may quote the request
 
-    def response(self, more: Mapping[str, str] | None = None) -> Response:
-        """The response, with additional headers."""
-        headers = dict(more or {})
-        if self.status == 503:
-            headers["Retry-After"] = "1"
-        if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        return json_response(self.body(), self.status, headers)
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The response."""
+        return json_response(self.body(), self.status, {"Retry-After": "1"} if self.status == 503 else headers)
 
 
 # What requests may raise besides faults of the server
@@ -76,7 +69,9 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # never sent
     if isinstance(error, HTTPException):
-        return ApiError(error.status_code, _advice(request, error)).response(error.headers)
+        what = f"{request.method[:20]} {request.url.path[:100]!r}"
+        message = f"{what}: {error.detail} (the base URL of the API is http://HOST:PORT/v1)"
+        return ApiError(error.status_code, message).response(error.headers)
     refused = ApiError.of(error)
     if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason
         refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.kind, refused.code)
@@ -87,25 +82,3 @@ async def on_fault(request: Request, error: Exception) -> Response:
     """The response for a fault of the server, which is logged."""
     log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
     return ApiError(500, f"internal error: {type(error).__name__}", "server_error").response()
-
-
-def _advice(request: Request, error: HTTPException) -> str:
-    """What is wrong with the path or the method, and what would not be."""
-    path = request.url.path[:100]
-    if error.status_code == 404:
-        return f"there is no {path!r}; the endpoints are {_endpoints(request.app.routes)}"
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "").split(", ")
-        return f"{path} does not accept {request.method[:20]!r}: use {' or '.join(sorted(allowed))}"
-    return str(error.detail)
-
-
-def _endpoints(routes: Iterable[BaseRoute]) -> str:
-    """The paths by their methods, each once."""
-    paths = defaultdict(list)
-    known = [r for r in routes if isinstance(r, Route) and r.include_in_schema and r.path != ROUTE]
-    for route in known:
-        if not any(other.path == f"/v1{route.path}" for other in known):
-            method = "POST" if "POST" in (route.methods or ()) else "GET"
-            paths[method].append(route.path.replace(":path}", "}"))
-    return "; ".join(f"{method} {', '.join(found)}" for method, found in paths.items())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -14,62 +13,21 @@ from starlette.responses import Response
 
 from duo.engine.request import TextRequest
 from duo.errors import BusyError, ClosedError
+from duo.link.connection import MAX_CONNECTIONS
 from duo.link.remote_drafts import RemoteDrafts
-from duo.server.access import MAX_REQUESTS
+from duo.server.api import Json
 from duo.server.api_error import STOPPING, ApiError
-from duo.server.event_data import LeadState, QueueState, ScheduleState, Spans, TextReader, lead_state, schedule_state
+from duo.server.event_data import TextReader, lead_state, schedule_state
 from duo.server.generation_service import EventStream, GenerationService
 from duo.spec.policy import Policy
 
-MAX_SUBSCRIBERS = min(16, MAX_REQUESTS // 4)  # they are requests in progress, which others need as well
+MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
+MAX_WAITING = 100  # events that wait for one subscriber, which ends then: it does not read
 _ALIVE_S = 15.0
-MAX_BYTES = 256 * 1024  # that wait for one subscriber
 _ALIVE = b": keep-alive\n\n"
 
-
-class Subscriber:
-    """The events that one client has not been sent yet."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[bytes, bool]] = deque()  # each with whether it may be dropped
-        self._n_bytes = 0
-        self._ended = False
-        self._changed = asyncio.Event()
-
-    def put(self, data: bytes, *, may_drop: bool = False) -> bool:
-        """Add an event. If too much waits, drop what may be dropped, or else end: the client does not read.
-
-        Returns False once it has ended.
-        """
-        if self._ended:
-            return False
-        self._waiting.append((data, may_drop))
-        self._n_bytes += len(data)
-        if self._n_bytes > MAX_BYTES:
-            self._waiting = deque(entry for entry in self._waiting if not entry[1])
-            self._n_bytes = sum(len(kept) for kept, _ in self._waiting)
-        if self._n_bytes > MAX_BYTES:
-            self._waiting.clear()
-            self._ended = True
-        self._changed.set()
-        return not self._ended
-
-    def end(self) -> None:
-        """End the stream after what waits."""
-        self._ended = True
-        self._changed.set()
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """What waits, again and again."""
-        while self._waiting or not self._ended:
-            await self._changed.wait()
-            self._changed.clear()
-            data = b"".join(data for data, _ in self._waiting)
-            self._waiting.clear()
-            self._n_bytes = 0
-            if data:
-                yield data
+Subscriber = asyncio.Queue[bytes | None]  # the events that one client has not been sent yet; None: the end
 
 
 class LiveEvents:
@@ -86,8 +44,8 @@ class LiveEvents:
         self._started_s = time.perf_counter()
         self._subscribers: set[Subscriber] = set()
         self._readers: list[TextReader] = []  # of the texts that have not ended
-        self._schedule: ScheduleState | None = None
-        self._state: LeadState | None = None  # as sent last
+        self._schedule: Json | None = None
+        self._state: Json | None = None  # as sent last
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -98,18 +56,18 @@ class LiveEvents:
         if len(self._subscribers) >= MAX_SUBSCRIBERS:
             message = f"{MAX_SUBSCRIBERS} clients are receiving events: try again later"
             raise ApiError(503, message, "unavailable_error")
-        subscriber = Subscriber()
+        subscriber: Subscriber = asyncio.Queue()
         if request.method == "HEAD":
-            subscriber.end()
-            return EventStream(subscriber.pieces(), lambda: None)
-        subscriber.put(_event("state", self._read_state()))
+            subscriber.put_nowait(None)
+            return EventStream(_pieces(subscriber), lambda: None)
+        subscriber.put_nowait(_event("state", self._read_state()))
         if self._task is None or self._task.done():
             self._begin()
         for reader in self._readers:
-            if reader.is_known:
-                subscriber.put(_event("text", reader.begins()))
+            if reader.begun is not None:
+                subscriber.put_nowait(_event("text", reader.begun))
         self._subscribers.add(subscriber)
-        return EventStream(subscriber.pieces(), lambda: self._remove(subscriber))
+        return EventStream(_pieces(subscriber), lambda: self._remove(subscriber))
 
     def stop(self) -> None:
         """End all streams. From any thread."""
@@ -119,7 +77,8 @@ class LiveEvents:
 
     def _begin(self) -> None:
         now_s = time.perf_counter()
-        self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in self._service.unfinished().items()]
+        texts = self._service.unfinished.copy()
+        self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in texts.items()]
         self._service.on_submit = self._add
         self._state = None  # that of the last poll, before there was no subscriber, is not what this one was sent
         self._loop = asyncio.get_running_loop()
@@ -138,7 +97,7 @@ class LiveEvents:
 
     def _end(self) -> None:
         for subscriber in self._subscribers:
-            subscriber.end()
+            subscriber.put_nowait(None)
 
     async def _poll(self) -> None:
         alive_s = time.monotonic()
@@ -150,10 +109,9 @@ class LiveEvents:
                     alive_s = time.monotonic()
                     self._send(_ALIVE)
         except (BusyError, ClosedError):  # stop(), or the engine was closed
+            pass
+        finally:
             self._end()
-        except Exception:
-            self._end()
-            raise
 
     def _look(self) -> None:
         """Send what is new."""
@@ -170,34 +128,45 @@ class LiveEvents:
 
     def _look_at(self, reader: TextReader, policy: Policy | None) -> None:
         """Send what is new about a text; forget it at its end."""
-        has_ended = not self._service.is_unfinished(reader.request)  # before its records are read
+        has_ended = reader.request not in self._service.unfinished  # before its records are read
+        has_begun = reader.request.metrics.n_prompt > 0  # otherwise it waits, or was cancelled while it did
         policy = reader.request.policy or policy
-        if reader.has_begun:
-            if not reader.is_known:
-                self._send(_event("text", reader.begins()))
+        if has_begun:
+            if reader.begun is None:
+                self._send(_event("text", reader.begin()))
             spans = reader.read()
             self._send(_event("progress", reader.progress(policy)))
             if spans:
-                self._send(_event("spans", Spans(reader.number, spans)), may_drop=True)
+                self._send(_event("spans", {"id": reader.number, "spans": spans}))
         if has_ended:
             self._readers.remove(reader)
-            if reader.has_begun:
-                self._send(_event("text", reader.ends()))
+            if has_begun:
+                self._send(_event("text", reader.end()))
             if policy is not None:
                 self._schedule = schedule_state(policy)
 
-    def _read_state(self) -> LeadState:
+    def _read_state(self) -> Json:
         engine, n_texts = self._service.loaded, self._service.n_texts
-        queue = QueueState(min(1, n_texts), max(0, n_texts - 1), self._service.n_queue)
+        queue: Json = {"running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": self._service.n_queue}
         slot = engine.slot if engine is not None else None
         name = self._name() if engine is not None else ""
         return lead_state(slot, name, self._drafts.connected, queue, self._schedule)
 
-    def _send(self, data: bytes, *, may_drop: bool = False) -> None:
+    def _send(self, data: bytes) -> None:
         for subscriber in self._subscribers.copy():
-            if not subscriber.put(data, may_drop=may_drop):
-                self._subscribers.discard(subscriber)  # its connection may last until it is found to hang
+            if subscriber.qsize() < MAX_WAITING:
+                subscriber.put_nowait(data)
+            else:  # its connection may last until it is found to hang
+                self._subscribers.discard(subscriber)
+                while not subscriber.empty():
+                    subscriber.get_nowait()
+                subscriber.put_nowait(None)
 
 
-def _event(name: str, document: msgspec.Struct) -> bytes:
+async def _pieces(subscriber: Subscriber) -> AsyncIterator[bytes]:
+    while (data := await subscriber.get()) is not None:
+        yield data
+
+
+def _event(name: str, document: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(document))

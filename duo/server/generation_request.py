@@ -14,7 +14,7 @@ from duo.config import GenerationConfig, StopConfig
 from duo.engine.engine import Engine
 from duo.llama.grammar import checked, schema_grammar
 from duo.llama.model import Model
-from duo.server.answer_parser import PLAIN, AnswerFormat
+from duo.server.answer_parser import AnswerFormat
 from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, LogitBias, TextBody
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
@@ -51,7 +51,7 @@ class GenerationRequest:
         The grammar is that of the calls where there may be some.
         """
         target, n_ctx = engine.slot.target, engine.slot.n_ctx
-        calls, form, thinks = None, PLAIN, None
+        calls, form, thinks = None, AnswerFormat(), None
         if isinstance(body, ChatBody):
             chat = ChatPrompt.of(body, target, n_ctx)
             prompt, calls, thinks = engine.tokenize(chat.text), chat.calls, chat.thinks
@@ -61,7 +61,7 @@ class GenerationRequest:
         _check(body, prompt, n_ctx)
         grammar = _grammar(body, calls, thinks) or defaults.config.grammar
         if grammar is not None and calls is None:
-            form = PLAIN  # such a grammar has no room for a thought
+            form = AnswerFormat()  # such a grammar has no room for a thought
         return cls(
             prompt,
             _config(body, defaults, grammar, target, n_ctx),

@@ -16,14 +16,13 @@ from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.engine.stream import AsyncSteps
 from duo.errors import BusyError
+from duo.link.connection import MAX_CONNECTIONS
 from duo.link.remote_drafts import RemoteDrafts
 from duo.server.api_error import STOPPING, ApiError, json_response
 from duo.server.generation_request import GenerationRequest
 from duo.server.prometheus import ServerMetrics
 from duo.server.response_formatter import ResponseFormatter
 from duo.spec.types import Step
-
-LOADING = "the model is still loading"
 
 
 class GenerationService:
@@ -36,14 +35,15 @@ class GenerationService:
         on_step: Callable[[Step], None],
         on_text: Callable[[TextRequest], None],
     ) -> None:
+        """`n_queue`: most requests that wait."""
         self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
         self.stopped = threading.Event()
-        self.n_queue = n_queue
+        self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
         self.on_submit: Callable[[int, TextRequest], None] | None = None  # with each text and its number
         self._on_step = on_step
         self._on_text = on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
-        self._requests: dict[TextRequest, int] = {}  # that have not ended, and their numbers
+        self.unfinished: dict[TextRequest, int] = {}  # texts in the order of their requests, and their numbers
         self._n_submitted = 0
 
     @property
@@ -51,26 +51,18 @@ class GenerationService:
         """Number of texts that are being generated or wait in the queue."""
         return self.loaded.n_texts if self.loaded is not None else 0
 
-    def unfinished(self) -> dict[TextRequest, int]:
-        """The texts that have not ended, in the order in which they were requested, and their numbers."""
-        return self._requests.copy()
-
-    def is_unfinished(self, request: TextRequest) -> bool:
-        """Whether a text has not ended. If it has, its metrics are complete."""
-        return request in self._requests
-
     @property
     def engine(self) -> Engine:
         """The engine. Raises BusyError before it is loaded and after stop()."""
         if self.loaded is None or self.stopped.is_set():
-            raise BusyError(STOPPING if self.stopped.is_set() else LOADING)
+            raise BusyError(STOPPING if self.stopped.is_set() else "the model is still loading")
         return self.loaded
 
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
         self.stopped.set()
         if self.loaded is not None:
-            self.loaded.fail(BusyError(STOPPING), self._requests)
+            self.loaded.fail(BusyError(STOPPING), self.unfinished)
 
     async def respond(self, request: Request, wanted: GenerationRequest, model_name: str) -> Response:
         """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
@@ -103,16 +95,16 @@ class GenerationService:
                     self.metrics.add(text.metrics, text.n_cached)
                     self._on_text(text)
             finally:
-                self._requests.pop(text, None)
+                self.unfinished.pop(text, None)
                 steps.end(error)
 
         text = TextRequest(wanted.prompt, wanted.config, put)
         self._n_submitted += 1
-        self._requests[text] = self._n_submitted
+        self.unfinished[text] = self._n_submitted
         try:
             engine.submit(text, end)
         except BaseException:
-            self._requests.pop(text, None)
+            self.unfinished.pop(text, None)
             raise
         if self.on_submit is not None:
             self.on_submit(self._n_submitted, text)

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from duo.config import GenerationConfig
@@ -18,22 +18,23 @@ from duo.engine.request import TextRequest
 from duo.errors import UsageError
 from duo.link.admission import Admission
 from duo.link.connection import DEFAULT_LIMITS, Limits
+from duo.link.draft_connection import draft_route
 from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
-from duo.link.route import draft_route
-from duo.server.access import WARNING_HEADER, Access
 from duo.server.api import ChatBody, CompletionBody
-from duo.server.api_error import EXPECTED, ApiError, json_response, on_error, on_fault
+from duo.server.api_error import EXPECTED, WARNING, WARNING_HEADER, ApiError, json_response, on_error, on_fault
 from duo.server.chat_prompt import ChatPrompt
 from duo.server.events import LiveEvents
 from duo.server.generation_request import Defaults, GenerationRequest
 from duo.server.generation_service import GenerationService
 from duo.server.model_api import ModelApi
-from duo.server.page import Page
+from duo.server.page import page_routes
 from duo.server.parse_request import RequestWork
 from duo.spec.types import Step
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Lead:
@@ -84,22 +85,17 @@ class Lead:
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
         self._defaults = Defaults(defaults or GenerationConfig(), random_seed)
         self._service = GenerationService(self.drafts, n_queue, on_step, on_text)
-        self._work = RequestWork(n_queue, limits.body_s)
+        self._work = RequestWork()
         self._model_api = ModelApi(self._service, self._work, alias, self._defaults)
         self._events = LiveEvents(self._service, self.drafts, lambda: self.model_name)
-        files = Page() if page else None
+        admission = Admission(back_token, closed=not self.takes_drafts, hello_s=limits.hello_s)
+        routes = [*self._routes(), draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)]
         app: ASGIApp = Starlette(
-            routes=[
-                *self._routes(),
-                *(files.routes() if files is not None else ()),
-                draft_route(self.drafts, Admission(back_token, closed=not self.takes_drafts, hello_s=limits.hello_s)),
-                Route(ROUTE, _upgrade_required),
-            ],
+            routes=routes + (page_routes() if page else []),
             exception_handlers={**dict.fromkeys(EXPECTED, on_error), Exception: on_fault},
         )
         origins = frozenset(o.rstrip("/") for o in cors_origins)
-        app = Access(app, api_keys, files.paths if files is not None else frozenset())
-        app = Guard(app, allowed_hosts(host, allowed_host), origins)
+        app = Guard(app, allowed_hosts(host, allowed_host), origins, api_keys, has_page=page)
         if origins:
             methods, shown = ["GET", "POST"], ["Retry-After", WARNING_HEADER]
             app = CORSMiddleware(app, sorted(origins), methods, allow_headers=["*"], expose_headers=shown)
@@ -146,19 +142,26 @@ class Lead:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._model_api.name
 
-    def _routes(self) -> list[Route]:
+    def _routes(self) -> list[BaseRoute]:
+        model = self._model_api
+        get: dict[str, Endpoint] = {
+            "/metrics": self._metrics,
+            "/v1/duo/events": self._events.events,
+            "/v1/models/{name:path}": model.models,
+            "/props": model.props,
+        }
+        post: dict[str, Endpoint] = {
+            "/apply-template": self._apply_template,
+            "/tokenize": model.tokenize,
+            "/detokenize": model.detokenize,
+        }
+        for prefix in ("/v1", ""):  # as in llama-server
+            get |= {f"{prefix}/health": self._health, f"{prefix}/models": model.models}
+            post[f"{prefix}/chat/completions"] = partial(self._generate, ChatBody)
+            post[f"{prefix}/completions"] = partial(self._generate, CompletionBody)
         return [
-            *_twice("/health", self._health),
-            Route("/metrics", self._metrics),
-            Route("/v1/duo/events", self._events.events),
-            *_twice("/models", self._model_api.models),
-            Route("/v1/models/{name:path}", self._model_api.model),
-            *_twice("/chat/completions", partial(self._generate, ChatBody), "POST"),
-            *_twice("/completions", partial(self._generate, CompletionBody), "POST"),
-            Route("/apply-template", self._apply_template, methods=["POST"]),
-            Route("/props", self._model_api.props),
-            Route("/tokenize", self._model_api.tokenize, methods=["POST"]),
-            Route("/detokenize", self._model_api.detokenize, methods=["POST"]),
+            *(Route(path, endpoint) for path, endpoint in get.items()),
+            *(Route(path, _warning(endpoint), methods=["POST"]) for path, endpoint in post.items()),
         ]
 
     async def _health(self, _: Request) -> Response:
@@ -174,7 +177,7 @@ class Lead:
         engine = self._service.engine
         body, n_bytes = await self._work.parse_request(request, kind)
         make = partial(GenerationRequest.of, body, engine, self._defaults)
-        wanted = await (self._work.convert(make) if body.has_schema else self._work.run(n_bytes, make))
+        wanted = await self._work.run(n_bytes, make, has_schema=body.has_schema)
         self._model_api.warn(request, body.model)
         return await self._service.respond(request, wanted, self.model_name)
 
@@ -186,9 +189,16 @@ class Lead:
         return json_response({"prompt": chat.text})
 
 
-def _twice(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> list[Route]:
-    """With and without /v1, as in llama-server."""
-    return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("/v1", "")]
+def _warning(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with a header that says what the client should know."""
+
+    async def respond(request: Request) -> Response:
+        response = await endpoint(request)
+        if warning := request.scope[WARNING]:
+            response.headers[WARNING_HEADER] = warning
+        return response
+
+    return respond
 
 
 async def _upgrade_required(_: Request) -> Response:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from duo import __version__
 from duo.llama.model import Model
-from duo.server.api import DetokenizeBody, Json, TokenizeBody
+from duo.server.api import DetokenizeBody, TokenizeBody
 from duo.server.api_error import WARNING, ApiError, json_response
 from duo.server.generation_request import Defaults
 from duo.server.generation_service import GenerationService
@@ -38,45 +38,45 @@ class ModelApi:
         """Tell the client if it asks for another model: this one answers, as in llama-server."""
         if name not in (None, "", "default", self.name):
             note = f"unknown model {str(name)[:100]!a}: {self.name!a} answers"
-            request.scope[WARNING] = "; ".join(filter(None, (request.scope.get(WARNING), note)))
+            request.scope[WARNING] = "; ".join(filter(None, (request.scope[WARNING], note)))
 
-    async def models(self, _: Request) -> Response:
-        """GET /v1/models."""
-        return json_response({"object": "list", "data": [self._model_object()]})
-
-    async def model(self, request: Request) -> Response:
-        """GET /v1/models/{name}."""
-        if (name := request.path_params["name"]) not in ("", "default", self.name):
-            raise ApiError(404, f"unknown model {name[:100]!r}: this server has {self.name!r}", code="model_not_found")
-        return json_response(self._model_object())
-
-    def _model_object(self) -> Json:
-        slot = self._service.engine.slot
-        model = slot.target
-        meta = {
-            "vocab_type": model.vocab_type,
-            "n_vocab": model.n_vocab,
-            "n_ctx": slot.n_ctx,
-            "n_ctx_train": model.n_ctx_train,
-            "n_params": model.n_params,
-            "size": model.n_bytes,
-        }
-        return {
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models and /v1/models/{name}."""
+        slot, wanted = self._service.engine.slot, request.path_params.get("name")
+        if wanted not in (None, "", "default", self.name):
+            raise ApiError(
+                404, f"unknown model {wanted[:100]!r}: this server has {self.name!r}", code="model_not_found"
+            )
+        target = slot.target
+        names = ("vocab_type", "n_vocab", "n_ctx_train", "n_params")
+        model = {
             "id": self.name,
             "object": "model",
             "created": self._created,
             "owned_by": "duo",
             "max_model_len": slot.n_ctx,  # as in vLLM
-            "meta": meta,
+            "meta": {name: getattr(target, name) for name in names} | {"n_ctx": slot.n_ctx, "size": target.n_bytes},
         }
+        return json_response({"object": "list", "data": [model]} if wanted is None else model)
 
     async def props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        slot = self._service.engine.slot
-        model = slot.target
+        slot, defaults = self._service.engine.slot, self._defaults
+        model, sampling, stop = slot.target, defaults.config.sampling, defaults.config.stop
+        same = "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"
+        params = {
+            "seed": -1 if defaults.random_seed else sampling.seed,
+            "temperature": sampling.temp,
+            "typical_p": sampling.typical,
+            **{name: getattr(sampling, name) for name in same},
+            "stop": stop.stop_strings,
+            "max_tokens": stop.n_predict,
+            "n_predict": stop.n_predict,
+            "ignore_eos": stop.ignore_eos,
+        }
         return json_response(
             {
-                "default_generation_settings": {"n_ctx": slot.n_ctx, "params": self._default_params()},
+                "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
                 "total_slots": 1,
                 "model_alias": self.name,
                 "model_path": model.path.name,  # clients need not know the folder
@@ -92,21 +92,6 @@ class ModelApi:
                 "is_sleeping": False,
             }
         )
-
-    def _default_params(self) -> Json:
-        """The options of a text whose request has none, in llama-server's words."""
-        sampling, stop = self._defaults.config.sampling, self._defaults.config.stop
-        same = "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"
-        return {
-            "seed": -1 if self._defaults.random_seed else sampling.seed,
-            "temperature": sampling.temp,
-            "typical_p": sampling.typical,
-            **{name: getattr(sampling, name) for name in same},
-            "stop": stop.stop_strings,
-            "max_tokens": stop.n_predict,
-            "n_predict": stop.n_predict,
-            "ignore_eos": stop.ignore_eos,
-        }
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
@@ -125,10 +110,11 @@ class ModelApi:
         model = self._service.engine.slot.target
         body, n_bytes = await self._work.parse_request(request, DetokenizeBody)
 
-        def work() -> str:
-            return model.spelling(checked_tokens(body.tokens, model)).decode("utf-8", "replace")
+        def work() -> Response:
+            content = model.spelling(checked_tokens(body.tokens, model)).decode("utf-8", "replace")
+            return json_response({"content": content})
 
-        return json_response({"content": await self._work.run(n_bytes, work)})
+        return await self._work.run(n_bytes, work)
 
 
 def _with_pieces(tokens: Sequence[int], model: Model) -> list[msgspec.Raw]:

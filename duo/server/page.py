@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-from importlib.resources import files
-from pathlib import PurePath
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-_INDEX = "index.html"  # at /; the other files are at /page/NAME
-_TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+ASSETS = Path(__file__).parent / "assets"
 _HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # a browser asks each time whether the file has changed
 }
 
 
-class Page:
-    """The files of the page, read once."""
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
 
-    def __init__(self) -> None:
-        self._files: dict[str, tuple[bytes, str, str]] = {}  # content, media type and ETag by path
-        for file in (files("duo.server") / "assets").iterdir():
-            if media_type := _TYPES.get(PurePath(file.name).suffix):
-                content = file.read_bytes()
-                path = "/" if file.name == _INDEX else f"/page/{file.name}"
-                self._files[path] = content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
-    @property
-    def paths(self) -> frozenset[str]:
-        """The paths of the files."""
-        return frozenset(self._files)
+def page_routes() -> list[BaseRoute]:
+    """index.html at /, the other files at /page/NAME."""
+    files = _Files(directory=ASSETS)
 
-    def routes(self) -> list[Route]:
-        """A route for each file, which is no endpoint of the API."""
-        return [Route(path, self._serve, include_in_schema=False) for path in sorted(self._files)]
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
 
-    async def _serve(self, request: Request) -> Response:
-        content, media_type, etag = self._files[request.scope["path"]]
-        headers = {**_HEADERS, "ETag": etag}
-        known = request.headers.get("if-none-match", "").split(",")
-        if etag in (tag.strip().removeprefix("W/") for tag in known):
-            return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=media_type)
+    return [Route("/", index), Mount("/page", files)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from duo.errors import BusyError
+from duo.link.connection import MAX_CONNECTIONS
 from duo.llama.model import Model
 from duo.server.api_error import WARNING, ApiError
 
@@ -28,6 +29,7 @@ _MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
 _MAX_COPIES = 2**36
 _PARSED_AT_ONCE = 2**16  # bytes that are parsed in less than a millisecond
 _MAX_CONVERSIONS = 2  # of JSON schemas at a time: each may take a core for a second
+MAX_LARGE = MAX_CONNECTIONS // 4  # requests, and conversions, in progress: others need connections, too
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
 _OTHERS = {
@@ -46,51 +48,41 @@ R = TypeVar("R", bound=msgspec.Struct)
 class RequestWork:
     """Processes requests on other threads: large ones one after the other, so that they do not delay small ones."""
 
-    def __init__(self, n_queue: int, body_s: float) -> None:
-        """`n_queue`: most requests that wait until their schema is converted. `body_s`: for a client to send a body."""
-        self._body_s = body_s
-        self._n_queue = n_queue
+    def __init__(self) -> None:
         self._large = anyio.CapacityLimiter(1)
         self._conversions = anyio.CapacityLimiter(_MAX_CONVERSIONS)
-        self._n_conversions = 0  # that run or wait
+        self._n_large = 0
         self._logged: set[str] = set()  # misspelt names, each once and few, so that no client fills the log
 
-    async def run(self, n_bytes: int, work: Callable[[], T]) -> T:
-        """The result of `work` on a request of `n_bytes`. Raises what it raises."""
-        return await anyio.to_thread.run_sync(work, limiter=self._large if n_bytes > LARGE else None)
-
-    async def convert(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which converts a JSON schema. Raises what it raises, or BusyError."""
-        if self._n_conversions - _MAX_CONVERSIONS > self._n_queue:
-            raise BusyError(f"the queue is full ({self._n_queue} requests): try again later")
-        self._n_conversions += 1
+    async def run(self, n_bytes: int, work: Callable[[], T], *, has_schema: bool = False) -> T:
+        """The result of `work` on a request of `n_bytes`. Raises what it raises, and BusyError if too many wait."""
+        limiter = self._conversions if has_schema else self._large if n_bytes > LARGE else None
+        if limiter is not None and self._n_large >= MAX_LARGE:
+            raise BusyError(f"{MAX_LARGE} large requests are in progress: try again later")
+        self._n_large += limiter is not None
         try:
-            return await anyio.to_thread.run_sync(work, limiter=self._conversions)
+            return await anyio.to_thread.run_sync(work, limiter=limiter)
         finally:
-            self._n_conversions -= 1
+            self._n_large -= limiter is not None
 
     async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, int]:
         """The body of a request, and its size in bytes. Notes in its scope what the client should know.
 
-        Raises ApiError if it is invalid, too large, or comes too slowly.
+        Raises ApiError if it is invalid or too large, and BusyError.
         """
         data = bytearray()
-        try:
-            if int(request.headers.get("content-length", 0)) > MAX_BODY:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MAX_BODY:
                 raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
-            with anyio.fail_after(self._body_s):
-                async for chunk in request.stream():
-                    data += chunk
-                    if len(data) > MAX_BODY:
-                        raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
-        except TimeoutError:
-            raise ApiError(408, f"the body was not received within {self._body_s:g} seconds") from None
 
         def parse() -> R:
             try:
                 if len(data) > MAX_OPTIONS:
                     _check_size(data)
-                request.scope[WARNING] = self._misspelt(data, kind)
+                hints = misspelt(msgspec.json.decode(data, type=dict[str, msgspec.Raw]), kind.__struct_encode_fields__)
+                self._log(hints)
+                request.scope[WARNING] = "; ".join([*hints.values()][:3])
                 return msgspec.json.decode(data, type=kind)
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
                 raise ApiError(400, f"invalid request: {error}") from None
@@ -98,35 +90,25 @@ class RequestWork:
         parsed = parse() if len(data) <= _PARSED_AT_ONCE else await self.run(len(data), parse)
         return parsed, len(data)
 
-    def _misspelt(self, body: bytearray, kind: type[msgspec.Struct]) -> str | None:
-        """What to tell the client about the names of the fields in `body`, and the log."""
-        hints = misspelt(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), kind.__struct_encode_fields__)
+    def _log(self, hints: Mapping[str, str]) -> None:
         for name, hint in hints.items():
             if name not in self._logged and len(self._logged) < _MAX_COMPARED:
                 self._logged.add(name)
                 log.warning("a client sent an %s", hint)
-        return "; ".join([*hints.values()][:3]) or None
 
 
-def misspelt(names: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+def misspelt(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
     """The names that are misspellings of `known` fields, each with what to tell about it.
 
     Other servers' fields are not mistakes, so a name that resembles no field is ignored.
     """
-    plain = {_plain(field): field for field in known}
-    known = set(plain.values())
-    plain |= {_plain(synonym): field for synonym, field in _SYNONYMS.items() if field in known}
+    targets = [*known, *(synonym for synonym, field in _SYNONYMS.items() if field in known)]
     found = {}
-    for name in [name for name in names if name not in known][:_MAX_COMPARED]:
-        if name not in _OTHERS and _NAME.fullmatch(name):
-            for nearest in difflib.get_close_matches(_plain(name), plain, 1, _SIMILAR):
-                found[name] = f'unknown field "{name}": did you mean "{plain[nearest]}"?'
+    for name in [name for name in names if name not in known and name not in _OTHERS][:_MAX_COMPARED]:
+        if _NAME.fullmatch(name):
+            for nearest in difflib.get_close_matches(name.lower(), targets, 1, _SIMILAR):
+                found[name] = f'unknown field "{name}": did you mean "{_SYNONYMS.get(nearest, nearest)}"?'
     return found
-
-
-def _plain(name: str) -> str:
-    """In topP, top-p and top_p the same."""
-    return re.sub(r"[._-]", "", name).lower()
 
 
 class _LargeFields(msgspec.Struct):

@@ -25,7 +25,7 @@ from tests.serving import PATIENCE_S, wait_until
 from tests.unit.link.backs import frame, hello
 
 N_AT_ONCE = 50
-LIMITS = Limits(idle_s=1, headers_s=0.2, body_s=0.2, linger_s=0.2, read_s=0.2, close_s=0.2, hello_s=0.2)
+LIMITS = Limits(request_s=0.2, read_s=0.2, hello_s=0.2)
 BODY = b'{"prompt": "a", "max_tokens": 5, "stream": true}'
 
 VALID = [

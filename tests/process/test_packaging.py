@@ -49,13 +49,13 @@ def test_the_wheel_has_all_that_it_needs_and_works_anywhere(tmp_path: Path) -> N
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     assert run(tmp_path, installed / "bin" / "duo", "--version").startswith(f"duo {__version__}\n")
     code = (
-        "import duo; from duo.server.page import Page; from duo.bench.prompts import built_in\n"
-        "print(duo.__file__, len(built_in()), *Page().paths)"
+        "import duo; from duo.server.page import ASSETS; from duo.bench.prompts import built_in\n"
+        "print(duo.__file__, len(built_in()), *(file.name for file in ASSETS.iterdir()))"
     )
-    where, n_prompts, *paths = run(tmp_path, python, "-c", code).split()
+    where, n_prompts, *names = run(tmp_path, python, "-c", code).split()
     assert Path(where).is_relative_to(installed)
     assert int(n_prompts) > 0
-    assert {"/", "/page/style.css", "/page/app.js"} <= set(paths)
+    assert {"index.html", "style.css", "app.js"} <= set(names)
 
 
 # An archive of `make archive`: its program is duo, and Python too; archive/try.py tries a real one

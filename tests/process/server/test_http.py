@@ -23,8 +23,8 @@ from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import PATIENCE_S, wait_until
 from tests.unit.link.backs import frame
 
-SHORT = Limits(headers_s=0.3, body_s=0.3, linger_s=0.3, read_s=0.3, close_s=0.3, hello_s=0.3)
-PATIENT = Limits(headers_s=600, body_s=600, linger_s=600, hello_s=600)
+SHORT = Limits(request_s=0.3, read_s=0.3, hello_s=0.3)
+PATIENT = Limits(request_s=600, hello_s=600)
 TEXT = json.dumps({"prompt": "a", "max_tokens": -1, "ignore_eos": True, "stream": True}).encode()
 FIVE = json.dumps({"prompt": "a", "max_tokens": 5}).encode()
 
@@ -86,36 +86,22 @@ def post(*headers: bytes) -> bytes:
 CHUNKED = b"Transfer-Encoding: chunked"
 MALFORMED = [
     b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64) + b"\r\n\r\n",  # TLS
-    b"GET /health\r\n\r\n", get(version=b"HTTP/x"), get(version=b"HTTP/2.0"), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"TAKE" + get()[3:], b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    get(target=b"http://localhost"), get(target=b"health"), get(target=b"/health\0"),
-    get(b""), get(b"Host: localhost\r\nHost: evil\r\n"), get(b"Host : localhost\r\n"),
-    get(b"Host: localhost\r\nno colon\r\n"), get(b"Host: localhost\r\nX: a\r\n b\r\n"),
-    get(b"Host: localhost\rX: a\r\n"), get(b"Host: localhost\r\nX: \0\r\n"), get().replace(b"\r", b""),
-    get(b"Host: localhost\r\n" + b"a: b\r\n" * 128),
-    post(b"Content-Length: 0", b"Content-Length: 5"), post(b"Content-Length: 0", b"Content-Length: 0"),
-    post(b"Content-Length: 0, 0"), post(b"Content-Length: -1"), post(b"Content-Length: 1" + b"0" * 40),
-    post(b"Content-Length:"), post(b"Content-Length: +0"), post(b"Content-Length: 0x0"),
-    post(b"Content-Length: 5", CHUNKED), post(CHUNKED, b"Content-Length: 5"), post(CHUNKED, CHUNKED),
-    post(b"Transfer-Encoding: gzip"), post(b"Transfer-Encoding: xchunked"),
-    post(b"Transfer-Encoding: gzip, chunked"), post(CHUNKED + b", identity"),
-    post(CHUNKED).replace(b"HTTP/1.1", b"HTTP/1.0"),
-    *(chunked(body) for body in ("x\r\n\r\n", "-1\r\n\r\n", "f" * 17 + "\r\n", "2\n{}\n0\n\n", "1\r\n{}\r\n0\r\n\r\n")),
+    b"GET /health\r\n\r\n", get(version=b"HTTP/x"), b"\r\n" * 2,
+    get(b""), get(b"Host: localhost\r\nHost: evil\r\n"), get(b"Host : localhost\r\n"), get(target=b"/health\0"),
+    get(b"Host: localhost\r\nno colon\r\n"), get(b"Host: localhost\rX: a\r\n"), get(b"Host: localhost\r\nX: \0\r\n"),
+    post(b"Content-Length: 0", b"Content-Length: 5"), post(b"Content-Length: -1"),
+    post(b"Content-Length: 1" + b"0" * 40), post(b"Content-Length:"), post(b"Content-Length: +0"),
+    post(b"Content-Length: 5", CHUNKED), post(CHUNKED, CHUNKED), post(b"Transfer-Encoding: gzip, chunked"),
+    post(CHUNKED + b", identity"),
+    *(chunked(body) for body in ("x\r\n\r\n", "-1\r\n\r\n", "f" * 21 + "\r\n", "1\r\n{}\r\n0\r\n\r\n")),
+    get(target=b"/" + b"x" * 70_000), get(b"Host: localhost\r\nX: " + b"x" * 70_000 + b"\r\n"),
+    chunked("1;" + "x" * 70_000), chunked("0\r\nX: " + "x" * 70_000),
 ]  # fmt: skip
-LONG = "x" * 70_000
-TOO_LARGE = [
-    get(target=b"/" + LONG.encode()),
-    get(b"Host: localhost\r\nX: " + LONG.encode() + b"\r\n"),
-    b"\r\n" * 35_000,
-    chunked("1;" + LONG),
-    chunked("0\r\nX: " + LONG),
-]
 BODY_TO_COME = handshake("POST /v1/draft HTTP/1.1", more="Content-Length: 3\r\n")
 ODD_HANDSHAKES = [
     BODY_TO_COME,
     handshake(more="Content-Length: 3\r\n"),
     handshake(more="Transfer-Encoding: chunked\r\n"),
-    handshake("GET /v1/draft HTTP/1.0"),
     handshake("GET /v1/drafts HTTP/1.1"),
     handshake(headers=UPGRADE),
     handshake(headers=UPGRADE + "Sec-WebSocket-Version: 13\r\n"),
@@ -126,25 +112,21 @@ ODD_HANDSHAKES = [
     handshake(f"GET /v1/draft?{'x' * 20_000} HTTP/1.1"),
     handshake("GET /v1/draft\xff HTTP/1.1"),
 ]
-REFUSED = [
-    *((b"400", data + HEALTH) for data in MALFORMED),  # what follows is not read as a request
-    *((b"431", data) for data in TOO_LARGE),
-    *((b"4", data) for data in ODD_HANDSHAKES),
-]
+REFUSED = [*(data + HEALTH for data in MALFORMED), *ODD_HANDSHAKES]
 
 
-@pytest.mark.parametrize(("status", "data"), REFUSED, ids=range(len(REFUSED)))
-def test_an_odd_request_is_refused_and_its_connection_closed(lead: Lead, status: bytes, data: bytes) -> None:
-    with connect(lead, data) as link:
+@pytest.mark.parametrize("data", REFUSED, ids=range(len(REFUSED)))
+def test_an_odd_request_is_refused_and_its_connection_closed(lead: Lead, data: bytes) -> None:
+    with connect(lead) as link:
+        with suppress(ConnectionError):
+            link.sendall(data)
         answer = read_to_the_end(link)
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert answer.count(b"HTTP/1.1 ") == 1
-    assert status != b"400" or b"invalid HTTP request" in answer
+        assert answer.startswith(b"HTTP/1.1 4") or (not answer and len(data) > 4096), "it may get lost on its way"
+        assert b"200 OK" not in answer, "what follows is not read as a request"
 
 
 def test_odd_but_valid_requests(lead: Lead) -> None:
     assert ask(lead, HEALTH[:-2] + b"a: b\r\n" * 127 + b"\r\n") == 200
-    assert ask(lead, HEALTH.replace(b"/health", b"http://localhost/health")) == 200, "absolute form"
     with connect(lead) as link:
         for _ in range(2):  # trailers are no headers, whatever they say
             link.sendall(chunked("2;x=y\r\n{}\r\n0\r\nHost: evil\r\nExpect: 100-continue\r\n\r\n"))
@@ -155,19 +137,16 @@ def test_odd_but_valid_requests(lead: Lead) -> None:
 
 
 @pytest.mark.parametrize("second", [HEALTH, HEALTH[:9], b"nonsense\r\n\r\n", HEALTH * 10_000])
-def test_a_request_before_the_answer_to_an_earlier_one_is_not_read(
-    lead: Lead, slot: ScriptedSlot, second: bytes
-) -> None:
-    """The earlier one is answered as if nothing else had come, and is the last."""
+def test_requests_before_the_answer_to_an_earlier_one_wait(lead: Lead, slot: ScriptedSlot, second: bytes) -> None:
     slot.hold()
     n = len(slot.requests)
-    with connect(lead, request("/v1/completions", FIVE) + second) as link:
+    with connect(lead) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(second))
+        link.sendall(request("/v1/completions", FIVE) + second)
         while len(slot.requests) == n:
             assert ask(lead) == 200
         slot.go_on()
-        status, answer = read_answer(link)
-        assert (status, json.loads(answer)["usage"]["completion_tokens"]) == (200, 5)
-        assert read_to_the_end(link) == b""
+        assert read_answer(link)[0] == 200
 
 
 def test_an_upgrade_to_another_protocol_is_ignored(lead: Lead) -> None:
@@ -199,24 +178,17 @@ def test_headers_that_do_not_come(lead: Lead) -> None:
             assert_closed_while(link, more)
 
 
-@pytest.mark.parametrize(("path", "status"), [("/v1/completions", 408), ("/tokenize", 408), ("/nowhere", 404)])
-def test_a_body_that_does_not_come(lead: Lead, path: str, status: int) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/nowhere"])
+def test_a_body_that_does_not_come(lead: Lead, path: str) -> None:
     with connect(lead, request(path, b"{", length=10**6)) as link:
-        assert read_answer(link)[0] == status
-        assert_closed_while(link, b" ")  # the rest of the body is not waited for
+        assert_closed_while(link, b" ")
 
 
 def test_a_body_that_comes_after_its_answer(lead: Lead) -> None:
-    """The connection stays open beyond the limit for the body: until a later one has been closed at that limit."""
-    with connect(lead) as link, connect(lead) as stalled:
-        for each in (link, stalled):
-            each.sendall(request("/nowhere", length=2))
-            assert read_answer(each)[0] == 404
-        link.sendall(b"{}")
-        while not select.select([stalled], [], [], 0.01)[0]:
-            link.sendall(HEALTH)
-            assert read_answer(link)[0] == 200
-        assert read_to_the_end(stalled) == b""
+    with connect(lead, request("/nowhere", length=2)) as link:
+        assert read_answer(link)[0] == 404
+        link.sendall(b"{}" + HEALTH)
+        assert read_answer(link)[0] == 200
     with connect(lead, chunked("1\r\n", path="/nowhere")) as link:
         assert read_answer(link)[0] == 404
         link.sendall(b"not a chunk" + HEALTH)
@@ -272,19 +244,6 @@ def test_a_websocket_without_a_hello_is_closed(lead: Lead, data: bytes) -> None:
         assert read_answer(link)[0] == 101
         link.sendall(data)
         read_to_the_end(link)
-
-
-@pytest.mark.parametrize(
-    "data", [frame(9, b""), frame(10, b"x"), b"\x00" + frame(0, b"x")[1:]], ids=["pings", "pongs", "fragments"]
-)
-def test_many_frames_before_a_hello_end_the_connection(engine: tuple[Engine, ScriptedSlot], data: bytes) -> None:
-    """At once: not at the time limit for a Hello."""
-    with Lead(engine[0], port=0, limits=PATIENT) as lead, connect(lead, handshake()) as link:
-        assert read_answer(link)[0] == 101
-        with suppress(ConnectionError):
-            link.sendall(b"\x02" + frame(2, b"x")[1:] + data * 100)
-        answer = read_to_the_end(link)
-        assert answer == b"" or (1008).to_bytes(2, "big") in answer, "a close frame, which may get lost on its way"
 
 
 # Connections

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 
 from duo.engine.draft import DraftRequest
 from duo.engine.queue import Drafted
-from duo.link.admission import Admission
-from duo.link.remote_draft import RemoteDraft
-from duo.link.remote_drafts import ConnectedDraft, RemoteDrafts
+from duo.link.remote_drafts import RemoteDraft, RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
@@ -37,21 +34,15 @@ class FarEnd(RemoteDraft):
     """Proposes `choose` when the test says so, and knows only what its orders say."""
 
     def __init__(self, drafts: RemoteDrafts, choose: Callable[[Sequence[int]], int], name: str) -> None:
-        super().__init__(drafts, Admission(), self._send, name)
+        super().__init__(drafts, name, name, lambda: None)
         self._choose = choose
         self._text: tuple[DraftRequest, RemoteQueue] | None = None
         self._known: list[int] = []
 
-    async def _send(self, _: bytes) -> None:
-        """There is no connection."""
-
-    def _ring(self) -> None:
-        """It is called anyway."""
-
     def work(self, n: int) -> None:
         """Draft `n` tokens, if it may."""
-        if self._current is not self._text:
-            self._text, self._known = self._current, []
+        if self.current is not self._text:
+            self._text, self._known = self.current, []
         if self._text is None:
             return
         order = self._text[1].order(self.policy.latency_s)
@@ -78,15 +69,12 @@ class Line(RemoteDrafts):
         return self._make_policy()
 
     def add(self, choose: Callable[[Sequence[int]], int] = next_token, model: str = "fake") -> FarEnd:
-        async def make() -> FarEnd:
-            return FarEnd(self, choose, model)
-
-        made = asyncio.run(make())
+        made = FarEnd(self, choose, model)
         assert self.join(made)
         self.all.append(made)
         return made
 
-    def choose(self, *, has_other: bool) -> ConnectedDraft | None:
+    def choose(self, *, has_other: bool) -> RemoteDraft | None:
         if self._choose is None:
             return super().choose(has_other=has_other)
         i = self._choose()
@@ -116,7 +104,7 @@ def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: i
     assert run(generation) == TEXT[:30]
     assert generation.metrics.draft_error is None
     assert draft_threads() == []
-    assert not any(draft.is_working for draft in line.all)
+    assert not any(draft.current for draft in line.all)
 
 
 @LOCAL

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp
 
 from duo.link import messages
 from duo.link.admission import Admission, TargetVocabulary
+from duo.link.draft_connection import draft_app
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
 from duo.link.remote_drafts import RemoteDrafts
-from duo.link.route import draft_app
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.policy import Policy
@@ -59,6 +59,7 @@ class Words:
 
 
 FINGERPRINT = Fingerprint.of(Words().model)
+ADMISSION = Admission(TOKEN, hello_s=60.0)
 TARGET = TargetVocabulary(FINGERPRINT, Words().texts, n_ctx=1000)
 
 
@@ -74,10 +75,10 @@ class EagerDrafts(RemoteDrafts):
 class Stage:
     """A lead's drafts, and a text that waits before its first decode until it may go on."""
 
-    def __init__(self, hello_s: float = 60.0) -> None:
+    def __init__(self, admission: Admission = ADMISSION) -> None:
         self.drafts = EagerDrafts()
         self.drafts.target = TARGET
-        self.app = draft_app(self.drafts, Admission(TOKEN, hello_s=hello_s), "0.0.0.0")
+        self.app = draft_app(self.drafts, admission, "0.0.0.0")
         self.target = FakeContext(n_batch=64)
         self.generation: Writing | None = None
         self._n_backs = 0
@@ -195,10 +196,10 @@ class Back:
     def leave(self) -> None:
         self._send({"type": "websocket.disconnect", "code": 1000})
 
-    def say(self, *said: Message | bytes | str) -> None:
+    def say(self, *said: Message | bytes) -> None:
         for one in said:
             data = messages.encode(one) if isinstance(one, Message) else one
-            self._send({"type": "websocket.receive", "text" if isinstance(data, str) else "bytes": data})
+            self._send({"type": "websocket.receive", "bytes": data})
 
     def _send(self, message: dict[str, Any]) -> None:
         self._loop.call_soon_threadsafe(self._said.put_nowait, message)

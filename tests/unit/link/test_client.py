@@ -118,7 +118,7 @@ def test_a_client_that_is_refused_gives_up(stage: Stage, changes: dict[str, obje
 
 
 def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duo.link.remote_draft.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
+    monkeypatch.setattr("duo.link.draft_connection.Refused", lambda _: Refused("\x1b[2J\x1b]0;mine\x07go away\n"))
     with serve(stage) as listener, drafting(listener.port, hello=_changed({"token": "wrong"})) as drafts:
         until(lambda: drafts.raised)
     assert str(drafts.raised[0]) == "the lead refused this draft: ?[2J?]0;mine?go away?"

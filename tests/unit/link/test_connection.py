@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
 
@@ -14,29 +13,34 @@ from duo.link.connection import DEFAULT_LIMITS, Connection, make_room
 class Fake:
     """What make_room() asks of a connection."""
 
-    is_gone = False
-
     def __init__(self, address: str, since: float, *, is_waiting: bool = True) -> None:
-        self.client = (address, 1)
+        self.address = address
         self.since = since
         self.is_waiting = is_waiting
-        self.transport = SimpleNamespace(abort=self._abort)
+        self.is_gone = False
+        self.transport = self
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         self.is_gone = True
+
+    def is_closing(self) -> bool:
+        return self.is_gone
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
 
 def closed_of(*connections: Fake) -> list[tuple[str, float]]:
     """Which ones make_room() closes."""
     make_room(cast(list[Connection], connections), 4)
-    return [(one.client[0], one.since) for one in connections if one.is_gone]
+    return [(one.address, one.since) for one in connections if one.is_gone]
 
 
-def test_the_address_with_most_connections_makes_room() -> None:
-    one = [Fake("modest", 1), Fake("greedy", 0, is_waiting=False), Fake("greedy", 3), Fake("greedy", 2)]
+def test_the_connection_that_has_waited_longest_makes_room() -> None:
+    one = [Fake("a", 1), Fake("b", 0, is_waiting=False), Fake("c", 3), Fake("d", 2)]
     assert closed_of(*one) == []
-    assert closed_of(*one, Fake("modest", 4), Fake("greedy", 5)) == [("greedy", 2)]
-    assert closed_of(*one[:3], Fake("new", 9)) == []
+    assert closed_of(*one, Fake("e", 4)) == [("a", 1)]
+    assert closed_of(*one, Fake("f", 5)) == [("a", 1)], "there is room"
     assert closed_of(*(Fake("busy", i, is_waiting=False) for i in range(4)), Fake("new", 9)) == [("new", 9)]
 
 

@@ -91,3 +91,47 @@ def test_a_websocket_that_is_refused_is_closed_before_it_is_accepted() -> None:
     with pytest.raises(WebSocketDisconnect) as refused, client.websocket_connect(ROUTE):
         pass
     assert refused.value.code == 1008
+
+
+# Keys
+
+KEYS = ("sk-one", "sk-two")
+
+
+def status(path: str = "/v1/models", method: str = "GET", **headers: str) -> int:
+    client = TestClient(Guard(PlainTextResponse("passed"), None, keys=KEYS, has_page=True))
+    answer = client.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    if answer.status_code != 200:
+        assert_error(answer, 401, "the API key is missing or wrong")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert not any(key in answer.text for key in KEYS)
+    return int(answer.status_code)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_passes_in_either_header(key: str) -> None:
+    for headers in ({"authorization": f"Bearer {key}"}, {"authorization": f"bearer  {key}"}, {"x_api_key": key}):
+        assert status(**headers) == 200
+
+
+WRONG_KEYS: list[dict[str, str]] = [
+    *({"authorization": value} for value in (
+        "", "Bearer", "Bearer sk-on", "Bearer sk-onex", "Bearer SK-ONE", "Bearer sk-one,sk-two", "Basic sk-one",
+        "sk-one", "Bearer " + "x" * 10_000,
+    )),
+    {}, {"x_api_key": ""}, {"x_api_key": "sk-none"}, {"x_api_key": "sk-one", "authorization": "Bearer sk-none"},
+    {"cookie": "key=sk-one"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", WRONG_KEYS, ids=lambda headers: str(headers)[:40])
+def test_a_missing_or_wrong_key_is_refused(headers: dict[str, str]) -> None:
+    for path in ("/metrics", "/nowhere", "/health/", "/v1/draft/", "/page"):
+        assert status(path, **headers) == 401
+    assert status("/", "POST", **headers) == status("/page/a.js", "PUT", **headers) == 401
+
+
+def test_health_preflights_remote_drafts_and_the_page_need_no_key() -> None:
+    for path in ("/health", "/v1/health", ROUTE, "/", "/page/a.js"):
+        assert status(path) == status(path, "HEAD") == status(path, authorization="Bearer sk-none") == 200
+    assert status(method="OPTIONS") == 200

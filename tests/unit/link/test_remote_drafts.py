@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from duo.config import DraftConfig
-from duo.link.remote_draft import RemoteDraft
-from duo.link.remote_drafts import MOST, RemoteDrafts
+from duo.link.remote_drafts import MOST, RemoteDraft, RemoteDrafts
 from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
 
@@ -24,10 +23,9 @@ class Standing:
     def __init__(self, name: str = "a draft") -> None:
         self.name = name
         self.policy = LearnedPolicy()
-        self.is_working = False
-        self.is_unable = False
+        self.current: object = None
+        self.is_unable = self.has_stalled = False
         self.answers = True
-        self.stalls = 0
 
     @property
     def is_usable(self) -> bool:
@@ -36,9 +34,6 @@ class Standing:
     @property
     def draft(self) -> RemoteDraft:
         return cast(RemoteDraft, self)
-
-    def stall(self) -> None:
-        self.stalls += 1
 
 
 def line(n: int) -> tuple[RemoteDrafts, list[Standing]]:
@@ -52,7 +47,7 @@ def chosen(drafts: RemoteDrafts, *, has_other: bool = False) -> Any:
     """The draft that is chosen, which the target then uses."""
     found: Any = drafts.choose(has_other=has_other)
     if found is not None:
-        found.is_working = True
+        found.current = ()
     return found
 
 
@@ -68,7 +63,7 @@ def test_the_first_that_answers_is_used_and_one_that_does_not_moves_to_the_end()
     assert chosen(drafts) is first
     first.answers = False
     assert chosen(drafts) is chosen(drafts) is None
-    assert (first.stalls, second.stalls) == (2, 1)
+    assert drafts.counts["stalled"] == 3
     second.answers = True
     drafts.leave(second.draft, "left")
     assert chosen(drafts) is None
@@ -83,7 +78,8 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     second.policy.prefers_target_alone = True
     assert chosen(drafts, has_other=True) is None, "the local draft is better than either"
     assert chosen(drafts) is first, "without one they are used again"
-    first.is_working = second.is_working = first.policy.prefers_target_alone = False
+    first.current = second.current = None
+    first.policy.prefers_target_alone = False
     drafts.begin()
     assert chosen(drafts, has_other=True) is first
 

@@ -6,14 +6,13 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from duo.config import GenerationConfig
 from duo.engine.records import StepRecord
 from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
-from duo.server.event_data import QueueState, TextReader, lead_state, schedule_state
+from duo.server.event_data import TextReader, lead_state, schedule_state
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
 from duo.spec.types import Source
@@ -34,28 +33,24 @@ def step(request: TextRequest, end: float, candidates: int, accepted: int, sourc
 
 def test_a_text_begins_goes_on_and_ends(request_: TextRequest) -> None:
     reader, policy = TextReader(7, request_, START), Policy(4, 4)
-    assert not reader.has_begun
     request_.metrics.n_prompt, request_.n_cached = 3, 2
     request_.metrics.decoded(START + 0.5, START + 0.7, 1)
-    assert reader.has_begun
-    assert not reader.is_known
     begins = {"state": "begins", "id": 7, "time_ms": 500.0, "prompt_tokens": 3, "cached_tokens": 2}
-    assert msgspec.to_builtins(reader.begins()) == begins
-    assert reader.is_known
+    assert reader.begin() == reader.begun == begins
     now = time.perf_counter()
     for end, *candidates in ((now - 2, 0, 0), (now - 1, 3, 1), (now - 0.5, 2, 2), (now, 4, 4, Source.LOOKUP)):
         step(request_, end, *candidates)
         reader.read()
     policy.concurrent.add_target(1, 0.5)
-    assert reader.progress(policy).alone_tokens_per_s is None, "the target was not alone"
+    assert reader.progress(policy)["alone_tokens_per_s"] is None, "the target was not alone"
     policy.alone.add_target(1, 0.02)
-    assert msgspec.to_builtins(reader.progress(policy)) == {
+    assert reader.progress(policy) == {
         "id": 7, "tokens": 11, "seconds": 2.0, "tokens_per_s": 8.0, "alone_tokens_per_s": 50.0,
         "draft": {"verified": 5, "accepted": 3}, "lookup": {"verified": 4, "accepted": 4},
         "accepted_by_position": [1.0, 0.5, 0.0],
     }  # fmt: skip
     request_.metrics.stop = "token limit"
-    assert msgspec.to_builtins(reader.ends()) == {
+    assert reader.end() == {
         "state": "ends", "id": 7, "time_ms": pytest.approx(1000 * (now - START), abs=0.01), "stop": "token limit",
         "tokens": 11, "tokens_per_s": 5.0,
     }  # fmt: skip
@@ -65,9 +60,10 @@ def test_a_text_that_ends_in_its_prompt(request_: TextRequest) -> None:
     reader = TextReader(1, request_, time.perf_counter())
     request_.metrics.n_prompt, request_.metrics.stop = 3, "interrupted"
     reader.read()
-    assert (reader.ends().tokens, reader.ends().tokens_per_s, reader.ends().stop) == (0, None, "interrupted")
+    end = reader.end()
+    assert (end["tokens"], end["tokens_per_s"], end["stop"]) == (0, None, "interrupted")
     found = reader.progress(None)
-    assert (found.tokens, found.seconds, found.tokens_per_s, found.alone_tokens_per_s) == (0, 0.0, None, None)
+    assert [found[name] for name in ("tokens", "seconds", "tokens_per_s", "alone_tokens_per_s")] == [0, 0.0, None, None]
 
 
 def test_spans_are_read_once_and_none_from_before_the_subscriber_but_all_steps_count(request_: TextRequest) -> None:
@@ -78,30 +74,30 @@ def test_spans_are_read_once_and_none_from_before_the_subscriber_but_all_steps_c
     metrics.drafted(START + 3, START + 3.25, 1, "remote draft")
     metrics.prepared(START + 3, START + 4, 2, 2)
     step(request_, START + 1, 2, 2)
-    spans = [tuple(msgspec.to_builtins(span).values()) for span in reader.read()]
+    spans = [tuple(span.values()) for span in reader.read()]
     assert spans == [("target", "prompt", 2000.0, 3125.0, 4), ("remote draft", "draft", 3000.0, 3250.0, 1)]
     assert reader.read() == []
-    assert reader.progress(None).tokens == 3
+    assert reader.progress(None)["tokens"] == 3
 
 
 def test_the_state_of_a_lead() -> None:
     slot: Any = ScriptedSlot()
-    queue, backs = QueueState(1, 2, 64), []
+    queue: Any = {"running": 1, "waiting": 2, "limit": 64}
+    backs = []
     for number, latency_s, counts in ((1, 0.0125, (9, 7)), (2, 0.0, (0, 0))):
         policy = Policy(4, 4, remote=True)
         if latency_s:
             policy.learn_latency(latency_s)
         counted = dict(zip(("n_verified", "n_accepted"), counts, strict=True))
-        backs.append(SimpleNamespace(
-            number=number, name=f"b{number} at c", model="b", is_working=number == 1, policy=policy, **counted
-        ))  # fmt: skip
+        named = {"number": number, "name": f"b{number} at c", "model": "b"}
+        backs.append(SimpleNamespace(**named, current=() if number == 1 else None, policy=policy, **counted))
     policy = Policy(4, 4)
     policy.begin(10)
-    assert msgspec.to_builtins(schedule_state(policy)) == {"now": "off", "at_token": 0, "reason": ""}
+    assert schedule_state(policy) == {"now": "off", "at_token": 0, "reason": ""}
     policy.chooser.changes += [Change(5, Schedule.SYNC, "earlier"), Change(20, Schedule.ASYNC, "better")]
     policy.chooser.now = Schedule.ASYNC
     found = lead_state(cast(Slot, slot), "mine", cast(Any, backs), queue, schedule_state(policy))
-    assert msgspec.to_builtins(found) == {
+    assert found == {
         "model": {"name": "mine", "description": "scripted 12K F16", "n_ctx": N_CTX, "size": 67890},
         "draft": None,
         "lookup": slot.looks_up,
@@ -117,6 +113,6 @@ def test_the_state_of_a_lead() -> None:
     slot.draft_model = ScriptedModel()
     for slot.translation, vocabulary in ((None, "shared"), (object(), "translated")):
         found = lead_state(cast(Slot, slot), "mine", (), queue, None)
-        assert msgspec.to_builtins(found.draft) == {"name": "scripted", "vocabulary": vocabulary}
+        assert found["draft"] == {"name": "scripted", "vocabulary": vocabulary}
     found = lead_state(None, "", (), queue, None)
-    assert (found.model, found.draft, found.lookup) == (None, None, False)
+    assert (found["model"], found["draft"], found["lookup"]) == (None, None, False)

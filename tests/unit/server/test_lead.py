@@ -55,7 +55,7 @@ def test_the_properties(client: TestClient, make_lead: MakeLead, monkeypatch: py
     named = client_of(make_lead(alias="org/name")).get("/props").json()
     assert (named["model_alias"], named["model_path"]) == ("org/name", "scripted.gguf")
     assert "/home" not in str(named)
-    assert_error(client.post("/props", json={}), 405, "use GET")
+    assert_error(client.post("/props", json={}), 405)
 
 
 def test_the_default_params_are_fields_of_a_request(make_lead: MakeLead, slot: ScriptedSlot) -> None:
@@ -83,22 +83,15 @@ def test_tokenize_and_detokenize(client: TestClient) -> None:
     ]
 
 
-def test_an_unknown_path_is_answered_with_the_endpoints(client: TestClient) -> None:
+def test_an_unknown_path(client: TestClient) -> None:
     for path in ("/v1", "/%2e%2e/etc/passwd", "/%00", "/health/x", "/" + "x" * 5000):
-        assert_error(client.get(path), 404, "^there is no .*; the endpoints are GET ")
-    said = client.post("/v1/embeddings", json={}).json()["error"]["message"]
-    assert said.endswith("; POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize")
-    for path in ("/v1/health", "/metrics", "/v1/duo/events", "/v1/models", "/v1/models/{name}", "/props"):
-        assert path in said
-    assert "draft" not in said
+        assert_error(client.get(path), 404, r"Not Found \(the base URL of the API is http://HOST:PORT/v1\)$")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("GET", "/v1/completions", ["POST"]),
-        ("PUT", "/v1/chat/completions", ["POST"]),
-        ("DELETE", "/v1/models", ["GET", "HEAD"]),
+        ("PUT", "/v1/completions", ["POST"]),
         ("OPTIONS", "/tokenize", ["POST"]),
         ("BREW" * 200, "/metrics", ["GET", "HEAD"]),
     ],
@@ -107,7 +100,7 @@ def test_a_wrong_method_is_answered_with_the_right_ones(
     client: TestClient, method: str, path: str, allowed: list[str]
 ) -> None:
     answer = client.request(method, path)
-    assert_error(answer, 405, f"^{path} does not accept '{method[:20]}': use {' or '.join(allowed)}$")
+    assert_error(answer, 405, f"^{method[:20]} '{path}': Method Not Allowed")
     assert sorted(answer.headers["allow"].split(", ")) == allowed
 
 

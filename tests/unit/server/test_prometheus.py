@@ -57,7 +57,8 @@ def test_a_text_is_counted(client: TestClient) -> None:
 
 def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:
     for what, n in (("joined", 5), ("stalled", 2), ("stale", 9), ("dropped: left", 3), ("refused: token", 4)):
-        lead.drafts.count(what, n)
+        for _ in range(n):
+            lead.drafts.count(what)
     assert {name: value for name, value in values(client).items() if value} == {
         "duo:worker_joins_total": 5,
         "duo:worker_stalls_total": 2,

@@ -91,15 +91,11 @@ def test_a_client_that_disconnects_within_its_body_is_no_fault(lead: Lead, caplo
 
 def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
     async def scenario() -> None:
-        announced = Exchange(lead.app, headers={"Content-Length": str(MAX_BODY + 1)})
-        assert await announced.status() == 413
-        assert str(MAX_BODY) in error_of(await announced.body())["message"]
-        assert announced.n_received == 0
         chunked = Exchange(lead.app, "/tokenize")
         for _ in range(20):
             chunked.send(bytes(2**20))
         assert await chunked.status() == 413
-        await chunked.task
+        assert str(MAX_BODY) in error_of(await chunked.body())["message"]
         assert chunked.n_received == MAX_BODY + 2**20
 
     run(scenario)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import threading
@@ -17,14 +16,14 @@ import pytest
 from duo.config import SamplingConfig
 from duo.link import messages
 from duo.link.admission import Admission
+from duo.link.draft_connection import SPARE
 from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
-from duo.link.remote_draft import SPARE, STALL_S, RemoteDraft
-from duo.link.remote_drafts import MOST
+from duo.link.remote_drafts import MOST, STALL_S
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import N_AHEAD, TARGET, TOKEN, TRUTH, Back, EagerDrafts, N, Stage, candidate, hello
+from tests.unit.link.backs import N_AHEAD, TARGET, TOKEN, TRUTH, Back, N, Stage, candidate, hello
 
 
 @pytest.fixture
@@ -81,30 +80,18 @@ def test_a_back_that_cannot_take_part_is_told_why(
     ("admission", "said"), [(Admission(closed=True), "token"), (Admission(), None), (Admission("ü" * 256), "token")]
 )
 def test_which_tokens_are_needed(admission: Admission, said: str | None) -> None:
-    async def answer() -> bytes:
-        sent: asyncio.Queue[bytes] = asyncio.Queue()
-        drafts = EagerDrafts()
-        drafts.target = TARGET
-        heard = iter([messages.encode(hello()), None])
-
-        async def receive() -> bytes | None:
-            return next(heard)
-
-        await RemoteDraft(drafts, admission, sent.put, "peer").run(receive)
-        return await sent.get()
-
-    message = messages.from_lead(asyncio.run(answer()))
+    with Stage(admission) as stage, stage.back() as back:
+        back.say(hello())
+        message = back.hear()
     assert isinstance(message, Welcome) if said is None else isinstance(message, Refused) and said in message.reason
 
 
 HELLO = messages.encode(hello())
-RUBBISH: dict[str, bytes | str] = {
+RUBBISH: dict[str, bytes] = {
     "empty": b"",
-    "text": "Hello",
     "invalid MessagePack": b"\xc1\xc1\xc1",
     "another message": messages.encode(Alive(1)),
     "message of a lead": messages.encode(Welcome(1)),
-    "too long": bytes(messages.MAX_FROM_DRAFT + 1),
 }
 
 
@@ -117,7 +104,7 @@ def test_a_first_message_that_is_no_hello_is_refused(stage: Stage, stranger: Bac
 
 def test_a_back_that_says_nothing_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "duo.link")
-    with Stage(hello_s=0.01) as stage:
+    with Stage(Admission(TOKEN, hello_s=0.01)) as stage:
         with stage.back() as silent:
             assert silent.close_code() == TRY_LATER
         with stage.back():
@@ -160,16 +147,14 @@ def test_a_name_cannot_imitate_the_log(stage: Stage, stranger: Back, caplog: pyt
 # Disconnected
 
 
-LIES: dict[str, tuple[Callable[[Begin], bytes | str | Message], str]] = {
+LIES: dict[str, tuple[Callable[[Begin], bytes | Message], str]] = {
     "token -1": (lambda begin: msgspec.msgpack.encode([2, 1, 0, 3, 3, -1, 9.0, 1, 0.001]), "Expected `int` >= 0"),
     "token n_vocab": (lambda begin: candidate(begin, token=begin.n_vocab), f"token {N_VOCAB} is not in the target"),
     "token 2**31 - 1": (lambda begin: candidate(begin, token=2**31 - 1), "token 2147483647 is not in the target"),
     "NaN confidence": (lambda begin: candidate(begin, confidence=math.nan), "Expected `float` >= -1.79"),
     "a day": (lambda begin: candidate(begin, seconds=86400.0), "Expected `float` <= 3600"),
-    "text": (lambda _: "7", "text instead of bytes"),
     "empty": (lambda _: b"", "Input data was truncated"),
     "message of a lead": (lambda begin: messages.encode(End(begin.serial)), "Invalid value 20"),
-    "too long": (lambda _: bytes(messages.MAX_FROM_DRAFT + 1), "bytes are more than"),
     "second hello": (lambda _: hello(), "a second Hello"),
 }
 
@@ -217,10 +202,10 @@ def test_between_texts_a_back_may_send_a_few_messages(stage: Stage, joined: Back
 def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delattr("duo.link.remote_draft.Begin")
+    monkeypatch.delattr("duo.link.draft_connection.Begin")
     stage.begin()
     assert joined.close_code() == TRY_LATER
-    assert "internal error while serving the remote draft back at back:" in caplog.text
+    assert "internal error while serving the remote draft back:" in caplog.text
     assert "NameError" in caplog.text
     assert stage.drafts.n_connected == 0
 
@@ -285,7 +270,8 @@ def test_another_back_takes_over_from_one_that_falls_silent(
 ) -> None:
     late_s, ready = [0.0], threading.Event()
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + late_s[0])
-    monkeypatch.setattr("duo.link.remote_draft.time", clock)
+    for module in ("remote_drafts", "draft_connection"):
+        monkeypatch.setattr(f"duo.link.{module}.time", clock)
 
     def decode() -> None:
         if len(stage.target.tokens) > N // 2:

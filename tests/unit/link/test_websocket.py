@@ -13,6 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 from duo.link import messages
 from duo.link.listener import Listener
 from duo.link.messages import TRY_LATER
+from tests.unit.engine.helpers import until
 from tests.unit.link.backs import TARGET, Stage, hello, raw_websocket
 
 TOO_BIG, TOO_MANY = 1009, 1008
@@ -35,11 +36,11 @@ def port(served: tuple[Stage, int]) -> int:
 
 
 @contextmanager
-def counted(stage: Stage, what: str) -> Iterator[None]:
-    """Until it has happened once more than before the block."""
-    n = stage.count(what)
+def refused(stage: Stage) -> Iterator[None]:
+    """Until one more was refused than before the block."""
+    n = stage.drafts.counts.total()
     yield
-    stage.wait_for(what, n + 1)
+    until(lambda: stage.drafts.counts.total() > n)
 
 
 def websocket(port: int) -> ClientConnection:
@@ -79,7 +80,7 @@ INVALID = {
 def test_invalid_frames_end_the_connection(
     stage: Stage, port: int, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with counted(stage, "refused: silence"):
+    with refused(stage):
         connection = raw_websocket(port)
         connection.sendall(INVALID[name])
         wait_for_end(connection)
@@ -96,7 +97,7 @@ LONG: dict[str, bytes | list[bytes]] = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_message_that_is_too_long_is_not_read_to_its_end(stage: Stage, port: int, name: str) -> None:
-    with counted(stage, "refused: silence"), websocket(port) as back:
+    with refused(stage), websocket(port) as back:
         with suppress(ConnectionClosed):
             back.send(LONG[name])
         with pytest.raises(ConnectionClosed) as closed:
