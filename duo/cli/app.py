@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from duo.cli.about import is_start, show_start, show_versions
-from duo.cli.arguments import CommandWithWholeNames, GroupWithWholeNames, help_command
+from duo.cli.arguments import CommandWithWholeNames, GroupWithWholeNames, help_command, unknown_command
 from duo.cli.commands import COMMANDS, function
 from duo.cli.options.by_command import BackOptions, LeadOptions, RunOptions
 from duo.cli.parameters import comes_from, with_parameters
@@ -37,9 +37,7 @@ class _Group(GroupWithWholeNames):
         if name in COMMANDS:
             self.commands[name] = _declare(name)
         elif not ctx.resilient_parsing:
-            from duo.cli.other_words import unknown_command  # noqa: PLC0415 - only here
-
-            raise UsageError(unknown_command(name, args[1:], list(COMMANDS)))
+            raise UsageError(unknown_command(name, args[1:]))
         return super().resolve_command(ctx, args)
 
 

@@ -1,8 +1,9 @@
-"""Options are matched whole, those of llama.cpp are known, and for any other the nearest names are said."""
+"""Options are matched whole, those of llama.cpp are known, and for any other word what may have been meant is said."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from duo.cli.commands import COMMANDS
 from duo.cli.llama_flags import ALIASES, SWITCH_VALUES, flags
 from duo.cli.options.by_command import RunOptions
-from duo.config.option import Option, declared, similar
+from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
 
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d+(?:\.\d+)?)")  # -n512
@@ -132,3 +133,53 @@ def help_command(context: Any) -> str:
     """The command that lists the options of the command of this context."""
     path = getattr(context, "command_path", "duo")
     return "duo --help-all" if path == "duo" else f"{path} --help"
+
+
+# What to say about a word that needs no arguments.
+_WORDS = {
+    "suggest": "`duo tune -m FILE`, without -md, measures which draft is fastest",
+    "profile": "`duo tune --list` lists what was learned about pairs of models, `duo tune --reset NAME` forgets it",
+    "trace": "`duo -v` says where the time went; Perfetto (https://ui.perfetto.dev) opens the file of --trace",
+    "devices": "`duo --list-devices` lists the devices, `duo doctor` says what is wrong with them",
+    "serve": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
+    "server": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
+    "ps": "duo has no service in the background: a model is loaded while its command runs; `duo list` shows all models",
+    "stop": "duo has no service in the background: Ctrl-C ends `duo lead` and its models",
+    "ls": "`duo list` shows the models in the caches",
+    "show": "`duo list` shows the models in the caches",
+    "rm": "models are files: `duo list` shows where they are; delete them there",
+    "cp": "models are files: `duo list` shows where they are; copy them there",
+    "create": "duo has no model definitions: give -sys, --temp and other options to `duo chat` or `duo lead`",
+    "push": "duo publishes no models: use huggingface-cli upload",
+    "generate": "`duo -m FILE -p TEXT` generates a text",
+    "completion": "`duo -m FILE -p TEXT` generates a text",
+    "cli": "`duo chat -m FILE` chats with a model",
+}
+
+
+def unknown_command(word: str, arguments: Sequence[str]) -> str:
+    """One line about a word that is no command: what was meant, as far as `arguments` show it; else similar names."""
+    model = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if not (meant := _meant(word, model)):
+        near = nearest(word, (*COMMANDS, "help", "version", *_WORDS, "run", "pull"))
+        meant = _meant(near[0], model) if near else "`duo --help` lists the commands"
+        meant = meant or f"similar: {', '.join(one for one in near if not _meant(one, model))}"
+    return f"no command {word!r}: {meant}"
+
+
+def _meant(word: str, model: str) -> str:
+    """What to use instead of a word of another program, a model, an address or a number; empty for any other word."""
+    if word in ("run", "pull"):
+        repo = model.removeprefix("https://").removeprefix("hf.co/").removeprefix("huggingface.co/")
+        name = f"-hf {shlex.quote(repo)}" if repo.count("/") == 1 else "-hf USER/REPO:QUANT"
+        option = f"-m {shlex.quote(model)}" if model.endswith(".gguf") else name
+        return f"`duo chat {option}` or `duo {option} -p TEXT` (-hf: a model on Hugging Face, downloaded on first use)"
+    if word.endswith(".gguf"):
+        return f"a model follows -m: `duo chat -m {shlex.quote(word)}`, or `duo -m {shlex.quote(word)} -p TEXT`"
+    if word.startswith(("http://", "https://")):
+        return f"to chat with a server: `duo chat {shlex.quote(word)}`"
+    if word.isdecimal():
+        return "a switch such as -v takes no value"
+    if " " in word.strip():
+        return f"a prompt follows -p: `duo -m FILE -p {shlex.quote(word)}`"
+    return _WORDS.get(word, "")

@@ -9,9 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from duo.cli.devices import check_gpu, check_servers
 from duo.cli.inputs import back_token
-from duo.cli.load import Show, interruptible
+from duo.cli.load import Show, check_gpu, check_servers, interruptible
 from duo.cli.options.by_command import BackOptions
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt

@@ -32,7 +32,7 @@ def show_devices(options: RunOptions) -> int:
 
     Warns if a GPU is expected but missing. Raises DeviceError.
     """
-    from duo.cli.devices import check_rpc, no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
+    from duo.cli.load import check_rpc, no_gpu_found  # noqa: PLC0415 - llama.cpp may not be loadable
     from duo.llama.devices import add_server, list_devices  # noqa: PLC0415
 
     servers = (*options.engine.rpc_servers, *(options.engine.draft_rpc_servers or ()))

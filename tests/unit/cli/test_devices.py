@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from duo.cli import devices
-from duo.cli.devices import no_gpu_found
+from duo.cli import load
+from duo.cli.load import no_gpu_found
 from duo.llama.devices import Device
 from tests.unit.cli.runner import duo
 
@@ -28,8 +28,8 @@ SAID = "llama.cpp finds no GPU for Vulkan with GGML_VK_VISIBLE_DEVICES=3 (see du
 )
 def test_no_gpu(built: list[str], found: list[Device], env: dict[str, str], said: str | None) -> None:
     with (
-        mock.patch.object(devices, "built_gpu_backends", return_value=built),
-        mock.patch.object(devices, "gpus", return_value=found),
+        mock.patch.object(load, "built_gpu_backends", return_value=built),
+        mock.patch.object(load, "gpus", return_value=found),
         mock.patch.dict(os.environ, env, clear=True),
     ):
         assert no_gpu_found() == said
@@ -37,8 +37,8 @@ def test_no_gpu(built: list[str], found: list[Device], env: dict[str, str], said
 
 def test_commands_say_it() -> None:
     with (
-        mock.patch.object(devices, "built_gpu_backends", return_value=["Vulkan"]),
-        mock.patch.object(devices, "gpus", return_value=[]),
+        mock.patch.object(load, "built_gpu_backends", return_value=["Vulkan"]),
+        mock.patch.object(load, "gpus", return_value=[]),
     ):
         listed = duo("--list-devices", env=HIDDEN)
         named = duo("-m", "missing.gguf", "-p", "x", "-dev", "Vulkan0", env=HIDDEN)
