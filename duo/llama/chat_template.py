@@ -42,11 +42,7 @@ _TOOLS: Tools = ({"type": "function", "function": {"name": _TOOL, "description":
 
 
 class ChatTemplate:
-    """A model's chat template, compiled. Any number of threads may use it.
-
-    It is a program in the model file. It runs in jinja2's sandbox, where it can reach nothing but its input, but
-    nothing limits its time and memory.
-    """
+    """A model's chat template, compiled, in jinja2's sandbox; nothing limits its time and memory. For any threads."""
 
     def __init__(self, source: str, *, name: str = "", bos: str = "", eos: str = "") -> None:
         """`bos`, `eos`: the spelling of the tokens; `name`: of the model, for messages. Raises PromptError."""

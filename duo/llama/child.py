@@ -23,7 +23,7 @@ def python(*options: str) -> list[str]:
 
 
 def call(module: str, *arguments: str, function: str = "main") -> list[str]:
-    """The command line that calls a function of a module, with `arguments` in sys.argv[1:]. Raises BusyError.
+    """The command line that calls a function of a module with `arguments`. Raises BusyError.
 
     Unlike `python -m`, it imports nothing from the current directory.
     """
@@ -36,10 +36,7 @@ def call(module: str, *arguments: str, function: str = "main") -> list[str]:
 
 
 def script(module: ModuleType, *arguments: str) -> list[str]:
-    """The same for `main()` of a module that imports only the standard library. Raises BusyError.
-
-    Without the user's packages, Python starts in a fraction of the time.
-    """
+    """The same for `main()` of a module that imports only the standard library: it starts faster. Raises BusyError."""
     if is_frozen():
         return call(module.__name__, *arguments)
     assert module.__file__ is not None

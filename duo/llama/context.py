@@ -149,10 +149,7 @@ class Context(Handle):
         self._branch_past[sequence] = n_past
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        """Append a token to each sequence in one batch; `tokens`: (sequence, token), each sequence at most once.
-
-        Returns logits `[n, n_vocab]` in this order: see decode(). Raises what decode() raises.
-        """
+        """Append a token to each sequence of `tokens`: (sequence, token). Logits `[n, n_vocab]` as of decode()."""
         past = {0: self.n_past, **self._branch_past}
         entries = [(token, past[sequence], sequence) for sequence, token in tokens]
         self._decode(len(entries), lambda: self._batch.fill_each(entries))
@@ -216,10 +213,7 @@ class Context(Handle):
         self.n_past = n_past
 
     def probe_rollback(self) -> bool:
-        """Whether this cache can be rolled back: decodes tokens, rolls them back, and empties the cache.
-
-        Uses one thread: an OpenMP team of the calling thread would slow down all others.
-        """
+        """Whether this cache can be rolled back: tries it, with one thread, since a team would slow down others."""
         if self.n_rollback == 0:
             return False
         self.set_threads(1, 1)

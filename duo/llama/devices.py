@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-
-from duo.config import SPLIT_MODES, ModelConfig, split_endpoint
+from duo.config import ModelConfig, split_endpoint
 from duo.errors import DeviceError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU, GPU_BACKENDS
@@ -97,10 +95,7 @@ def list_backends() -> list[str]:
 
 
 def built_gpu_backends() -> list[str]:
-    """The GPU back ends that this llama.cpp was built with.
-
-    llama.cpp's own list, list_backends(), lacks those that could not start: Vulkan without a driver, for example.
-    """
+    """The GPU back ends of this llama.cpp, also those that could not start: Vulkan without a driver, for example."""
     started, folder = list_backends(), Path(ggml()._name).parent
     return [
         name
@@ -117,10 +112,7 @@ def gpus() -> list[Device]:
 
 
 def find_devices(names: Sequence[str], parameter: str = "devices", *, cpu: bool = False) -> list[Device]:
-    """The devices with these names; the CPU is one of them only with `cpu`.
-
-    Raises UsageError for unknown names; `parameter` is what they were given as.
-    """
+    """The devices of these names, given as `parameter`; the CPU only with `cpu`. Raises UsageError for unknown ones."""
     known = {device.name.lower(): device for device in list_devices() if cpu or device.kind != CPU}
     for name in names:
         if name.lower() not in known:
@@ -142,10 +134,9 @@ def refuses(server: str) -> bool:
 
 
 def add_server(server: str, timeout_s: float) -> list[Device]:
-    """The devices that `server` (host:port) serves.
+    """The devices that `server` (host:port) serves. Raises DeviceError.
 
-    From now on, the process ends if a call to the server is silent for `timeout_s` seconds: see duo.llama.lifeline.
-    Raises DeviceError if there is no RPC server at this address, or this build has no RPC.
+    From now on, the process ends if a call to it is silent for `timeout_s` seconds: see duo.llama.lifeline.
     """
     if not _served(server):
         function = _function(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
@@ -181,10 +172,7 @@ def probe(server: str, timeout_s: float) -> None:
 
 
 def serve(host: str, port: int, devices: Sequence[Device], n_threads: int, cache: str | None = None) -> None:
-    """Serve devices to one client after the other, forever; returns only on failure.
-
-    `host` is an IPv4 address; `cache` a directory for large tensors. Raises DeviceError if this build has no RPC.
-    """
+    """Serve devices at an IPv4 address forever; `cache`: a directory for large tensors. Raises DeviceError."""
     text, size = ctypes.c_char_p, ctypes.c_size_t
     function = _function(b"ggml_backend_rpc_start_server", None, text, text, size, size, ctypes.c_void_p)
     pointers = (ctypes.c_void_p * len(devices))(*(device.pointer for device in devices))
@@ -215,10 +203,9 @@ def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def devices_for(config: ModelConfig) -> list[Device]:
-    """The devices for layers of this model; empty: all stay on the CPU.
+    """The devices for layers of this model, RPC first as in llama.cpp; empty: all stay on the CPU.
 
-    RPC devices come first, as in llama.cpp: less data is transferred. Raises DeviceError for a server that does not
-    answer, UsageError for an unknown device.
+    Raises DeviceError for a server that does not answer, UsageError for an unknown device.
     """
     served = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
     named = find_devices(config.devices, f"{config.prefix}devices") if config.devices is not None else None
@@ -236,39 +223,3 @@ def layer_devices(config: ModelConfig, devices: list[Device]) -> list[Device]:
     if config.main_gpu >= len(devices):
         raise UsageError(f"main_gpu: the last of the {len(devices)} devices is {len(devices) - 1}", "main_gpu")
     return [devices[config.main_gpu]]
-
-
-class Offload:
-    """The placement of one model's layers, as llama.cpp's parameters."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        """Raises what devices_for() raises."""
-        self._config = config
-        most = llama_cpp.llama_max_devices()
-        if len(config.tensor_split) > most:
-            raise UsageError(f"tensor_split: llama.cpp supports at most {most} devices", "tensor_split")
-        devices = devices_for(config)
-        self.devices = layer_devices(config, devices)
-        self.is_remote = any(device.kind == RPC for device in devices)
-        # Never NULL: that would be all devices, including those for the other model.
-        self._pointers = (ctypes.c_void_p * (len(devices) + 1))(*(device.pointer for device in devices))
-        self._shares = (ctypes.c_float * most)(*config.tensor_split)
-
-    def fill(self, params: Any) -> None:
-        """Set llama.cpp's model parameters. They point into this object, so it must outlive them."""
-        params.n_gpu_layers = self._config.n_gpu_layers
-        params.split_mode = SPLIT_MODES.index(self._config.split_mode)
-        params.main_gpu = self._config.main_gpu
-        params.devices = ctypes.addressof(self._pointers)
-        if self._config.tensor_split:
-            params.tensor_split = self._shares
-
-    def n_layers(self, n_layer: int) -> int:
-        """How many of the `n_layer` layers of a model are on devices; llama.cpp counts the output as one more."""
-        wanted = self._config.n_gpu_layers
-        return min(n_layer, wanted - 1 if wanted > 0 else n_layer) if self.devices else 0
-
-    def places(self, n_layer: int) -> frozenset[str]:
-        """Names of the devices, CPU included, that hold layers of a model with `n_layer` layers."""
-        on_cpu = not self.devices or 0 <= self._config.n_gpu_layers <= n_layer
-        return frozenset([*(device.name for device in self.devices), *([CPU] if on_cpu else [])])

@@ -31,8 +31,7 @@ _idle: WeakKeyDictionary[Model, GrammarProcess] = WeakKeyDictionary()
 class Grammar(Handle):
     """A grammar and its state after the text so far. Used by one thread at a time.
 
-    All methods raise UsageError if the grammar turns out to be so ambiguous or nested that llama.cpp would need too
-    much time or memory.
+    All methods raise UsageError if llama.cpp would need too much time or memory.
     """
 
     def __init__(self, model: Model, text: str) -> None:
@@ -58,10 +57,7 @@ class Grammar(Handle):
         return bool(self.pointer.ask(ALLOWS, b"%d" % token) == b"\1")
 
     def mask(self, logits: Logits) -> Logits:
-        """A copy of logits `[n_vocab]` with -inf for all tokens that are not allowed. Takes milliseconds.
-
-        Raises GrammarError if no token is allowed.
-        """
+        """A copy of logits `[n_vocab]` with -inf for what is not allowed. Raises GrammarError if nothing is."""
         bits = np.frombuffer(self.pointer.ask(MASK), np.uint8)
         masked = np.where(np.unpackbits(bits, count=len(logits)).view(np.bool_), logits, np.float32(-np.inf))
         if masked.max() == -np.inf:
@@ -93,11 +89,9 @@ def checked(grammar: str) -> bytes:
 
 
 def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
-    """The grammar of all JSON documents that match a JSON schema; `name` is the schema's in messages.
+    """The grammar of the JSON that matches a schema, called `name` in messages. Raises UsageError; blocks for seconds.
 
-    `several`: it is an array of schemas; their roots are called `s0-root`, `s1-root` and so on, and the limits are for
-    all of them together. Raises UsageError for a schema that is invalid or unsupported, or that is too large, also as a
-    grammar. Blocks for some hundredths of a second, at most for some seconds.
+    `several`: it is an array of schemas, whose roots are called `s0-root`, `s1-root` and so on.
     """
     data = schema.encode("utf-8", "replace")
     if len(data) > MAX_SCHEMA:

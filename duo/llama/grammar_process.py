@@ -52,10 +52,7 @@ class GrammarProcess(Handle):
     """The process. Used by one thread at a time."""
 
     def __init__(self, model: Model) -> None:
-        """Start it; it ends with the model, or this process.
-
-        Raises ClosedError, BusyError if it cannot start, and ModelError if it cannot read the vocabulary.
-        """
+        """Start it. Raises ClosedError, BusyError, and ModelError if it cannot read the vocabulary."""
         command = child.call("duo.llama.grammar_process", os.fsdecode(model.path.absolute()))
         self._connection, other = Pipe()
         with model.use(), other:
@@ -85,10 +82,7 @@ class GrammarProcess(Handle):
         return self.closed or self.pointer.poll() is not None
 
     def ask(self, kind: bytes = b"", data: bytes = b"") -> bytes:
-        """The answer to a request; without one, that the process is ready.
-
-        Raises UsageError for a grammar that reaches a limit or lets llama.cpp abort. The process is closed then.
-        """
+        """The answer to a request; without one, that the process is ready. Raises UsageError at a limit."""
         with self.use() as process:
             try:
                 if kind:

@@ -82,10 +82,7 @@ def _load_backends() -> None:
 
 
 def bind(prefix: str, functions: Iterable[tuple[Any, ...]]) -> ctypes.CDLL:
-    """ggml, started, with the types of some functions: (name without prefix, result, *arguments).
-
-    Without them, ctypes would treat pointers as ints.
-    """
+    """ggml, started, with the types of some functions: (name without prefix, result, *arguments)."""
     start()
     lib: ctypes.CDLL = libggml
     for name, result, *arguments in functions:

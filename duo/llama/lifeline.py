@@ -107,10 +107,7 @@ def is_lost() -> bool:
 
 @contextmanager
 def notifying(listener: Callable[[DeviceError], None]) -> Iterator[None]:
-    """Inside the block, `listener` is called on another thread with the error that is about to end the process.
-
-    It has a moment to let the main thread raise the error, write the output and exit.
-    """
+    """Inside the block, `listener` gets the error that will end the process in a moment, on another thread."""
     _listeners.append(listener)
     try:
         yield

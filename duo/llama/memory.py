@@ -10,24 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from duo.errors import MemoryLimitError
 
 if TYPE_CHECKING:
     from duo.config import ContextConfig
     from duo.llama.model import Model
 
-_MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _CELLS = 256  # the numbers of tokens that are suggested are multiples of this, as llama.cpp's numbers of cells
 
 
-def available_bytes() -> int | None:
-    """Memory available without swapping, in bytes; None where the system does not report it."""
-    try:
-        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())
-    except OSError:
-        return None
-    free = int(fields["MemAvailable"].split()[0]) * 1024
+def available_bytes() -> int:
+    """Memory available without swapping, in bytes."""
+    free: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError, KeyError):  # a container's limit (cgroup v2); no limit reads as "max"
         limit, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
@@ -54,10 +51,9 @@ def uses_host_memory() -> bool:
 
 
 def check_memory(model: Model, config: ContextConfig) -> None:
-    """Raise MemoryLimitError if the cache and what is certain of the buffers do not fit the host, or the devices.
+    """Raise MemoryLimitError if the cache and what is certain of the buffers do not fit the host, or all devices.
 
-    Linux overcommits and kills the process later, and drivers may do the same. The memory of all devices counts
-    together: llama.cpp decides which layers are on which.
+    Linux overcommits and kills the process later, and drivers may do the same.
     """
     caches = model.size.cache_bytes(config)
     n_host = len(caches) - model.n_offloaded
@@ -67,7 +63,7 @@ def check_memory(model: Model, config: ContextConfig) -> None:
     need = f"{model.path.name}: a context of {config.n_ctx} tokens needs"
 
     needed, available = logits + on_host + (mask if on_host else 0), available_bytes()
-    if available is not None and needed > available:
+    if needed > available:
         raise MemoryLimitError(
             f"{need} {needed / 2**30:.1f} GiB for its cache and buffers, and {available / 2**30:.1f} GiB are "
             "available: use a smaller n_ctx or n_ubatch, or q8_0 for type_k and type_v"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import llama_cpp
 
-from duo.config import ModelConfig
-from duo.errors import ModelError
+from duo.config import SPLIT_MODES, ModelConfig
+from duo.errors import ModelError, UsageError
 from duo.llama import library
-from duo.llama.devices import Offload
+from duo.llama.build import CPU
+from duo.llama.devices import RPC, Device, devices_for, layer_devices
 from duo.llama.gguf_head import Head, check_head
 from duo.llama.lifeline import blaming, lifeline
 from duo.llama.model_size import read_size
@@ -28,9 +29,11 @@ class Model(Vocabulary):
         """Load the file, or only its vocabulary. Raises ModelError, DeviceError or UsageError."""
         library.start()
         self.config = config
-        offload = Offload(config)
-        call = lifeline if offload.is_remote else nullcontext()
-        pointer = self._load(offload, progress, vocabulary_only, call)
+        devices = devices_for(config)
+        self.devices = layer_devices(config, devices)
+        self.is_remote = any(device.kind == RPC for device in devices)  # whether an RPC server holds some of its layers
+        call = lifeline if self.is_remote else nullcontext()
+        pointer = self._load(devices, progress, vocabulary_only, call)
         super().__init__(pointer, config.path, call)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()
@@ -47,23 +50,36 @@ class Model(Vocabulary):
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(pointer))
         # Whether any number of tokens can be rolled back. A hybrid model may support a few: see Context.n_rollback.
         self.can_roll_back = not self.is_recurrent and not llama_cpp.llama_model_is_hybrid(pointer)
-        self.is_remote = offload.is_remote  # whether an RPC server holds some of its layers
-        self.places = offload.places(self.n_layer)
-        self.devices = offload.devices
-        self.n_offloaded = offload.n_layers(self.n_layer)  # layers on these devices
+        n_given = config.n_gpu_layers if self.devices else 0  # llama.cpp counts the output as one more
+        self.n_offloaded = min(self.n_layer, max(0, n_given - 1)) if n_given >= 0 else self.n_layer
+        on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
+        self.places = frozenset({device.name for device in self.devices} | on_cpu)  # names of what holds its layers
 
     def _load(
-        self, offload: Offload, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]
+        self,
+        devices: Sequence[Device],
+        progress: Progress | None,
+        vocabulary_only: bool,
+        call: AbstractContextManager[None],
     ) -> Any:
-        path = self.config.path
+        config, path = self.config, self.config.path
         with closing(Head(path)) as head:
             check_head(head, vocabulary_only=vocabulary_only)
             if not vocabulary_only:
-                self.size = read_size(head, self.config)
+                self.size = read_size(head, config)
         params = llama_cpp.llama_model_default_params()
-        params.load_mode = self.config.use_mmap + 2 * self.config.use_mlock  # llama.h, enum llama_load_mode
+        params.load_mode = config.use_mmap + 2 * config.use_mlock  # llama.h, enum llama_load_mode
         params.vocab_only = vocabulary_only
-        offload.fill(params)
+        # Never NULL: that would be all devices, including those for the other model.
+        pointers = (ctypes.c_void_p * (len(devices) + 1))(*(device.pointer for device in devices))
+        params.devices = ctypes.addressof(pointers)
+        params.n_gpu_layers, params.main_gpu = config.n_gpu_layers, config.main_gpu
+        params.split_mode = SPLIT_MODES.index(config.split_mode)
+        most = llama_cpp.llama_max_devices()
+        if len(config.tensor_split) > most:
+            raise UsageError(f"tensor_split: llama.cpp supports at most {most} devices", "tensor_split")
+        if config.tensor_split:
+            params.tensor_split = (ctypes.c_float * most)(*config.tensor_split)
 
         def on_progress(share: float, _: ctypes.c_void_p) -> bool:
             lifeline.beat()

@@ -58,10 +58,7 @@ class ModelSize:
         return sum(self.layers[len(self.layers) - n_layers :]) + self.output
 
     def cache_bytes(self, config: ContextConfig) -> tuple[int, ...]:
-        """KV cache of each layer.
-
-        Sliding windows count in full, as duo configures them. The states of recurrent layers, a few MiB, do not count.
-        """
+        """KV cache of each layer: sliding windows in full, the states of recurrent layers, a few MiB, not at all."""
         cells = n_cells(config)
         per_k, per_v = CACHE_TYPES[config.type_k][1], CACHE_TYPES[config.type_v][1]
         return tuple(int(cells * (k * per_k + v * per_v)) for k, v in self.cache_widths)
@@ -84,18 +81,12 @@ class ModelSize:
         return embeddings + max(logits, masks + max(scores, n_tokens * 4 * 2 * self.n_ff))
 
     def staging_bytes(self, config: ContextConfig) -> int:
-        """Additional compute buffers if some layers stay on the host: their prefill runs on a device nevertheless.
-
-        llama.cpp copies one tensor of weights after the other, and the KV cache of one layer after the other.
-        """
+        """More of them if layers stay on the host: in a prefill, tensors and caches are copied to a device in turn."""
         return max(self.largest, *self.cache_bytes(config), 0)
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """Read the sizes from the headers of all files of the model, without its weights.
-
-    Raises ModelError for a missing or invalid file.
-    """
+    """Read the sizes from the headers of all files of the model, without its weights. Raises ModelError."""
     with closing(Head(config.path)) as head:
         return read_size(head, config)
 

@@ -88,10 +88,7 @@ class Vocabulary(Handle):
         return max(map(len, self.token_texts(self.n_vocab)))
 
     def n_unknown(self, text: str) -> int:
-        """Number of characters of `text` that a SentencePiece vocabulary does not have: each byte becomes a token.
-
-        0 for other vocabularies.
-        """
+        """Number of characters of `text` that a SentencePiece vocabulary (others: 0) must spell in bytes."""
         if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
             return 0
         return sum(character not in self._characters for character in text)
@@ -120,10 +117,9 @@ class Vocabulary(Handle):
         return "".join(filter(is_known, text)) if self._missing_bytes else text
 
     def tokenize(self, text: str, *, add_bos: bool = True, parse_special: bool = True) -> list[int]:
-        """Tokens of `text`; with `add_bos`, BOS in front if the vocabulary adds it.
+        """Tokens of `text`, after BOS if the vocabulary adds it and `text` does not begin with it. Raises PromptError.
 
-        parse_special: whether the spelling of a special token becomes that token; otherwise, it is plain text.
-        BOS is not added to a text that begins with it. Raises PromptError if llama.cpp cannot tokenise the text.
+        parse_special: whether the spelling of a special token becomes that token.
         """
         try:
             data, head = text.encode(), text[:_HEAD].encode()
@@ -162,9 +158,9 @@ class Vocabulary(Handle):
         raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
 
     def fragment(self, text: bytes) -> list[int]:
-        """Tokens of a piece from the middle of a text, without special tokens and without anything added in front.
+        """Tokens of a piece from the middle of a text, as it is, without special tokens. Raises PromptError.
 
-        Bytes that are not UTF-8, and characters without tokens, are left out. Raises PromptError as tokenize() does.
+        Bytes that are not UTF-8, and characters without tokens, are left out.
         """
         data = self._spellable(text.decode("utf-8", "ignore")).encode()
         if not self._adds_space:
@@ -190,10 +186,7 @@ class Vocabulary(Handle):
         return {one.encode(): self._tokenize(one.encode()) for one in usable}
 
     def piece(self, token: int) -> bytes:
-        """The bytes of `token` in a text; empty for special tokens, except the tags of thoughts and calls.
-
-        Raises PromptError if there is no such token.
-        """
+        """The bytes of `token` in a text: none if it is special, but no tag of thoughts or calls. Raises PromptError."""
         if token not in self._pieces:
             spelled = self._piece(token, special=True)
             self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
@@ -246,10 +239,7 @@ class Vocabulary(Handle):
         return self.chat_template if self.metadata(key) is None else self._template(key)
 
     def apply_chat_template(self, messages: Messages, tools: Tools = ()) -> str:
-        """The prompt for `messages`, up to the beginning of the assistant's answer: see ChatTemplate.
-
-        Raises PromptError if there is no chat template or it fails.
-        """
+        """The prompt for `messages`, up to the beginning of the assistant's answer. Raises PromptError."""
         return (self.tool_template if tools else self.chat_template).render(messages, tools)
 
     def _template(self, key: str) -> ChatTemplate:

@@ -56,10 +56,7 @@ SMOLLM2 = Recipe(
 
 
 def demo_pair(progress: Progress | None = None, offline: bool = False, recipe: Recipe = SMOLLM2) -> tuple[Path, Path]:
-    """Return the target and the draft of the demo pair from the cache, where the first call makes them.
-
-    Raises DownloadError, ModelError if the quantisation fails, or UsageError without a cache directory.
-    """
+    """The target and the draft of the demo pair, in the cache, where the first call makes them. Raises DuoError."""
     folder, report = cache_dir() / "demo", progress or (lambda *_: None)
     files = folder / recipe.target.name, folder / recipe.draft.name
 

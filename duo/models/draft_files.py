@@ -22,10 +22,9 @@ _MAX_SHARE = 0.5  # bytes of a draft, relative to the target's: a larger one is 
 
 
 def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
-    """What may be a draft for `target`, without a look into the files: see check_draft().
+    """What may be a draft for `target`: what is given, in folders the small ones, and what is in the caches.
 
-    First what is given: files, and for each folder the small ones in and below it, or itself if there are none. Then
-    the files in the caches of duo and of Hugging Face. In a folder the smallest comes first.
+    In a folder the smallest comes first. No file is opened: see check_draft().
     """
     most = _MAX_SHARE * size(target)
     found: list[Path] = []
@@ -40,10 +39,7 @@ def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
 
 
 def find_models(given: Sequence[Path] = ()) -> list[Path]:
-    """The models in the caches of duo and of Hugging Face, and what is given: files, and all in and below folders.
-
-    Of a model in several files, the first.
-    """
+    """The models in the caches, in what is given and below it; of a model in several files, the first."""
     files = [path for path in given if not path.is_dir()]
     found = _below((path for path in (*given, *model_folders()) if path.is_dir()), math.inf)
     return list({os.path.realpath(path): path for path in (*found, *files)}.values())

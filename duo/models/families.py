@@ -66,10 +66,7 @@ FAMILIES = (
 
 
 def family_of(names: Iterable[str]) -> Family | None:
-    """The family of a target with these names (of its file, its repository, in its header); None if it is not known.
-
-    None, too, for the draft of a family: there is nothing smaller.
-    """
+    """The family of a target of these names (file, repository, header); None if unknown, or if it is its draft."""
     names = [name for name in names if name]
     found = next((family for family in FAMILIES if any(family.has(name) for name in names)), None)
     return None if found is None or any(found.is_draft(name) for name in names) else found

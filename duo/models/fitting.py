@@ -52,10 +52,7 @@ def fit(
 
 
 def _check_weights(models: Sequence[_Placed]) -> None:
-    """Raise MemoryLimitError if required layers are larger than the free memory of their devices.
-
-    Some drivers would use the host's memory instead, at a fraction of the speed.
-    """
+    """Raise MemoryLimitError if required layers do not fit: some drivers would use the host's memory, slowly."""
     required = [model for model in models if model.required_bytes]
     rooms = {room.name: room.free_bytes for model in required for room in model.rooms}
     needed, free = sum(model.required_bytes for model in required), sum(rooms.values())

@@ -28,10 +28,7 @@ _SIDECARS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # no
 
 
 def find_model(name: str | os.PathLike[str], *, offline: bool = False) -> Path:
-    """The GGUF file that `name` specifies: a path, or a str such as hf://user/repo:Q4_K_M or user/repo:Q4_K_M.
-
-    If a str could be both, an existing file takes precedence. Raises ModelError, DownloadError or UsageError.
-    """
+    """The GGUF file at a path, or, without one, that a str such as user/repo:Q4_K_M names. Raises DuoError."""
     path = Path(name)
     if isinstance(name, str):
         if name.startswith(HUB):
@@ -59,11 +56,10 @@ def check_gguf(path: Path) -> Path:
 
 
 def resolve_hub(spec: str, offline: bool = False) -> Path:
-    """Return the path of the model `spec`, user/repo[:quant], in the Hub's cache; download it if necessary.
+    """The first file of the model `spec`, user/repo[:quant], in the Hub's cache; downloaded if necessary.
 
-    All parts of a split model are downloaded, and the first is returned. Offline (also with HF_HUB_OFFLINE), only the
-    cache is used; it is used too, with a warning, if the Hub fails. Raises UsageError for an invalid `spec`,
-    DownloadError if the model is not available.
+    Offline (also with HF_HUB_OFFLINE), or with a warning if the Hub fails, from the cache. Raises UsageError for an
+    invalid `spec`, DownloadError.
     """
     match = _SPEC.fullmatch(spec)
     if match is None:
@@ -136,10 +132,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def select_files(names: Iterable[str], repo: str, quant: str | None) -> list[str]:
-    """The files for `quant` among the `names` in `repo`, chosen as llama.cpp does: one, or all parts of a split model.
-
-    Raises DownloadError if the repository has no such model; the message names what it has.
-    """
+    """The file for `quant` among `names` in `repo`, or all its parts, as llama.cpp chooses. Raises DownloadError."""
     models = sorted(name for name in names if _is_model(name))
     if not models:
         raise DownloadError(f"{repo} has no GGUF model")

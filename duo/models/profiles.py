@@ -71,10 +71,7 @@ class Profile:
         self.path = profiles_dir() / f"{name}-{digest[:_DIGITS]}.json"
 
     def load(self) -> ProfileDocument:
-        """The saved document; empty if the file is missing or damaged, in whatever way.
-
-        Whether its values are plausible is checked where they are used.
-        """
+        """The saved document, whose values are checked where they are used; empty if it is missing or damaged."""
         document = _read(self.path)
         return document if document.get("for") == self._key else {}
 

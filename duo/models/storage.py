@@ -32,10 +32,7 @@ def config_dir() -> Path:
 
 
 def _user_dir(own: str, shared: str, linux: str, mac: str, purpose: str) -> Path:
-    """The directory in the environment variable `own`, or duo's in that of `shared`, or in the home directory.
-
-    Raises UsageError if `own` is not an absolute path, or if there is no home directory.
-    """
+    """The directory in variable `own`, or duo's in that in `shared`, or in the home directory. Raises UsageError."""
     if folder := os.environ.get(own):
         if not Path(folder).is_absolute():
             raise UsageError(f"{own} must be an absolute path, not {folder}")

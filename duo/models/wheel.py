@@ -92,10 +92,7 @@ class _Files(httpx.BaseTransport):
 
 
 def _certificates(named: str | None) -> ssl.SSLContext:
-    """The authorities to trust: those in the file that is named, or the system's and certifi's.
-
-    An archive is built on another system, so that the folder that its OpenSSL searches may not exist on this one.
-    """
+    """The authorities to trust: those in the file that is named, or the system's and certifi's, for archives."""
     named = named or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
     context = ssl.create_default_context()
     try:
