@@ -186,7 +186,7 @@ class Vocabulary(Handle):
         return {one.encode(): self._tokenize(one.encode()) for one in usable}
 
     def piece(self, token: int) -> bytes:
-        """The bytes of `token` in a text: none if it is special, but no tag of thoughts or calls. Raises PromptError."""
+        """The bytes of `token` in a text: none if special, unless a tag of thoughts or calls. Raises PromptError."""
         if token not in self._pieces:
             spelled = self._piece(token, special=True)
             self._pieces[token] = spelled if spelled in TAGS else self._piece(token, special=False)
