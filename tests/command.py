@@ -101,15 +101,20 @@ def command(*arguments: Argument, before: str = "") -> list[Argument]:
 
 def duo(*arguments: Argument, stdin: bytes = b"", before: str = "", env: dict[str, str] | None = None) -> Run:
     """Run `duo` to its end; `env` is for environment variables that matter."""
+    return run(*command(*arguments, before=before), stdin=stdin, env=env)
+
+
+def python(code: str, *arguments: Argument, env: dict[str, str] | None = None) -> Run:
+    """Run Python code to its end."""
+    return run(sys.executable, "-c", code, *arguments, env=env)
+
+
+def run(*words: Argument, stdin: bytes = b"", env: dict[str, str] | None = None, cwd: Path | None = None) -> Run:
+    """Run a program to its end."""
     done = subprocess.run(
-        command(*arguments, before=before),
-        input=stdin,
-        env=environment(env),
-        capture_output=True,
-        timeout=300,
-        check=False,
+        words, input=stdin, env=environment(env), cwd=cwd, capture_output=True, timeout=300, check=False
     )
-    return Run(done.returncode, done.stdout, done.stderr.decode())
+    return Run(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
 
 def assert_refused(run: Run, *said: str, status: int = 1) -> None:

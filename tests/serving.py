@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
+import psutil
 
 from tests.command import Argument, command, environment
 
 PATIENCE_S = 60.0  # until a test gives up; nothing is asserted about less
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux tells")
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -74,17 +72,19 @@ class Served:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def send_to_children(self, number: signal.Signals) -> None:
+        for child in self.facts.children():
+            child.send_signal(number)
+
     def send_all(self, number: signal.Signals) -> None:
         """Send it to the child processes, then to the process."""
-        send_to_children(self.process.pid, number)
+        self.send_to_children(number)
         self.send(number)
 
-    def memory(self, name: str) -> int:
-        """Bytes, as Linux counts them: VmRSS, for instance."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        found = re.search(rf"{name}:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024
+    @property
+    def facts(self) -> psutil.Process:
+        """What the system tells about it."""
+        return psutil.Process(self.process.pid)
 
     def finish(self) -> int:
         """Wait until it exits. Returns the exit status."""
@@ -180,11 +180,6 @@ class RpcServer(Served):
         if self.process.poll() is None:
             self.send_all(signal.SIGKILL)
         super().__exit__()
-
-
-def send_to_children(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the child processes of a process."""
-    subprocess.run(["pkill", f"-{number.name.removeprefix('SIG')}", "-P", str(pid)], check=False)
 
 
 def free_port() -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,7 @@ import duo
 from duo.config import SamplingConfig
 from duo.engine.branches import BranchingDrafter
 from duo.engine.drafter import Drafter
-from tests.command import ONE_EACH, ROOT, environment, models
+from tests.command import ONE_EACH, ROOT, models, python
 from tests.command import duo as run_duo
 from tests.prompts import PROMPTS
 from tests.proof.pair import ONE, TWO, opened, policies
@@ -116,9 +114,8 @@ assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
 
 def test_it_changes_nothing_and_prints_nothing(demo_pair: tuple[Path, Path]) -> None:
     """No signal handlers, affinity of the caller's threads or descriptors; no warnings without a log handler."""
-    program = [sys.executable, "-c", POLITE, *map(str, demo_pair)]
-    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = python(POLITE, *demo_pair)
+    assert (done.status, done.stdout, done.stderr) == (0, b"", "")
 
 
 def test_no_thread_outlives_a_text(llm: duo.Engine) -> None:

@@ -39,8 +39,10 @@ class Talk(Terminal):
         # prompt_toolkit warns about a terminal that does not report its cursor's position.
         env = {"PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}
         super().__init__("chat", *arguments, before=before, stderr_too=True, env=env)
+        self.first_modes = self.modes
 
     def __enter__(self) -> Talk:
+        self.greeting = self.wait_for(PROMPT)
         return self
 
     def wait_for(self, text: bytes) -> bytes:
@@ -67,7 +69,7 @@ class Talk(Terminal):
 
 def test_a_conversation_is_sent_in_full() -> None:
     with FakeServer(*(says(f"answer {i}") for i in range(5))) as server, Talk(server.url, "-sys", "One.") as talk:
-        assert b"first at " + server.url.encode() in talk.wait_for(PROMPT)
+        assert b"first at " + server.url.encode() in talk.greeting
         assert b"answer 0\n" in talk.ask(b"a\nb" + b"\x1b\r" + b"c")
         assert b"answer 1\n" in talk.ask(b"\x1b[200~d\r\ne\x1b[201~")
         talk.ask(b"/clear")
@@ -96,7 +98,6 @@ def test_a_conversation_is_sent_in_full() -> None:
 def test_ctrl_c_stops_an_answer_or_clears_the_line_and_ctrl_d_exits() -> None:
     replies = (Reply(piece("so far"), ending=HELD), Reply(b"", ending=HELD), says("ok"))
     with FakeServer(*replies) as server, Talk(server.url) as talk:
-        talk.wait_for(PROMPT)
         talk.ask(b"a", until=b"so far")
         talk.type(CTRL_C)
         assert b"stopped" in talk.wait_for(PROMPT)
@@ -122,7 +123,7 @@ def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
         url = server.url
     replies = (refuses(503, "Loading model"), Reply(piece("half"), ending=BROKEN), says(), says("ok"))
     with Talk(url) as talk:
-        assert b"cannot connect to " in talk.wait_for(PROMPT)
+        assert b"cannot connect to " in talk.greeting
         with FakeServer(*replies, port=int(url.rpartition(":")[2])) as server:
             assert b"duo: error: the server is loading or busy (Loading model)" in talk.ask(b"a")
             shown = talk.ask(b"b")
@@ -149,7 +150,7 @@ def test_control_sequences_of_a_server_and_figures() -> None:
         says("b", usage={"completion_tokens": 1}),
     )
     with FakeServer(*replies, models=listed) as server, Talk(server.url) as talk:
-        assert b"na[2Jme at" in talk.wait_for(PROMPT)
+        assert b"na[2Jme at" in talk.greeting
         assert b"\x1b[32ma]\x1b[0m0;title2Jb\tc\nd?\n" in talk.ask(b"hi")
         assert b"no [2Jway" in talk.ask(b"hi")
         assert b"\x1b[2m128 tokens, 21.2 tokens/s, 61 of 80 " in talk.ask(b"hi")
@@ -165,13 +166,11 @@ def test_an_answer_is_generated_again_and_the_history_is_kept_in_a_private_file(
     env = {"DUO_CONFIG": str(tmp_path / "new" / "config")}
     with FakeServer(*replies, says("five")) as server:
         with Talk(server.url, "-s", "5", env=env) as talk:
-            talk.wait_for(PROMPT)
             assert b"there is no answer yet" in talk.ask(b"/regen")
             for keys in (b"a", b"/regen", b"/regen", b"/regen", b"b\nc"):
                 talk.ask(keys)
             talk.leave()
         with Talk(server.url, env=env) as talk:
-            talk.wait_for(PROMPT)
             talk.ask(UP * 3)
             talk.leave()
     again, last = [[("user", "a")]] * 4, ("user", "b\nc")
@@ -187,7 +186,6 @@ def test_what_is_typed_during_an_answer_is_in_the_next_input_line_and_not_sent()
     reply = Reply(piece("so far, "), rest=(gate, piece("so good") + end()))
     keys = b"nexx\x7ft" + ENTER + b"line" + ENTER
     with FakeServer(reply, says("ok")) as server, Talk(server.url, before=AS_A_SHELL) as talk:
-        talk.wait_for(PROMPT)
         talk.ask(b"a", until=b"so far, ")
         with Path(f"/proc/{talk.process.pid}/fd/0").open("rb", buffering=0) as terminal:
 
@@ -208,9 +206,8 @@ def test_what_is_typed_during_an_answer_is_in_the_next_input_line_and_not_sent()
 @pytest.mark.parametrize("during", ["input", "answer"])
 def test_the_terminal_is_as_before_when_the_chat_has_ended(during: str) -> None:
     with FakeServer(Reply(piece("so far"), ending=HELD)) as server, Talk(server.url, before=AS_A_SHELL) as talk:
-        before = talk.modes
+        before = talk.first_modes
         before[3] = (before[3] | termios.ECHO) & ~termios.NOFLSH
-        talk.wait_for(PROMPT)
         if during == "answer":
             talk.ask(b"a", until=b"so far")
         assert not talk.modes[3] & (termios.ECHO | termios.ICANON)
@@ -224,7 +221,6 @@ def test_a_chat_that_was_stopped_by_the_shell_sets_the_terminal_again() -> None:
     gate = threading.Event()
     reply = Reply(piece("so far"), rest=(gate, piece("so good")), ending=HELD)
     with FakeServer(reply) as server, Talk(server.url, before=AS_A_SHELL) as talk:
-        talk.wait_for(PROMPT)
         talk.ask(b"a", until=b"so far")
         quiet, shells = talk.modes, talk.modes
         talk.process.send_signal(signal.SIGSTOP)
@@ -240,10 +236,9 @@ def test_a_chat_that_was_stopped_by_the_shell_sets_the_terminal_again() -> None:
 
 def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
     with Talk(*models(*demo_pair), *ONE_EACH, "-c", "256", "-n", "12", "-p", "Say one word.") as talk:
-        greeting = talk.wait_for(PROMPT)
-        assert demo_pair[0].name.encode() + b", draft " + demo_pair[1].name.encode() in greeting
-        assert b"> Say one word." in greeting
-        assert b" tokens, " in greeting
+        assert demo_pair[0].name.encode() + b", draft " + demo_pair[1].name.encode() in talk.greeting
+        assert b"> Say one word." in talk.greeting
+        assert b" tokens, " in talk.greeting
         assert b" tokens/s" in talk.ask(b"Another one?")
         found = re.search(rb"(\d+) tokens of conversation, (\d+) of them new", talk.ask(b"/stats"))
         assert found is not None
@@ -258,7 +253,6 @@ def test_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
 
 def test_ctrl_c_stops_a_model_in_this_process(demo_pair: tuple[Path, Path]) -> None:
     with Talk(*models(demo_pair[0]), *ONE_EACH, "-c", "512", "--ignore-eos", before=SLOW_TARGET) as talk:
-        talk.wait_for(PROMPT)
         for question in (b"Tell me a story.", b"Another."):
             talk.ask(question, until=NO_PROMPT)
             talk.wait_for(b" ")

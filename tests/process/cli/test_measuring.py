@@ -16,7 +16,7 @@ import pytest
 
 from duo.bench.programs import run_process
 from duo.bench.rounds import Interrupted
-from tests.command import ONE_EACH, ROOT, Argument, duo, environment, models
+from tests.command import ONE_EACH, Argument, environment, models
 from tests.gguf_files import tiny_llama
 from tests.process.cli.terminal import CTRL_C, Terminal
 from tests.serving import wait_until
@@ -31,7 +31,6 @@ slow_target(0.01)
 measure.other_cpu_use = lambda _: 0.0
 """
 PLAIN = ("-r", "1", *ONE_EACH, "--modes", "plain", "-o", "json")
-PROGRAMS = ROOT / "build" / "peers" / "bin"
 
 
 def script(path: Path, text: str) -> Path:
@@ -71,19 +70,6 @@ def test_a_program_on_the_path_is_skipped_if_it_fails(tiny: Path, tmp_path: Path
     run = runner.duo("bench", "-m", tiny, *PLAIN, "--peers", f"llama-completion={program}")
     assert run.stderr.splitlines()[-1] == "duo: error: llama-completion exited with 4: no such thing"
     assert (run.status, run.stdout) == (1, b"")
-
-
-@pytest.mark.skipif(not PROGRAMS.is_dir(), reason="benchmarks/peers.sh has not built llama.cpp's programs")
-def test_llama_cpp_s_own_programs(demo_pair: tuple[Path, Path]) -> None:
-    names = ("llama-completion", "llama-cli", "llama-speculative-simple")
-    built = [name for name in names if (PROGRAMS / name).exists()]
-    programs = ",".join(f"{name}={PROGRAMS / name}" for name in built)
-    more = ("-n", "16", "--exact", "--categories", "chat", "--peers", programs)
-    run = duo("bench", *models(*demo_pair), *PLAIN, *more)
-    assert run.status == 0, run.stderr
-    rows = json.loads(run.text)["rows"]
-    assert [row["mode"] for row in rows] == ["plain", *built]
-    assert all(row["tokens_per_s"] > 0 and row["prompt_tokens_per_s"] > 0 for row in rows)
 
 
 def test_after_ctrl_c_there_is_a_table_of_what_was_measured(tiny: Path) -> None:

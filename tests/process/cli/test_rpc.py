@@ -15,7 +15,7 @@ import pytest
 from duo.llama.library import supports_rpc
 from tests.command import SLOW_TARGET, Argument, duo, gated_target, models
 from tests.relay import Relay
-from tests.serving import LeadProcess, RpcServer, Served, free_port, send_to_children
+from tests.serving import LeadProcess, RpcServer, Served, free_port
 from tests.unit.cli import runner
 
 pytestmark = pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
@@ -170,7 +170,7 @@ def test_a_signal_stops_a_server_and_leaves_no_child() -> None:
 
 def test_a_killed_child_is_reported() -> None:
     with RpcServer() as server:
-        send_to_children(server.process.pid, signal.SIGKILL)
+        server.send_to_children(signal.SIGKILL)
         assert server.finish() == 1
         assert "duo: error: the server " in server.lines[-1]
 

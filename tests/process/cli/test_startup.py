@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import command, duo, environment
+from tests.command import command, duo, environment, python, run
 
 # What takes long to import, and is not needed to print versions or help.
 SLOW = {
@@ -37,10 +37,7 @@ def main(*lines):
 def imported_by(code: str) -> set[str]:
     """The modules that `code` imports."""
     tell = "before = set(sys.modules)\n{}\nprint(*sorted(set(sys.modules) - before), file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN + tell.format(code)], env=environment(), capture_output=True, text=True, check=True
-    )
-    return set(done.stderr.splitlines()[-1].split())
+    return set(python(MAIN + tell.format(code)).stderr.splitlines()[-1].split())
 
 
 def test_little_is_imported_before_ctrl_c_ends_the_process_quietly() -> None:
@@ -80,9 +77,9 @@ INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
 
 @pytest.mark.parametrize("name", ["duo.cli.app", "typer", "duo.cli.commands.run", "numpy", "llama_cpp", "rich.console"])
 def test_ctrl_c_while_a_module_is_imported(tiny: Path, name: str) -> None:
-    run = duo("-m", tiny, "-t", "1", before=IN_IMPORT.format(name=name, act=INTERRUPT))
-    assert run.status in ENDED
-    assert (run.stdout, run.stderr) == (b"", "")
+    done = duo("-m", tiny, "-t", "1", before=IN_IMPORT.format(name=name, act=INTERRUPT))
+    assert done.status in ENDED
+    assert (done.stdout, done.stderr) == (b"", "")
 
 
 @pytest.mark.parametrize(
@@ -96,10 +93,10 @@ def test_ctrl_c_while_a_module_is_imported(tiny: Path, name: str) -> None:
     ids=["atexit", "threads"],
 )
 def test_ctrl_c_while_the_interpreter_exits(tiny: Path, before: str) -> None:
-    run = duo("-m", tiny, "-p", "x", "-n", "4", "-t", "1", before=before)
-    assert run.status in ENDED
-    assert run.n_tokens == 4
-    assert "Traceback" not in run.stderr
+    done = duo("-m", tiny, "-p", "x", "-n", "4", "-t", "1", before=before)
+    assert done.status in ENDED
+    assert done.n_tokens == 4
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("delay_s", [0.005, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.8, 1.2, 2.0])
@@ -140,8 +137,7 @@ def test_bash_completes_commands_options_choices_and_leaves_files_to_itself() ->
         "duo|tune|-sm|": "none layer row tensor",
         "duo|-m|ma": "",
     }
-    env = environment({"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])})
-    bash = ["bash", "--norc", "-c", BASH, "bash", *expected]
-    done = subprocess.run(bash, env=env, capture_output=True, text=True, check=True, timeout=300)
-    assert done.stderr == ""
-    assert dict(zip(expected, done.stdout.split("\n"), strict=False)) == expected
+    env = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    done = run("bash", "--norc", "-c", BASH, "bash", *expected, env=env)
+    assert (done.status, done.stderr) == (0, "")
+    assert dict(zip(expected, done.text.split("\n"), strict=False)) == expected

@@ -22,7 +22,7 @@ from duo.link.client import hello
 from duo.link.messages import GuessMessage
 from duo.llama.model import Model
 from tests.command import SLOW_TARGET
-from tests.serving import PATIENCE_S, BackProcess, LeadProcess, needs_proc, wait_until
+from tests.serving import PATIENCE_S, BackProcess, LeadProcess, wait_until
 from tests.unit.link.backs import frame, raw_websocket
 
 PROMPT = "def fibonacci(n):\n    "
@@ -167,11 +167,10 @@ def test_a_back_connects_again_to_a_lead_that_was_restarted(demo_pair: tuple[Pat
             assert second.write(PROMPT, 8)
 
 
-@needs_proc
 def test_large_messages_and_unread_answers_do_not_accumulate(lead: LeadProcess, demo_pair: tuple[Path, Path]) -> None:
     with closing(Model(ModelConfig(demo_pair[1], n_gpu_layers=0), vocabulary_only=True)) as model:
         said = messages.encode(hello(TOKEN, model))
-    before = lead.memory("VmRSS")
+    before = lead.facts.memory_info().rss
     candidate = msgspec.msgpack.decode(messages.encode(GuessMessage(1, 0, 3, 3, 7, 9.0, 1, 0.001)))
     large = msgspec.msgpack.encode([*candidate, bytes(60_000)])  # of fields that are ignored
     with connect(f"ws://127.0.0.1:{lead.port}{messages.ROUTE}", compression=None, proxy=None) as back:
@@ -179,10 +178,10 @@ def test_large_messages_and_unread_answers_do_not_accumulate(lead: LeadProcess, 
         with suppress(ConnectionClosed):
             while True:
                 back.send(large)
-    assert lead.memory("VmRSS") - before < 64 * MIB
+    assert lead.facts.memory_info().rss - before < 64 * MIB
     assert lead.metrics()['duo:worker_drops_total{reason="flood"}'] == 1
 
-    before = lead.memory("VmRSS")
+    before = lead.facts.memory_info().rss
     with raw_websocket(lead.port) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(1.0)
@@ -190,4 +189,4 @@ def test_large_messages_and_unread_answers_do_not_accumulate(lead: LeadProcess, 
         with suppress(OSError):  # the lead reads no more of them
             for _ in range(64 * MIB // len(pings)):
                 connection.sendall(pings)
-        assert lead.memory("VmRSS") - before < 32 * MIB
+        assert lead.facts.memory_info().rss - before < 32 * MIB

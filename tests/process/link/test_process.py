@@ -17,7 +17,7 @@ from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.library import supports_rpc
 from tests.command import ONE_EACH, SLOW_TARGET, gated_target
 from tests.gguf_files import tiny_llama, tiny_mamba
-from tests.serving import BackProcess, RpcServer, Served, send_to_children, wait_until
+from tests.serving import BackProcess, RpcServer, Served, wait_until
 from tests.unit.cli import runner
 
 needs_rpc = pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
@@ -80,7 +80,7 @@ def test_a_process_that_is_killed_is_restarted_and_the_text_is_the_same(tmp_path
         options = ("-m", target, "-md", draft, *TEXT, "-n", "400", "--rpc", server.name)
         with Served(*options, before="from tests.child import slow_target; slow_target(seconds=0.2)") as run:
             wait_until(lambda: len(run.stdout) > 20)
-            send_to_children(run.process.pid, signal.SIGKILL)
+            run.send_to_children(signal.SIGKILL)
             run.wait_for("its process exited with status -9; the target continues alone until the draft has restarted")
             run.wait_for("connected again")
             run.send(signal.SIGINT)

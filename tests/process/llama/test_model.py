@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from duo.config import ModelConfig
 from duo.errors import ModelError
 from duo.llama.model import Model
-from tests.command import command, environment
+from tests.command import duo, python
 from tests.gguf_files import tiny_bpe, tiny_llama
 
 
@@ -48,12 +46,10 @@ def test_loading_can_be_stopped(demo_pair: tuple[Path, Path]) -> None:
     ],
 )
 def test_threads_that_share_the_machine_with_another_process_soon_leave_their_cores(
-    arguments: tuple[str, ...], chosen: dict[str, str], turns: int
+    arguments: tuple[str, ...], chosen: dict[str, str], turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = environment() | {"OMP_DISPLAY_ENV": "verbose"} | chosen
-    env.pop("OMP_WAIT_POLICY", None)
-    line = command(*arguments, "-m", "missing.gguf")
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    done = duo(*arguments, "-m", "missing.gguf", env={"OMP_DISPLAY_ENV": "verbose"} | chosen)
     found = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)  # libgomp writes what it uses
     if found is None:
         pytest.skip("llama.cpp was built with another OpenMP than GNU's, or without")
@@ -79,7 +75,7 @@ time.sleep(0.1)
 if "close" in sys.argv:
     model.close()
 """
-WORDS = """
+LONG_WORDS = """
 import sys
 from pathlib import Path
 from duo.config import ModelConfig
@@ -90,21 +86,15 @@ for character in "a! ":
 """
 
 
-def run(code: str, *arguments: Path | str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr[-1000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("ending", ["close", "exit", "daemon"])
 def test_a_model_is_not_freed_while_a_thread_tokenises(tmp_path: Path, ending: str) -> None:
-    said = run(TOKENISING, tiny_llama(tmp_path / "model.gguf"), ending)
-    assert said == "tokens 200001\n" or ending == "daemon"
+    done = python(TOKENISING, tiny_llama(tmp_path / "model.gguf"), ending)
+    assert done.status == 0, done.stderr[-1000:]
+    assert done.text == "tokens 200001\n" or ending == "daemon"
 
 
 @pytest.mark.parametrize("pre", ["deepseek-llm", "tekken"])
 def test_a_long_word_does_not_overflow_the_stack(tmp_path: Path, pre: str) -> None:
     """The splitting of some vocabularies recurses for each character: 8 MiB of a stack end after some 20,000."""
-    run(WORDS, tiny_bpe(tmp_path / "model.gguf", pre))
+    done = python(LONG_WORDS, tiny_bpe(tmp_path / "model.gguf", pre))
+    assert done.status == 0, done.stderr[-1000:]

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import httpx
 import pytest
 
 from tests.command import SLOW_TARGET
-from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, needs_proc, wait_until
+from tests.serving import PATIENCE_S, LeadProcess, assert_error, free_port, wait_until
 
 CONTEXT = ("-c", "512")
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
@@ -147,10 +148,6 @@ def test_candidates_are_marked(demo_pair: tuple[Path, Path]) -> None:
 # What many requests leave behind
 
 
-def n_files(lead: LeadProcess) -> int:
-    return len(list(Path(f"/proc/{lead.process.pid}/fd").iterdir()))
-
-
 def ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
     """One of each kind."""
     short = {"prompt": "The cat", "max_tokens": 1}
@@ -170,26 +167,25 @@ def ask_ten(lead: LeadProcess, client: httpx.Client) -> None:
         next(response.iter_lines())  # and leaves
 
 
-@needs_proc
 def test_two_hundred_requests_leave_nothing_behind(lead: LeadProcess) -> None:
     with httpx.Client(timeout=PATIENCE_S) as client:
         for _ in range(8):
             ask_ten(lead, client)
-        memory, n_before = lead.memory("VmRSS"), n_files(lead)
+        memory, n_before = lead.facts.memory_info().rss, lead.facts.num_fds()
         for _ in range(12):
             ask_ten(lead, client)
-        assert lead.memory("VmRSS") - memory < 4e6
-    wait_until(lambda: n_files(lead) <= n_before)
+        assert lead.facts.memory_info().rss - memory < 4e6
+    wait_until(lambda: lead.facts.num_fds() <= n_before)
 
 
-@needs_proc
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
 def test_more_connections_than_files(lead: LeadProcess) -> None:
     limit = resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE)
     with ExitStack() as stack:
         stack.callback(resource.prlimit, lead.process.pid, resource.RLIMIT_NOFILE, limit)
-        n = n_files(lead) + 20
+        n = lead.facts.num_fds() + 20
         resource.prlimit(lead.process.pid, resource.RLIMIT_NOFILE, (n, limit[1]))
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", lead.port), PATIENCE_S))
-        wait_until(lambda: n_files(lead) >= n)
+        wait_until(lambda: lead.facts.num_fds() >= n)
     assert lead.write("The cat", 1)
