@@ -156,7 +156,6 @@ class BranchingDrafter(Drafter):
                 self._tokens.append(own[1].token)
             self.metrics.drafted(start, end, 1)
         self.metrics.prepared(start, end, len(branches), n_new)
-        self.metrics.detail("draft", "publish", end, int(useful))
 
     def _reconcile(self) -> None:
         super()._reconcile()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from duo.config import LARGE_BATCH
 from duo.engine.decoder import Decoder
@@ -10,15 +11,14 @@ from duo.errors import RollbackError
 from duo.spec.types import common_prefix
 
 
+@dataclass(slots=True)
 class Cache:
     """A context, and the tokens in its KV cache."""
 
-    def __init__(self, context: Decoder, *, exact: bool = False) -> None:
-        """`exact`: keep only what a new context would read in batches of the same kind: see kept_exactly()."""
-        self.context = context
-        self._exact = exact
-        self._tokens: list[int] = []
-        self._n_large = 0  # of them were read in large batches, if `exact`
+    context: Decoder
+    exact: bool = False  # keep only what a new context would read in batches of the same kind: see kept_exactly()
+    _tokens: Sequence[int] = ()
+    _n_large: int = 0  # of them were read in large batches, if `exact`
 
     def begin(self, text: Sequence[int]) -> int:
         """Keep the longest common prefix with `text`, without its last token, and return its length.
@@ -26,10 +26,10 @@ class Cache:
         Clears the cache if it cannot be rolled back that far. Raises RollbackError if even that fails.
         """
         n = common_prefix(self._tokens[: self.context.n_past], text[:-1])
-        if self._exact:
+        if self.exact:
             n = kept_exactly(n, self._n_large, len(text), self.context.n_batch)
             self._n_large = n_read_in_large_batches(len(text), self.context.n_batch)
-        self._tokens = []
+        self._tokens = ()
         try:
             self.context.rollback(n)
         except RollbackError:
@@ -39,7 +39,7 @@ class Cache:
 
     def end(self, tokens: Sequence[int]) -> None:
         """The text has ended: the cache holds the first `n_past` of `tokens`."""
-        self._tokens = list(tokens)
+        self._tokens = tuple(tokens)
 
 
 def n_read_in_large_batches(n_prompt: int, n_batch: int) -> int:

@@ -88,11 +88,9 @@ class Drafter:
         end = self._now()
         # A token that is refused changes nothing else: the next step reconciles.
         n_timed = 0 if self.context.was_first else len(fresh)
-        useful = self.queue.publish(self._epoch, position, guess, n_timed, end - start)
-        if useful:
+        if self.queue.publish(self._epoch, position, guess, n_timed, end - start):
             self._tokens.append(guess.token)
         self.metrics.drafted(start, end, len(fresh))
-        self.metrics.detail("draft", "publish", end, int(useful))
         return True
 
     def probe(self, n_tokens: int, n_prompt: int) -> Probe:
@@ -151,14 +149,11 @@ class Drafter:
 
     def _keep(self, n: int) -> None:
         """Drop all but the first `n` tokens."""
-        start, n_forgotten = self._now(), len(self._tokens) - n
         del self._tokens[n:]
         if n <= self._first:
             self._first = max(0, n - self.context.n_ctx // 2)
             self.context.rollback(0)
         self.context.rollback(min(self.context.n_past, max(0, n - self._first)))
-        if n_forgotten:
-            self.metrics.detail("draft", "rollback", start, n_forgotten)
 
 
 class QueueSide(Protocol):

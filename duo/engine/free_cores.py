@@ -70,13 +70,11 @@ def is_busy(n_used: float, n_threads: int) -> bool:
 
 def _children_s() -> float:
     """Seconds of processor time of the children that run, such as a draft's."""
-    ticks = 0
-    for path in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError, ValueError, IndexError):  # it ends just now
-            for child in path.read_text(encoding="ascii").split():
-                fields = Path(f"/proc/{child}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-                ticks += sum(map(int, fields.split()[11:13]))
-    return _TICK_S * ticks
+    seconds = 0.0
+    for path in Path("/proc/self/task").glob("*/children"):  # psutil reads the times of all processes to find them
+        with suppress(OSError, psutil.Error):  # it ends just now
+            seconds += sum(sum(psutil.Process(int(pid)).cpu_times()[:2]) for pid in path.read_text().split())
+    return seconds
 
 
 def _busy_s() -> float | None:

@@ -129,7 +129,7 @@ class Generation:
         # The last batch of the prefill uses all threads and verifies no candidates.
         candidates, schedule = self._candidates(n_room) if len(tokens) == 1 else (Candidates(), Schedule.OFF)
         logits, decode_s = self._decode([*tokens, *candidates.tokens], len(candidates) + 1)
-        acceptance, judged = self._verify(logits, candidates)
+        acceptance, judged = self._verify(logits, candidates), self._now()
         pieces = self._ending.push(acceptance.tokens)
         written = acceptance.tokens[: len(pieces)]
         # The cost of a step with prefill says nothing about later steps, nor one in which a device may have compiled.
@@ -198,19 +198,15 @@ class Generation:
         self._metrics.decoded(start, end, len(tokens))
         return logits, end - start
 
-    def _verify(self, logits: Logits, candidates: Candidates) -> tuple[Acceptance, float]:
-        """Verify the candidates and roll back the rejected ones. Returns the result and the time it was complete."""
-        metrics, session, n_recent = self._metrics, self.session, self.verifier.n_recent
+    def _verify(self, logits: Logits, candidates: Candidates) -> Acceptance:
+        """Verify the candidates and roll back the rejected ones."""
+        start, n_recent = self._now(), self.verifier.n_recent
         position = self.target.n_past - len(candidates)
-        start = self._now()
-        recent = session.accepted[max(0, position - n_recent) :] if n_recent else ()
+        recent = self.session.accepted[max(0, position - n_recent) :] if n_recent else ()
         acceptance = self.verifier.verify(logits, candidates, position, recent)
-        done = metrics.detail("target", "verify", start, len(candidates))
-        n_accepted = len(acceptance.accepted)
-        self.target.rollback(position + n_accepted)
-        if n_wrong := len(candidates) - n_accepted:
-            done = metrics.detail("target", "rollback", done, n_wrong)
-        return acceptance, done
+        self.target.rollback(position + len(acceptance.accepted))
+        self._metrics.detail("target", "verify", start, len(candidates))
+        return acceptance
 
     def _prefill(self, stop: threading.Event) -> None:
         """Decode the prompt except for its last batch, which is part of the first step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate, TargetSide
@@ -55,39 +56,38 @@ class Translation:
         return Greedy(() if ends else self._end_tokens)
 
 
+@dataclass(slots=True)
 class TranslatedTarget:
     """Stands between a Drafter, which has tokens and positions of its own, and the side of its target.
 
     Only what drives the drafter calls it.
     """
 
-    def __init__(self, target: TargetSide, translator: Translator, metrics: Metrics, *, local: bool = True) -> None:
-        """`local`: a candidate may be replaced by a later one."""
-        self._target = target
-        self._translator = translator
-        self._metrics = metrics
-        self._local = local
-        self._epoch = 0
-        self._replaces = False  # whether the next guess replaces the last token told: see longer()
-        self.tentative = False  # whether to offer tokens that may change with the next drafted token
+    target: TargetSide
+    translator: Translator
+    metrics: Metrics
+    local: bool = True  # whether a candidate may be replaced by a later one
+    tentative: bool = False  # whether to offer tokens that may change with the next drafted token
+    _epoch: int = 0
+    _replaces: bool = False  # whether the next guess replaces the last token told: see DraftUpdate.longer
 
     def begin(self) -> DraftUpdate:
         """See TargetSide. What is left of the drafted text after a rejection is offered again."""
         while True:
-            accepted = self._target.begin()
-            self._translator.accept(accepted.tokens, is_new_chain=accepted.epoch != self._epoch)
+            accepted = self.target.begin()
+            self.translator.accept(accepted.tokens, is_new_chain=accepted.epoch != self._epoch)
             self._epoch = accepted.epoch
             if not self._offer(0, 0.0):
                 break
-        n_replaced, told, is_open = self._translator.tell()
+        n_replaced, told, is_open = self.translator.tell()
         self._replaces = False
-        return DraftUpdate(self._translator.n_retold, told, n_replaced, self._longer if is_open else None)
+        return DraftUpdate(self.translator.n_retold, told, n_replaced, self._longer if is_open else None)
 
     def _longer(self, logits: Logits, token: int) -> Guess | None:
         """See DraftUpdate. Where the target's tokens split a word, the draft's may be longer."""
-        piece, n = self._translator.piece(token), min(_MAX_LIKELY, len(logits))
+        piece, n = self.translator.piece(token), min(_MAX_LIKELY, len(logits))
         likely = {token, *logits.argpartition(-n)[-n:].tolist()}
-        found = [(float(logits[one]), one) for one in likely if self._translator.piece(one).startswith(piece)]
+        found = [(float(logits[one]), one) for one in likely if self.translator.piece(one).startswith(piece)]
         best, *others = sorted(found, reverse=True)
         if best[1] == token:
             return None
@@ -96,16 +96,16 @@ class TranslatedTarget:
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:  # noqa: ARG002
         """See TargetSide. True: where the target contradicts the text, begin() says so."""
-        self._translator.draft(guess.token, guess.confidence, replaces=self._replaces)
+        self.translator.draft(guess.token, guess.confidence, replaces=self._replaces)
         self._replaces = False
-        self._offer(n_tokens, seconds * self._translator.ratio)
+        self._offer(n_tokens, seconds * self.translator.ratio)
         return True
 
     def _offer(self, n_tokens: int, seconds: float) -> bool:
         """Offer what can be offered now; `seconds` per token, for the first of which `n_tokens` were decoded."""
-        offers = self._translator.offers(tentative=self.tentative, replace=self._local)
-        self._metrics.lost_to_translation = self._translator.n_lost
+        offers = self.translator.offers(tentative=self.tentative, replace=self.local)
+        self.metrics.lost_to_translation = self.translator.n_lost
         for position, (_, token, confidence) in offers:
-            self._target.publish(self._epoch, position, Guess(token, confidence), n_tokens, seconds)
+            self.target.publish(self._epoch, position, Guess(token, confidence), n_tokens, seconds)
             n_tokens = 0
         return bool(offers)

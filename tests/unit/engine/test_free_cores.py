@@ -40,7 +40,7 @@ class Processors:
 @pytest.fixture
 def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     made = Processors()
-    monkeypatch.setattr(free_cores, "psutil", made)
+    monkeypatch.setattr("psutil.cpu_times", made.cpu_times)
     monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset((0, 1)))
     clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.own_s)
     monkeypatch.setattr(free_cores, "time", clock)
