@@ -20,8 +20,8 @@ from duo.bench.modes import InProcess
 from duo.bench.rounds import Job, Run
 from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair
-from duo.engine.cache import Cache
 from duo.engine.contexts import time_branches, time_draft
+from duo.engine.decoder import Cache
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts
 from duo.engine.slot import Slot, schedules_of

@@ -15,7 +15,7 @@ import duo
 from benchmarks.contestants import Setup
 from benchmarks.runner import Outcome, Scenario, note, verdict
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.cache import Cache
+from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.virtual_clock import VirtualClock
 from duo.config import MAX_BRANCHES, SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.cache import Cache
+from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft

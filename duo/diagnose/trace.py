@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.records import StepRecord
+from duo.engine.statistics import StepRecord
 
 LANES = {"target": 1, "draft": 2, "remote draft": 3, "branches": 4}
 _EVERY_S = 0.5  # interval of writes

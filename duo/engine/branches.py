@@ -11,9 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duo.engine.decoder import Decoder
 from duo.engine.drafter import Drafter
-from duo.engine.queue import CandidateQueue, Preparation
+from duo.engine.queue import CandidateQueue
 from duo.spec.calibration import MAX_DEEP, Lookahead, likely
 from duo.spec.types import Guess, Outcome, common_prefix
 
@@ -32,83 +31,28 @@ class Branch:
         """Of the next token."""
         return self.outcome.position + len(self.tokens)
 
-
-class Branches:
-    """The branches of one text in a draft's context. Positions are those in the text.
-
-    What the session keeps of an outcome are its candidates; this is what the cache holds.
-    """
-
-    def __init__(self, draft: Decoder) -> None:
-        self._draft = draft
-        self._open: list[Branch] = []
-
-    def prune(self, n_accepted: float = math.inf) -> None:
-        """Drop what the target has decided: it has accepted `n_accepted` tokens; by default all."""
-        for branch in self._open:
-            if branch.outcome.position < n_accepted:
-                self._draft.drop(branch.sequence)
-        self._open = [branch for branch in self._open if branch.outcome.position >= n_accepted]
-
-    def take(self, outcome: Outcome) -> Branch | None:
-        """Drop everything but the branch of this outcome, which has come true: sequence 0 continues it now."""
-        found = next((branch for branch in self._open if branch.outcome == outcome), None)
-        if found is not None:
-            self._draft.adopt(found.sequence)
-            self._open.remove(found)
-        self.prune()
-        return found
-
-    def plan(
-        self, text: Sequence[int], n_accepted: int, first: int, preparation: Preparation
-    ) -> tuple[list[Branch], int]:
-        """The branches to continue in the next decode, and how many of them are new.
-
-        The first `n_accepted` tokens of the `text` are accepted, and token `first` is the first in the context.
-        """
-        lookahead, n_verified, _, chain = preparation
-        if not n_verified:
-            return [], 0
-        n = min(n_verified + 1 - n_accepted, common_prefix([guess.token for guess in chain], text[n_accepted:]))
-        chances = [lookahead.probability(guess.confidence) for guess in chain[:n]]
-        taken, used = {branch.outcome for branch in self._open}, {branch.sequence for branch in self._open}
-        free = [i for i in range(1, min(lookahead.n_branches, self._draft.n_branches) + 1) if i not in used]
-        n_new = 0
-        for _, i, rank in likely(chances, lookahead.ranks, lookahead.n_branches):
-            if n_new == len(free):
-                break
-            position, alternatives = n_accepted + i, chain[i].alternatives
-            is_inside = 0 <= position - first <= self._draft.n_past  # else the context begins later
-            if is_inside and rank < len(alternatives) and (found := Outcome(position, alternatives[rank])) not in taken:
-                self._draft.branch(free[n_new], position - first)
-                self._open.append(Branch(free[n_new], found, [found.token]))
-                n_new += 1
-        return self.due(lookahead), n_new
-
-    def due(self, lookahead: Lookahead) -> list[Branch]:
-        """The open branches that are worth another token."""
-        longest = min(lookahead.n_ahead, MAX_DEEP)
-        return [b for b in self._open if b.survival >= lookahead.least and len(b.tokens) <= longest]
-
-    def extend(self, branch: Branch, guess: Guess, lookahead: Lookahead) -> None:
+    def extend(self, guess: Guess, lookahead: Lookahead) -> None:
         """A decode has found this token."""
-        branch.survival *= lookahead.probability(guess.confidence)
-        branch.tokens.append(guess.token)
+        self.survival *= lookahead.probability(guess.confidence)
+        self.tokens.append(guess.token)
 
 
 @dataclass(eq=False)
 class BranchingDrafter(Drafter):
-    """Decodes its chain and the branches in one batch. When an outcome comes true, its branch becomes the chain."""
+    """Decodes its chain and the branches in one batch. When an outcome comes true, its branch becomes the chain.
+
+    What the session keeps of an outcome are its candidates; `_branches` are what the cache holds.
+    """
 
     queue: CandidateQueue
 
     def __post_init__(self, text: Sequence[int]) -> None:
         super().__post_init__(text)
-        self._branches = Branches(self.context)
+        self._branches: list[Branch] = []
 
     def end(self) -> list[int]:
         """See Drafter."""
-        self._branches.prune()
+        self._prune()
         return super().end()
 
     def step(self) -> bool:
@@ -120,16 +64,50 @@ class BranchingDrafter(Drafter):
             return self._draft_token(start)
         is_ready = n_text - self._first - self.context.n_past == 1 and n_text - self._first <= self.context.n_ctx
         if preparation.may_draft and not (is_ready and self._tokens[-1] < self.context.n_vocab):
-            self._branches.prune()  # the context may have to be cleared
+            self._prune()  # the context may have to be cleared
             return self._draft_token(start)
-        branches, n_new = self._branches.plan(self._tokens, self._n_seen, self._first, preparation)
-        if branches:
+        n_new = self._open()
+        if branches := self._due():
             self._decode_all(start, branches, n_new)
         elif preparation.may_draft:
             return self._draft_token(start)
         else:
             self.queue.rest()
         return True
+
+    def _open(self) -> int:
+        """Begin branches for the likely outcomes of this verification, if there is one. Returns how many."""
+        (lookahead, n_verified, _, chain), n_seen = self._preparation, self._n_seen
+        n = min(n_verified + 1 - n_seen, common_prefix([guess.token for guess in chain], self._tokens[n_seen:]))
+        chances = [lookahead.probability(guess.confidence) for guess in chain[: max(0, n)]]
+        taken, used = {branch.outcome for branch in self._branches}, {branch.sequence for branch in self._branches}
+        free = [i for i in range(1, min(lookahead.n_branches, self.context.n_branches) + 1) if i not in used]
+        n_new = 0
+        for _, i, rank in likely(chances, lookahead.ranks, lookahead.n_branches):
+            if n_new == len(free):
+                break
+            n_before, alternatives = n_seen + i - self._first, chain[i].alternatives
+            if rank >= len(alternatives) or not 0 <= n_before <= self.context.n_past:  # the context begins later
+                continue
+            outcome = Outcome(n_seen + i, alternatives[rank])
+            if outcome not in taken:
+                self.context.branch(free[n_new], n_before)
+                self._branches.append(Branch(free[n_new], outcome, [outcome.token]))
+                n_new += 1
+        return n_new
+
+    def _due(self) -> list[Branch]:
+        """The branches that are worth another token, during a verification."""
+        lookahead, n_verified, *_ = self._preparation
+        longest = min(lookahead.n_ahead, MAX_DEEP) if n_verified else 0
+        return [b for b in self._branches if b.survival >= lookahead.least and len(b.tokens) <= longest]
+
+    def _prune(self, n_accepted: float = math.inf) -> None:
+        """Drop what the target has decided: it has accepted `n_accepted` tokens; by default all."""
+        for branch in self._branches:
+            if branch.outcome.position < n_accepted:
+                self.context.drop(branch.sequence)
+        self._branches = [branch for branch in self._branches if branch.outcome.position >= n_accepted]
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
         lookahead, _, may_draft, _ = self._preparation
@@ -143,14 +121,15 @@ class BranchingDrafter(Drafter):
             position = branch.position
             guess = self.guesser.guess(logits, position, self._recent(position, branch.tokens))
             offers.append((branch.outcome, position, guess))
-            self._branches.extend(branch, guess, lookahead)
+            branch.extend(guess, lookahead)
         own: tuple[int, Guess] | None = None
         if may_draft:
             position = len(self._tokens)
             own = position, self.guesser.guess(rows[-1], position, self._recent(position))
         end = self._now()
-        seconds = 0.0 if self.context.was_first else end - start
-        useful = self.queue.publish_all(own, offers, seconds, more=bool(self._branches.due(lookahead)))
+        useful = self.queue.publish_all(
+            own, offers, 0.0 if self.context.was_first else end - start, more=bool(self._due())
+        )
         if own is not None:
             if useful:
                 self._tokens.append(own[1].token)
@@ -159,15 +138,17 @@ class BranchingDrafter(Drafter):
 
     def _reconcile(self) -> None:
         super()._reconcile()
-        self._branches.prune(self._n_seen if self._preparation.lookahead.n_branches else math.inf)
+        self._prune(self._n_seen if self._preparation.lookahead.n_branches else math.inf)
 
     def _adopt(self, outcome: Outcome) -> bool:
-        branch = self._branches.take(outcome)
-        if branch is None:
-            return False
-        self._tokens[outcome.position :] = branch.tokens
-        return True
+        found = next((branch for branch in self._branches if branch.outcome == outcome), None)
+        if found is not None:
+            self.context.adopt(found.sequence)
+            self._branches.remove(found)
+            self._tokens[outcome.position :] = found.tokens
+        self._prune()
+        return found is not None
 
     def _keep(self, n: int) -> None:
-        self._branches.prune()
+        self._prune()
         super()._keep(n)

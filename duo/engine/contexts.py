@@ -55,8 +55,8 @@ def check_length(model: Model, config: EngineConfig, text: str) -> None:
     """Raise PromptError for a text that is too long for any context, before it is tokenised, which takes long."""
     if len(text) < _LONG:
         return
-    n_ctx, longest = config.n_ctx or model.n_ctx_train, max(len(model.piece(token)) for token in range(model.n_vocab))
-    if (n_bytes := len(text.encode())) > n_ctx * longest:
+    n_ctx, n_bytes = config.n_ctx or model.n_ctx_train, len(text.encode())
+    if n_bytes > n_ctx * model.longest_token:
         raise PromptError(f"the prompt has {n_bytes} bytes, too many for a context of {n_ctx} tokens")
 
 

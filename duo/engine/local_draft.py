@@ -8,8 +8,8 @@ from functools import partial
 
 from duo.config import ThreadConfig
 from duo.engine.branches import BranchingDrafter
-from duo.engine.cache import Cache
 from duo.engine.cores import within
+from duo.engine.decoder import Cache
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse

@@ -8,17 +8,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from duo.engine.clock import CLOCK, Clock
-from duo.engine.records import Event, Record, StepRecord, overlap, united
 from duo.engine.statistics import (
     Activity,
     BranchStatistics,
     CandidateTotals,
     DraftStatistics,
+    Event,
     GenerationStatistics,
     LookupStatistics,
     PromptStatistics,
+    Record,
     Statistics,
+    StepRecord,
+    overlap,
     ratio,
+    united,
 )
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source

@@ -8,7 +8,6 @@ import threading
 import time
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
-from duo.engine.cache import Cache
 from duo.engine.contexts import (
     can_verify,
     context_size,
@@ -19,6 +18,7 @@ from duo.engine.contexts import (
     warm_up,
 )
 from duo.engine.cores import ON_CPU, check_threads, follows_cores, plan_threads, tuned_threads, within
+from duo.engine.decoder import Cache
 from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import ConnectedDrafts
 from duo.engine.local_draft import LocalDraft

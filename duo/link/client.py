@@ -14,8 +14,7 @@ from typing import Any, cast
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from duo.engine.cache import Cache
-from duo.engine.decoder import Decoder
+from duo.engine.decoder import Cache, Decoder
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse
 from duo.engine.metrics import Metrics

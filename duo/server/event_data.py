@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 
 from duo.engine.metrics import SHARED, TRANSLATED, Totals
-from duo.engine.records import Event
 from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
+from duo.engine.statistics import Event
 from duo.link.remote_drafts import RemoteDraft
 from duo.server.api import Json
 from duo.spec.policy import Policy

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.cache import Cache
+from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft

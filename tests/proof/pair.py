@@ -9,8 +9,7 @@ from pathlib import Path
 
 from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.background import background
-from duo.engine.cache import Cache
-from duo.engine.decoder import Decoder, decode_all
+from duo.engine.decoder import Cache, Decoder, decode_all
 from duo.engine.draft import Draft, DraftRequest
 from duo.engine.generation import Generation, Sources
 from duo.engine.local_draft import LocalDraft

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from duo.cli.terminal.live import status, wrapped
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.records import StepRecord
+from duo.engine.statistics import StepRecord
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 

@@ -11,7 +11,7 @@ import pytest
 
 from duo.diagnose.trace import TraceFile
 from duo.engine.metrics import Metrics
-from duo.engine.records import Event, StepRecord
+from duo.engine.statistics import Event, StepRecord
 from duo.spec.schedule import Schedule
 
 ABOUT = {"duo": "1.2.3", "target": "größe.gguf", "draft": None}

@@ -10,8 +10,8 @@ from typing import ClassVar, TypeVar
 import pytest
 
 from duo.config import SamplingConfig, StopConfig, ThreadConfig
-from duo.engine.cache import Cache
 from duo.engine.clock import Clock
+from duo.engine.decoder import Cache
 from duo.engine.draft import Draft, DraftRequest, TextSource
 from duo.engine.drafter import Drafter, DraftThread
 from duo.engine.free_cores import CoresInUse

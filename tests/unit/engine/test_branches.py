@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from duo.engine.branches import Branches
+from duo.engine.branches import Branch, BranchingDrafter
+from duo.engine.metrics import Metrics
 from duo.engine.queue import Preparation
 from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.calibration import MAX_DEEP, Lookahead
+from duo.spec.sampling import Greedy
 from duo.spec.types import Guess, Outcome
-from tests.fakes import CERTAIN, FakeContext, Preparing
-from tests.unit.engine.helpers import PROMPT, begun, take
+from tests.fakes import CERTAIN, N_VOCAB, FakeContext, Preparing
+from tests.unit.engine.helpers import PROMPT, begun, make_queue, take
 
 HALF = (0.5,) * len(CERTAIN)
 RANKS = (0.6, 0.2)
@@ -29,15 +33,27 @@ def may(
     return Preparation(Lookahead(n_ahead, least, HALF, n_branches, RANKS), n_verified, chain=chain)
 
 
-def branches(n_text: int = 6) -> tuple[Branches, FakeContext]:
+class Planner(BranchingDrafter):
+    def plan(self, text: Sequence[int], n_seen: int, first: int, preparation: Preparation) -> tuple[list[Branch], int]:
+        """The branches to continue in the next decode, and how many of them are new."""
+        self._tokens, self._n_seen, self._first, self._preparation = list(text), n_seen, first, preparation
+        n_new = self._open()
+        return self._due(), n_new
+
+    def due(self, preparation: Preparation) -> list[Branch]:
+        self._preparation = preparation
+        return self._due()
+
+
+def branches(n_text: int = 6) -> tuple[Planner, FakeContext]:
     """Three tokens are accepted; the chain has others at positions 3 to n_text - 1, of which all but the last are
     decoded."""
     context = FakeContext(n_branches=8)
     context.tokens = list(range(n_text - 1))
-    return Branches(context), context
+    return Planner(context, make_queue(), Greedy(), N_VOCAB, Metrics()), context
 
 
-def outcomes(made: Branches, preparation: Preparation) -> list[tuple[int, int]]:
+def outcomes(made: Planner, preparation: Preparation) -> list[tuple[int, int]]:
     return [branch.outcome for branch in made.plan(TEXT, 3, 0, preparation)[0]]
 
 
@@ -59,15 +75,15 @@ def test_only_outcomes_of_the_candidates_that_are_verified_and_of_the_bonus() ->
 def test_a_branch_does_not_outgrow_its_cells(n_ahead: int) -> None:
     made, _ = branches()
     ((branch, *_), _) = made.plan(TEXT, 3, 0, may(1))
-    while made.due(may(n_ahead=n_ahead).lookahead):
-        made.extend(branch, Guess(1, 1.0), may().lookahead)
+    while made.due(may(n_ahead=n_ahead)):
+        branch.extend(Guess(1, 1.0), may().lookahead)
     assert len(branch.tokens) - 1 == min(n_ahead, MAX_DEEP) < BRANCH_CELLS, "the outcome's own token has one, too"
 
 
 def test_what_was_decided_is_dropped() -> None:
     made, context = branches()
     made.plan(TEXT, 3, 0, may(4))
-    made.prune(4)
+    made._prune(4)
     assert sorted(context.branches) == [2, 4]
     due, n_new = made.plan(TEXT, 4, 0, may(2, n_accepted=4))
     assert ([branch.outcome for branch in due], n_new) == ([(4, 14), (5, 15)], 0), "there is no room for more"
@@ -77,8 +93,8 @@ def test_the_outcome_that_comes_true_is_the_chain() -> None:
     made, context = branches()
     (_, branch, *_), _ = made.plan(TEXT, 3, 0, may(4))
     context.branches[2] += [14, 7]
-    made.extend(branch, Guess(7, 1.0, alternatives=(8,)), may().lookahead)
-    assert made.take(Outcome(4, 14)) is branch
+    branch.extend(Guess(7, 1.0, alternatives=(8,)), may().lookahead)
+    assert made._adopt(Outcome(4, 14))
     assert (context.tokens, context.branches) == ([0, 1, 2, 3, 14, 7], {})
     assert branch.tokens == [14, 7]
 
@@ -86,8 +102,8 @@ def test_the_outcome_that_comes_true_is_the_chain() -> None:
 def test_no_outcome_that_was_prepared_comes_true() -> None:
     made, context = branches()
     made.plan(TEXT, 3, 0, may(4))
-    assert made.take(Outcome(4, 99)) is None
-    assert (context.branches, made.due(may().lookahead)) == ({}, [])
+    assert not made._adopt(Outcome(4, 99))
+    assert (context.branches, made.due(may())) == ({}, [])
     assert len(context.tokens) == 5, "the drafter rolls it back"
 
 

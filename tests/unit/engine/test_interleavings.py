@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duo.engine.cache import Cache
+from duo.engine.decoder import Cache
 from duo.engine.drafter import Drafter
 from duo.errors import DecodeAborted, DecodeError
 from duo.spec.policy import Policy

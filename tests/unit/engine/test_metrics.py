@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.records import Event, StepRecord, united
+from duo.engine.statistics import Event, StepRecord, united
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duo.engine.cache import Cache
+from duo.engine.decoder import Cache
 from duo.engine.metrics import Metrics
 from duo.engine.queue import DraftUpdate
 from duo.engine.translated import TranslatedTarget, Translation

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from duo.config import GenerationConfig
-from duo.engine.records import StepRecord
 from duo.engine.request import TextRequest
 from duo.engine.slot import Slot
+from duo.engine.statistics import StepRecord
 from duo.server.event_data import TextReader, lead_state, schedule_state
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
