@@ -14,7 +14,6 @@ import numpy.typing as npt
 from duo.config import ContextConfig
 from duo.errors import DecodeAborted, DecodeError, ModelError, RollbackError
 from duo.llama import library
-from duo.llama.batch import Batch
 from duo.llama.build import CPU
 from duo.llama.handle import Handle
 from duo.llama.lifeline import blaming
@@ -39,18 +38,13 @@ _MAX_STATES = 6
 class Context(Handle):
     """A KV cache and its buffers. Its OpenMP threads belong to the thread that calls decode().
 
-    `n_past` tokens are in the cache, at positions 0 to n_past-1; the next decode continues there. `n_batch` is the
-    largest batch for one decode; on RPC servers it adapts to their speed.
-
-    `n_rollback` is None if any number of tokens can be rolled back. A model with recurrent layers keeps its state after
-    each of the last tokens of a batch, if llama.cpp grants it: then at most `n_rollback` tokens can be rolled back,
-    once after each decode, and never the first of its batch. 0: only all tokens at once.
+    `n_past` tokens are in the cache, and the next decode continues there. `n_batch`: the most tokens of one decode; on
+    RPC servers it adapts to their speed. `n_rollback`: None if any number of tokens can be rolled back. A model with
+    recurrent layers keeps its state after each of the last tokens of a batch, if llama.cpp grants it: then at most so
+    many, once after each decode, and never the first of its batch. 0: only all tokens at once.
 
     The text is sequence 0. `n_branches` more sequences can continue beginnings of it, each in at most BRANCH_CELLS
-    cells of its own: see branch().
-
-    `was_first`: the last decode was the first of its size on a device that may have compiled for it, so its time is not
-    representative. Never on the CPU.
+    cells of its own. `was_first`: the last decode was the first of its size on a device, which compiles for it.
     """
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
@@ -87,17 +81,25 @@ class Context(Handle):
         self.n_batch = self._n_batch_min if model.is_remote else self._n_batch_max
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
-        self._batch = Batch(self, self._n_batch_max)
+        # A llama_batch, which is filled through arrays of its memory: of ctypes, fastest for one token.
+        most = self._n_batch_max
+        self._batch = batch = llama_cpp.llama_batch_init(most, 0, 1)
+        self._batch_handle = Handle(batch, llama_cpp.llama_batch_free, parent=self)
+        self._tokens, self._positions, self._outputs = (
+            (type(field.contents) * most).from_address(ctypes.addressof(field.contents))
+            for field in (batch.token, batch.pos, batch.logits)
+        )
+        for i in range(most):
+            batch.n_seq_id[i] = 1
+        self._n_each = most  # entries of the batch that may be of other sequences than 0
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.
 
         Returns `[n_rows, n_vocab]` float32: row i predicts the token after `tokens[:len(tokens) - n_rows + 1 + i]`.
-        The array is llama.cpp's own memory: it is writable and valid until the next decode.
-
-        With `exact`, every batch has at least two rows and two outputs: a single token is decoded twice and the
-        second one rolled back. llama.cpp uses other kernels for one row than for several, so only then are the
-        logits of a position bit-equal in any batch.
+        The array is llama.cpp's own memory: it is writable and valid until the next decode. With `exact`, every batch
+        has at least two rows and two outputs: a single token is decoded twice and the second one rolled back. llama.cpp
+        uses other kernels for one row than for several, so only then are logits bit-equal in any batch.
 
         Raises DecodeError if llama.cpp rejects the batch, DecodeAborted after abort(). The cache is then as before, or
         empty if `n_rollback` is a number.
@@ -106,7 +108,7 @@ class Context(Handle):
         if self.exact:
             tokens = [*tokens, tokens[-1]] if n == 1 else tokens
             n_outputs = max(2, n_rows) if n_rows else 0
-        self._decode(len(tokens), lambda: self._batch.fill(tokens, self.n_past, n_outputs))
+        self._decode(len(tokens), lambda: self._fill(tokens, n_outputs))
         self.n_past += len(tokens)
         self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
         if len(tokens) > n:
@@ -114,16 +116,33 @@ class Context(Handle):
             return self._logits(n_outputs)[:n_rows]
         return self._logits(n_outputs)[n_outputs - n_rows :]
 
-    def _decode(self, n: int, fill: Callable[[], Any]) -> None:
-        """Decode the batch of `n` tokens that `fill` makes."""
+    def _fill(self, tokens: Sequence[int], n_outputs: int) -> None:
+        """Fill the batch with `tokens` of the text, and logits after the last `n_outputs`."""
+        n, first = len(tokens), self.n_past
+        if self._n_each:
+            self._set_sequences([0] * self._n_each)
+            self._n_each = 0
+        if n == 1:
+            self._tokens[0], self._positions[0], self._outputs[0] = tokens[0], first, n_outputs
+            return
+        self._tokens[:n], self._positions[:n] = tokens, range(first, first + n)
+        self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
+
+    def _set_sequences(self, sequences: Sequence[int]) -> None:
+        for i, sequence in enumerate(sequences):
+            self._batch.seq_id[i][0] = sequence
+
+    def _decode(self, n: int, fill: Callable[[], None]) -> None:
+        """Decode the batch, of `n` tokens, which `fill` fills."""
         self._abort_flag[0] = b"\0"
         if self._aborted:  # checked after the flag is cleared, and set before the flag is: no abort is lost
             raise DecodeAborted("the context is aborted")
         with self.use() as pointer:  # the batch, which is closed too, is written to
-            batch = fill()
+            fill()
+            self._batch.n_tokens = n
             began = time.perf_counter()
             with self.call:
-                status = llama_cpp.llama_decode(pointer, batch)
+                status = llama_cpp.llama_decode(pointer, self._batch)
                 if self._is_remote:
                     llama_cpp.llama_synchronize(pointer)
         if status:
@@ -150,15 +169,23 @@ class Context(Handle):
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         """Append a token to each sequence of `tokens`: (sequence, token). Logits `[n, n_vocab]` as of decode()."""
-        past = {0: self.n_past, **self._branch_past}
-        entries = [(token, past[sequence], sequence) for sequence, token in tokens]
-        self._decode(len(entries), lambda: self._batch.fill_each(entries))
+        n = len(tokens)
+
+        def fill() -> None:
+            past = {0: self.n_past, **self._branch_past}
+            self._n_each = max(self._n_each, n)
+            self._set_sequences([sequence for sequence, _ in tokens])
+            self._tokens[:n] = [token for _, token in tokens]
+            self._positions[:n] = [past[sequence] for sequence, _ in tokens]
+            self._outputs[:n] = b"\1" * n
+
+        self._decode(n, fill)
         for sequence, _ in tokens:
             if sequence:
                 self._branch_past[sequence] += 1
             else:
                 self.n_past += 1
-        return self._logits(len(entries))
+        return self._logits(n)
 
     def adopt(self, sequence: int) -> None:
         """Make sequence 0 what `sequence` is, which becomes empty."""

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
-from duo.llama.gguf_head import Head
-from duo.llama.gguf_summary import check_text_model
+from duo.llama.gguf_head import Head, check_text_model
 from duo.models.hub import quant_of
 from duo.models.storage import cache_dir
 

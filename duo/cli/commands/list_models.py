@@ -10,7 +10,7 @@ from pathlib import Path
 from duo.cli.options.by_command import ListOptions
 from duo.cli.terminal.console import columns, size_of, warn
 from duo.errors import ModelError
-from duo.llama.gguf_summary import GgufSummary, NoTextModelError, summarize
+from duo.llama.gguf_head import GgufSummary, NoTextModelError, summarize
 from duo.models.draft_files import find_models, hub_name, is_small_enough, model_folders, size
 
 _HEADS = ("", "model", "size", "format", "vocabulary", "drafts")

@@ -11,7 +11,7 @@ import pytest
 
 from duo.config import ModelConfig
 from duo.llama.fingerprint import vocabulary_difference
-from duo.llama.gguf_summary import NoTextModelError, summarize
+from duo.llama.gguf_head import NoTextModelError, summarize
 from duo.llama.model import Model
 from tests.gguf_files import WORDS, tiny_bpe, tiny_hybrid, tiny_llama, tiny_mamba
 from tests.gguf_head import Head
