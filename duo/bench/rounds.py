@@ -118,9 +118,8 @@ def measure(
     prompts: Sequence[Prompt],
     job: Job,
     put: Callable[[Sample], None],
-    warn: Callable[[str], None],
+    note: Callable[[str], None],
     stop: threading.Event,
-    note: Callable[[str], None] = lambda _: None,
     *,
     warm_up: bool = True,
 ) -> None:
@@ -128,8 +127,8 @@ def measure(
 
     The orders are random with a fixed seed: in a rotation each contestant would always follow the same one. With
     `warm_up` each contestant first generates a few tokens, which excludes one-time costs and finds programs that
-    cannot run. `job` lacks the prompts. `warn` gets the failures of contestants that may fail, `note` the names
-    that warm up. Returns early once `stop` is set. Raises DuoError.
+    cannot run. `job` lacks the prompts. `note` gets lines about these, and about contestants that may fail, and did.
+    Returns early once `stop` is set. Raises DuoError.
     """
     failed: list[Contestant] = []
     order, draws = list(contestants), random.Random(1)  # noqa: S311 - nothing secret
@@ -142,7 +141,7 @@ def measure(
         except ParseError as error:
             if not contestant.may_fail:
                 raise
-            warn(f"{error}: skipped")
+            note(f"{error}: skipped")
             failed.append(contestant)
             return None
 
@@ -150,12 +149,12 @@ def measure(
         file = Path(folder) / "prompt.txt"
         try:
             for contestant in contestants if warm_up else ():
-                note(contestant.name)
+                note(f"warming up {contestant.name}")
                 asked = replace(with_prompt(job, prompts[-1].text, file), n_tokens=min(_WARM_UP_TOKENS, job.n_tokens))
                 write(contestant, asked)
             for i_round, prompt in enumerate(prompts):
                 asked = with_prompt(job, prompt.text, file)
-                order = _another_order(order, draws)
+                draws.shuffle(order)
                 for contestant in order:
                     if (run := write(contestant, asked)) is not None:
                         put(Sample(contestant, i_round, prompt, run))
@@ -167,10 +166,3 @@ def with_prompt(job: Job, text: str, file: Path) -> Job:
     """The job with a prompt, which is written to `file`."""
     file.write_text(text + "\n", encoding="utf-8")
     return replace(job, prompt=text, prompt_file=file)
-
-
-def _another_order(before: list[Contestant], draws: random.Random) -> list[Contestant]:
-    order = before
-    while order == before and len(before) > 1:
-        order = draws.sample(before, len(before))
-    return order

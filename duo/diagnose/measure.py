@@ -29,8 +29,7 @@ _DRAFTS = 8  # decodes of the draft alone, in each round
 _WINDOW_S = 0.5  # within which the processor time of other programs is compared
 _SLOWER = 1.3  # most decodes are concurrent
 _TEXT_SLOWER = 1.5  # a text takes the target, and the draft
-_PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected,
-_RESERVED = 2.0  # of which as many are left to measure beside other programs
+_PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that is expected
 _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
 _MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
@@ -48,9 +47,9 @@ class MeasurementError(DuoError):
 class Meter:
     """Measures a target and a draft, if there is one, on the calling thread. Raises Stopped soon after `stop` is set.
 
-    Times that other programs have disturbed are not used: it waits for them, and measures again. If there are no
-    reliable times before the limit that announce() has set, it uses the others, and `doubts` says why. It raises
-    MeasurementError if there are none at all. The contexts must have room for 64 tokens and 32 rows of logits.
+    Times that other programs have disturbed are not used: it measures again. If there are no reliable times before the
+    limit that announce() has set, it uses the others, and `doubts` says why. It raises MeasurementError if there are
+    none at all. The contexts must have room for 64 tokens and 32 rows of logits.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Meter:
         self._progress, self._stop, self._note = progress, stop, note
         self._sizes: Sequence[int] = SIZES
         self._begin = time.perf_counter()
-        self._expected_s = self._end = self._wait_end = math.inf
+        self._expected_s = self._end = math.inf
         self._n_threads = 1  # the most that compute
         self._n_others = 0.0  # processors that other programs used
         self._since = cpu_times()
@@ -88,7 +87,6 @@ class Meter:
         limit_s = _PATIENCE_S + _PATIENCE * self._expected_s
         self._begin = time.perf_counter()
         self._end = self._begin + limit_s
-        self._wait_end = self._end - _RESERVED * self._expected_s
         return math.ceil(self._expected_s), math.ceil(limit_s)
 
     def measure(
@@ -186,8 +184,6 @@ class Meter:
                 self._stop.wait(max(0.0, _WINDOW_S - (cpu_times().now - self._since.now)))
                 self._judge(groups)
                 n_rounds += 1
-                if n_rounds >= ROUNDS and self._is_disturbed and time.perf_counter() >= self._wait_end:
-                    raise self._failure()
         except MeasurementError:
             self.doubts = self._reason
             for series in (series for group in groups for series in group.series):
@@ -262,6 +258,8 @@ class Meter:
     ) -> float:
         """The time of one call that decodes something."""
         self._check()
+        if time.perf_counter() > self._end:
+            raise self._failure()
         clock = clock or time.perf_counter
         start = clock()
         decode()
@@ -270,7 +268,7 @@ class Meter:
         return seconds
 
     def _judge(self, groups: Sequence[Group]) -> None:
-        """Keep the times since the last call if nothing has disturbed them; wait while other programs compute.
+        """Keep the times since the last call if nothing has disturbed them.
 
         Does nothing within _WINDOW_S of the last call.
         """
@@ -279,13 +277,9 @@ class Meter:
         self._n_others = other_cpu_use(self._since)
         for series in (series for group in groups for series in group.series):
             series.judge(disturbed=self._is_disturbed)
-        while self._is_disturbed and (wait_s := self._wait_end - time.perf_counter()) > 0:
-            self._note(f"{self._reason}: waiting for up to {wait_s:.0f} s, and measuring again")
+        if self._is_disturbed:
+            self._note(f"{self._reason}: measuring again, for up to {self._end - time.perf_counter():.0f} s")
             self._note = lambda _: None  # once is enough
-            self._check()
-            since = cpu_times()
-            self._stop.wait(_WINDOW_S)
-            self._n_others = other_cpu_use(since)
         self._since = cpu_times()
 
     @property
@@ -303,14 +297,11 @@ class Meter:
         return MeasurementError(f"the machine cannot be measured now: {self._reason}; try again when it is idle")
 
     def _check(self, what: str = "") -> None:
-        """Show the progress; raise Stopped, or MeasurementError at the limit."""
+        """Show the progress; raise Stopped."""
         if self._stop.is_set():
             raise Stopped
-        now = time.perf_counter()
-        if now > self._end:
-            raise self._failure()
         if what:
-            self._progress(what, min(1.0, (now - self._begin) / self._expected_s))
+            self._progress(what, min(1.0, (time.perf_counter() - self._begin) / self._expected_s))
 
 
 def _group(threads: tuple[int, int], sizes: Sequence[int]) -> Group:

@@ -175,7 +175,7 @@ def _measure(results: Results, prompts: Sequence[Prompt], job: Job, engine: Engi
     """Fill `results`. Returns the exit status: nonzero after Ctrl-C."""
 
     def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
-        measure(results.contestants, prompts, job, put, warn, stop, lambda name: note(f"warming up {name}"))
+        measure(results.contestants, prompts, job, put, note, stop)
 
     stopped = threading.Event()
     n_texts = len(prompts) * len(results.contestants)

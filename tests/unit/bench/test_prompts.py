@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duo.bench.prompts import OWN, Prompt, built_in, chosen, parse_prompts, rounds
-from duo.errors import PromptError, UsageError
+from duo.bench.prompts import OWN, Prompt, built_in, parse_prompts, rounds
+from duo.errors import PromptError
 
 EIGHT = ["chat", "code", "story", "summary", "translation", "list", "JSON", "reasoning"]
 
@@ -22,13 +22,6 @@ def test_a_file_has_a_prompt_in_each_line() -> None:
     assert parse_prompts(text) == expected
     with pytest.raises(PromptError, match="the prompts file is empty"):
         parse_prompts("[mine]\n\n")
-
-
-def test_only_some_categories() -> None:
-    found = chosen(built_in(), ["list", "chat"])
-    assert [prompt.category for prompt in found] == ["list", "list", "chat", "chat"]
-    with pytest.raises(UsageError, match=r"categories: unknown category 'poem' \(available: chat, code"):
-        chosen(built_in(), ["chat", "poem"])
 
 
 def test_no_round_repeats_a_prompt_while_there_are_others() -> None:

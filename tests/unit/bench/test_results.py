@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,12 +91,6 @@ def test_the_table_the_progress_and_the_json() -> None:
     assert document["runs"][1] == run | {"distinct_4grams": 1.0, "loops": False, "text": STORY}
 
 
-def test_acceptance_is_that_of_all_candidates_together() -> None:
-    counts = (("chat", 1, 0), ("code", 99, 90), ("list", 0, 0))
-    samples = [sample(ASYNC, i, kind, 100, verified=n, accepted=m) for i, (kind, n, m) in enumerate(counts)]
-    assert collect([ASYNC], *samples).row(ASYNC)["accept_rate"] == 0.9
-
-
 def test_texts_that_loop_are_left_out() -> None:
     assert results().looping() == {2}, "the whole round, if the baseline's text loops"
     alone = sample(ASYNC, 0, "chat", 300, LOOP), sample(ASYNC, 1, "chat", 200)
@@ -106,13 +99,6 @@ def test_texts_that_loop_are_left_out() -> None:
     assert counted(found.row(ASYNC)) == (1, 1, 200, 2)
     assert found.row(PLAIN)["runs"] == 2
     assert collect([ASYNC], *alone).looping() == {0}, "without a baseline the first contestant decides"
-
-
-def test_a_text_that_only_repeats_its_prompt_counts() -> None:
-    looping = sample(PLAIN, 0, "edit", 100, LOOP)
-    asked = replace(looping, prompt=Prompt("edit", LOOP))
-    assert (looping.loops, asked.loops) == (True, False)
-    assert counted(collect([PLAIN], asked).row(PLAIN))[:2] == (1, 0)
 
 
 def test_the_baseline_may_be_another_contestant_or_missing() -> None:

@@ -29,13 +29,6 @@ def test_what_the_prompt_contains_is_not_counted() -> None:
     assert distinct_share(new, prompt) == 1.0
 
 
-def test_copying_the_prompt_again_and_again_is_a_loop() -> None:
-    prompt = words(0, 100)
-    assert not loops(f"{prompt} {prompt}", prompt)
-    assert loops(" ".join([prompt] * 6), prompt)
-    assert not loops(" ".join([prompt] * 6), " ".join([prompt] * 6)), "as often as in the prompt"
-
-
 @pytest.mark.parametrize(
     ("text", "reference", "place"),
     [

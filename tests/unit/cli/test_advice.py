@@ -9,11 +9,8 @@ import pytest
 
 from duo.cli.commands.plan import render
 from duo.cli.commands.tune import Tuned, advise, choose
-from duo.config import AUTO_DRAFT
 from duo.diagnose.measure import SIZES
 from duo.diagnose.timing import Measurements
-from duo.spec.policy import Policy, StepCost
-from duo.spec.schedule import Schedule
 
 
 def measured(
@@ -75,30 +72,3 @@ def test_a_slow_draft_and_a_bad_one_are_advised_against(draft_s: float, share: f
     assert f" {said} of the target's time" in verdict
     assert f" {100 * share:.0f} % are accepted" in verdict
     assert "--schedule off" in options
-
-
-def test_a_later_run_begins_with_everything_that_was_measured() -> None:
-    found = measured()
-    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
-    tuned = choose(found)
-    policy.restore(tuned.policy.state())
-    policy.begin(10, mode="greedy")
-    assert policy.alone.curve(17) == pytest.approx([0.1] * 17)
-    assert policy.concurrent.curve(17) == pytest.approx([0.1] * 17)
-    assert policy.alone.draft_s == pytest.approx(0.005)
-    assert policy.alone.pair_time() == pytest.approx(0.0075)
-    assert policy.calibration.mean == pytest.approx(0.8), "all scores count alike"
-    assert policy.rates() == pytest.approx(tuned.prospects.rates, rel=0.001), "as the advice says"
-    policy.learn_step(1, StepCost(0, 0.1, 0.1))
-    assert policy.schedule is Schedule.ASYNC
-
-
-@pytest.mark.parametrize(("draft_s", "pays"), [(0.05, True), (0.09, False)])
-def test_the_advice_follows_the_table(draft_s: float, pays: bool) -> None:
-    """Times of a machine with two cores on which the sequential schedule gains a little, or loses."""
-    found = measured(draft_s=draft_s, contention=2.0)
-    for n in SIZES:
-        found.target[2, n] = 0.1 + 0.01 * (n - 1)
-    verdict, options, best = advice(found)
-    assert verdict.startswith("This draft pays: " if pays else "This draft does not pay: ")
-    assert ("--schedule sync" in options) == ("--schedule sync" in best) == pays

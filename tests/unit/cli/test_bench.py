@@ -42,25 +42,12 @@ def test_every_mode_is_measured_with_every_limit(document: dict[str, Any]) -> No
     assert {row["threads"] for row in document["rows"]} == {"1", "1/1", "1+1", "1/1 or 1+1"}
 
 
-def test_each_round_has_a_run_of_each_contestant(document: dict[str, Any]) -> None:
-    runs = [(run["round"], run["category"], run["tokens"], bool(run["text"])) for run in document["runs"]]
-    assert runs == [(1, "code", 4, True)] * 7 + [(2, "JSON", 4, True)] * 7
-    orders = [[(run["mode"], run["k"]) for run in document["runs"][i : i + 7]] for i in (0, 7)]
-    assert orders[0] != orders[1]
-
-
 def test_the_facts(document: dict[str, Any]) -> None:
     assert {"duo", "llama-cpp-python", "python"} <= set(document["versions"])
     target, draft = document["models"]["target"], document["models"]["draft"]
     assert (target["name"], draft["quantisation"]) == ("large.gguf", "F32")
     assert document["hardware"]["usable_cores"] >= 1
     assert (document["options"]["predict"], document["options"]["draft"], document["complete"]) == (4, "2,auto", True)
-
-
-def test_the_progress_is_shown(measured: Run) -> None:
-    lines = measured.stderr.splitlines()
-    assert sum(line.startswith("duo: warming up ") for line in lines) == 7
-    assert [line.split()[1] for line in lines if line.startswith(("1/2 ", "2/2 "))] == ["code"] * 7 + ["JSON"] * 7
 
 
 @pytest.mark.parametrize(("n_others", "is_said"), [(0.0, False), (50.0, True)])
@@ -72,18 +59,6 @@ def test_it_says_how_long_it_takes_and_that_the_machine_is_busy(
     assert run.status == 0, run.stderr
     assert ("duo: other programs use 50.0 of " in run.stderr) == is_said
     assert len(re.findall(r"^duo: about \d+ s more, after one of 3 rounds$", run.stderr, re.MULTILINE)) == 1
-
-
-def test_a_table_of_own_prompts(tiny: Path, tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("Once upon a time\n", encoding="utf-8")
-    run = duo("bench", "-m", tiny, *SHORT, "--modes", "plain", "--prompts", prompts, "--raw")
-    assert run.status == 0, run.stderr
-    table, _, facts = run.text.partition("```json\n")
-    assert table.startswith(f"{tiny.name} (F32); 4 greedy tokens each, 1 rounds (own). Decode t/s: ")
-    assert "| plain |     CPU |" in table
-    found = json.loads(facts.removesuffix("```\n"))
-    assert (found["complete"], found["models"]["draft"]) == (True, None)
 
 
 def test_one_model_is_measured_plain_and_with_lookup(tiny: Path) -> None:
@@ -100,12 +75,6 @@ def test_models_that_cannot_roll_back_are_measured_without_a_draft(recurrent: Pa
     assert run.status == 0, run.stderr
     assert [row["mode"] for row in json.loads(run.text)["rows"]] == ["plain"]
     assert any("cannot roll back" in line for line in run.warnings)
-
-
-def test_a_text_that_does_not_fit_is_refused(tiny: Path) -> None:
-    run = duo("bench", "-m", tiny, *SHORT, "-c", "300", "-n", "290")
-    assert run.status == 1
-    assert "exceed the context of 300: reduce -n" in run.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from duo.cli import chat_client
 from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
-from duo.cli.options.by_command import ChatOptions
 from duo.cli.terminal.talk import Answer
 from duo.spec.types import Source
-from tests.command import Argument, assert_refused, command, environment
+from tests.command import Argument, assert_refused
 from tests.unit.cli.fake_openai import BROKEN, HELD, MODELS, FakeServer, Reply, end, event, piece, refuses, says
 from tests.unit.cli.runner import duo
 
@@ -59,20 +57,6 @@ def test_sources_of_the_key(tmp_path: Path) -> None:
             assert duo("chat", server.url, *arguments, stdin=b"hi", env=NO_KEYS | env).text == "ok"
         # Also for the list of models, which the server may protect as well.
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {key}"}
-
-
-@pytest.mark.parametrize(
-    ("models", "name"),
-    [
-        (refuses(404, "no such thing"), "default"),
-        (Reply(b'{"data": []}', kind="application/json"), "default"),
-        (MODELS, "first"),
-    ],
-)
-def test_the_name_of_the_model_where_none_is_given(models: Reply, name: str) -> None:
-    with FakeServer(says("ok"), models=models) as server:
-        ask(server)
-    assert [body["model"] for body in server.questions] == [name]
 
 
 LEAD = Reply(b'{"data": [{"id": "first", "owned_by": "duo"}]}', kind="application/json")
@@ -200,10 +184,6 @@ def test_options_that_are_refused(arguments: tuple[str, ...], words: str) -> Non
     assert_refused(duo("chat", *arguments, stdin=b"hi", env=NO_KEYS), words, status=2)
 
 
-def test_a_conversation_of_a_run_needs_a_model() -> None:
-    assert_refused(duo("-cnv", "-n", "5"), "no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo chat`", status=2)
-
-
 def test_variables_of_the_environment_are_for_a_model_in_this_process() -> None:
     env = NO_KEYS | {"LLAMA_ARG_MODEL": "/a/file.gguf", "LLAMA_ARG_TEMPERATURE": "0.7", "LLAMA_ARG_CTX_SIZE": "64"}
     with FakeServer(says("ok")) as server:
@@ -214,30 +194,14 @@ def test_variables_of_the_environment_are_for_a_model_in_this_process() -> None:
     assert server.conversations == [[("user", "a\nb")]]
 
 
-def test_a_server_gets_every_sampling_option_that_is_given() -> None:
-    options = [
-        "--top-k",
-        "5",
-        "--top-p",
-        "0.5",
-        "--min-p",
-        "0.1",
-        "--typical",
-        "0.9",
-        "--repeat-penalty",
-        "1.1",
-        "--repeat-last-n",
-        "8",
-    ]
-    options += ["--presence-penalty", "0.1", "--frequency-penalty", "0.2", "-r", "one", "-r", "two", "-m", "other"]
+def test_a_server_gets_the_sampling_options_that_are_given() -> None:
+    options = ["--top-k", "5", "--min-p", "0.1", "--repeat-last-n", "8", "-r", "one", "-r", "two", "-m", "other"]
     with FakeServer(says("ok")) as server:
         duo("chat", server.url, *options, stdin=b"hi", env=NO_KEYS)
     (body,) = server.questions
-    assert body | {"messages": None, "stream": None, "stream_options": None} == {
-        "messages": None, "stream": None, "stream_options": None, "model": "other", "top_k": 5, "top_p": 0.5,
-        "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.1, "repeat_last_n": 8, "presence_penalty": 0.1,
-        "frequency_penalty": 0.2, "stop": ["one", "two"],
-    }  # fmt: skip
+    expected = {"model": "other", "top_k": 5, "min_p": 0.1, "repeat_last_n": 8, "stop": ["one", "two"]}
+    assert body.items() >= expected.items()
+    assert body.keys() - expected == {"messages", "stream", "stream_options"}
 
 
 def test_a_lead_on_this_machine_is_used_without_a_url_and_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,23 +230,6 @@ def test_what_counts_as_a_lead(models: Reply, is_there: bool, monkeypatch: pytes
     assert not Server(server.url, key=None, model=None, settings={}).is_there()
 
 
-def test_options_of_an_engine_ask_for_the_demo_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[ChatOptions] = []
-
-    def record(options: ChatOptions) -> int:
-        asked.append(options)
-        return 0
-
-    monkeypatch.setattr(chat_command, "converse", record)
-    with FakeServer() as server:
-        monkeypatch.setattr(chat_command, "_LEAD", server.url)
-        assert duo("chat", "-c", "64", env=NO_KEYS).status == 0
-    monkeypatch.setattr(chat_command, "_LEAD", server.url)
-    assert duo("chat", env=NO_KEYS).status == 0
-    assert [options.is_demo for options in asked] == [True, True]
-    assert server.requests == []
-
-
 @pytest.mark.parametrize(
     ("reply", "remark"),
     [
@@ -301,21 +248,3 @@ def test_an_answer_that_is_empty_or_incomplete_says_why(reply: Reply, remark: st
         run = duo("chat", server.url, stdin=b"hi", env=NO_KEYS)
     assert run.status == 0
     assert run.stderr.startswith(f"duo: {remark}") if remark else not run.stderr
-
-
-@pytest.mark.parametrize(("reply", "text"), [("a", "a\n"), ("a\n", "a\n"), ("", "")])
-def test_a_message_begins_a_new_line_after_the_text_in_the_same_file(tmp_path: Path, reply: str, text: str) -> None:
-    both = tmp_path / "both"
-    with FakeServer(Reply(piece(reply) + end("length"))) as server, both.open("wb") as file:
-        options = ("chat", server.url, "-n", "1", "-p", "hi")
-        done = subprocess.run(command(*options), env=environment(NO_KEYS), stdout=file, stderr=file, check=False)
-    assert done.returncode == 0
-    assert both.read_text() == f"{text}duo: the answer is not complete: -n is 1\n"
-
-
-def test_another_attempt_has_another_seed_if_one_is_given() -> None:
-    with FakeServer(*[says("a")] * 4) as server:
-        for settings in ({"seed": 7}, {"seed": -1}, {}):
-            client = Server(server.url, key=None, model=None, settings=settings)
-            client.answer([], Answer(), lambda *_: None, attempt=2)
-    assert [body.get("seed") for body in server.questions] == [9, -1, None]

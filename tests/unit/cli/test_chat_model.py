@@ -99,17 +99,6 @@ def test_a_full_context_is_said_and_another_conversation_fits(engine: Engine) ->
     assert asked(LocalModel(engine, limited(3)), [turn("user", "the dog")])[0].figures[0] == 3
 
 
-@pytest.mark.parametrize(
-    ("n_predict", "remark"),
-    [
-        (5, "the answer is not complete: -n is 5"),
-        (0, "the answer is empty: -n 0 only processes the prompt"),
-    ],
-)
-def test_a_limit_is_said(engine: Engine, n_predict: int, remark: str) -> None:
-    assert asked(LocalModel(engine, limited(n_predict)), [turn("user", "the cat")])[0].remark == remark
-
-
 @pytest.mark.parametrize("method", ["submit", "cancel"])
 def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, method: str
@@ -138,13 +127,6 @@ def test_ctrl_c_inside_the_engine_waits_until_it_is_out(
     assert not any(inside)
     assert asked(model, [turn("user", "the dog")])[0].figures[0] == 3
     assert engine.n_texts == 0
-
-
-def test_another_attempt_is_another_answer_above_temperature_0(engine: Engine) -> None:
-    messages = [turn("user", "the cat")]
-    model = LocalModel(engine, limited(24, temp=1.5, seed=3))
-    texts = [asked(model, messages, attempt)[1] for attempt in (0, 0, 1)]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_a_model_without_a_template_is_refused_in_one_line(tiny: Path) -> None:

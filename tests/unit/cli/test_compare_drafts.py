@@ -104,18 +104,6 @@ def test_a_table_of_drafts_and_the_command_to_use(run: Callable[..., Run], tmp_p
     assert figures["options"]["names"] == [str(tmp_path / "drafts")]
 
 
-def test_a_slow_draft_does_not_pay_and_none_is_better(
-    run: Callable[..., Run], instant: dict[str, float], tiny: Path, large: Path
-) -> None:
-    instant["draft"] = 0.2
-    found = run(tiny)
-    assert list(table(found.text))[:2] != ["tiny.gguf"]
-    rows = table(found.text)
-    assert list(rows).index("none") < list(rows).index("tiny.gguf")
-    assert rows["tiny.gguf"][-3:] == ["off", "10.00", "1.00×"]
-    assert f"Fastest: duo -m {shlex.quote(str(large))} (no draft pays" in found.text
-
-
 def test_what_is_no_draft_is_left_out_with_the_reason(
     run: Callable[..., Run], tmp_path: Path, tiny: Path, recurrent: Path, large: Path
 ) -> None:
@@ -144,14 +132,6 @@ def test_what_is_no_draft_is_left_out_with_the_reason(
         assert line.count(path.name) == 1
     skipped = json.loads(report.read_text())["skipped"]
     assert [one["path"] for one in skipped] == [str(path) for path in expected]
-
-
-def test_drafts_in_the_caches_are_found(run: Callable[..., Run], tmp_path: Path) -> None:
-    for name in ("cache/demo", "hub/models--a--b/snapshots/1"):
-        (tmp_path / name).mkdir(parents=True)
-    tiny_llama(tmp_path / "cache/demo/first.gguf")
-    tiny_llama(tmp_path / "hub/models--a--b/snapshots/1/second.gguf")
-    assert table(run().text).keys() == {"first.gguf", "second.gguf", "lookup", "none"}
 
 
 def test_without_a_draft_the_text_itself_is_compared(run: Callable[..., Run], large: Path) -> None:

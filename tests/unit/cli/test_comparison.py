@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from duo.engine.engine import Engine
-from duo.engine.request import Drafts, TextRequest
-from duo.engine.request_writer import RequestWriter
-from duo.engine.slot import Slot
 from duo.engine.stream import Completion, Stream
-from duo.errors import DecodeError
-from duo.models.profiles import Profile
-from duo.spec.policy import Policy
 from tests.command import ONE_EACH
 from tests.unit.cli.runner import duo
 
@@ -64,29 +58,6 @@ def test_what_is_not_compared(kin: dict[str, Path], tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("demo")
-def test_nothing_is_learned_or_traced_in_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second text has no draft, and the prompt is decoded again: as long as the first, and nothing is kept."""
-    events: list[str] = []
-    forget, learn, save = Slot.forget, Policy.learn_step, Profile.save
-
-    def record(name: str, then: Any) -> Any:
-        def recorded(*arguments: Any) -> Any:
-            events.append(name)
-            return then(*arguments)
-
-        return recorded
-
-    monkeypatch.setattr(Slot, "forget", record("forget", forget))
-    monkeypatch.setattr(Policy, "learn_step", record("learn", learn))
-    monkeypatch.setattr(Profile, "save", record("save", save))
-    trace = tmp_path / "run.trace"
-    assert heads(duo(*DEMO, "--trace", trace).stderr) == COMPARED
-    assert "learn" in events
-    assert events[events.index("forget") :] == ["forget", "save", "save"], "the profiles of the pair and of the target"
-    assert sum(map(int, re.findall(r'"commit".*"tokens": ?(\d+)', trace.read_text()))) == 24
-
-
-@pytest.mark.usefixtures("demo")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("begun", [False, True])
 def test_ctrl_c_leaves_out_the_comparison(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, begun: bool) -> None:
@@ -117,17 +88,3 @@ def test_ctrl_c_leaves_out_the_comparison(monkeypatch: pytest.MonkeyPatch, numbe
     assert (run.status, run.n_tokens, heads(run.stderr)) == (128 + number, 24, USUAL)
     assert "stopped: token limit" in run.stderr, "the text is whole"
     assert [stream.request.metrics.stop for stream in streams] == ["token limit" if begun else "interrupted"]
-
-
-@pytest.mark.usefixtures("demo")
-def test_a_comparison_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = RequestWriter.write
-
-    def fail(self: RequestWriter, request: TextRequest, drafts: Drafts | None = None) -> None:
-        if drafts is not None:
-            raise DecodeError("lost")
-        write(self, request, drafts)
-
-    monkeypatch.setattr(RequestWriter, "write", fail)
-    run = duo(*DEMO)
-    assert (run.status, run.n_tokens, heads(run.stderr)) == (0, 24, USUAL)

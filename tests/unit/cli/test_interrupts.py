@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from duo.cli.terminal.interrupts import interrupts_raise, on_interrupt
-from duo.cli.terminal.writer import TextWriter
 from duo.llama.model import Model
-from duo.spec.types import Step
 from tests.unit.cli.runner import duo
 
 
@@ -36,17 +34,6 @@ def test_a_handler_takes_no_lock(number: signal.Signals) -> None:
     assert interrupt.status == 128 + number
 
 
-def test_without_a_signal_nothing_is_stopped_and_handlers_are_restored() -> None:
-    stopped = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    with on_interrupt(stopped.set) as interrupt:
-        pass
-    assert not stopped.is_set()
-    assert interrupt.status == 0
-    assert signal.getsignal(signal.SIGINT) is before
-    assert "duo-signals" not in {thread.name for thread in threading.enumerate()}
-
-
 @pytest.mark.parametrize("share", [0, 1])
 def test_a_signal_while_a_model_is_loaded(tiny: Path, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
     """One signal, at the beginning of loading or at its end."""
@@ -65,25 +52,6 @@ def test_a_signal_while_a_model_is_loaded(tiny: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Model, "__init__", interrupted)
     run = duo("-m", tiny, "-p", "the cat", "-n", "4", "-t", "1")
     assert (run.status, run.stdout, run.stderr) == (130, b"", "duo: interrupted while loading\n")
-
-
-@pytest.mark.usefixtures("slow_target")
-def test_a_signal_while_text_is_generated(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, n_written = TextWriter.step, iter(range(3))
-
-    def interrupted(self: TextWriter, step: Step) -> None:
-        write(self, step)
-        if next(n_written, None) == 2:
-            signal.raise_signal(signal.SIGTERM)
-
-    text = ("-m", tiny, "-p", "the cat", "-n", "100", "--ignore-eos", "--exact", "-t", "1")
-    whole = duo(*text)
-    monkeypatch.setattr(TextWriter, "step", interrupted)
-    run = duo(*text)
-    assert run.status == 128 + signal.SIGTERM
-    assert whole.stdout.startswith(run.stdout)
-    assert 3 <= run.n_tokens < 100
-    assert "stopped: interrupted" in run.stderr
 
 
 # What remains of Python's own KeyboardInterrupt

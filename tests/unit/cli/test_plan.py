@@ -60,15 +60,6 @@ def test_three_figures() -> None:
     assert re.fullmatch(r"best: --schedule async; --draft \d+ is sufficient", best)
 
 
-@pytest.mark.parametrize("n", ["1", "3"])
-def test_no_more_is_verified_than_draft_allows(n: str) -> None:
-    rows, best = predict("--target-ms", SIZES, *REST, "--draft", n)
-    _, turns, both, _ = rows.values()
-    assert turns.words == f"draft {n}, then verify"
-    assert both.words.endswith(f"verify up to {n}")
-    assert best.endswith(f"--draft {n} is sufficient")
-
-
 def test_forms_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "times"
     said = (

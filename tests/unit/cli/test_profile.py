@@ -102,36 +102,6 @@ def test_the_next_run_begins_with_what_was_learned(used: Home, draft_s: float, h
     assert (rates["sync"] > rates["off"]) == helps
 
 
-def test_tuned_threads_are_used_and_kept(home: Home, set_cores: Callable[[int], None]) -> None:
-    set_cores(4)
-    home.run(n=2, threads=())
-    threads = {"target": 3, "draft": 2, "beside": [2, 2]}
-    home.change(threads=threads)
-    home.run(n=2, threads=())
-    used = home.report["threads"]
-    assert (used["target"], used["draft"], used["beside"]) == (3, [2], [2, 2])
-    assert json.loads(home.profile.read_text())["threads"] == threads
-
-
-def test_no_profile_neither_reads_nor_writes(used: Home) -> None:
-    used.change(policy=learned(1e-4, 60.0))
-    before = used.profile.read_bytes()
-    used.run("--no-profile")
-    assert used.began_afresh
-    assert used.profile.read_bytes() == before
-
-
-@pytest.mark.parametrize("options", [[], ["--no-warmup"]])
-def test_a_run_on_a_busy_machine_keeps_the_times_of_earlier_ones(
-    used: Home, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
-    before = json.loads(used.profile.read_text())["policy"]
-    monkeypatch.setattr("duo.engine.profile.other_cpu_use", lambda _: 50.0)
-    used.run(*options, n=40)
-    kept = json.loads(used.profile.read_text())["policy"]
-    assert (kept["costs"]["0"], kept["bias"]) == (before["costs"]["0"], before["bias"])
-
-
 @pytest.mark.parametrize("options", [["--no-profile"], ["--draft", "0"]])
 def test_a_run_that_keeps_nothing_creates_no_directory(home: Home, options: list[str]) -> None:
     home.run(*options)

@@ -12,7 +12,7 @@ import pytest
 
 from duo.llama.devices import gpus
 from tests.child import slow_target
-from tests.command import ONE_EACH, Run, models
+from tests.command import ONE_EACH, Argument, Run, models
 from tests.unit.cli.reference import greedy_text
 from tests.unit.cli.runner import duo
 
@@ -40,20 +40,8 @@ def drafted(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, 
     """A run with a draft, its statistics and its trace."""
     folder = tmp_path_factory.mktemp("run")
     paths = folder / "run.json", folder / "run.trace"
-    options = (
-        "--schedule",
-        "sync",
-        "--lookup",
-        "off",
-        "--draft",
-        "4",
-        "-c",
-        "300",
-        "--json",
-        paths[0],
-        "--trace",
-        paths[1],
-    )
+    settings = ["--schedule", "sync", "--lookup", "off", "--draft", "4", "-c", "300"]
+    options: tuple[Argument, ...] = (*settings, "--json", paths[0], "--trace", paths[1])
     with pytest.MonkeyPatch.context() as patch:
         slow_target(0.003, patch.setattr)  # so that the draft pays
         run = duo(*models(tiny, tiny), *TEXT, *options)
@@ -76,12 +64,6 @@ def test_the_text_is_the_targets_own_to_the_byte(tiny: Path) -> None:
         expected.decode()
     for pair in (models(tiny), models(tiny, tiny)):
         assert duo(*pair, *TEXT, "-n", "64").stdout == expected
-
-
-def test_display_prompt_writes_the_prompt_before_the_text(tiny: Path) -> None:
-    text = duo("-m", tiny, *TEXT).stdout
-    assert duo("-m", tiny, *TEXT, "--no-display-prompt").stdout == text != b""
-    assert duo("-m", tiny, *TEXT, "--display-prompt").stdout == b"the cat" + text
 
 
 def test_the_report_has_at_most_five_lines(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
@@ -133,15 +115,6 @@ def test_json_has_stable_names(tiny: Path, drafted: tuple[Run, Any, Any]) -> Non
     )
 
 
-def test_json_has_the_facts(tiny: Path, drafted: tuple[Run, Any, Any]) -> None:
-    _, report, _ = drafted
-    assert report["models"]["target"] == report["models"]["draft"]
-    assert (report["models"]["target"]["path"], report["context"]) == (str(tiny), 300)
-    assert (report["options"]["prompt"], report["options"]["engine"]["draft_n_max"]) == ("the cat", 4)
-    threads = report["threads"]
-    assert (threads["target"], threads["draft"], threads["beside"]) == (1, [1], [1, 1])
-
-
 def test_the_figures_are_consistent(drafted: tuple[Run, Any, Any]) -> None:
     run, report, _ = drafted
     generation, draft, policy = report["generation"], report["draft"], report["policy"]
@@ -166,15 +139,6 @@ def test_the_figures_are_consistent(drafted: tuple[Run, Any, Any]) -> None:
     assert run.stderr.splitlines()[-1] == f"tokens: 24 tps: {generation['tokens_per_s']:.3f}"
 
 
-def test_json_of_a_plain_run_has_no_draft(tiny: Path, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    duo("-m", tiny, *TEXT, "--json", path)
-    report = json.loads(path.read_text())
-    assert report["draft"] is report["models"]["draft"] is None
-    assert set(report["generation"]) == set(KEYS["generation"].split())
-    assert report["policy"]["schedules"] == ["off"]
-
-
 @pytest.mark.usefixtures("slow_target")  # so that the lookup pays
 def test_json_of_a_run_with_a_lookup_and_without(tiny: Path, tmp_path: Path) -> None:
     """What the tiny model writes repeats itself."""
@@ -190,24 +154,6 @@ def test_json_of_a_run_with_a_lookup_and_without(tiny: Path, tmp_path: Path) -> 
     assert lookup["verified"] >= lookup["accepted"] >= 200 - 1 - with_it["generation"]["decodes"] >= 0
     assert f"lookup  {lookup['verified']} verified, " in said
     assert (without["lookup"], "policy" in without, "lookup  " in quiet) == (None, False, False)
-
-
-def test_the_trace_has_a_lane_for_each_model(drafted: tuple[Run, Any, Any], tiny: Path) -> None:
-    _, report, events = drafted
-    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert sorted(lanes.values()) == ["draft", "target"]
-    about = events[0]["args"]["about"]
-    assert (about["target"], about["draft"]) == (tiny.name, tiny.name)
-    timed = [event for event in events if event["ph"] == "X"]
-
-    def count(lane: str, *names: str) -> int:
-        return sum(lanes[event["tid"]] == lane and event["name"] in names for event in timed)
-
-    n_decodes = report["generation"]["decodes"]
-    assert (count("target", "prompt"), count("target", "decode")) == (1, n_decodes)
-    assert count("target", "commit") == count("target", "verify") == n_decodes + 1
-    assert sum(event["args"]["tokens"] for event in timed if event["name"] == "commit") == 24
-    assert count("draft", "draft", "catch up") == report["draft"]["drafted"]
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
@@ -244,9 +190,3 @@ def test_more_threads_than_cores(tiny: Path) -> None:
         assert (run.status, run.n_tokens) == (0, 1)
     for usual in ((), ("-t", "1"), ("--draft", "0")):
         assert duo(*models(tiny, tiny), "-p", "the cat", "-n", "2", *usual).warnings == []
-
-
-def test_live_without_a_terminal(tiny: Path) -> None:
-    run = duo("-m", tiny, *TEXT, "--live")
-    assert run.warnings == ["duo: warning: --live needs a terminal on stdout, and not TERM=dumb"]
-    assert run.n_tokens == 24

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.command import ONE_EACH, models
-from tests.gguf_files import N_CTX_TRAIN
 from tests.unit.cli.runner import duo
 
 N_PROMPT = 8  # tokens of "the cat" in the tiny model
@@ -49,8 +48,3 @@ def test_a_full_context(tiny: Path, drafted: bool, exact: tuple[str, ...], n_ctx
     run = duo(*models(tiny, tiny if drafted else None), *text)
     # The last token needs no cell in the context: nothing is decoded after it.
     assert (run.stopped, run.n_tokens) == ("context full", n_ctx - N_PROMPT + 1)
-
-
-def test_without_a_limit_the_text_fills_the_context_that_the_model_was_trained_for(tiny: Path) -> None:
-    run = duo("-m", tiny, *TEXT)
-    assert (run.stopped, run.n_tokens) == ("context full", N_CTX_TRAIN - N_PROMPT + 1)

@@ -76,16 +76,6 @@ def test_it_advises_and_keeps_what_later_runs_begin_with(tiny: Path, tmp_path: P
     assert policy["draft_ms"]["alone"] == pytest.approx(5), "nothing else is known of this pair"
 
 
-def test_the_times_of_several_sequences_are_kept(tiny: Path, tmp_path: Path) -> None:
-    env = {"DUO_CONFIG": str(tmp_path / "config")}
-    run = duo("tune", *models(tiny, tiny), env=env)
-    said = "concurrent draft, one token in 2, 5, 9 sequences at once: 6.00, 7.50, 9.50 ms"
-    assert said in run.text.splitlines()
-    (profile,) = (tmp_path / "config").rglob("tiny+tiny*.json")
-    kept = json.loads(profile.read_text())["policy"]["costs"]["0"][1]["branch_s"]
-    assert {n: seconds for n, (seconds, _) in kept.items()} == pytest.approx({"2": 0.006, "5": 0.0075, "9": 0.0095})
-
-
 def test_models_that_cannot_roll_back(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
     for target, draft in ((tiny, recurrent), (recurrent, tiny)):
         run = duo("tune", *models(target, draft), env={"DUO_CONFIG": str(tmp_path / "config")})

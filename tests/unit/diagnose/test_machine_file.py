@@ -89,13 +89,6 @@ def test_a_wrong_field_is_named(path: Path, wrong: dict[str, Any], message: str)
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"name": "x", "pairs": {}}', b"[" * 9999])
-def test_what_is_no_machine_file(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match="not a machine file: "):
-        read_machine(path)
-
-
 def test_a_file_that_cannot_be_read(path: Path) -> None:
     with pytest.raises(UsageError, match=r"machine\.json: No such file or directory$"):
         read_pair(f"{path}:card")
