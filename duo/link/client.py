@@ -102,13 +102,9 @@ class DraftClient:
     def stop(self) -> None:
         """Disconnect and let run() return. From any thread or signal handler."""
         self._stop.set()
-        connection = self._socket
-        if connection is not None:
-            threading.Thread(target=connection.close, daemon=True).start()
-            # A lead that hangs does not close the connection, and may block a thread that is sending.
-            timer = threading.Timer(_CLOSE_S, _shut_down, (connection,))
-            timer.daemon = True
-            timer.start()
+        if (connection := self._socket) is not None:
+            with suppress(OSError):  # not close(): a lead that hangs may block a thread that is sending
+                connection.socket.shutdown(socket.SHUT_RDWR)
 
     def _connect(self) -> ClientConnection:
         """Raises UsageError for an invalid URL, OSError or WebSocketException if the connection fails."""
@@ -222,11 +218,6 @@ class _Announcing:
 def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
     """A draft's first message; `token` is the lead's. `vocabulary`: in whose tokens it drafts; None: its own."""
     return Hello(messages.VERSION, token, model.path.stem[:256], *astuple(Fingerprint.of(vocabulary or model)))
-
-
-def _shut_down(connection: ClientConnection) -> None:
-    with suppress(OSError):
-        connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _reason(error: Exception) -> str:

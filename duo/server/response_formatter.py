@@ -12,12 +12,11 @@ from itertools import groupby
 from duo.engine.request import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
-from duo.server.answer_parser import AnswerParser, Part
+from duo.server.answer_parser import AnswerParser, Part, ToolCall
 from duo.server.api import Json
 from duo.server.generation_request import GenerationRequest
 from duo.spec.types import Step, TokenLogprobs
 
-_TARGET = "target"  # beside the names of sources
 _MIN_LOGPROB = -9999.0  # what OpenAI's API has for -inf, which JSON cannot express
 
 
@@ -26,40 +25,36 @@ class ResponseFormatter:
 
     def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
         self._text = text
+        self._wanted = wanted
         self._is_chat = wanted.is_chat
-        self._wants_usage = wanted.wants_usage
-        self._head: Json = {
-            "id": f"{'chatcmpl' if wanted.is_chat else 'cmpl'}-{secrets.token_hex(16)}",
-            "created": int(time.time()),
-            "model": model_name,
-        }
+        self._id = f"{'chatcmpl' if wanted.is_chat else 'cmpl'}-{secrets.token_hex(16)}"
+        self._created = int(time.time())
+        self._model_name = model_name
         self._parser = AnswerParser(wanted.format)
         has_logprobs = wanted.config.n_logprobs is not None
         self._logprobs = LogprobsFormatter(model, chat=wanted.is_chat) if has_logprobs else None
-        self._sources = SourceRuns() if wanted.wants_sources else None
+        self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
+        self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
 
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
-        text = b"".join(piece for step in steps for piece in step.pieces).decode("utf-8", "replace")
-        parts = [*self._parser.push(text), *self._parser.end()]
-        calls = [self._call(part) for part in parts if part.call is not None]
+        for step in steps:
+            if self._logprobs is not None:
+                self._logprobs.push(step)
+        parts = [*self._parser.push("".join(step.text for step in steps)), *self._parser.end()]
+        calls = [self._call(part.call) for part in parts if part.call is not None]
         reasoning = "".join(part.text for part in parts if part.is_reasoning)
         content = "".join(part.text for part in parts if not part.is_reasoning)
         answer: Json = {"text": content}
         if self._is_chat:
             message: Json = {"role": "assistant", "content": None if calls and not content else content}
-            others: Json = {"reasoning_content": reasoning, "tool_calls": calls}
-            answer = {"message": message | {name: value for name, value in others.items() if value}}
-        logprobs = None
-        if self._logprobs is not None:
-            for step in steps:
-                self._logprobs.push(step)
-            logprobs = self._logprobs.take()
-        return {
-            **self._head,
-            "object": "chat.completion" if self._is_chat else "text_completion",
-            "choices": [_choice(answer, logprobs, self._finish_reason())],
+            message |= {"reasoning_content": reasoning} if reasoning else {}
+            message |= {"tool_calls": calls} if calls else {}
+            answer = {"message": message}
+        logprobs = self._logprobs.take() if self._logprobs is not None else None
+        choice = _choice(answer, logprobs, self._finish_reason())
+        return self._document([choice], "chat.completion") | {
             "usage": _usage(self._text),
             "timings": _timings(self._text),
         }
@@ -67,47 +62,55 @@ class ResponseFormatter:
     def begin(self) -> Iterator[Json]:
         """The chunks before the text."""
         if self._is_chat:
-            yield self._chunk([_choice({"delta": {"role": "assistant", "content": ""}})])
+            yield self._document([_choice({"delta": {"role": "assistant", "content": ""}})])
 
     def push(self, step: Step) -> Iterator[Json]:
         """The chunks for the next step."""
         if self._logprobs is not None:
             self._logprobs.push(step)
-        if self._sources is not None:
-            self._sources.push(step)
+        if self._wanted.wants_sources:
+            self._n_tokens += len(step.tokens)
+            n = len(step.text)
+            n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
+            self._sources += [step.source.value] * n_drafted + ["target"] * (n - n_drafted)
         return map(self._part, self._parser.push(step.text))
 
     def end(self) -> Iterator[Json]:
         """The chunks at the end of the text."""
         yield from map(self._part, self._parser.end())
         nothing: Json = {"delta": {}} if self._is_chat else {"text": ""}
-        last = self._chunk([_choice(nothing, self._new_logprobs(), self._finish_reason())])
-        yield last | {"timings": _timings(self._text)}
-        if self._wants_usage:
-            yield self._chunk([]) | {"usage": _usage(self._text)}
+        choice = _choice(nothing, self._new_logprobs(), self._finish_reason())
+        yield self._document([choice]) | {"timings": _timings(self._text)}
+        if self._wanted.wants_usage:
+            yield self._document([]) | {"usage": _usage(self._text)}
 
-    def _chunk(self, choices: list[Json]) -> Json:
+    def _document(self, choices: list[Json], kind: str = "chat.completion.chunk") -> Json:
         return {
-            **self._head, "object": "chat.completion.chunk" if self._is_chat else "text_completion", "choices": choices,
-        }  # fmt: skip
+            "id": self._id,
+            "created": self._created,
+            "model": self._model_name,
+            "object": kind if self._is_chat else "text_completion",
+            "choices": choices,
+        }
 
     def _part(self, part: Part) -> Json:
         if part.call is not None:
-            content: Json = {"delta": {"tool_calls": [{"index": self._n_calls, **self._call(part)}]}}
+            content: Json = {"delta": {"tool_calls": [{"index": self._n_calls, **self._call(part.call)}]}}
         elif self._is_chat:
             content = {"delta": {"reasoning_content" if part.is_reasoning else "content": part.text}}
         else:
             content = {"text": part.text}
-        document = self._chunk([_choice(content, self._new_logprobs())])
-        if self._sources is not None:
-            document["duo"] = self._sources.take(part.start, len(part.text))
+        document = self._document([_choice(content, self._new_logprobs())])
+        if self._wanted.wants_sources:
+            runs = groupby(self._sources[part.start : part.start + len(part.text)])
+            document["duo"] = {"tokens": self._n_tokens, "sources": [(name, len([*same])) for name, same in runs]}
+            self._n_tokens = 0
         return document
 
-    def _call(self, part: Part) -> Json:
+    def _call(self, call: ToolCall) -> Json:
         """OpenAI's `tool_calls` entry, with a new id."""
-        assert part.call is not None
         self._n_calls += 1
-        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": part.call._asdict()}
+        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": call._asdict()}
 
     def _finish_reason(self) -> str:
         """OpenAI's `finish_reason`. As in llama-server, a limit is first."""
@@ -157,30 +160,6 @@ def _timings(request: TextRequest) -> Json:
     return timings
 
 
-class SourceRuns:
-    """Where the characters of a text come from: the draft, the lookup, or the target itself."""
-
-    def __init__(self) -> None:
-        self._sources: deque[str] = deque()  # of each character from `_start` on
-        self._start = 0
-        self._n_tokens = 0
-
-    def push(self, step: Step) -> None:
-        """The next step of the text."""
-        self._n_tokens += len(step.tokens)
-        n = len(step.text)
-        n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
-        self._sources += [step.source.value] * n_drafted + [_TARGET] * (n - n_drafted)
-
-    def take(self, start: int, n: int) -> Json:
-        """A chunk's field `duo`: the tokens since the last chunk, and the runs of `n` characters from `start` on."""
-        passed = [self._sources.popleft() for _ in range(start + n - self._start)]
-        runs = groupby(passed[start - self._start :])
-        self._start = start + n
-        tokens, self._n_tokens = self._n_tokens, 0
-        return {"tokens": tokens, "sources": [(source, len(list(same))) for source, same in runs]}
-
-
 class LogprobsFormatter:
     """The logprobs of one answer: of the tokens whose text begins in it, so not of an end token or a stop string."""
 
@@ -189,15 +168,14 @@ class LogprobsFormatter:
         self._model = model
         self._is_chat = chat
         self._waiting: deque[TokenLogprobs] = deque()
-        self._n_shown = 0  # bytes of the text so far
-        self._n_before = 0  # bytes before the first of `waiting`
-        self._n_characters = 0  # complete characters in these
+        self._n_left = 0  # bytes of the text so far from the first of `waiting` on
+        self._n_characters = 0  # complete characters before it
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, step: Step) -> None:
         """The next step of the text, also one that shows nothing."""
         self._waiting += step.logprobs
-        self._n_shown += sum(map(len, step.pieces))
+        self._n_left += sum(map(len, step.pieces))
 
     def take(self) -> Json:
         """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown.
@@ -206,15 +184,15 @@ class LogprobsFormatter:
         """
         found: list[TokenLogprobs] = []
         offsets = []
-        while self._waiting and self._n_before < self._n_shown:
+        while self._waiting and self._n_left > 0:
             found.append(self._waiting.popleft())
             offsets.append(self._n_characters)
             piece = self._model.piece(found[-1].token)
-            self._n_before += len(piece)
+            self._n_left -= len(piece)
             self._n_characters += len(self._characters.decode(piece))
         if self._is_chat:
             entries = [
-                {**self._entry(token, logprob), "top_logprobs": [self._entry(*other) for other in top]}
+                self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
                 for token, logprob, top in found
             ]
             return {"content": entries, "refusal": None}
@@ -231,10 +209,8 @@ class LogprobsFormatter:
 
     def _by_text(self, logprobs: TokenLogprobs) -> dict[str, float]:
         """As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest."""
-        found: dict[str, float] = {}
-        for token, logprob in logprobs.top:
-            found.setdefault(self._name(token), max(logprob, _MIN_LOGPROB))
-        return found | {self._name(logprobs.token): max(logprobs.logprob, _MIN_LOGPROB)}
+        likeliest_last = [*reversed(logprobs.top), logprobs[:2]]
+        return {self._name(token): max(logprob, _MIN_LOGPROB) for token, logprob in likeliest_last}
 
     def _name(self, token: int) -> str:
         """The text of a token, also of a special one, which has no bytes in a text."""

@@ -72,20 +72,6 @@ def write(stage: Stage) -> int:
     return stage.n_accepted
 
 
-def test_a_client_drafts_text_after_text(stage: Stage) -> None:
-    contexts: list[FakeContext] = []
-
-    def make_context(n_ctx: int) -> FakeContext:
-        contexts.append(FakeContext(n_ctx=n_ctx, n_batch=64))
-        return contexts[-1]
-
-    with serve(stage) as listener, drafting(listener.port, make_context):
-        stage.wait_for("joined", 1)
-        assert write(stage) > N // 2
-        assert write(stage) > N // 2
-    assert [context.n_ctx for context in contexts] == [1000]
-
-
 def test_a_draft_that_fails_can_draft_no_more_for_this_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     contexts = iter([FakeContext(during=fail, n_batch=64)])
     with serve(stage) as listener, drafting(listener.port, lambda _: next(contexts)):

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from duo.config import SamplingConfig
 from duo.link import messages
 from duo.link.admission import Admission
 from duo.link.draft_connection import SPARE
@@ -86,7 +85,6 @@ def test_which_tokens_are_needed(admission: Admission, said: str | None) -> None
     assert isinstance(message, Welcome) if said is None else isinstance(message, Refused) and said in message.reason
 
 
-HELLO = messages.encode(hello())
 RUBBISH: dict[str, bytes] = {
     "empty": b"",
     "invalid MessagePack": b"\xc1\xc1\xc1",
@@ -190,15 +188,6 @@ def test_a_flood_ends_the_connection(stage: Stage, joined: Back, begin: Begin, n
     assert stage.count("dropped: flood") == 1
 
 
-def test_between_texts_a_back_may_send_a_few_messages(stage: Stage, joined: Back) -> None:
-    joined.say(*[Alive(0)] * (SPARE - 1), candidate(BEGIN))
-    stage.wait_for("stale", 1)
-    assert stage.drafts.n_connected == 1
-    joined.say(Alive(0))
-    assert joined.close_code() == TRY_LATER
-    assert stage.count("dropped: flood") == 1
-
-
 def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
     stage: Stage, joined: Back, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +201,6 @@ def test_a_fault_of_the_lead_is_logged_and_ends_only_the_connection(
 
 # Harmless
 
-BEGIN = Begin(5, N_VOCAB, N_AHEAD, SamplingConfig(), [], 0, [3, 1, 4], True)
 
 STALE: dict[str, Callable[[Begin], dict[str, int]]] = {
     "text before": lambda begin: {"serial": begin.serial - 1},
@@ -240,19 +228,6 @@ def test_a_candidate_that_does_not_fit_is_stale(stage: Stage, joined: Back, begi
     stage.wait_for("stale", 2)
     assert stage.n_accepted == 0
     assert stage.drafts.n_connected == 1
-
-
-def test_the_same_candidate_counts_once(stage: Stage, joined: Back, begin: Begin) -> None:
-    joined.say(candidate(begin), candidate(begin), candidate(begin, token=8), candidate(begin, serial=0))
-    until(lambda: stage.count("stale"))
-    stage.finish()
-    stage.wait_for("stale", 3)  # all but the first
-
-
-def test_candidates_beyond_the_window_are_not_kept(stage: Stage, joined: Back, begin: Begin) -> None:
-    n_more, first = SPARE // 2, len(begin.tokens)
-    joined.say(*(candidate(begin, position=first + i) for i in range(N_AHEAD + n_more)))
-    stage.wait_for("stale", n_more)
 
 
 def test_a_back_that_is_unable_may_draft_in_the_next_text(stage: Stage, joined: Back, begin: Begin) -> None:

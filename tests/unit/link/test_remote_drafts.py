@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from duo.config import DraftConfig
 from duo.link.remote_drafts import MOST, RemoteDraft, RemoteDrafts
 from duo.spec.policy import StepCost
-from duo.spec.schedule import Schedule
 
 
 @dataclass
@@ -118,16 +116,3 @@ def test_a_policy_begins_with_what_was_learned_about_its_model_and_mode() -> Non
     other.begin(4, None, "greedy")
     assert other.latency_s == 0
     assert same.calibration.mean == other.calibration.mean < learned
-
-
-def test_policies_have_the_limits_of_the_target() -> None:
-    drafts = RemoteDrafts()
-    drafts.limit(DraftConfig(n_max=3, n_ahead=5, schedule="async"), 7)
-    policy = drafts.new_policy("a model")
-    assert (policy.n_max, policy.n_ahead, policy.schedule) == (3, 5, Schedule.ASYNC)
-    assert drafts.n_target_threads == 7
-    for i in range(1000):
-        drafts.learn(str(i), policy.state())
-        drafts.learn("0", policy.state())
-    assert 10 < len(drafts.learned) < 100, "what is learned does not accumulate"
-    assert set(drafts.learned) >= {"0", "999", "998"}, "the latest remain"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -16,21 +16,10 @@ from duo.link.messages import Begin, Message, Text
 from duo.link.remote_target import RemoteTarget
 from duo.spec import types
 from tests.fakes import N_VOCAB
+from tests.unit.engine.helpers import until
 
 SERIAL, EPOCH, N_AHEAD = 5, 2, 3
 PROMPT = [3, 1, 4]
-
-
-class Watched(RemoteTarget):
-    """Tells when a thread has looked for room: without any, it sleeps before another thread gets the lock."""
-
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        self.looked = threading.Event()
-
-    def _has_room(self) -> bool:
-        self.looked.set()
-        return super()._has_room()
 
 
 class Bench:
@@ -40,8 +29,7 @@ class Bench:
         self.sent: list[Message] = []
         self.n_cancelled = 0
         begin = Begin(SERIAL, N_VOCAB, N_AHEAD, SamplingConfig(), [], EPOCH, list(PROMPT), may_draft)
-        self.target = Watched(begin, self.sent.append, self._cancel)
-        self.target.open()
+        self.target = RemoteTarget(begin, self.sent.append, self._cancel)
 
     def _cancel(self) -> None:
         self.n_cancelled += 1
@@ -56,67 +44,28 @@ class Bench:
         """Whether the draft would not have to wait."""
         return self.target._has_room() and self.target.wait_for_room()
 
-    def woken_by(self, act: Callable[[], object]) -> bool:
-        """What wait_for_room() returns on another thread, which sleeps when `act` is called."""
-        results: list[bool] = []
-        self.target.looked.clear()
-        thread = threading.Thread(target=lambda: results.append(self.target.wait_for_room()), daemon=True)
-        thread.start()
-        assert self.target.looked.wait(60)
-        act()
-        thread.join(60)
-        assert not thread.is_alive(), "the wake-up was lost"
-        return results[0]
 
-
-def full() -> Bench:
-    """A draft that is as far ahead as it may be."""
+def test_a_gap_or_a_duplicate_is_refused() -> None:
     bench = Bench()
-    for i in range(N_AHEAD):
-        assert bench.has_room()
-        bench.draft(len(PROMPT) + i)
-    assert not bench.has_room()
-    return bench
-
-
-@pytest.mark.parametrize("position", [0, 2, 4, 2**31 - 1])
-def test_a_gap_or_a_duplicate_is_refused_and_changes_nothing(position: int) -> None:
-    bench = Bench()
-    bench.target.begin()
-    with pytest.raises(LinkError, match=f"{position} after 3 tokens"):
-        bench.tell(position, [9], epoch=EPOCH + 1, may_draft=False)
-    assert bench.n_cancelled == 0
+    for position in (0, 2, 4, 2**31 - 1):
+        with pytest.raises(LinkError, match=f"{position} after 3 tokens"):
+            bench.tell(position, [9], epoch=EPOCH + 1, may_draft=False)
     assert bench.has_room()
-    bench.tell(3, [9])
-    assert bench.target.begin()[:2] == (EPOCH, [9])
 
 
-# Waking
-
-
-def test_an_accepted_token_wakes_the_draft() -> None:
-    bench = full()
-    assert bench.woken_by(lambda: bench.tell(3, [7])) is True
-    assert bench.has_room()
-    bench.draft(6)
-    assert not bench.has_room(), "each makes room for one"
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_an_order_to_continue_wakes_the_draft(n: int) -> None:
-    bench = Bench(may_draft=False)
-    assert bench.woken_by(lambda: bench.tell(3, [7] * n)) is True
-
-
-def test_tokens_alone_do_not_wake_a_draft_that_may_not_draft_but_the_end_does() -> None:
-    bench = Bench(may_draft=False)
-
-    def act() -> None:
-        bench.tell(3, [7], may_draft=False)
-        bench.tell(4, [7], epoch=EPOCH + 1, may_draft=False)
-        bench.target.close()
-
-    assert bench.woken_by(act) is False, "it was woken before the end"
+def test_an_order_to_continue_and_the_end_wake_the_draft_and_tokens_alone_do_not() -> None:
+    bench, woken = Bench(may_draft=False), list[bool]()
+    thread = threading.Thread(target=lambda: woken.extend(bench.target.wait_for_room() for _ in range(2)), daemon=True)
+    thread.start()
+    bench.tell(3, [7], may_draft=False)
+    bench.tell(4, [7], epoch=EPOCH + 1, may_draft=False)
+    assert woken == []
+    bench.tell(5, [])
+    until(lambda: woken)
+    bench.target.close()
+    thread.join(60)
+    assert woken[0]
+    assert not thread.is_alive()
 
 
 def test_nothing_is_sent_under_the_lock() -> None:

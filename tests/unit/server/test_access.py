@@ -31,12 +31,6 @@ def test_misspelt_fields_and_other_models_are_told_in_a_header(client: TestClien
         assert told(model=name, cache_prompt=True) is None
 
 
-def test_it_is_told_of_large_requests_too(client: TestClient) -> None:
-    """They are parsed on another thread."""
-    answer = client.post("/tokenize", json={"content": "a" * 2**17, "with_piece": True})
-    assert answer.headers[WARNING_HEADER] == 'unknown field "with_piece": did you mean "with_pieces"?'
-
-
 def test_an_error_that_a_misspelt_field_may_explain_quotes_it(client: TestClient) -> None:
     answer = client.post("/v1/chat/completions", json={"mesages": FIELDS["messages"]})
     assert_error(answer, 400, r'^messages must not be empty \(unknown field "mesages": did you mean "messages"\?\)$')

@@ -136,31 +136,6 @@ def test_a_prompt_longer_than_the_context_is_refused(client: TestClient) -> None
     assert client.post(TEXTS[0], json={"prompt": [9] * N_CTX}).json()["usage"]["completion_tokens"] == 1
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"n": 1}, {"logprobs": False}, {"tools": []}, {"user": "me"}, {"stop": None}, {"echo": False},
-        {"stop": ["", ""]}, {"logit_bias": {}}, {"logit_bias": []},
-        {"store": False, "metadata": {"a": "b"}, "service_tier": "auto"},
-        {"stream_options": {}}, {"reasoning_effort": "low", "verbosity": "low", "parallel_tool_calls": True},
-    ],
-)  # fmt: skip
-def test_unsupported_fields_that_change_nothing_are_accepted(
-    client: TestClient, slot: ScriptedSlot, fields: dict[str, Any]
-) -> None:
-    assert asked(client, slot, seed=1, **fields) == asked(client, slot, seed=1)
-
-
-def test_an_error_quotes_at_most_500_characters(client: TestClient) -> None:
-    long = "x" * 50_000
-    for fields in ({"json_schema": {"type": long}}, {"response_format": {"type": long}}):
-        answer = client.post(TEXTS[0], json={"prompt": "a", **fields})
-        assert answer.status_code == 400
-        assert len(answer.json()["error"]["message"]) <= 500
-    parts = [{"role": "a", "content": [{"type": long}]}]
-    assert_error(client.post(TEXTS[1], json={"messages": parts}), 400, "^content of type 'xxx")
-
-
 # Prompts
 
 

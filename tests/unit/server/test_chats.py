@@ -135,27 +135,6 @@ def test_tools_and_another_grammar(
 
 
 @pytest.mark.parametrize(
-    ("fields", "begins"),
-    [
-        ({}, None),
-        ({"tools": []}, None),
-        ({"tools": [NOW], "tool_choice": "none"}, None),
-        ({"tools": [NOW]}, 'root ::= text-0 | "<think>" thought-0\n'),
-        ({"tools": [NOW], "tool_choice": "required"}, 'root ::= call | "<think>" thought-0\n'),
-        ({"tools": [NOW], "chat_template_kwargs": {"enable_thinking": True}}, "root ::= thought-0\n"),
-    ],
-)
-def test_the_grammar_of_an_answer(
-    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], fields: dict[str, Any], begins: str | None
-) -> None:
-    use(HERMES)
-    slot.n_ctx = 4096
-    assert client.post(CHAT, json={"messages": [HELLO], **fields}).status_code == 200
-    grammar = slot.requests[-1].config.grammar
-    assert grammar is None if begins is None else (grammar or "").startswith(begins)
-
-
-@pytest.mark.parametrize(
     ("source", "fields", "expected"),
     [
         (PLAIN, {}, AnswerFormat()),
@@ -183,13 +162,6 @@ def test_the_format_of_an_answer(
     assert GenerationRequest.of(body, engine, Defaults(GenerationConfig(), True)).format == expected
 
 
-def test_tools_have_a_template_of_their_own(client: TestClient, slot: ScriptedSlot) -> None:
-    slot.target.tool_template = ChatTemplate(HERMES)
-    slot.n_ctx = 4096
-    assert client.post(APPLY, json={"messages": [HELLO]}).json() == {"prompt": "<user>Hi<assistant>"}
-    assert "# Tools" in client.post(APPLY, json={"messages": [HELLO], "tools": [NOW]}).json()["prompt"]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -199,13 +171,6 @@ def test_tools_have_a_template_of_their_own(client: TestClient, slot: ScriptedSl
 )
 def test_all_text_that_the_template_is_given_is_limited(client: TestClient, fields: dict[str, Any]) -> None:
     assert_error(client.post(APPLY, json=fields), 400, "can be tokenised in one request")
-
-
-def test_arguments_of_calls_are_limited_before_they_are_decoded(client: TestClient, use: Callable[[str], None]) -> None:
-    use(SHOWS)
-    many = {"function": {"name": "f", "arguments": {"a": [[]] * 300_000}}}
-    answer = client.post(APPLY, json={"messages": [{"role": "assistant", "tool_calls": [many]}]})
-    assert_error(answer, 413, "tool_calls may have at most 524288 bytes")
 
 
 def test_an_answer_by_a_schema_has_no_thought(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from duo.config import GenerationConfig
 from duo.engine.request import TextRequest
-from duo.engine.text import LIMIT
 from duo.llama.model import Model
 from duo.server.answer_parser import AnswerFormat, AnswerParser
 from duo.server.generation_request import GenerationRequest
@@ -69,17 +68,6 @@ def test_parts_are_chunks_of_their_own() -> None:
     assert [choice["finish_reason"] for choice in found] == [None] * (len(found) - 1) + ["tool_calls"]
 
 
-@pytest.mark.parametrize(("stop", "reason"), [("end of text", "tool_calls"), (LIMIT, "length")])
-def test_a_limit_is_told_even_after_a_call_as_in_llama_server(stop: str, reason: str) -> None:
-    form = AnswerFormat(has_tools=True)
-    chunks = formatter(form, stop=stop)
-    list(chunks.push(step(F)))
-    last: Any = [*chunks.end()][-1]
-    whole: Any = formatter(form, stop=stop).whole([step(F)])
-    (choice,) = whole["choices"]
-    assert last["choices"][0]["finish_reason"] == choice["finish_reason"] == reason
-
-
 PIECES = st.sampled_from(["<think>", "</think>", F, "<tool", "é", " ", "\n", "ab"])
 STEPS = st.lists(st.builds(step, PIECES, PIECES, st.sampled_from(Source)), max_size=8)
 
@@ -96,20 +84,6 @@ def test_runs_cover_exactly_the_text_of_their_chunk(steps: list[Step], form: Ans
     written = [[name for name, n in found for _ in range(n)] for found in runs]
     assert written == [origins[part.start : part.start + len(part.text)] for part in parts]
     assert all(a[0] != b[0] for found in runs for a, b in pairwise(found))
-
-
-def test_runs_of_the_same_source_are_one_and_others_are_in_order() -> None:
-    steps = [step("ab"), step("c", "d"), step("", "e"), step("f", "g", Source.LOOKUP), step("</think>"), step(" hi")]
-    (_, one, *rest) = chunks_of([*steps[:1], *steps[4:]], ALL)
-    assert (one["duo"], rest[0]["duo"]) == (
-        {"tokens": 2, "sources": [("draft", 2)]},
-        {"tokens": 11, "sources": [("draft", 2)]},
-    )
-    (_, hidden, *_) = chunks_of([Step((7,), 0, (b"",)), step("a")], AnswerFormat())
-    assert hidden["duo"] == {"tokens": 2, "sources": [("draft", 1)]}, "tokens without text count in the next chunk"
-    held = [step("<", "thin"), step("g", ">", Source.LOOKUP)]
-    (_, only, *_) = chunks_of(held, AnswerFormat(thinks=False))
-    assert only["duo"] == {"tokens": 7, "sources": [("draft", 1), ("target", 4), ("lookup", 1), ("target", 1)]}
 
 
 @pytest.mark.parametrize("chat", [True, False])

@@ -56,16 +56,6 @@ def test_a_text_begins_goes_on_and_ends(request_: TextRequest) -> None:
     }  # fmt: skip
 
 
-def test_a_text_that_ends_in_its_prompt(request_: TextRequest) -> None:
-    reader = TextReader(1, request_, time.perf_counter())
-    request_.metrics.n_prompt, request_.metrics.stop = 3, "interrupted"
-    reader.read()
-    end = reader.end()
-    assert (end["tokens"], end["tokens_per_s"], end["stop"]) == (0, None, "interrupted")
-    found = reader.progress(None)
-    assert [found[name] for name in ("tokens", "seconds", "tokens_per_s", "alone_tokens_per_s")] == [0, 0.0, None, None]
-
-
 def test_spans_are_read_once_and_none_from_before_the_subscriber_but_all_steps_count(request_: TextRequest) -> None:
     metrics = request_.metrics
     metrics.decoded(START + 1, START + 2, 9)

@@ -134,22 +134,6 @@ def test_the_state_is_sent_again_when_it_has_changed(lead: Lead, slot: ScriptedS
     asyncio.run(scenario())
 
 
-def test_texts_that_begin_and_end_between_two_polls(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "POLL_S", 0.2)
-
-    async def scenario() -> None:
-        subscription = await Subscription(lead).begun()
-        for prompt in ("a", "b"):
-            await write(lead, prompt, max_tokens=4)
-        await subscription.has_texts(4)
-        assert subscription.texts() == [(1, "begins"), (1, "ends"), (2, "begins"), (2, "ends")]
-        assert subscription.named("progress")[-1]["tokens"] == 4
-        assert {document["id"] for document in subscription.named("spans")} == {1, 2}
-        await subscription.end()
-
-    asyncio.run(scenario())
-
-
 def test_a_subscriber_that_joins_in_the_middle(lead: Lead, slot: ScriptedSlot) -> None:
     slot.hold(n_free=2)
 

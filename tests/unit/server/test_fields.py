@@ -11,7 +11,7 @@ from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chats
 from starlette.testclient import TestClient
 
-from duo.server.api import ChatBody, CompletionBody, TokenizeBody
+from duo.server.api import ChatBody, CompletionBody
 from duo.server.parse_request import misspelt
 
 TYPOS = {
@@ -67,12 +67,6 @@ def test_fields_of_other_servers_are_no_mistakes() -> None:
     assert len(of_openai) > 40
     for kind in (ChatBody, CompletionBody):
         assert [hint for name in (*OTHERS, *of_openai) for hint in told(name, kind=kind).values()] == []
-
-
-def test_only_fields_of_the_request_are_suggested_and_only_names_that_a_header_can_hold() -> None:
-    assert told("contents", kind=TokenizeBody)["contents"].endswith('did you mean "content"?')
-    assert told("temp", "max_length", kind=TokenizeBody) == {}
-    assert told("temper\nature", "temperäture", "temperature ", "max_tokens" * 5, "") == {}
 
 
 def test_at_most_three_are_told_and_few_names_are_logged_once(

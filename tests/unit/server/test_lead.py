@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duo.config import GenerationConfig, SamplingConfig, StopConfig
 from duo.engine.engine import Engine
 from duo.engine.request import TextRequest
 from duo.errors import UsageError
@@ -17,7 +16,6 @@ from duo.server.lead import Lead
 from duo.spec.types import Step
 from tests.scripted import BOS, N_CTX, N_VOCAB, TEXT, ScriptedSlot, tokens_of
 from tests.serving import assert_error
-from tests.unit.engine.helpers import until
 from tests.unit.server.conftest import client_of
 
 MakeLead = Callable[..., Lead]
@@ -58,18 +56,6 @@ def test_the_properties(client: TestClient, make_lead: MakeLead, monkeypatch: py
     assert_error(client.post("/props", json={}), 405)
 
 
-def test_the_default_params_are_fields_of_a_request(make_lead: MakeLead, slot: ScriptedSlot) -> None:
-    sampling = SamplingConfig(
-        temp=0.5, top_k=7, top_p=0.8, min_p=0.1, typical=0.9, repeat_penalty=1.5, repeat_last_n=9, presence_penalty=0.5,
-        frequency_penalty=0.25, seed=2**40,
-    )  # fmt: skip
-    config = GenerationConfig(sampling, StopConfig(7, ("x",), ignore_eos=True))
-    client = client_of(make_lead(defaults=config, random_seed=False))
-    params = client.get("/props").json()["default_generation_settings"]["params"]
-    assert write(client_of(make_lead()), **params).status_code == 200
-    assert slot.requests[-1].config == config
-
-
 def test_tokenize_and_detokenize(client: TestClient) -> None:
     for text in ("a b", "", "🙂 a\0b\n"):
         tokens = client.post("/tokenize", json={"content": text}).json()["tokens"]
@@ -81,11 +67,6 @@ def test_tokenize_and_detokenize(client: TestClient) -> None:
     assert pieces == [
         {"id": token, "piece": piece} for token, piece in zip(tokens_of("aé"), ("a", [0xC3], [0xA9]), strict=True)
     ]
-
-
-def test_an_unknown_path(client: TestClient) -> None:
-    for path in ("/v1", "/%2e%2e/etc/passwd", "/%00", "/health/x", "/" + "x" * 5000):
-        assert_error(client.get(path), 404, r"Not Found \(the base URL of the API is http://HOST:PORT/v1\)$")
 
 
 @pytest.mark.parametrize(
@@ -199,17 +180,6 @@ def test_a_program_is_told_steps_and_texts(make_lead: MakeLead, slot: ScriptedSl
     assert "".join(step.text for step in steps) == TEXT
     assert texts == slot.requests
     assert texts[0].metrics.stop == "end of text"
-
-
-def test_a_callback_that_fails_holds_up_no_text(make_lead: MakeLead, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: TextRequest) -> None:
-        raise RuntimeError("the sky is falling")
-
-    client = client_of(make_lead(on_text=fail))
-    for _ in range(2):
-        assert write(client).json()["choices"][0]["text"] == TEXT
-    # Logged after the answer.
-    until(lambda: caplog.text.count("RuntimeError: the sky is falling") == 2)
 
 
 def test_a_fault_of_the_server_is_logged_and_answered(

@@ -16,7 +16,6 @@ from duo.llama.model import Model
 from duo.server.response_formatter import LogprobsFormatter
 from duo.spec.types import Step, TokenLogprobs
 from tests.scripted import TEXT, ScriptedSlot
-from tests.serving import assert_error
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 ASKED: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
@@ -84,28 +83,11 @@ def test_parts_of_a_character_have_their_bytes_and_count_as_one() -> None:
     assert taken(answer(chat=False), *steps)["text_offset"] == [0, 3, 3, 4]
 
 
-def test_of_tokens_with_the_same_text_a_completion_has_the_chosen_or_the_likeliest() -> None:
-    found = taken(answer(chat=False), step(FIRST_HALF, shown=(b"\xc3",), top=(SECOND_HALF, FIRST_HALF)))
-    assert found["top_logprobs"] == [{"\ufffd": -0.5}]
-    found = taken(answer(chat=False), step(PAR, shown=(b"Par",), top=(SECOND_HALF, FIRST_HALF)))
-    assert found["top_logprobs"] == [{"\ufffd": -0.25, "Par": -0.5}]
-
-
 def test_minus_infinity_is_a_number_as_in_openais_api() -> None:
     one = step(PAR, shown=(b"Par",), logprob=-math.inf)
     assert taken(answer(), one)["content"][0]["logprob"] == -9999
     found = taken(answer(chat=False), one)
     assert (found["token_logprobs"], found["top_logprobs"]) == ([-9999], [{"Par": -9999}])
-
-
-def test_an_end_token_is_not_shown_and_a_special_one_within_the_text_is() -> None:
-    found = taken(answer(), step(PAR, SPECIAL, shown=(b"Par", b"")), step(IS, END, shown=(b"is", b"")))
-    assert [(one["token"], one["bytes"]) for one in found["content"]] == [
-        ("Par", [80, 97, 114]),
-        ("<7>", None),
-        ("is", [105, 115]),
-    ]
-    assert taken(answer(), step(END, shown=(b"",)))["content"] == []
 
 
 def test_a_stop_string_is_not_shown_except_for_a_token_that_begins_before_it() -> None:
@@ -139,18 +121,6 @@ def test_how_many_are_asked_for(
     choice = client.post(path, json=ASKED | fields).json()["choices"][0]
     assert slot.requests[-1].config.n_logprobs == n
     assert (choice["logprobs"] is None) == (n is None)
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "said"),
-    [
-        (CHAT, {"top_logprobs": 1}, "^top_logprobs needs logprobs: true$"),
-        (CHAT, {"logprobs": True, "top_logprobs": 21}, "<= 20.*top_logprobs"),
-        (CHAT, {"logprobs": 5}, "bool.*logprobs"),
-    ],
-)
-def test_what_is_refused(client: TestClient, path: str, fields: dict[str, Any], said: str) -> None:
-    assert_error(client.post(path, json=ASKED | fields), 400, said)
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

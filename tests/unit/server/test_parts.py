@@ -159,11 +159,3 @@ def test_pieces_give_the_same_parts_as_the_text_and_nothing_is_lost(
     assert re.fullmatch(r"(\s|<think>|</think>)*", text[at:])
     if form == AnswerFormat():
         assert "".join(part.text for part in parts) == text
-
-
-@pytest.mark.parametrize("unit", ["<", " ", "</think", "<tool_call>", F, '<tool_call>{"</tool_call>', '"</tool_call>'])
-def test_long_texts(unit: str) -> None:
-    text = unit * (2**15 // len(unit))
-    whole = fold(parse(TOOLS, [text]))
-    assert whole == fold(parse(TOOLS, (text[i : i + 4] for i in range(0, len(text), 4))))
-    assert whole == ([CALL] * (2**15 // len(F)) if unit == F else [text])

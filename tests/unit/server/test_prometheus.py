@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from duo.engine.metrics import Metrics
-from duo.link.remote_drafts import RemoteDrafts
 from duo.server.lead import Lead
-from duo.server.prometheus import ServerMetrics
 from tests.scripted import N_STEP, TEXT
 
 
@@ -66,19 +63,3 @@ def test_remote_drafts_are_counted(lead: Lead, client: TestClient) -> None:
         "duo:worker_drops_total left": 3,
         "duo:worker_refusals_total token": 4,
     }
-
-
-def test_outcomes_prepared_are_counted() -> None:
-    made, text = ServerMetrics(lambda: 0, RemoteDrafts()), Metrics()
-    text.prepared(0.0, 1.0, 4, 3)
-    for hit in (True, False):
-        text.resolved(1, hit)
-    for metrics in (text, text, Metrics()):
-        made.add(metrics, 0)
-    lines = made.text().decode().splitlines()
-    for line in (
-        "duo:outcomes_prepared_total 6.0",
-        "duo:contradictions_total 4.0",
-        "duo:contradictions_prepared_total 2.0",
-    ):
-        assert line in lines

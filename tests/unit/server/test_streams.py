@@ -78,17 +78,6 @@ def test_a_client_that_leaves_the_queue_is_never_answered(lead: Lead, client: Te
 # Slow clients
 
 
-def test_a_client_that_disconnects_within_its_body_is_no_fault(lead: Lead, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        exchange = Exchange(lead.app)
-        exchange.send(b'{"prompt"')
-        exchange.disconnect()
-        await exchange.task
-
-    run(scenario)
-    assert not caplog.records
-
-
 def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
     async def scenario() -> None:
         chunked = Exchange(lead.app, "/tokenize")
@@ -99,13 +88,6 @@ def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
         assert chunked.n_received == MAX_BODY + 2**20
 
     run(scenario)
-
-
-def test_the_largest_body(client: TestClient) -> None:
-    body = b'{"tokens": ['
-    body += b" " * (MAX_BODY - len(body) - 2) + b"]}"
-    assert client.post("/detokenize", content=body).json() == {"content": ""}
-    assert_error(client.post("/detokenize", content=body + b" "), 413)
 
 
 # Texts that fail

@@ -59,13 +59,6 @@ def test_a_text_that_takes_too_long_is_not_tokenised(
         assert_error(client.post(path, json=fields), 400, r"^\d+ characters of the text are not in the vocabulary")
 
 
-def test_the_longest_text_is_tokenised(client: TestClient, slot: ScriptedSlot) -> None:
-    for most in (MIB, 2 * MIB):
-        slot.n_ctx = most // 8
-        assert len(client.post("/tokenize", json={"content": "a" * most}).json()["tokens"]) == most
-        assert_error(client.post("/tokenize", json={"content": "a" * (most + 1)}), 400, f"at most {most} ")
-
-
 def test_many_tokens(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parse_request, "MAX_TOKENS", 5000)
     text = "a" * 5000

@@ -129,16 +129,6 @@ def test_names_that_are_refused(name: str) -> None:
         tools({name: None})
 
 
-def test_a_tool_is_told_completely() -> None:
-    assert [tool.plain() for tool in tools({"now": None, "plan": {"required": []}})] == [
-        {
-            "type": "function",
-            "function": {"name": name, "description": "", "parameters": {"type": "object", **parameters}},
-        }
-        for name, parameters in (("now", {"properties": {}}), ("plan", {"required": []}))
-    ]
-
-
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -219,14 +209,6 @@ def test_thoughts_before_a_required_call(rest: Rest) -> None:
     assert rest(outside, NOW) == ""
     assert rest(inside, "</think>Hi") == rest(outside, "<think></think>Hi") == rest(outside, "Hi") == "Hi"
     assert rest(inside, THOUGHT) == "|"
-
-
-def test_thoughts_before_a_text(rest: Rest) -> None:
-    inside, outside = (calls().grammar(thinks) for thinks in (True, False))
-    for text in ("", "</think>", "</think>\n\nHi", f"</think>Hi {NOW}"):
-        assert rest(inside, THOUGHT + text) == rest(outside, f"<think>{THOUGHT}{text}") == ""
-    assert rest(outside, f"Hi <think>{NOW}") == rest(outside, "Hi") == ""
-    assert rest(inside, "</think><tool_call>Hi") == rest(outside, "<tool_call>Hi") == "Hi"
 
 
 LITERALS = ("<tool_call>", "</think>", "aabaaab")
