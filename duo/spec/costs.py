@@ -32,7 +32,7 @@ class CostModel:
         # The other condition on these cores, then this one on others: how much slower than these, until measured.
         self.relatives: list[tuple[CostModel, Assumed]] = []
         self._times: dict[str, dict[int, Time]] = {name: {} for name in _RANGES}
-        self._target, self._draft, self._pair, self._branches = self._times.values()
+        self.target_times, self.draft_times, self.pair_times, self.branch_times = self._times.values()
         self._curves: dict[float, list[float]] = {}  # by doubt
         self._basis: dict[int, tuple[float, float]] = {}  # T(n) of which they were made, without doubt and with
         self.guess_s = 0.0  # the draft's time for one token, as inferred from others, until it is measured
@@ -46,7 +46,7 @@ class CostModel:
     def begin(self) -> None:
         """A text begins."""
         self.was_wrong = False
-        for time in self._target.values():
+        for time in self.target_times.values():
             time.begin()
 
     # The draft
@@ -61,51 +61,44 @@ class CostModel:
 
         That is inferred from other conditions relative to one sequence there.
         """
-        if self._draft:
-            one_s = min(time.estimate(doubt) for time in self._draft.values())
+        if self.draft_times:
+            one_s = min(time.estimate(doubt) for time in self.draft_times.values())
         else:
-            known = ((other, slower) for other, slower in self.relatives if other._draft or other.guess_s)
+            known = ((other, slower) for other, slower in self.relatives if other.draft_times or other.guess_s)
             inferred = (other.draft_time(doubt) * assumed(slower, doubt) for other, slower in known)
             one_s = self.guess_s or next(inferred, 0.0)
         if n_sequences == 1 or not one_s:
             return one_s
-        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self._branches.items()}
+        times = {1: one_s} | {n: max(one_s, time.estimate(doubt)) for n, time in self.branch_times.items()}
         for other, _ in self.relatives:
-            theirs = {n: time.value / other.draft_s * one_s for n, time in other._branches.items()}
+            theirs = {n: time.value / other.draft_s * one_s for n, time in other.branch_times.items()}
             times = _with_inferred(times, theirs)
         return _interpolated(times, n_sequences)[n_sequences - 1]
 
     @property
     def knows_branches(self) -> bool:
         """Whether the draft's time for several sequences was measured, in this condition or another."""
-        return any(costs._branches for costs in self._family)
-
-    @property
-    def knows_pair(self) -> bool:
-        """Whether the draft's time for two tokens in one decode was measured."""
-        return bool(self._pair)
+        return any(costs.branch_times for costs in self._family)
 
     def pair_time(self, doubt: float = 0.0) -> float:
         """The draft's time for a decode of two tokens; at least that for one."""
         one_s = self.draft_time(doubt)
-        return max(one_s, self._pair[2].estimate(doubt) if self._pair else assumed(DEFAULT.pair, doubt) * one_s)
+        return max(
+            one_s, self.pair_times[2].estimate(doubt) if self.pair_times else assumed(DEFAULT.pair, doubt) * one_s
+        )
 
     def draft_threads(self, choices: Sequence[int]) -> int:
         """The number of threads to draft with, of `choices`: the one that may be the fastest (Auer et al. 2002)."""
-        return min(choices, key=lambda n: self._draft[n].estimate(-1.0) if n in self._draft else 0.0)
-
-    def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
-        """Whether the draft was measured with `n_threads` or `n_sequences`, in this run or an earlier one."""
-        return n_threads in self._draft if n_sequences == 1 else n_sequences in self._branches
+        return min(choices, key=lambda n: self.draft_times[n].estimate(-1.0) if n in self.draft_times else 0.0)
 
     def add_draft(self, seconds: float, n_threads: int = 1, n_sequences: int = 1) -> None:
         """The draft decoded one token in each of `n_sequences`."""
-        times, key = (self._draft, n_threads) if n_sequences == 1 else (self._branches, n_sequences)
+        times, key = (self.draft_times, n_threads) if n_sequences == 1 else (self.branch_times, n_sequences)
         times.setdefault(key, Time()).add(seconds)
 
     def add_pair(self, seconds: float) -> None:
         """The draft decoded two tokens at once."""
-        self._pair.setdefault(2, Time()).add(seconds)
+        self.pair_times.setdefault(2, Time()).add(seconds)
 
     # The target
 
@@ -115,7 +108,7 @@ class CostModel:
         If this contradicts what was known, the machine has changed, and all other times with it. But if that was known
         from an earlier run and n > 1, the curve may be wrong: it is forgotten.
         """
-        time = self._target.setdefault(n, Time())
+        time = self.target_times.setdefault(n, Time())
         was_kept, n_before, before_s = time.is_kept, time.n, time.value
         time.add(seconds)
         is_known = was_kept or n_before >= DEFAULT.few
@@ -138,7 +131,7 @@ class CostModel:
 
     def _used(self) -> dict[int, Time]:
         """The sizes that this text uses and that were known before; none until there are five decodes of them."""
-        used = {n: time for n, time in self._target.items() if time.here.n and time.before}
+        used = {n: time for n, time in self.target_times.items() if time.here.n and time.before}
         return used if sum(time.here.n for time in used.values()) >= DEFAULT.few else {}
 
     def _follow(self) -> None:
@@ -153,8 +146,8 @@ class CostModel:
         drift = min(ratios, key=lambda ratio: abs(math.log(ratio)))
         drift = drift if abs(drift - 1) > DEFAULT.spread else 1.0
         for costs in self._both:
-            if costs is self or not any(time.here.n for time in costs._target.values()):
-                for time in costs._target.values():
+            if costs is self or not any(time.here.n for time in costs.target_times.values()):
+                for time in costs.target_times.values():
                     if time.before and not time.here.n:
                         time.value = time.before * drift
 
@@ -162,10 +155,10 @@ class CostModel:
         """Forget T(n > 1) of earlier runs, and do not compare with them."""
         self.was_wrong, self.is_doubted = True, self.target(1).is_kept
         for costs in self._both:
-            for n, time in [(n, time) for n, time in costs._target.items() if n > 1]:
+            for n, time in [(n, time) for n, time in costs.target_times.items() if n > 1]:
                 time.before = 0.0
                 if time.is_kept:
-                    del costs._target[n]
+                    del costs.target_times[n]
 
     def _scale(self, factor: float, known: Time) -> None:
         """Multiply all times but `known`."""
@@ -175,19 +168,14 @@ class CostModel:
 
     def target(self, n: int) -> Time:
         """T(n) as measured in this condition; without any value if it was not. Any thread may call it."""
-        return self._target.get(n) or Time()
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether any decode of the target was measured in this condition."""
-        return bool(self._target)
+        return self.target_times.get(n) or Time()
 
     def n_affordable(self, credit_s: float) -> int:
         """The largest batch that costs at most `credit_s` more than one token, even if T(n) is linear where unknown.
 
         At least the largest that was measured.
         """
-        most = max((n for costs in self._family for n in costs._target), default=1)
+        most = max((n for costs in self._family for n in costs.target_times), default=1)
         each_s = self.target_s(most) / most
         return max(most, int((credit_s + self.target_s(1)) / each_s)) if each_s else most
 
@@ -211,17 +199,21 @@ class CostModel:
         return found[:n]
 
     def _curve(self, n: int, doubt: float) -> list[float]:
-        known = {size: time.estimate(doubt) for size, time in self._target.items()}
+        known = {size: time.estimate(doubt) for size, time in self.target_times.items()}
         for other, slower in self.relatives:
             # How much slower the target is here.
-            ratios = [time.value / other._target[i].value for i, time in self._target.items() if i in other._target]
+            ratios = [
+                time.value / other.target_times[i].value
+                for i, time in self.target_times.items()
+                if i in other.target_times
+            ]
             ratio = _mean_ratio((ratio, 1) for ratio in ratios) if ratios else assumed(slower, doubt)
-            known = _with_inferred(known, {i: time.estimate(doubt) * ratio for i, time in other._target.items()})
+            known = _with_inferred(known, {i: time.estimate(doubt) * ratio for i, time in other.target_times.items()})
         return _interpolated(known, n, doubt) if known else [0.0] * n
 
     def target_ms(self) -> dict[int, float]:
         """T(n) in ms for each n that was measured in this run and condition."""
-        return {n: 1000 * time.value for n, time in sorted(self._target.items()) if time.is_fresh}
+        return {n: 1000 * time.value for n, time in sorted(self.target_times.items()) if time.is_fresh}
 
     # What is kept
 

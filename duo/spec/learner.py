@@ -12,7 +12,7 @@ from duo.spec.costs import CostModel
 from duo.spec.exploration import Exploration
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import ALL, Budget, Chooser, Schedule
+from duo.spec.schedule import Budget, Chooser, Schedule
 from duo.spec.types import Origin
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -31,46 +31,19 @@ class StepCost:
 class Learner(PairModel):
     """Follows a schedule, learns from each step of a text, and reconsiders the schedule now and then."""
 
-    def __init__(
-        self,
-        n_max: int,
-        n_ahead: int,
-        schedules: Sequence[Schedule] = ALL,
-        draft_threads: Sequence[int] = (1,),
-        *,
-        remote: bool = False,
-        separate_devices: bool = False,
-        branches: int | None = 0,
-        aborts: bool = True,
-    ) -> None:
-        """It chooses among `schedules`, and among `draft_threads` for schedule sync. The rest: see PairModel.
-
-        With `separate_devices` a text starts with schedule async. `remote`: the draft is on another machine, so sync is
-        excluded, and there are no branches.
-        """
-        super().__init__(
-            n_max,
-            n_ahead,
-            remote=remote,
-            separate_devices=separate_devices or remote,
-            branches=0 if remote else branches,
-            aborts=aborts,
-        )
-        if remote:
-            schedules = [schedule for schedule in schedules if schedule is not Schedule.SYNC] or [Schedule.ASYNC]
-        self._remote = remote
-        self._schedules = tuple(schedules) if n_max else (Schedule.OFF,)
-        self._draft_threads = tuple(draft_threads)
+    def __post_init__(self) -> None:
+        """Nothing is known yet."""
+        super().__post_init__()
         self._forecast = Forecast(0.0)
-        self.chooser = Chooser(self._schedules, Schedule.ASYNC if self.separate_devices else Schedule.OFF)
-        self._exploration = Exploration(self, self.chooser, probes=not remote)
+        self.chooser = Chooser(self.schedules, Schedule.ASYNC if self.separate_devices else Schedule.OFF)
+        self._exploration = Exploration(self, self.chooser, probes=not self.remote)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
         self._last = Schedule.OFF, 0.0  # the schedule of the last step, and the draft's time in it
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
         """Reset what holds for one generation only."""
-        self._exploration.begin(n_prompt, is_possible=self._schedules != (Schedule.OFF,))
+        self._exploration.begin(n_prompt, is_possible=self.schedules != (Schedule.OFF,))
         self._scored = False  # whether a candidate was scored in this step
         self._has_news = True  # whether something was learned since the last review
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
@@ -84,7 +57,7 @@ class Learner(PairModel):
 
         With a remote draft the target is first measured alone: the "other" machine may be this one.
         """
-        if self._remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
+        if self.remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
             return Schedule.OFF
         return self.chooser.now
 
@@ -106,7 +79,7 @@ class Learner(PairModel):
     @property
     def n_draft_threads(self) -> int:
         """Threads for the draft in schedule sync."""
-        return self.alone.draft_threads(self._draft_threads)
+        return self.alone.draft_threads(self.draft_threads)
 
     @property
     def _in_order(self) -> bool:
@@ -137,7 +110,7 @@ class Learner(PairModel):
         self.calibration.begin()
         self._start_text(n_prompt)
         is_first = not self.alone.target_s(1) or (self.n_max > 0 and not self.calibration.n_scored)
-        self.chooser.begin(self._schedules, n_room, is_first=is_first)
+        self.chooser.begin(self.schedules, n_room, is_first=is_first)
         self._lookup_budget.begin(None)
         self.is_steady = True
         for alone, concurrent in self._costs.values():
@@ -266,7 +239,7 @@ class Learner(PairModel):
         """The schedules whose forecasts rest on what is assumed."""
         if self.calibration.n_scored < DEFAULT.kept_scores:
             return {Schedule.SYNC, Schedule.ASYNC}
-        return set() if self.concurrent.is_measured or self.separate_devices else {Schedule.ASYNC}
+        return set() if self.concurrent.target_times or self.separate_devices else {Schedule.ASYNC}
 
     def _update_forecast(self) -> dict[Schedule, Forecast]:
         """Use the forecast of the current schedule; that of the target alone while the draft's costs are unknown."""

@@ -24,7 +24,6 @@ class Purpose(IntEnum):
     DRAFT = 2  # rejection sampling: the draft's draw
     COIN = 3  # rejection sampling: whether it is accepted
     RESIDUAL = 4  # rejection sampling: the token that replaces a rejected one
-    REFUSED = 5  # rejection sampling: the token that replaces one that the grammar disallows
 
 
 def uniforms(seed: int, purpose: Purpose, position: int, ids: TokenIds) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from duo.config import MAX_THREADS
 from duo.spec.calibration import Calibration
@@ -13,7 +13,7 @@ from duo.spec.costs import CostModel
 from duo.spec.forecast import SURE, BranchModel, Forecast, limit, overlapped, taking_turns
 from duo.spec.means import Mean, Time
 from duo.spec.policy_state import PolicyState, between, duration
-from duo.spec.schedule import RateEstimate, Schedule
+from duo.spec.schedule import ALL, RateEstimate, Schedule
 
 # Smallest factor by which a forecast is corrected: the times that a remote draft reports may be false.
 _MIN_BIAS, _MIN_BIAS_REMOTE = 0.5, 0.02
@@ -26,35 +26,31 @@ _TOLERANCE = (0.05, *len(DEFAULT.ranks) * (0.1,), *(2 + len(_NUMBERS)) * (0.05,)
 _SURELY = 50  # measurements
 
 
+@dataclass(eq=False)
 class PairModel:
     """T(n) and t_d for each condition, a(c) for each mode of sampling, and how accurate forecasts have been.
 
     It outlives a generation, and is stored in a profile between runs.
     """
 
-    def __init__(
-        self,
-        n_max: int,
-        n_ahead: int,
-        *,
-        remote: bool = False,
-        separate_devices: bool = False,
-        branches: int | None = 0,
-        aborts: bool = True,
-    ) -> None:
-        """At most `n_max` candidates in a batch and `n_ahead` drafted tokens awaiting verification.
+    n_max: int  # candidates in a batch
+    n_ahead: int  # drafted tokens awaiting verification
+    schedules: Sequence[Schedule] = ALL  # to choose among
+    draft_threads: Sequence[int] = (1,)  # to choose among, for schedule sync
+    _: KW_ONLY
+    remote: bool = False  # the draft is on another machine: no schedule sync, and no branches
+    separate_devices: bool = False  # the draft costs the target nothing while both compute: async is the first schedule
+    branches: int | None = 0  # outcomes that the draft prepares in schedule async; None: as many as pay
+    aborts: bool = True  # whether the draft's device can abort a decode whose result is no longer wanted
 
-        `separate_devices`: the draft costs the target nothing where both compute. `branches`: how many outcomes the
-        draft prepares in schedule async; None: as many as pay. `aborts`: whether the draft's device can abort a decode
-        whose result is no longer wanted.
-        """
-        self.n_max = n_max
-        self.n_ahead = n_ahead
-        self.branches = branches
+    def __post_init__(self) -> None:
+        """Nothing is known yet."""
+        if self.remote:
+            self.separate_devices, self.branches = True, 0
+            self.schedules = tuple(each for each in self.schedules if each is not Schedule.SYNC) or (Schedule.ASYNC,)
+        self.schedules = tuple(self.schedules) if self.n_max else (Schedule.OFF,)
         self._n_branches = 0  # now, in schedule async
         self._compared: tuple[float, ...] = ()  # what this number was chosen for
-        self.aborts = aborts
-        self.separate_devices = separate_devices
         self._costs: dict[int, tuple[CostModel, CostModel]] = {}  # alone and concurrent, by free cores; 0: all
         self.alone, self.concurrent = self._on_cores(0)  # of the schedules sync and off; of async
         self.is_steady = True  # whether these have been the free cores all through the text
@@ -62,7 +58,6 @@ class PairModel:
         self.calibration = Calibration()  # of this mode of sampling
         self._calibrations = {"": self.calibration}  # of all modes
         self._bias = {schedule: Mean(value=1.0, n=4) for schedule in Schedule}
-        self._min_bias = _MIN_BIAS_REMOTE if remote else _MIN_BIAS
         self._read = Time()  # per token of a long batch of the draft
         self._latency = Time()  # of a remote draft
 
@@ -225,8 +220,9 @@ class PairModel:
 
     def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
         """Whether the draft's time with `n_threads` is known, from this run or an earlier one."""
-        known = self.alone.knows_draft(n_threads, n_sequences)
-        return known or (n_sequences > 1 and self.concurrent.knows_draft(n_threads, n_sequences))
+        if n_sequences == 1:
+            return n_threads in self.alone.draft_times
+        return n_sequences in {*self.alone.branch_times, *self.concurrent.branch_times}
 
     def learn_ranks(self, ranks: Iterable[int]) -> None:
         """The target's token, where a drafted one was wrong, was its alternative of these ranks; -1: none of them."""
@@ -238,7 +234,7 @@ class PairModel:
         self._latency.add(max(seconds, 1e-6))
 
     def _limited(self, bias: float) -> float:
-        return min(max(bias, self._min_bias), _MAX_BIAS)
+        return min(max(bias, _MIN_BIAS_REMOTE if self.remote else _MIN_BIAS), _MAX_BIAS)
 
     def _use_mode(self, mode: str) -> None:
         """Switch to the calibration for a mode of sampling."""

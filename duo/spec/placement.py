@@ -112,20 +112,19 @@ def place(
     """
     free = _free([*target_rooms, *draft_rooms])
     ways = []
-    names_of_all = [room.name for room in draft_rooms]
-    for names in (names_of_all, *([name] for name in names_of_all)):
-        first = _fill(draft, draft_rooms, {name: free[name] for name in names}, draft_layers)
+    for rooms in (draft_rooms, *([room] for room in draft_rooms)):
+        room_bytes = {room.name: free[room.name] for room in rooms}
+        first = _fill(draft, draft_rooms, room_bytes, draft_layers)
         left = _less(free, draft_rooms, first)
-        apart = {name: size for name, size in left.items() if size == free[name]}
-        ways += [Placement(_fill(target, target_rooms, room, target_layers), first) for room in (left, apart)]
+        untouched = {name: size for name, size in left.items() if size == free[name]}
+        ways += [Placement(_fill(target, target_rooms, room, target_layers), first) for room in (left, untouched)]
     first = _fill(target, target_rooms, free, target_layers)
     ways.append(Placement(first, _fill(draft, draft_rooms, _less(free, target_rooms, first), draft_layers)))
 
     def merit(way: Placement) -> tuple[int, float]:
         left = _less(_less(free, target_rooms, way.target), draft_rooms, way.draft)
-        target_s = _seconds(target, target_rooms, way.target)
-        draft_s = _seconds(draft, draft_rooms, way.draft)
-        return sum(min(size, 0) for size in left.values()), _rate(target_s, draft_s)
+        rate = _rate(_seconds(target, target_rooms, way.target), _seconds(draft, draft_rooms, way.draft))
+        return sum(min(size, 0) for size in left.values()), rate
 
     return max(ways, key=merit)
 
@@ -150,40 +149,35 @@ def _fill(model: Footprint, rooms: Sequence[Room], free: Mapping[str, int], n_la
     if sum(counts) < len(sizes):
         counts = _counts(sizes[len(sizes) - most :], room_sizes, model.overhead + model.staging)
     if n_layers is not None and sum(counts) < most and rooms:
-        counts = _in_proportion(most, room_sizes)
-    n = sum(counts)
-    overhead = model.overhead + (model.staging if n < len(sizes) else 0)
-    ends = list(accumulate(counts, initial=len(sizes) - n))
-    used = [sum(sizes[a:b]) + (overhead if b > a else 0) for a, b in pairwise(ends)]
-    return Layout(n, tuple(counts), tuple(used))
+        # In proportion to the rooms; evenly if all are full.
+        parts = room_sizes if any(room_sizes) else [1] * len(rooms)
+        ends = [round(most * end / sum(parts)) for end in accumulate(parts, initial=0)]
+        counts = [b - a for a, b in pairwise(ends)]
+    overhead = model.overhead + (model.staging if sum(counts) < len(sizes) else 0)
+    used = [size + (overhead if n else 0) for size, n in zip(_parts(sizes, counts), counts, strict=True)]
+    return Layout(sum(counts), tuple(counts), tuple(used))
 
 
 def _counts(sizes: Sequence[int], room_sizes: Sequence[int], overhead: int) -> list[int]:
     """How many of the last `sizes` fit into each room, filled from the last room to the first."""
     counts: list[int] = []
-    n = 0
     for room_size in reversed(room_sizes):
-        taken = list(accumulate(reversed(sizes[: len(sizes) - n]), initial=overhead))
-        counts.insert(0, sum(total <= room_size for total in taken[1:]))
-        n += counts[0]
+        totals = accumulate(reversed(sizes[: len(sizes) - sum(counts)]), initial=overhead)
+        counts.insert(0, sum(total <= room_size for total in list(totals)[1:]))
     return counts
 
 
-def _in_proportion(n: int, parts: Sequence[int]) -> list[int]:
-    """`n` divided in proportion to `parts`; evenly if all are 0."""
-    parts = parts if any(parts) else [1] * len(parts)
-    ends = [round(n * end / sum(parts)) for end in accumulate(parts, initial=0)]
-    return [b - a for a, b in pairwise(ends)]
+def _parts(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """The sum of the layers in each room."""
+    ends = accumulate(counts, initial=len(sizes) - sum(counts))
+    return [sum(sizes[a:b]) for a, b in pairwise(ends)]
 
 
 def _seconds(model: Footprint, rooms: Sequence[Room], layout: Layout) -> dict[str, float]:
     """Seconds that one token takes in each room and on the host."""
-    weights = model.weights
-    ends = list(accumulate(layout.tensor_split, initial=len(weights) - layout.n_gpu_layers))
-    seconds = {_HOST: sum(weights[: ends[0]]) / _HOST_BYTES_PER_S}
-    for room, (a, b) in zip(rooms, pairwise(ends), strict=True):
-        seconds[room.name] = sum(weights[a:b]) / _DEVICE_BYTES_PER_S
-    return seconds
+    parts = _parts(model.weights, layout.tensor_split)
+    seconds = {room.name: part / _DEVICE_BYTES_PER_S for room, part in zip(rooms, parts, strict=True)}
+    return seconds | {_HOST: (sum(model.weights) - sum(parts)) / _HOST_BYTES_PER_S}
 
 
 def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float]) -> float:
@@ -193,8 +187,8 @@ def _rate(target_s: Mapping[str, float], draft_s: Mapping[str, float]) -> float:
         return 0.0  # a file without weights: loading it fails with a clear message
     batches = [one + target_s[_HOST] * _HOST_GROWTH * k for k in range(_N_MAX + 1)]
     turns = taking_turns(batches, token_s, [(1.0, _ACCEPTANCE)], token_s).rate
-    busy = {name: seconds / one for name, seconds in target_s.items()}
-    if any(seconds and busy.get(name, 0) >= 1 for name, seconds in draft_s.items()):
+    slowed = [(seconds, 1 - target_s.get(name, 0) / one) for name, seconds in draft_s.items() if seconds]
+    if any(share <= 0 for _, share in slowed):
         return turns
-    beside_s = sum(seconds / (1 - busy.get(name, 0)) for name, seconds in draft_s.items() if seconds)
-    return max(turns, overlapped(batches, beside_s, _ACCEPTANCE, _N_AHEAD).rate)
+    concurrent_s = sum(seconds / share for seconds, share in slowed)
+    return max(turns, overlapped(batches, concurrent_s, _ACCEPTANCE, _N_AHEAD).rate)

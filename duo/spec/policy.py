@@ -159,10 +159,10 @@ class Policy(Learner):
         max_rate, found = self.max_rate(), self.forecasts() if self.scores else {}
         both = alone, concurrent
         curves = [[1000 * seconds for seconds in costs.curve(self.n_max + 1)] for costs in both]
-        by_sequences = range(1, MAX_BRANCHES + 2) if concurrent.knows_branches and concurrent.draft_s else ()
+        by_sequences = range(1, MAX_BRANCHES + 2) if concurrent.draft_s and concurrent.knows_branches else ()
         return PolicyStatistics(
             schedule=self.schedule,
-            schedules=self._schedules,
+            schedules=tuple(self.schedules),
             changes=list(self.chooser.changes),
             rate=self.rate,
             forecast_tokens_per_s={schedule: min(rate, max_rate) for schedule, rate in self.rates().items()},
@@ -181,5 +181,5 @@ class Policy(Learner):
             latency_ms=1000 * self.latency_s or None,
             curve_ms=ByCondition(*(curve if curve[0] else None for curve in curves)),
             measured=ByCondition(*([n for n in sizes if costs.target(n).n] for costs in both)),
-            pair_ms=1000 * alone.pair_time() if alone.knows_pair else None,
+            pair_ms=1000 * alone.pair_time() if alone.pair_times else None,
         )

@@ -64,18 +64,19 @@ class Verifier:
         return Acceptance(tokens[:i], token)
 
     def _settle(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:
-        """The token at `position`. Masking the whole vocabulary is slow, so it is done only if that is not allowed."""
+        """The token at `position`. Masking the whole vocabulary is slow, so it is done only if that is not allowed.
+
+        The choice among the allowed ones by the same Gumbel noise is independent of whether the first was allowed.
+        """
         token = self._choose(logits, guess, position, recent)
         if self._constraint is not None:
             if not self._constraint.allows(token):
-                token = self._choose(self._constraint.mask(logits), None, position, recent, Purpose.REFUSED)
+                token = self._choose(self._constraint.mask(logits), None, position, recent)
             self._constraint.accept(token)
         return token
 
-    def _choose(
-        self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int], purpose: Purpose = Purpose.OWN
-    ) -> int:
-        """The token at `position`: that of `guess` if it is accepted. `purpose`: of one that is drawn without it."""
+    def _choose(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:
+        """The token at `position`: that of `guess` if it is accepted."""
         raise NotImplementedError
 
 
@@ -87,14 +88,7 @@ class Matching(Verifier):
         self._sampler = sampler
         self.n_recent = sampler.n_recent
 
-    def _choose(
-        self,
-        logits: Logits,
-        guess: Guess | None,  # noqa: ARG002
-        position: int,
-        recent: Sequence[int],
-        purpose: Purpose = Purpose.OWN,  # noqa: ARG002
-    ) -> int:
+    def _choose(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:  # noqa: ARG002
         return self._sampler.sample(logits, position, recent)
 
 
@@ -115,12 +109,10 @@ class Rejection(Verifier):
         self._chain = Chain(config)
         self.n_recent = self._chain.n_recent
 
-    def _choose(
-        self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int], purpose: Purpose = Purpose.OWN
-    ) -> int:
+    def _choose(self, logits: Logits, guess: Guess | None, position: int, recent: Sequence[int]) -> int:
         target = self._chain.distribution(logits, recent)
         if guess is None:
-            return draw(target, self._seed, purpose, position)
+            return draw(target, self._seed, Purpose.OWN, position)
         return self._judge(target, guess, position)
 
     def _judge(self, target: Distribution, guess: Guess, position: int) -> int:

@@ -43,7 +43,7 @@ class Tuned:
     @property
     def prospects(self) -> Prospects:
         """What the pair can reach."""
-        return foretell(self.policy, constant=False, prepares=self.policy.concurrent.knows_draft(1, N_SEQUENCES[0]))
+        return foretell(self.policy, constant=False, prepares=N_SEQUENCES[0] in self.policy.concurrent.branch_times)
 
 
 def tune(options: TuneOptions) -> int:
