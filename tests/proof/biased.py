@@ -47,8 +47,7 @@ class FarSighted(Rejection):
     def verify(
         self, target_logits: Logits, candidates: Candidates, position: int, recent: Sequence[int] = ()
     ) -> Acceptance:
-        sure = [guess.confidence > 0.5 for guess in candidates.guesses[1:]]
-        n = sure.index(False) if False in sure else len(candidates)
+        n = next((i for i, guess in enumerate(candidates.guesses[1:]) if guess.confidence <= 0.5), len(candidates))
         return super().verify(target_logits, Candidates(candidates.guesses[:n]), position, recent)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from duo.spec.types import Logits
 from duo.spec.verify import Matching, Proposer, Rejection, Verifier
 from tests.fakes import Eager, restless
 from tests.goodness import chi_square, chi_square_tail
-from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances, idle_then_busy
+from tests.proof.model import DRAFTS, LENGTH, N_VOCAB, SEQUENCES, TARGET, TableContext, chances
 from tests.unit.engine.helpers import Unthreaded
 
 PROMPT = [0, 0, 0]
@@ -36,14 +37,14 @@ class Priced(Policy):
     """The real policy with fixed costs at which drafting always pays."""
 
     def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        seconds = self.target_s(cost.n_candidates)
+        seconds = self.priced_s(cost.n_candidates)
         super().learn_step(n_tokens, replace(cost, decode_s=seconds, total_s=seconds))
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         super().learn_draft(n_tokens, 1e-6 * n_tokens, n_sequences)
 
     @staticmethod
-    def target_s(n_candidates: int) -> float:
+    def priced_s(n_candidates: int) -> float:
         return 1e-3 + 2e-5 * n_candidates**2
 
 
@@ -51,7 +52,7 @@ class Stepped(Priced):
     """One candidate costs as much as four: whether the first is worth it depends on those that follow."""
 
     @staticmethod
-    def target_s(n_candidates: int) -> float:
+    def priced_s(n_candidates: int) -> float:
         return 1.8e-3 if n_candidates else 1e-3
 
 
@@ -67,55 +68,33 @@ class Case:
     threads: bool = False
     n_sequences: int = 10_000
     verifier: Callable[[SamplingConfig], Verifier] | None = None  # instead of the right one
-    guesser: Callable[[SamplingConfig], Guesser] | None = None
     policy: type[Policy] = Priced
     lookup: bool = False  # candidates from the text itself, too
     branches: int = 0  # likely outcomes that the draft prepares
 
     def __str__(self) -> str:
-        config = self.config
-        changed = {key: value for key, value in config_changes(config).items() if key != "seed"}
-        ways = [way for way in ("eager", "threads", "lookup", "branches") if getattr(self, way)]
-        return " ".join([self.verify, self.draft, self.schedule, *ways, str(changed)])
-
-
-def config_changes(config: SamplingConfig) -> dict[str, object]:
-    plain = SamplingConfig()
-    return {name: getattr(config, name) for name in config.__slots__ if getattr(config, name) != getattr(plain, name)}
+        plain, ways = asdict(SamplingConfig()), ("eager", "threads", "lookup", "branches")
+        changed = {key: value for key, value in asdict(self.config).items() if key != "seed" and value != plain[key]}
+        return " ".join([self.verify, self.draft, self.schedule, *filter(self.__getattribute__, ways), str(changed)])
 
 
 class Looked(Chain):
     """The same chain, which computes each of the model's few rows once: filters have other tests."""
 
-    def __init__(self, config: SamplingConfig) -> None:
-        super().__init__(config)
-        self._found: dict[tuple[bytes, tuple[int, ...]], Tokens] = {}
-
     def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
+        found = self.__dict__.setdefault("found", {})
         key = logits.tobytes(), tuple(recent)
-        if key not in self._found:
-            self._found[key] = super().__call__(logits, recent)
-        ids, left = self._found[key]
+        if key not in found:
+            found[key] = super().__call__(logits, recent)
+        ids, left = found[key]
         return ids, left.copy()
-
-
-def remember(*choosers: object) -> None:
-    for chooser in choosers:
-        for value in (chooser, *vars(chooser).values()):
-            if isinstance(getattr(value, "_chain", None), Chain):
-                value._chain.__class__ = Looked
-                value._chain._found = {}
 
 
 def p_value(case: Case) -> float:
     """The probability of the texts of a case, or of less likely ones, if they have the target's distribution."""
     text, n_verified = write(case)
     assert case.draft not in DRAFTS or n_verified > len(text) / 20, f"{n_verified} candidates verified: {case}"
-    return fit(text, chances(case.config))
-
-
-def fit(text: Sequence[int], expected: np.ndarray) -> float:
-    """The same for one text, given the probability of each sequence after each token."""
+    expected = chances(case.config)
     tokens = np.array(text[: len(text) // LENGTH * LENGTH]).reshape(-1, LENGTH)
     before = np.concatenate(([PROMPT[-1]], tokens[:-1, -1]))
     index = (tokens * N_VOCAB ** np.arange(LENGTH - 1, -1, -1)).sum(axis=1)
@@ -130,52 +109,45 @@ def fit(text: Sequence[int], expected: np.ndarray) -> float:
 
 def write(case: Case) -> tuple[list[int], int]:
     """The text that a case writes, and the number of candidates that were verified."""
-    config, n_tokens = case.config, LENGTH * case.n_sequences
+    config, n_tokens, is_rejection = case.config, LENGTH * case.n_sequences, case.verify == "rejection"
     coupled = Coupled(config, n_alternatives=3 if case.branches else 0)
-    rejection = case.verify == "rejection"
-    verifier: Verifier = Rejection(config) if rejection else Matching(coupled)
-    guesser: Guesser = Proposer(config) if rejection else coupled
+    verifier: Verifier = Rejection(config) if is_rejection else Matching(coupled)
     if case.verifier is not None:
         verifier = case.verifier(config)
-    if case.guesser is not None:
-        guesser = case.guesser(config)
-    remember(verifier, guesser)
+    guesser: Guesser = Proposer(config) if is_rejection else coupled
+    for chooser in (verifier, guesser, *vars(verifier).values()):
+        if isinstance(chain := getattr(chooser, "_chain", None), Chain):
+            chain.__class__ = Looked
     ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
-    target = TableContext(TARGET)
-    draft = TableContext(DRAFTS[case.draft], n_branches=case.branches) if case.draft in DRAFTS else None
-    policy = make_policy(case)
-    metrics = Metrics()
-    session = Session(PROMPT, N_VOCAB, judges_all=not rejection)
+    target, policy, metrics = TableContext(TARGET), make_policy(case), Metrics()
+    session = Session(PROMPT, N_VOCAB, judges_all=not is_rejection)
     request = DraftRequest(session, ending, metrics, N_VOCAB, guesser, config, mode=case.verify)
     local: LocalDraft | None = None
-    if draft is not None:
-        if case.threads:
-            local = LocalDraft(Cache(draft), policy, THREADS)
-        else:
-            local = beside = Unthreaded(Cache(draft), policy, THREADS)
+    if case.draft in DRAFTS:
+        cache = Cache(TableContext(DRAFTS[case.draft], case.branches))
+        local = (LocalDraft if case.threads else Unthreaded)(cache, policy, THREADS)
+    if isinstance(local, Unthreaded):
+        beside, dice = local, random.Random(5)
 
-            def draft_one() -> None:
+        def draft_some() -> None:
+            for _ in range(dice.randrange(4)):
                 if policy.schedule is Schedule.ASYNC and beside.queue.may_draft:
                     beside.drafter.step()
 
-            target.during = idle_then_busy(5, draft_one)
-    tokens: list[int] = []
+        target.during = draft_some
     alone = Priced(4, 6, (Schedule.OFF,)) if case.lookup else None
-    others = (TextSource(Lookup(), 4),) if case.lookup else ()
-    sources = Sources(Draft(THREADS.target, alone), local, others=others)
-    generation = Generation(target, request, verifier, THREADS, sources)
-    generation.run(lambda step: tokens.extend(step.tokens), threading.Event())
+    sources = Sources(Draft(THREADS.target, alone), local, others=(TextSource(Lookup(), 4),) if case.lookup else ())
+    tokens: list[int] = []
+    Generation(target, request, verifier, THREADS, sources).run(
+        lambda step: tokens.extend(step.tokens), threading.Event()
+    )
     assert metrics.draft_error is None
-    statistics = metrics.statistics().draft
-    if case.branches and not rejection:
-        assert statistics is not None
-        assert statistics.branches is not None
-        # With threads, what the draft has time for depends on the machine.
-        assert case.threads or statistics.branches.hits > n_tokens / 100, "too few to see a bias"
-    else:
-        assert statistics is None or statistics.branches is None
-    if case.lookup and draft is None:
-        assert metrics.statistics().lookup is not None
+    statistics = metrics.statistics()
+    branches = statistics.draft and statistics.draft.branches
+    assert bool(branches) == (case.branches > 0 and not is_rejection)
+    # With threads, what the draft has time for depends on the machine.
+    assert not branches or case.threads or branches.hits > n_tokens / 100, "too few to see a bias"
+    assert statistics.lookup or not case.lookup or local
     return tokens, sum(step.n_candidates for step in metrics.steps)
 
 

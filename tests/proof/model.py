@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from itertools import product
 
@@ -39,14 +38,12 @@ DRAFTS: dict[str, Table] = {
 
 def chances(config: SamplingConfig, table: Table = TARGET) -> Floats:
     """The exact probability of each of SEQUENCES after each last token of the one before: `[N_VOCAB, 125]`."""
-    chain, found = Chain(config), np.zeros((N_VOCAB, len(SEQUENCES)))
+    chain, found = Chain(config), np.ones((N_VOCAB, len(SEQUENCES)))
     for before, (i, sequence) in product(range(N_VOCAB), enumerate(SEQUENCES)):
-        chance = 1.0
         for n, token in enumerate(sequence):
             text = (before, *sequence[:n])
             recent = text[-chain.n_recent :] if chain.n_recent else ()
-            chance *= chain.distribution(table[sequence[:n]], recent).of(token)
-        found[before, i] = chance
+            found[before, i] *= chain.distribution(table[sequence[:n]], recent).of(token)
     return found
 
 
@@ -59,55 +56,43 @@ class TableContext:
     n_rollback: int | None = None
     was_first = False
 
-    def __init__(self, table: Table, during: Callable[[], object] = lambda: None, n_branches: int = 0) -> None:
-        self.during = during
+    def __init__(self, table: Table, n_branches: int = 0) -> None:
+        self.during: Callable[[], object] = lambda: None
         self.n_branches = n_branches
-        self._branches: dict[int, list[int]] = {}
+        self._texts: dict[int, list[int]] = {0: []}
         self._table = table
-        self._tokens: list[int] = []
         self._aborted = False
 
     @property
     def n_past(self) -> int:
-        return len(self._tokens)
+        return len(self._texts[0])
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        if self._aborted:
-            raise DecodeAborted("aborted")
-        self.during()
-        text = self._tokens
-        text += tokens
-        rows = np.empty((n_rows, N_VOCAB), np.float32)
-        for i, n in enumerate(range(len(text) - n_rows + 1, len(text) + 1)):
-            rows[i] = self._table[tuple(text[n - n % LENGTH : n])]
-        return rows
-
-    def _after(self, text: Sequence[int]) -> Logits:
-        return self._table[tuple(text[len(text) - len(text) % LENGTH :])]
+        rows = self.decode_each([(0, token) for token in tokens])
+        return rows[len(rows) - n_rows :]
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         if self._aborted:
             raise DecodeAborted("aborted")
         self.during()
-        texts = [self._branches[sequence] if sequence else self._tokens for sequence, _ in tokens]
-        for text, (_, token) in zip(texts, tokens, strict=True):
+        rows = np.empty((len(tokens), N_VOCAB), np.float32)
+        for row, (sequence, token) in enumerate(tokens):
+            text = self._texts[sequence]
             text.append(token)
-        return np.stack([self._after(text) for text in texts])
+            rows[row] = self._table[tuple(text[len(text) - len(text) % LENGTH :])]
+        return rows
 
     def branch(self, sequence: int, n_past: int) -> None:
-        self._branches[sequence] = self._tokens[:n_past]
+        self._texts[sequence] = self._texts[0][:n_past]
 
     def adopt(self, sequence: int) -> None:
-        self._tokens = self._branches.pop(sequence)
+        self._texts[0] = self._texts.pop(sequence)
 
     def drop(self, sequence: int) -> None:
-        self._branches.pop(sequence, None)
+        self._texts.pop(sequence, None)
 
     def rollback(self, n_past: int) -> None:
-        del self._tokens[n_past:]
-
-    def cancel(self) -> None:
-        """It is too fast to be cancelled."""
+        del self._texts[0][n_past:]
 
     def abort(self) -> None:
         self._aborted = True
@@ -115,16 +100,5 @@ class TableContext:
     def resume(self) -> None:
         self._aborted = False
 
-    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """It has none."""
-
-
-def idle_then_busy(seed: int, act: Callable[[], object]) -> Callable[[], None]:
-    """Calls `act` none to three times, at random."""
-    dice = random.Random(seed)
-
-    def during() -> None:
-        for _ in range(dice.randrange(4)):
-            act()
-
-    return during
+    def cancel(self) -> None: ...
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.emulated import Wrapped
 from duo.config import AUTO_DRAFT, MAX_BRANCHES, ContextConfig, ModelConfig, SamplingConfig, StopConfig, ThreadConfig
 from duo.engine.background import background
 from duo.engine.decoder import Cache, Decoder, decode_all
@@ -105,30 +106,16 @@ def opened(target: Path, draft: Path, n: int) -> Iterator[Pair]:
         yield made
 
 
-class Before:
+class Before(Wrapped):
     """A context that calls `before` before every decode."""
 
     def __init__(self, context: Context, before: Callable[[], object]) -> None:
-        self._context = context
+        super().__init__(context)
         self._before = before
-        self.n_ctx, self.n_batch, self.n_vocab = context.n_ctx, context.n_batch, context.n_vocab
-        self.n_rollback, self.n_branches = context.n_rollback, context.n_branches
-        self.branch, self.decode_each = context.branch, context.decode_each
-        self.adopt, self.drop = context.adopt, context.drop
-        self.rollback, self.set_threads = context.rollback, context.set_threads
-        self.cancel, self.abort, self.resume = context.cancel, context.abort, context.resume
-
-    @property
-    def n_past(self) -> int:
-        return self._context.n_past
-
-    @property
-    def was_first(self) -> bool:
-        return self._context.was_first
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self._before()
-        return self._context.decode(tokens, n_rows)
+        return super().decode(tokens, n_rows)
 
 
 def policies() -> dict[str, Policy]:

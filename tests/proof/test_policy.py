@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from benchmarks.virtual import Guesses, constant, replay
 from duo.spec.forecast import limit, overlapped
 from duo.spec.pair import Machine
-from duo.spec.policy import Policy, StepCost
+from duo.spec.policy import Policy
 from duo.spec.schedule import ALL, Schedule
 from tests.unit.spec.machines import (
     FAST_DRAFT,
@@ -77,69 +77,12 @@ def test_a_draft_without_gain_is_not_used_again_and_again(seed: int, bar: float)
 # Drafts that change
 
 
-class Timed(Policy):
-    """Records the time at each step."""
-
-    def __init__(self, schedules: Sequence[Schedule] = ALL, *, separate_devices: bool = False) -> None:
-        super().__init__(N_MAX, N_AHEAD, schedules, separate_devices=separate_devices)
-        self.times = [(0, 0.0)]  # tokens and seconds so far
-
-    @property
-    def n_tokens(self) -> int:
-        return self.times[-1][0]
-
-    def learn_step(self, n_tokens: int, cost: StepCost) -> None:
-        self.times.append((self.n_tokens + n_tokens, self.times[-1][1] + cost.total_s))
-        super().learn_step(n_tokens, cost)
-
-
-Draft = Callable[[Timed, Machine], Guesses]
-
-
-def phased(shares: Sequence[float], phase: int, seed: int) -> Draft:
-    """A draft that is right as often as `shares` says for each `phase` tokens of the text."""
-    dice = random.Random(seed)
-    return lambda policy, _: lambda _: (1.0, dice.random() < shares[min(policy.n_tokens // phase, len(shares) - 1)])
-
-
-def stalling(n_tokens: int, factor: float = 20) -> Draft:
-    """A good draft that takes `factor` times as long after `n_tokens`."""
-
-    def guesses(policy: Timed, machine: Machine) -> Guesses:
-        slow = replace(
-            machine, draft_s=factor * machine.draft_s, concurrent_draft_s=factor * machine.concurrent_draft_s
-        )
-        good = constant(0.8)
-
-        def guess(i: int) -> tuple[float, bool]:
-            if policy.n_tokens >= n_tokens:
-                for field in fields(Machine):
-                    object.__setattr__(machine, field.name, getattr(slow, field.name))  # it is frozen for all others
-            return good(i)
-
-        return guess
-
-    return guesses
-
-
-def seconds_of(machine: Machine, draft: Draft, ends: Sequence[int], schedules: Sequence[Schedule] = ALL) -> list[float]:
+def seconds_of(machine: Machine, guesses: Guesses, ends: Sequence[int]) -> list[float]:
     """Time for each part of the text."""
-    policy, own = Timed(schedules, separate_devices=machine is SEPARATE), replace(machine)
-    replay(policy, own, draft(policy, own), ends[-1])
-    reached = [0.0, *(next(seconds for n, seconds in policy.times if n >= end) for end in ends)]
+    policy = Policy(N_MAX, N_AHEAD, separate_devices=machine.target_s is SEPARATE.target_s)
+    run = replay(policy, machine, guesses, ends[-1])
+    reached = [0.0, *(next(seconds for n, seconds in run.ends if n >= end) for end in ends)]
     return [later - earlier for earlier, later in pairwise(reached)]
-
-
-def shares_of_best(machine: Machine, shares: Sequence[float], phase: int, seed: int) -> list[float]:
-    """What the policy reaches in each phase, of the best fixed settings of that phase.
-
-    Where the draft becomes better, it has to prefill what was written without it.
-    """
-    found = seconds_of(machine, phased(shares, phase, seed), [phase * (i + 1) for i in range(len(shares))])
-    return [
-        (phase / best_rate(machine, share) + (phase * machine.read_s if i and share > shares[i - 1] else 0.0)) / seconds
-        for i, (share, seconds) in enumerate(zip(shares, found, strict=True))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -148,14 +91,28 @@ def shares_of_best(machine: Machine, shares: Sequence[float], phase: int, seed: 
     ids=["apart", "fast draft", "two cores"],
 )
 def test_the_policy_follows_a_draft_that_becomes_good_and_useless_again(machine: Machine, bar: float) -> None:
-    assert min(shares_of_best(machine, (0.0, 0.85, 0.0), 4000, 0)) >= bar
+    """Where the draft becomes better, it has to prefill what was written without it."""
+    shares, phase, dice = (0.0, 0.85, 0.0), 4000, random.Random(0)
+    found = seconds_of(
+        machine, lambda i: (1.0, dice.random() < shares[min(i // phase, 2)]), [phase, 2 * phase, 3 * phase]
+    )
+    prefill_s = (0.0, phase * machine.read_s, 0.0)
+    for share, seconds, more_s in zip(shares, found, prefill_s, strict=True):
+        assert phase / best_rate(machine, share) + more_s >= bar * seconds
 
 
 @MACHINES
 def test_the_policy_stops_using_a_draft_that_stalls(machine: Machine) -> None:
-    plain_s, phase = machine.target_s[0], 4000
-    good, first, rest = seconds_of(machine, stalling(phase), [phase, phase + 256, 2 * phase])
-    assert phase * plain_s > 1.1 * good
+    plain_s, phase, good, own = machine.target_s[0], 4000, constant(0.8), replace(machine)
+
+    def guess(i: int) -> tuple[float, bool]:
+        for name in ("draft_s", "concurrent_draft_s"):
+            if i >= phase:  # it is frozen for all others
+                object.__setattr__(own, name, 20 * getattr(machine, name))
+        return good(i)
+
+    fast, first, rest = seconds_of(own, guess, [phase, phase + 256, 2 * phase])
+    assert phase * plain_s > 1.1 * fast
     assert 256 * plain_s >= 0.6 * first, "until the next review; several times are needed to believe it"
     assert (phase - 256) * plain_s >= 0.88 * rest, "a share of what drafting had gained is spent on it"
 

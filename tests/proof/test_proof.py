@@ -76,9 +76,7 @@ BIASED = {
     "one noise for draw and residual": replace(BAD, verifier=biased.ResidualOfDraw),
     "one noise for draw and bonus": replace(BAD, draft="good", verifier=biased.BonusOfDraw),
     "one noise for two positions": Case("coupled", "good", "sync", PLAIN, verifier=biased.halved),
-    "one noise for two positions, with branches": Case(
-        "coupled", "good", "async", PLAIN, verifier=biased.halved, branches=4
-    ),
+    "the same, with branches": Case("coupled", "good", "async", PLAIN, verifier=biased.halved, branches=4),
     "candidates dropped by what follows": replace(BAD, verifier=biased.FarSighted),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +17,10 @@ from duo.engine.request import Drafts
 from duo.engine.request_writer import choosing
 from duo.engine.slot import Slot
 from duo.llama.model import Model
-from duo.spec.policy import Decision, Policy
 from duo.spec.sampling import Chain
 from duo.spec.schedule import Schedule
-from duo.spec.types import Candidates, Logits, Proposal
+from duo.spec.types import Candidates, Logits
+from tests.fakes import Eager
 from tests.goodness import chi_square, total_variation, variation_bound
 from tests.prompts import PROMPTS
 
@@ -36,19 +36,6 @@ def engine(demo_pair: tuple[Path, Path]) -> Iterator[Engine]:
     with closing(target), closing(draft), Engine(Slot(target, draft, config)) as made:
         made.call(lambda slot: slot.reserve(1, -1))
         yield made
-
-
-class Insisting(Policy):
-    """Has the draft make one candidate for every step and verifies it, whether that pays or not."""
-
-    def __init__(self, draft_threads: Sequence[int]) -> None:
-        super().__init__(1, 1, (Schedule.SYNC,), draft_threads)
-
-    def decide(self, n_room: int, drafted: Proposal, *others: Proposal) -> Decision:
-        n = min(1, n_room - 1)
-        return (
-            Decision(0, drafted.next_s) if len(drafted.guesses) < n and drafted.next_s < float("inf") else Decision(n)
-        )
 
 
 @dataclass
@@ -81,7 +68,7 @@ class Drawing:
 
     def by_engine(self, seed: int) -> int:
         """Written by the engine, with a candidate of the draft."""
-        drafts = Drafts(self.engine.slot.new_draft(Insisting((1,))))
+        drafts = Drafts(self.engine.slot.new_draft(Eager(1, 1, Schedule.SYNC)))
         with self.engine.start(self.prompt, self.seeded(seed), drafts=drafts) as stream:
             token = next(stream).tokens[0]
         assert stream.request.metrics.steps[0].n_candidates == (stream.request.n_cached > 0)

@@ -1,0 +1,79 @@
+"""With --exact the text is the target's own, with candidates from the text itself or of another vocabulary, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from duo.config import EngineConfig, ModelConfig
+from duo.engine.engine import Engine
+from duo.engine.request import Drafts, generation_config
+from duo.engine.slot import Slot
+from duo.engine.translated import Translation
+from duo.llama.model import Model
+from duo.spec.schedule import Schedule
+from tests.fakes import Eager, restless
+from tests.gguf_files import tiny_llama
+from tests.translation_prompts import PROMPTS
+
+CONFIG = EngineConfig(n_ctx=256, n_threads=1, draft_n_threads=1, exact=True, lookup="off", warmup=False)
+TEMPERATURES = (0.0, 0.7, 1.2)  # one for each prompt
+
+
+@pytest.fixture(scope="module")
+def target(demo_pair: tuple[Path, Path]) -> Iterator[Model]:
+    with closing(Model(ModelConfig(demo_pair[0]))) as model:
+        yield model
+
+
+def write(engine: Engine, i: int, prompt: list[int], drafts: Drafts, n: int) -> tuple[list[int], int]:
+    """The `n` tokens of a text, and how many candidates were accepted."""
+    config = generation_config(max_tokens=n, temperature=TEMPERATURES[i % 3], seed=i)
+    with engine.start(prompt, config, drafts=drafts) as stream:
+        tokens = [token for step in stream for token in step.tokens]
+    assert stream.request.metrics.draft_error is None
+    return tokens, sum(step.n_accepted for step in stream.request.metrics.steps)
+
+
+def test_the_text_is_the_same_with_lookup(target: Model) -> None:
+    """The prompts, in several scripts, contain each text twice and begin it again."""
+    n_accepted = 0
+    with Engine(Slot(target, None, CONFIG)) as engine:
+        for i, text in enumerate(PROMPTS):
+            tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
+            prompt = tokens + tokens[: len(tokens) // 4]
+            (plain, _), (found, n) = (write(engine, i, prompt, Drafts(lookup=on), 12) for on in (False, True))
+            assert found == plain, text
+            n_accepted += n
+    assert n_accepted > len(PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def plain(target: Model) -> list[list[int]]:
+    """What the target writes alone."""
+    with Engine(Slot(target, None, CONFIG)) as engine:
+        return [write(engine, i, engine.tokenize(text), Drafts(), 8)[0] for i, text in enumerate(PROMPTS)]
+
+
+@pytest.mark.parametrize("kind", ["good", "useless"])
+def test_the_text_is_the_same_with_another_vocabulary(
+    kind: str, target: Model, plain: list[list[int]], demo_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The good draft has the same vocabulary, but is translated all the same; the other is random."""
+    path = demo_pair[1] if kind == "good" else tiny_llama(tmp_path / "draft.gguf")
+    n_accepted = 0
+    with (
+        closing(Model(ModelConfig(path))) as draft,
+        Engine(Slot(target, draft, CONFIG, translation=Translation(target, draft))) as engine,
+    ):
+        engine.call(lambda slot: slot.reserve(1, -1))
+        for i, text in enumerate(plain):
+            policy = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
+            drafts = Drafts(engine.slot.new_draft(policy))
+            found, n = write(engine, i, engine.tokenize(PROMPTS[i]), drafts, 8)
+            assert found == text, (PROMPTS[i], policy.schedule)
+            n_accepted += n
+    assert kind != "good" or n_accepted > sum(map(len, plain)) / 10
