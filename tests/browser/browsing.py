@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.page import browser
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 PATIENCE_MS = 120_000.0  # until a test gives up; nothing is asserted about less
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-def chromium() -> str | None:
-    """The program, or None if there is none."""
-    named = os.environ.get("CHROMIUM")
-    return named or next(filter(None, map(shutil.which, _NAMES)), None)
+SLOW = "from tests.child import slow_target; slow_target(0.1)\n"  # before a lead: as a larger target would be
 
 
 @contextmanager
 def a_browser() -> Iterator[Browser]:
     """Chromium without a window. Skips the test if it or Playwright is not installed."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
-    program = chromium()
-    if program is None:
-        pytest.skip("no browser: install chromium, or name one in the environment variable CHROMIUM")
     api.expect.set_options(timeout=PATIENCE_MS)
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=options)
-        yield browser
-        browser.close()
+    with browser() as found:
+        if found is None:
+            pytest.skip("no browser: install chromium, or name one in the environment variable CHROMIUM")
+        yield found
 
 
 class Visits:
@@ -92,11 +82,9 @@ def answer(page: Page) -> Locator:
     return page.get_by_label("Answer", exact=True).last
 
 
-def stored(page: Page) -> dict[str, Any]:
+def stored(page: Page) -> Any:
     """The conversation that is shown, from the browser's storage."""
-    script = "JSON.parse(localStorage['duo:conversation:' + sessionStorage['duo:current']])"
-    found: dict[str, Any] = page.evaluate(script)
-    return found
+    return page.evaluate("JSON.parse(localStorage['duo:conversation:' + sessionStorage['duo:current']])")
 
 
 def overflow(page: Page) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,13 +42,17 @@ def scripted() -> Iterator[tuple[Lead, ScriptedSlot]]:
 @pytest.fixture
 def slot(scripted: tuple[Lead, ScriptedSlot]) -> ScriptedSlot:
     """What the lead at `url` writes."""
-    slot = scripted[1]
-    slot.n_ctx = 1_000_000
-    slot.n_step = 64
-    return slot
+    scripted[1].n_ctx, scripted[1].n_step = 1_000_000, 64
+    return scripted[1]
 
 
 @pytest.fixture
 def url(scripted: tuple[Lead, ScriptedSlot]) -> str:
     """The scripted lead's address."""
     return scripted[0].url
+
+
+@pytest.fixture
+def page(visit: Visits, url: str, slot: ScriptedSlot) -> Any:
+    """The page of the scripted lead."""
+    return visit(url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duo.models.demo import demo_pair
-from tests.browser.browsing import Visits, a_browser, send, text_of, wait_for_end
+from tests.browser.browsing import SLOW, Visits, a_browser, send, text_of, wait_for_end
 from tests.command import ROOT
 from tests.serving import BackProcess, LeadProcess, wait_until
 
@@ -19,21 +19,17 @@ QUESTIONS = (
     "What are the benefits of reading books? Answer with a numbered list.",
     "Write a Python function that adds two numbers.",
 )
-SLOW = "from tests.child import slow_target; slow_target(0.1)\n"
-WIDE = {"width": 1280, "height": 800}
-PHONE = {"width": 390, "height": 844}
 N_CHARACTERS = 300  # of the last answer, when the pictures are taken
 
 
 def main() -> None:
     """Write the three pictures."""
     target, draft = demo_pair()
-    options = ("-c", "2048", "--exact")
-    with LeadProcess(target, *options, before=SLOW) as lead, BackProcess(draft, lead.port) as back:
+    with LeadProcess(target, "-c", "2048", "--exact", before=SLOW) as lead, BackProcess(draft, lead.port) as back:
         back.wait_for("connected to the lead")
         with a_browser() as browser:
             visits = Visits(browser)
-            page = visits(lead.url, viewport=WIDE)
+            page = visits(lead.url, viewport={"width": 1280, "height": 800})
             for question in QUESTIONS:
                 wait_for_end(page)
                 send(page, question)
@@ -42,7 +38,7 @@ def main() -> None:
             page.emulate_media(color_scheme="dark")
             take(page, "lead-page-dark")
             page.emulate_media(color_scheme="light")
-            page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+            page.set_viewport_size({"width": 390, "height": 844})
             take(page, "lead-page-phone")
             visits.close()
 

@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.browser.browsing import Visits, answer, send, stored, text_of, wait_for_end
+from tests.browser.browsing import answer, send, stored, text_of, wait_for_end
 from tests.scripted import ScriptedSlot
 
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
 
 
 @pytest.fixture
-def page(visit: Visits, url: str, slot: ScriptedSlot) -> Any:
+def page(page: Any, slot: ScriptedSlot) -> Any:
     """A conversation with one answer."""
     slot.text = "The first."
-    page = visit(url)
     send(page, "Go on")
     wait_for_end(page)
     slot.text = "The second."
@@ -27,17 +26,19 @@ def contents(page: Any) -> list[str]:
     return [message["content"] for message in stored(page)["messages"]]
 
 
-def test_retry_that_is_pressed_twice_removes_one_answer(page: Any, slot: ScriptedSlot) -> None:
-    page.get_by_role("button", name="Retry").evaluate("button => { button.click(); button.click(); }")
-    expect(text_of(page)).to_have_text("The second.")
-    wait_for_end(page)
-    assert contents(page) == ["Go on", "The second."]
-    assert len(slot.requests) == 2
-
-
-def test_an_edited_message_that_is_sent_twice_is_sent_once(page: Any, slot: ScriptedSlot) -> None:
-    page.get_by_role("button", name="Edit").click()
-    page.locator(".edit").evaluate("form => { form.requestSubmit(); form.requestSubmit(); }")
+@pytest.mark.parametrize(
+    ("name", "element", "twice"),
+    [
+        ("Retry", "button >> text=Retry", "button => { button.click(); button.click(); }"),
+        ("Edit", ".edit", "form => { form.requestSubmit(); form.requestSubmit(); }"),
+    ],
+)
+def test_what_is_done_twice_removes_one_answer(
+    page: Any, slot: ScriptedSlot, name: str, element: str, twice: str
+) -> None:
+    if name == "Edit":
+        page.get_by_role("button", name="Edit").click()
+    page.locator(element).evaluate(twice)
     expect(text_of(page)).to_have_text("The second.")
     wait_for_end(page)
     assert contents(page) == ["Go on", "The second."]
@@ -72,12 +73,11 @@ def test_an_answer_is_kept_if_retry_brings_nothing(page: Any, slot: ScriptedSlot
     expect(text_of(page)).to_have_text("The first.")
 
 
-def test_a_message_without_an_answer_is_not_sent_again(visit: Visits, url: str, slot: ScriptedSlot) -> None:
-    page: Any = visit(url)
+def test_a_message_without_an_answer_is_not_sent_again(page: Any, slot: ScriptedSlot) -> None:
     slot.error, slot.error_at = ValueError("no more ideas"), 0
     send(page, "One")
     expect(answer(page)).to_contain_text("no more ideas")
     slot.error = None
     with page.expect_request("**/v1/chat/completions") as request:
         send(page, "Two")
-    assert request.value.post_data_json["messages"] == [{"role": "user", "content": "Two"}]
+    assert [each["content"] for each in request.value.post_data_json["messages"]] == ["Go on", "The first.", "Two"]

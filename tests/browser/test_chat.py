@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.browser.browsing import Visits, answer, send, stored, text_of, wait_for_end
+from tests.browser.browsing import SLOW, Visits, answer, send, stored, text_of, wait_for_end
 from tests.serving import LeadProcess
 
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
 
 QUESTION = "Write a long story about a lighthouse."
 SHORT: dict[str, Any] = {"max_tokens": 24}
-SLOW = "from tests.child import slow_target; slow_target(0.1)\n"
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from duo.server.lead import Lead
-from tests.browser.browsing import Visits, answer, send, text_of, wait_for_end
+from tests.browser.browsing import SLOW, Visits, answer, send, text_of, wait_for_end
 from tests.scripted import ScriptedSlot, scripted_engine
 from tests.serving import BackProcess, LeadProcess
 
 expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
 
 QUESTION = "Write a long story about a lighthouse."
-SLOW = "from tests.child import slow_target; slow_target(0.1)\n"
 DRAWN = """canvas => {
     const style = getComputedStyle(document.documentElement);
     const colour = style.getPropertyValue("--accent").match(/\\w\\w/g).map((hex) => parseInt(hex, 16));
@@ -156,7 +155,7 @@ def test_a_dialog_for_the_key_that_was_cancelled_stays_closed(visit: Visits) -> 
         expect(page.locator("#model")).to_contain_text("context of 512 tokens")
 
 
-def test_names_of_backs_are_text(visit: Visits, url: str, slot: ScriptedSlot) -> None:
+def test_names_of_backs_are_text(page: Any, slot: ScriptedSlot) -> None:
     def state() -> dict[str, Any]:
         back = {
             "id": 1, "name": "<b>x</b>\u202e", "model": "m" * 300, "in_use": True, "round_trip_ms": None,
@@ -169,7 +168,6 @@ def test_names_of_backs_are_text(visit: Visits, url: str, slot: ScriptedSlot) ->
         }  # fmt: skip
 
     body = f"event: state\ndata: {json.dumps(state())}\n\n"
-    page = visit(url)
     page.route("**/v1/duo/events", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
     page.reload()
     expect(page.locator("#backs tr")).to_contain_text("<b>x</b>U+202E")

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.browser.browsing import Visits
-
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 # Renders a text that arrives in pieces: [texts so far, runs] -> HTML after each.
@@ -24,11 +22,6 @@ _PIECES = (
     "> > ", "| a | b |\n|---|--:|\n", "|", "---", "~~", "[", "](https://example.org)", "(", ")", "!", "<",
     "https://example.org/",     "\\", "    ", "\t", "é", "😀", "\u202e", "שלום", "\r\n", "***", "+ ",
 )  # fmt: skip
-
-
-@pytest.fixture
-def page(visit: Visits, url: str) -> Any:
-    return visit(url)
 
 
 def rendered(page: Any, *texts: str, runs: Any = ()) -> str:

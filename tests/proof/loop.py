@@ -81,9 +81,10 @@ class Case:
 class Looked(Chain):
     """The same chain, which computes each of the model's few rows once: filters have other tests."""
 
+    found: dict[tuple[bytes, tuple[int, ...]], Tokens]
+
     def __call__(self, logits: Logits, recent: Sequence[int]) -> Tokens:
-        found = self.__dict__.setdefault("found", {})
-        key = logits.tobytes(), tuple(recent)
+        found, key = self.found, (logits.tobytes(), tuple(recent))
         if key not in found:
             found[key] = super().__call__(logits, recent)
         ids, left = found[key]
@@ -118,6 +119,7 @@ def write(case: Case) -> tuple[list[int], int]:
     for chooser in (verifier, guesser, *vars(verifier).values()):
         if isinstance(chain := getattr(chooser, "_chain", None), Chain):
             chain.__class__ = Looked
+            vars(chain)["found"] = {}
     ending = Ending(StopConfig(n_tokens), lambda _: b"", lambda _: False)
     target, policy, metrics = TableContext(TARGET), make_policy(case), Metrics()
     session = Session(PROMPT, N_VOCAB, judges_all=not is_rejection)

@@ -68,19 +68,25 @@ class TableContext:
         return len(self._texts[0])
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        rows = self.decode_each([(0, token) for token in tokens])
-        return rows[len(rows) - n_rows :]
+        self._begin()
+        text = self._texts[0]
+        text += tokens
+        rows = np.empty((n_rows, N_VOCAB), np.float32)
+        for i, n in enumerate(range(len(text) - n_rows + 1, len(text) + 1)):
+            rows[i] = self._table[tuple(text[n - n % LENGTH : n])]
+        return rows
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        self._begin()
+        texts = [self._texts[sequence] for sequence, _ in tokens]
+        for text, (_, token) in zip(texts, tokens, strict=True):
+            text.append(token)
+        return np.stack([self._table[tuple(text[len(text) - len(text) % LENGTH :])] for text in texts])
+
+    def _begin(self) -> None:
         if self._aborted:
             raise DecodeAborted("aborted")
         self.during()
-        rows = np.empty((len(tokens), N_VOCAB), np.float32)
-        for row, (sequence, token) in enumerate(tokens):
-            text = self._texts[sequence]
-            text.append(token)
-            rows[row] = self._table[tuple(text[len(text) - len(text) % LENGTH :])]
-        return rows
 
     def branch(self, sequence: int, n_past: int) -> None:
         self._texts[sequence] = self._texts[0][:n_past]
