@@ -28,7 +28,6 @@ _BUSY = 0.5  # load before the first run that causes a warning
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     names = "\n".join(f"  {name:<16}{scenario.about}" for name, scenario in SCENARIOS.items())
     found = argparse.ArgumentParser(
         prog="python -m benchmarks", description=f"Run one scenario:\n\n{names}",

@@ -79,7 +79,6 @@ class Duo:
     may_end: bool = False  # whether a text may end by itself
 
     def command(self, job: Job) -> list[str]:
-        """The command line."""
         shared = [word for word in text_options(job) if not (self.may_end and word == "--ignore-eos")]
         return [*self.program, *shared, *(option.format(draft=job.draft) for option in self.options),
                 "--json", str(_report(job))]  # fmt: skip
@@ -122,7 +121,6 @@ def duo(setup: Setup, name: str, options: str, program: Sequence[str] = (), *, m
 
 
 def commands(setup: Setup, options: Mapping[str, str], *, may_end: bool = False) -> list[Contestant]:
-    """duo with the options of each name."""
     return [duo(setup, name, each, may_end=may_end) for name, each in options.items()]
 
 
@@ -132,7 +130,6 @@ def patched(code: str) -> list[str]:
 
 
 def plain_program(setup: Setup, name: str, threads: int) -> Contestant:
-    """llama-completion or llama-cli."""
     return Contestant(f"{name} -t {threads}", Program(name, setup.program(name), threads))
 
 

@@ -69,7 +69,6 @@ class Devices:
         self.changed.notify_all()
 
     def end(self, work: _Work) -> None:
-        """A decode ends."""
         self.advance()
         self._running.remove(work)
         self.changed.notify_all()
@@ -88,14 +87,11 @@ class Devices:
 
 @dataclass(slots=True)
 class Account:
-    """What decodes of a pair really took."""
-
     slow_down: float
     on_step: Callable[[], None] = lambda: None  # called at the end of each decode of the target
     times: list[tuple[float, float]] = field(default_factory=list)  # real and emulated seconds of each decode
 
     def add(self, real_s: float, emulated_s: float) -> None:
-        """A decode took `real_s`, and `emulated_s` on the emulated device."""
         self.times.append((real_s, emulated_s))
 
     def close(self) -> None:

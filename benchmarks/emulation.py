@@ -92,14 +92,9 @@ class Emulation:
         assert slot.draft_model is not None
         context, threads = slot.draft_cache.context, slot.threads
         policy = kind(
-            drafting.n_max,
-            drafting.n_ahead,
-            schedules_of(drafting),
-            threads.draft,
-            separate_devices=self.pair.apart,
-            branches=drafting.branches if context.n_branches else 0,
-            aborts=self.pair.machine.aborts,
-        )
+            drafting.n_max, drafting.n_ahead, schedules_of(drafting), threads.draft, separate_devices=self.pair.apart,
+            branches=drafting.branches if context.n_branches else 0, aborts=self.pair.machine.aborts,
+        )  # fmt: skip
         time_draft(context, slot.draft_model, threads.draft, policy)
         time_branches(context, slot.draft_model, policy)
         self.account.times.clear()
@@ -122,8 +117,6 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Texts on emulated devices."""
-
     inside: InProcess
     emulation: Emulation
     process: Child | None = None  # of the draft

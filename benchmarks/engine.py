@@ -122,6 +122,5 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
 
 
 def resident_bytes(process: int) -> float:
-    """The resident size of a process."""
     kib = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, check=True).stdout
     return 1024 * int(kib)

@@ -24,7 +24,6 @@ PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
 
 
 def distinct(text: str) -> float:
-    """The share of the sequences of four words that are distinct."""
     words = text.split()
     found = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
     return len(set(found)) / len(found) if found else 0.0
@@ -43,7 +42,6 @@ def over_peers(setup: Setup) -> list[Contestant]:
 
 
 def _runs(setup: Setup, options: str) -> list[Contestant]:
-    """A first and a fourth run."""
     fourth = duo(setup, FOURTH, f"{_MD} {options}", may_end=True)
     for file in setup.prompt_files[-_N_EARLIER:]:
         setup.write(fourth, file)

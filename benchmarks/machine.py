@@ -45,12 +45,10 @@ Series = dict[str, dict[int, list[float]]]
 
 
 def empty() -> Series:
-    """No times."""
     return {name: {n: [] for n in (SIZES if name in CURVES else (1,))} for name in (*CURVES, *SINGLES)}
 
 
 def figures(series: Series) -> dict[str, Any]:
-    """The medians in ms."""
     found = {
         name: {str(n): round(1000 * median(times), 3) for n, times in each.items()} for name, each in series.items()
     }
@@ -120,7 +118,6 @@ def seconds_of(decoder: Decoder, n: int) -> float:
 
 
 def measure_pair(name: str, n_rounds: int) -> Series:
-    """Load a pair of benchmarks.models and measure it."""
     n_threads = usable_cores()
     with ExitStack() as stack:
         models = [stack.enter_context(closing(Model(ModelConfig(path())))) for path in PAIRS[name][:2]]
@@ -130,7 +127,6 @@ def measure_pair(name: str, n_rounds: int) -> Series:
 
 
 def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, Any]:
-    """What a file in benchmarks/machines contains."""
     spread, spikes = noise([each for series in found.values() for each in deviations(series)])
     return {
         "name": name,
@@ -143,7 +139,6 @@ def document(name: str, n_rounds: int, found: dict[str, Series]) -> dict[str, An
 
 
 def main() -> None:
-    """Measure the pairs named on the command line."""
     host = read_host()
     name = f"{host.machine} with {', '.join(host.instructions)}, {usable_cores()} cores"
     parser = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=(__doc__ or "").splitlines()[0])

@@ -29,7 +29,6 @@ STORIES_SHA256 = "cd590644"
 
 
 def smollm2(file_type: int) -> Path:
-    """SmolLM2-135M-Instruct."""
     from duo.models.demo import demo_pair  # noqa: PLC0415 (loads llama.cpp)
 
     target, draft = demo_pair()

@@ -39,14 +39,9 @@ class Case:
         """A policy that knows nothing, or what an earlier one had learned: its state() passes through JSON."""
         machine = self.machine
         made = NoisyPolicy(
-            N_MAX,
-            N_AHEAD,
-            schedules,
-            remote=machine.latency_s > 0,
-            separate_devices=self.apart,
-            branches=branches,
+            N_MAX, N_AHEAD, schedules, remote=machine.latency_s > 0, separate_devices=self.apart, branches=branches,
             aborts=machine.aborts,
-        )
+        )  # fmt: skip
         if state is not None:
             made.restore(json.loads(json.dumps(state)))
         return made

@@ -120,8 +120,6 @@ def opened(found: Browser, lead: Server) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A client whose texts are written while something watches the lead."""
-
     client: Client
     watch: Callable[[], AbstractContextManager[object]]
 

@@ -28,8 +28,6 @@ _GUARD = 'read -r _; kill -s KILL -- "-$0"'
 
 
 class Cost(subprocess.CompletedProcess[str]):
-    """The output and resource usage of one process."""
-
     wall_s, peak_bytes = 0.0, 0
 
 
@@ -59,7 +57,6 @@ class Child:
         threading.Thread(target=self._reap, name="duo-child").start()
 
     def __enter__(self) -> Self:
-        """The process was started by the constructor."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,12 +76,10 @@ class Child:
 
     @property
     def stdout(self) -> str:
-        """Its standard output so far."""
         return _text(self._files[0])
 
     @property
     def stderr(self) -> str:
-        """Its standard error so far."""
         return _text(self._files[1])
 
     def send(self, number: signal.Signals) -> None:

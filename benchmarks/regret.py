@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks import samples
 from benchmarks.oracle import N_MAX, OFF, Best, Case, best, late
 from benchmarks.runner import Verdict
-from benchmarks.samples import N_TOKENS, cases, random_machine, slower, tilted, with_batches, with_first
+from benchmarks.samples import N_TOKENS, cases, random_machine, scaled, slower, tilted
 from benchmarks.virtual import Replay
 from duo.bench.results import Range
 from duo.cli.commands.plan import predict
@@ -47,8 +47,6 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A text by the policy."""
-
     best: str  # fixed setting
     share: float  # rate relative to that
     over_off: float  # time relative to the target alone
@@ -56,8 +54,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the policy did in a case."""
-
     name: str  # machine/pair
     draft: float  # t_d / T(1)
     acceptance: float | None  # None: of recorded texts
@@ -77,10 +73,10 @@ class Wrong:
 
 
 WRONG = {
-    "T(n) halved": Wrong(lambda machine: with_batches(machine, 0.5)),
-    "T(n) doubled": Wrong(lambda machine: with_batches(machine, 2.0)),
-    "T(1) a third longer": Wrong(lambda machine: with_first(machine, 4 / 3)),
-    "T(1) a quarter shorter": Wrong(lambda machine: with_first(machine, 3 / 4)),
+    "T(n) halved": Wrong(lambda machine: scaled(machine, 1, 0.5)),
+    "T(n) doubled": Wrong(lambda machine: scaled(machine, 1, 2.0)),
+    "T(1) a third longer": Wrong(lambda machine: scaled(machine, 4 / 3, 1)),
+    "T(1) a quarter shorter": Wrong(lambda machine: scaled(machine, 3 / 4, 1)),
     "accepted 0.1, not 0.9": Wrong(learned=0.1, actual=0.9),
     "accepted 0.9, not 0.1": Wrong(learned=0.9, actual=0.1),
     "all times doubled": Wrong(lambda machine: slower(machine, 2.0)),
@@ -88,7 +84,6 @@ WRONG = {
 
 
 def judge(case: Case) -> Judged:
-    """Generate the texts of a case."""
     bests = [best(case, text, N_TOKENS) for text in case.texts]
     found, lines, state = list[Run](), list[str](), None
     for i, (text, oracle) in enumerate(zip(case.texts, bests, strict=True)):
@@ -175,7 +170,6 @@ def verdicts(found: Sequence[Judged], advices: Sequence[float]) -> list[Verdict]
 
 
 def harms(runs: Sequence[Run]) -> list[float]:
-    """Times relative to the target alone, of the texts where that is best."""
     return [run.over_off for run in runs if run.best == OFF]
 
 
@@ -210,7 +204,6 @@ def tables(found: Sequence[Judged], advices: Sequence[float]) -> Iterator[str]:
 
 
 def row(found: Sequence[Judged]) -> str:
-    """The cells of some cases."""
     first, fifth = ([each.texts[i].share for each in found] for i in (0, -1))
     figures = "  ".join(f"{np.percentile(each, 10):11.3f} {median(each):6.3f}" for each in (first, fifth))
     later = harms([run for each in found for run in each.texts[1:]])
@@ -238,7 +231,6 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def parse_options() -> argparse.Namespace:
-    """Read the command line."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.regret", description=(__doc__ or "").splitlines()[0])
     add = found.add_argument
     add("machines", nargs="*", metavar="MACHINE", help=f"files in {samples.FOLDER.name}, without .json (default: all)")

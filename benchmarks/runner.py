@@ -47,14 +47,12 @@ class Verdict:
         return f"{self.name}: {spread(self.figure, 3)}; {', '.join(limits)}: {verdict}"
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON types; null for no limit."""
         limits = {name: value if math.isfinite(value) else None
                   for name, value in (("least", self.least), ("most", self.most))}  # fmt: skip
         return {"name": self.name, "figure": self.figure, **limits, "passed": self.passed}
 
 
 def verdict(name: str, value: float, **limits: float) -> Verdict:
-    """About a single value."""
     return Verdict(name, Range(value), **limits)
 
 
@@ -72,7 +70,6 @@ class Bar:
     figure: str = RATE
 
     def verdict(self, results: Results) -> Verdict:
-        """Compare the results with the range."""
         names = [name for name in (self.contestant, self.over) if name is not None]
         found = [fastest(results, name) for name in names]
         label = " over ".join(c.name if c is not None else name for c, name in zip(found, names, strict=True))
@@ -87,8 +84,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results for one pair of models."""
-
     lines: Sequence[str]  # Markdown
     document: dict[str, Any]
     verdicts: Sequence[Verdict] = ()
@@ -127,11 +122,9 @@ class Comparison(Scenario):
         return Outcome(self.table(results), results.document() | about, self.verdicts(results))
 
     def verdicts(self, results: Results) -> list[Verdict]:
-        """Whether the results meet the bars."""
         return [bar.verdict(results) for bar in self.bars]
 
     def measure(self, setup: Setup) -> tuple[Results, bool]:
-        """The results, and whether they are complete."""
         found = [c for c in self.contestants(setup) if c.name.startswith(tuple(setup.only) or "")]
         results = Results(found)
         complete = take(results, rounds(prompts_of(setup), setup.n_rounds), setup)
@@ -165,7 +158,6 @@ def by_prompt(results: Results) -> list[list[str]]:
 
 
 def prompts_of(setup: Setup) -> list[Prompt]:
-    """The prompts, each of a category of its own."""
     return [Prompt(file.stem, file.read_text(encoding="utf-8").removesuffix("\n")) for file in setup.prompt_files]
 
 
@@ -215,7 +207,6 @@ def mean_rate(results: Results, contestant: Contestant) -> float:
 
 
 def note(text: str) -> None:
-    """Print a line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -77,7 +77,6 @@ def _weighted(source: tuple[Text, ...], acceptance: float) -> tuple[list[Text], 
 
 
 def _blocks(source: Sequence[Text]) -> list[Text]:
-    """All successive predictions of these texts."""
     return [text[i : i + _BLOCK] for text in source for i in range(len(text) - _BLOCK + 1)]
 
 
@@ -120,26 +119,16 @@ def with_draft(machine: Machine, ratio: float) -> Machine:
     )
 
 
-def with_batches(machine: Machine, factor: float) -> Machine:
-    """T(n) for n > 1 times `factor`, in both conditions."""
+def scaled(machine: Machine, first: float, rest: float) -> Machine:
+    """T(1) times `first`, T(n) for n > 1 times `rest`, in both conditions."""
     curves = (machine.target_s, machine.concurrent_target_s)
-    alone, beside = ([curve[0], *(factor * seconds for seconds in curve[1:])] for curve in curves)
-    return replace(machine, target_s=alone, concurrent_target_s=beside)
-
-
-def with_first(machine: Machine, factor: float) -> Machine:
-    """T(1) times `factor`, in both conditions."""
-    curves = (machine.target_s, machine.concurrent_target_s)
-    alone, beside = ([factor * curve[0], *curve[1:]] for curve in curves)
+    alone, beside = ([first * curve[0], *(rest * seconds for seconds in curve[1:])] for curve in curves)
     return replace(machine, target_s=alone, concurrent_target_s=beside)
 
 
 def slower(machine: Machine, factor: float) -> Machine:
     """All times of both models times `factor`."""
-    draft = with_draft(machine, factor * machine.draft_s / machine.target_s[0])
-    curves = (machine.target_s, machine.concurrent_target_s)
-    alone, beside = ([factor * seconds for seconds in curve] for curve in curves)
-    return replace(draft, target_s=alone, concurrent_target_s=beside)
+    return scaled(with_draft(machine, factor * machine.draft_s / machine.target_s[0]), factor, factor)
 
 
 def random_machine(seed: int) -> tuple[Machine, float]:

@@ -38,7 +38,6 @@ writer.choosing = lambda *arguments: (choosing(*arguments)[0], Random())
 
 
 def of(options: Mapping[str, str]) -> Callable[[Setup], list[Contestant]]:
-    """The command with the options of each name."""
     return lambda setup: commands(setup, options)
 
 

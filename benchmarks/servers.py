@@ -36,16 +36,13 @@ class Server(Child):
         self.url = f"http://127.0.0.1:{self.port}"
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
         text = httpx.get(f"{self.url}/metrics").text
         return sum(map(float, re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)))
 
     def wait_for_drafts(self, n: int) -> None:
-        """Wait until `n` remote drafts are connected to the lead."""
         wait_until(lambda: self.metric("duo:workers_connected") == n, self)
 
     def listens(self) -> bool:
-        """Whether its port accepts connections."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
             return True
         return False
@@ -66,7 +63,6 @@ def rpc_server(setup: Setup) -> Server:
 
 
 def back(setup: Setup, port: int, command: Sequence[str] = ()) -> Child:
-    """`duo back` with the draft, connected to a lead on a local port."""
     options = ["back", "-m", str(setup.draft), "--lead", f"ws://127.0.0.1:{port}", "-t", "1"]
     return Child([*(command or setup.duo), *options])
 
@@ -133,7 +129,6 @@ def streamed(url: str, request: dict[str, Any]) -> Generator[dict[str, Any], Non
 
 
 def free_port() -> int:
-    """An unused port."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -154,8 +149,6 @@ def llama_server(setup: Setup, threads: int, *more: str) -> Contestant:
 
 @dataclass(frozen=True, slots=True)
 class LlamaServer:
-    """Texts of a llama-server."""
-
     url: str
 
     def write(self, job: Job, stop: threading.Event) -> Run:  # noqa: ARG002 - a Writer

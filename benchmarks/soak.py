@@ -66,8 +66,6 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that a client requests."""
-
     prompt: str
     n_tokens: int
     is_chat: bool
@@ -75,14 +73,12 @@ class Text:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of the request."""
         content: dict[str, Any] = {"prompt": self.prompt}
         if self.is_chat:
             content = {"messages": [{"role": "user", "content": self.prompt}]}
         return content | {"max_tokens": self.n_tokens, "ignore_eos": True} | _SAMPLED[self.is_sampled]
 
     def whole(self, lead: Server) -> str:
-        """The lead's answer."""
         answer = _post(lead, "chat/completions" if self.is_chat else "completions", self.fields)
         choice = answer.raise_for_status().json()["choices"][0]
         return str(choice["message"]["content"] if self.is_chat else choice["text"])
@@ -167,7 +163,6 @@ class Soak(Scenario):
 
 
 def _outcome(found: dict[str, Any]) -> Outcome:
-    """The table and the verdicts."""
     memory, gap_s, decode_s = found["memory_bytes"], found["longest_gap_s"], found["longest_decode_s"]
     warm = memory[int(_WARM * len(memory)) :]
     growth = (median(warm[-_N_SAMPLES:]) - median(warm[:_N_SAMPLES])) / 1e6 if warm else 0.0
@@ -250,7 +245,6 @@ def _client(seed: int, lead: Server, texts: dict[Text, str], done: threading.Eve
 
 
 def _difference(expected: str, found: str) -> str | None:
-    """Where a text differs; None if it does not."""
     if found == expected:
         return None
     at = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), -1)

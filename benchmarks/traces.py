@@ -87,8 +87,6 @@ def predictions(
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """How the draft predicts the target's text."""
-
     n_prompt: int
     scores: Sequence[tuple[float, bool]]  # confidence, and whether the prediction is right
     ranks: Sequence[int]  # of the target's token among the alternatives of each wrong one; -1: none of them
@@ -127,13 +125,11 @@ def without_loops(model: Model, tokens: list[int], prompt: str) -> list[int]:
 
 
 def letter(guess: Guess, token: int) -> str:
-    """See the module."""
     found = LETTERS[bisect_right(Calibration.EDGES, guess.confidence)]
     return found.upper() if guess.token == token else found
 
 
 def main() -> None:
-    """Record the pairs named on the command line."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.traces", description=(__doc__ or "").splitlines()[0])
     found.add_argument("pairs", nargs="+", choices=PAIRS, metavar="PAIR", help=f"one of {', '.join(PAIRS)}")
     found.add_argument("-n", "--n-tokens", type=int, default=512, metavar="N", help="of a text, at most (default: 512)")

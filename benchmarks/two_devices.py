@@ -57,8 +57,6 @@ class FixedLength(Policy):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The results on one emulated pair."""
-
     name: str
     emulation: Emulation
     results: Results
@@ -66,7 +64,6 @@ class Measured:
 
     @property
     def pair(self) -> Pair:
-        """The emulated pair."""
         return self.emulation.pair
 
     def fastest(self) -> dict[str, Contestant]:
@@ -81,7 +78,6 @@ class Measured:
         return found
 
     def rates(self, contestant: Contestant) -> list[float]:
-        """Tokens/s by prompt: medians of the rounds."""
         rates: dict[str, list[float]] = {}
         for sample in self.results.of(contestant):
             rates.setdefault(sample.prompt.category, []).append(sample.run.tokens_per_s)
@@ -110,7 +106,6 @@ class Measured:
         return Range(forecast.rate / geometric_mean(self.rates(contestant)))
 
     def row(self) -> dict[str, Any]:
-        """The figures as JSON types."""
         fastest = self.fastest()
         rates = {mode: self.rates(contestant) for mode, contestant in fastest.items()} | {"limit": self.limits()}
         modes = list(rates)
@@ -131,7 +126,6 @@ class Measured:
         }  # fmt: skip
 
     def verdicts(self, row: dict[str, Any]) -> Iterator[Verdict]:
-        """The bars."""
         yield Verdict(f"{self.name}: plain over 1/T(1)", row["plain_over_1/T(1)"], 0.98, 1.0)
         for mode in (TURNS, BOTH, PREPARED):
             if mode in row["planned_over_measured"]:

@@ -40,8 +40,6 @@ _OTHERS = range(3, _N_VOCAB)
 
 @dataclass(slots=True)
 class Replay:
-    """The result of a replay."""
-
     tokens: int = 0
     seconds: float = 0.0
     n_verified: list[int] = field(default_factory=list)  # candidates of each step
@@ -53,7 +51,6 @@ class Replay:
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
         return self.tokens / self.seconds
 
 
@@ -132,7 +129,6 @@ class NoisyPolicy(Policy):
     _dice = random.Random(0)
 
     def disturb(self, machine: Machine, seed: int) -> None:
-        """From now on, the noise is that of `machine`."""
         self._noise, self._spikes, self._dice = machine.noise, machine.spikes, random.Random(seed)
 
     def _measured(self, seconds: float) -> float:
@@ -176,7 +172,6 @@ class _VirtualContext:
         return self._sequences[0][0]
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text, in no time."""
         self._append(0, tokens)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:

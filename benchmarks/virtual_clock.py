@@ -32,11 +32,10 @@ class VirtualClock(Clock):
         self._now = 0.0
         self._serials = count(1)
         self._moments: list[tuple[float, int, _Task]] = []  # a heap: when each waiting thread goes on
-        self._current = _Task()
+        self.current = _Task()  # the thread that runs
         self.n_threads = 0  # that were started and have not ended
 
     def now(self) -> float:
-        """Virtual seconds since the beginning."""
         return self._now
 
     def condition(self) -> Condition:
@@ -54,7 +53,7 @@ class VirtualClock(Clock):
 
     def wait(self, seconds: float) -> bool:
         """Wait until this thread is notified (True) or `seconds` have passed (False)."""
-        task = self._current
+        task = self.current
         task.is_told = False
         self.wake(task, seconds)
         self.go_on(task)
@@ -68,16 +67,11 @@ class VirtualClock(Clock):
             moment, serial, task = heappop(self._moments)
             if task.serial == serial:
                 break
-        self._now, self._current = max(self._now, moment), task
+        self._now, self.current = max(self._now, moment), task
         if task is not waiting:
             task.turn.release()
             if waiting is not None:
                 waiting.turn.acquire()
-
-    @property
-    def current(self) -> _Task:
-        """The thread that runs."""
-        return self._current
 
 
 class _VirtualCondition(Condition):
