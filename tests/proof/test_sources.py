@@ -19,7 +19,7 @@ from tests.fakes import Eager, restless
 from tests.gguf_files import tiny_llama
 from tests.translation_prompts import PROMPTS
 
-CONFIG = EngineConfig(n_ctx=256, n_threads=1, draft_n_threads=1, exact=True, lookup="off", warmup=False)
+CONFIG = EngineConfig(n_ctx=256, n_threads=1, draft_n_threads=1, exact=True, warmup=False)
 TEMPERATURES = (0.0, 0.7, 1.2)  # one for each prompt
 
 
@@ -42,6 +42,7 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
     """The prompts, in several scripts, contain each text twice and begin it again."""
     n_accepted = 0
     with Engine(Slot(target, None, CONFIG)) as engine:
+        engine.call(lambda slot: slot.reserve(1, -1))
         for i, text in enumerate(PROMPTS):
             tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
             prompt = tokens + tokens[: len(tokens) // 4]
