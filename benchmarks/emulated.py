@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from duo.engine.decoder import Decoder
 from duo.errors import DecodeAborted, DecodeError
@@ -33,16 +33,6 @@ class DeviceTimes:
     noise: float = 0.0  # standard deviation of the logarithm of a time
     aborts: bool = True  # whether a decode can be aborted; otherwise only the end of a text ends it early
     round_trip_s: float = 0.0  # of a draft on another machine, once for each of its turns
-
-    def slower(self, factor: float) -> DeviceTimes:
-        """All times multiplied by `factor`."""
-        return replace(
-            self,
-            alone_s=tuple(factor * each for each in self.alone_s),
-            concurrent_s=tuple(factor * each for each in self.concurrent_s),
-            read_s=None if self.read_s is None else factor * self.read_s,
-            round_trip_s=factor * self.round_trip_s,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +152,7 @@ class Emulated(Wrapped):
         `devices`: shared with the model that slows this one down. `seed`: of the noise.
         """
         super().__init__(context)
-        self._times = times.slower(account.slow_down)
+        self._times = times
         self._account = account
         self._devices = devices or Devices()
         self._dice = random.Random(seed)
@@ -186,7 +176,7 @@ class Emulated(Wrapped):
         if n > len(self._times.alone_s):  # prefill
             return compute()
         noise, n_past, devices = self._times.noise, self.n_past, self._devices
-        factor = math.exp(self._dice.gauss(-(noise**2) / 2, noise))  # 1 on average
+        factor = self._account.slow_down * math.exp(self._dice.gauss(-(noise**2) / 2, noise))  # 1 on average
         alone_s, concurrent_s = (
             factor * (each[n - 1] + more_s) for each in (self._times.alone_s, self._times.concurrent_s)
         )
@@ -221,7 +211,7 @@ class Emulated(Wrapped):
         super().set_threads(n_threads, n_threads_batch)
         if self._is_far:
             self._is_far = False
-            end = time.perf_counter() + self._times.round_trip_s
+            end = time.perf_counter() + self._account.slow_down * self._times.round_trip_s
             with self._devices.changed:
                 while not self._aborted and (left_s := end - time.perf_counter()) > 0:
                     self._devices.changed.wait(left_s)

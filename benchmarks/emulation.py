@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,7 +53,8 @@ class Emulation:
         pair, machine = self.pair, self.pair.machine
         return {
             "machine": pair.machine_name, "pair": pair.name, "slow_down": self.slow_down,
-            "target_ms": _in_ms(machine.target_s), "draft_ms": _in_ms(pair.draft_alone_s),  # by sequences
+            "target_ms": [round(1000 * each, 3) for each in machine.target_s],
+            "draft_ms": [round(1000 * each, 3) for each in pair.draft_alone_s],  # by sequences
             "noise": machine.noise, "delay_ms": round(1000 * pair.delay_s, 3), "source": pair.source,
             "assumed": list(pair.assumed),
         }  # fmt: skip
@@ -157,7 +157,3 @@ class _Strict(Account):
             except DecodeError as error:
                 print(error, file=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _in_ms(seconds: Sequence[float]) -> list[float]:
-    return [round(1000 * each, 3) for each in seconds]

@@ -10,23 +10,18 @@ from dataclasses import replace
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, plain_program, speculative
 from benchmarks.runner import Bar, Comparison, Outcome, note
 from duo.bench.rounds import Contestant
+from duo.bench.texts import distinct_share
 from duo.errors import DuoError
 
 FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
 _SCHEDULES = ("off", "sync", "async")
 _N_EARLIER = 3  # texts before the fourth run
-_DISTINCT = 0.6  # least share of distinct sequences of four words
+_DISTINCT = 0.6  # least share of distinct 4-grams
 _MD = "-md {draft}"
 
 # Over the best schedule, which is chosen on the same rounds; over the best single setting of all programs.
 BARS = (Bar(FIRST, FORCED, 0.93), Bar(FOURTH, FORCED, 0.97))
 PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
-
-
-def distinct(text: str) -> float:
-    words = text.split()
-    found = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
-    return len(set(found)) / len(found) if found else 0.0
 
 
 def contestants(setup: Setup) -> list[Contestant]:
@@ -59,7 +54,7 @@ class Fastest(Comparison):
             except DuoError as error:  # the text is too short
                 note(f"{file.stem}: {error}")
                 continue
-            share = distinct(run.text)
+            share = distinct_share(run.text)
             note(f"{file.stem}: {100 * share:.0f} % distinct, {run.tokens} tokens")
             if share >= _DISTINCT and (run.tokens or 0) >= setup.n_tokens / 2:
                 files.append(file)

@@ -23,16 +23,13 @@ _LOOK_S = 0.1  # polling interval
 _GRACE_S = 10.0  # for a process to exit after SIGTERM
 _NEVER = threading.Event()
 
-# Kills the process group at EOF on standard input, a pipe that closes when this process exits.
-_GUARD = 'read -r _; kill -s KILL -- "-$0"'
-
 
 class Cost(subprocess.CompletedProcess[str]):
     wall_s, peak_bytes = 0.0, 0
 
 
 class Child:
-    """A process in a new session, killed at the end of the block or when this process exits."""
+    """A process in a new session, killed at the end of the block."""
 
     def __init__(
         self, command: Sequence[str], variables: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
@@ -48,11 +45,6 @@ class Child:
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops the child
             )  # fmt: skip
             self.pid = self._process.pid
-            guard = ["/bin/sh", "-c", _GUARD, str(self.pid)]
-            nowhere = subprocess.DEVNULL
-            self._guard = subprocess.Popen(
-                guard, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
-            )
             self._stack = stack.pop_all()
         threading.Thread(target=self._reap, name="duo-child").start()
 
@@ -65,8 +57,6 @@ class Child:
         self._ended.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        with self._guard:
-            self._guard.kill()
         self._stack.close()
 
     @property

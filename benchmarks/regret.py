@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from multiprocessing import Pool
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +40,6 @@ N_SHORT = 16  # tokens of a short first text
 N_ADVICE_TOKENS = 2000  # of a text with a forced schedule: few enough for a minute, and enough to ignore its beginning
 _NAMES = {10: "10th percentile", 50: "median"}
 CLOSE = 0.97  # rate of the advised schedule, relative to the best one, that makes the advice right
-
-_Item = TypeVar("_Item")
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +210,6 @@ def row(found: Sequence[Judged]) -> str:
     return f"{len(found):5}  {figures}   {worst}  {' '.join(f'{name} {n}' for name, n in counts.most_common(4))}"
 
 
-def each_of(function: Callable[[_Item], _Found], items: Sequence[_Item], n_jobs: int) -> list[_Found]:
-    """The results of `function` in the order of `items`, by `n_jobs` processes."""
-    if n_jobs == 1:
-        return [function(item) for item in items]
-    with Pool(n_jobs) as pool:
-        return list(pool.imap(function, items))
-
-
 def setting(text: str) -> tuple[str, Any]:
     """NAME=VALUE, for a PolicyConfig. Raises ValueError."""
     name, _, value = text.partition("=")
@@ -251,8 +240,9 @@ def main() -> int:
     options = parse_options()
     for name, value in options.set:
         setattr(DEFAULT, name, value)
-    found = each_of(judge, cases(options.cases, options.machines, options.seed), options.jobs)
-    advices = each_of(advice, range(options.advice), options.jobs)
+    with Pool(options.jobs) as pool:
+        found = list(pool.imap(judge, cases(options.cases, options.machines, options.seed)))
+        advices = list(pool.imap(advice, range(options.advice)))
     for each in found if options.verbose else ():
         accepted = "recorded texts" if each.acceptance is None else f"accepted {each.acceptance}"
         wrong = ", ".join(f"{name} {share:.3f}" for name, share in each.wrong.items())

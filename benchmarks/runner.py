@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -32,24 +32,25 @@ class Verdict:
 
     name: str
     figure: Range | None
-    least: float = -math.inf
-    most: float = math.inf
+    least: float | None = None
+    most: float | None = None
 
     @property
     def passed(self) -> bool | None:
         """Whether the figure is within the range; None if not measured."""
-        return None if self.figure is None else self.least <= self.figure.middle <= self.most
+        if self.figure is None:
+            return None
+        least, most = (self.figure.middle if limit is None else limit for limit in (self.least, self.most))
+        return least <= self.figure.middle <= most
 
     def __str__(self) -> str:
-        limits = [f"{word} {limit:g}" for word, limit in (("at least", self.least), ("at most", self.most))
-                  if math.isfinite(limit)]  # fmt: skip
+        limits = [f"at least {self.least:g}"] if self.least is not None else []
+        limits += [f"at most {self.most:g}"] if self.most is not None else []
         verdict = {True: "pass", False: "MISSED", None: "not measured"}[self.passed]
         return f"{self.name}: {spread(self.figure, 3)}; {', '.join(limits)}: {verdict}"
 
     def as_json(self) -> dict[str, Any]:
-        limits = {name: value if math.isfinite(value) else None
-                  for name, value in (("least", self.least), ("most", self.most))}  # fmt: skip
-        return {"name": self.name, "figure": self.figure, **limits, "passed": self.passed}
+        return {**asdict(self), "figure": self.figure, "passed": self.passed}
 
 
 def verdict(name: str, value: float, **limits: float) -> Verdict:
@@ -65,8 +66,8 @@ class Bar:
 
     contestant: str
     over: str | None = None
-    least: float = -math.inf
-    most: float = math.inf
+    least: float | None = None
+    most: float | None = None
     figure: str = RATE
 
     def verdict(self, results: Results) -> Verdict:
@@ -208,9 +209,6 @@ def mean_rate(results: Results, contestant: Contestant) -> float:
 
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-# Facts
 
 
 def circumstances() -> dict[str, Any]:

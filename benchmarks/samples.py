@@ -34,9 +34,6 @@ _STEEPEST = 20.0  # tilt at which only the most extreme blocks remain
 _Value = TypeVar("_Value")
 
 
-# Texts
-
-
 @cache
 def texts(name: str) -> tuple[Text, ...]:
     """The recorded texts of a pair: see benchmarks/traces.py."""
@@ -90,9 +87,6 @@ def _weights(blocks: Sequence[Text], acceptance: float) -> list[float]:
         weights /= weights.sum()
         low, high = (low, tilt) if (weights * right).sum() / _BLOCK > acceptance else (tilt, high)
     return [float(weight) for weight in weights]
-
-
-# Machines
 
 
 def pairs(machines: Sequence[str] = ()) -> list[tuple[str, Pair]]:
@@ -155,9 +149,6 @@ def _rise(kind: str, dice: random.Random) -> float:
     if kind == "dip":
         return dice.uniform(-0.3, 0.5)
     return dice.uniform(0, 0.4) * dice.random()
-
-
-# Cases
 
 
 def cases(n: int, machines: Sequence[str] = (), seed: int = 0) -> list[Case]:

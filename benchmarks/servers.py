@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -112,7 +112,7 @@ def wait_until_healthy(url: str, process: Child) -> None:
 
     def is_healthy() -> bool:
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{url}/health", timeout=1.0).status_code == httpx.codes.OK
+            return httpx.get(f"{url}/health", timeout=1.0).is_success
         return False
 
     wait_until(is_healthy, process)
@@ -129,8 +129,7 @@ def streamed(url: str, request: dict[str, Any]) -> Generator[dict[str, Any], Non
 
 
 def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 

@@ -206,9 +206,8 @@ def _references(lead: Server, setup: Setup) -> dict[Text, str]:
 
 def _join(clients: Sequence[threading.Thread], tally: Tally) -> None:
     """Wait for the clients; one that does not end waits for an answer."""
-    end = time.monotonic() + _PATIENCE_S
     for client in clients:
-        client.join(max(0.0, end - time.monotonic()))
+        client.join(_PATIENCE_S)
         if client.is_alive():
             tally.unanswered.append(f"nothing within {_PATIENCE_S:g} s")
 

@@ -87,7 +87,6 @@ def predictions(
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    n_prompt: int
     scores: Sequence[tuple[float, bool]]  # confidence, and whether the prediction is right
     ranks: Sequence[int]  # of the target's token among the alternatives of each wrong one; -1: none of them
 
@@ -111,7 +110,6 @@ def traced(slot: Slot, prompt: Sequence[int], n_tokens: int) -> Trace:
     slot.forget()
     wrong = [(guess.alternatives, token) for guess, token in found if guess.token != token]
     return Trace(
-        len(prompt),
         [(guess.confidence, guess.token == token) for guess, token in found],
         [others.index(token) if token in others else -1 for others, token in wrong],
     )

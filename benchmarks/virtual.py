@@ -176,9 +176,7 @@ class _VirtualContext:
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         self._take(self._seconds(len(tokens)))
-        rows = [self._append(0, [token]) for token in tokens] if n_rows else []
-        if not n_rows:
-            self._append(0, tokens)
+        rows = [self._append(0, [token]) for token in tokens]
         return np.array(rows[len(rows) - n_rows :], np.float64).reshape(n_rows, 2)
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:

@@ -183,4 +183,4 @@ def test_a_synthetic_text_has_its_acceptance_and_the_confidences_and_runs_of_a_r
     assert share == pytest.approx(acceptance, abs=0.02)
     assert mean(gap for gap, right in text if right) > 1.5 * mean(gap for gap, right in text if not right)
     assert mean(text[i][1] for i in range(1, len(text)) if text[i - 1][1]) > share
-    assert Trace(4, [(8.0, True), (8.0, True), (0.1, False), (8.0, True)] * 8, []).expected(3) == (3 + 7 * 4) / 8
+    assert Trace([(8.0, True), (8.0, True), (0.1, False), (8.0, True)] * 8, []).expected(3) == (3 + 7 * 4) / 8
