@@ -12,9 +12,9 @@ from benchmarks.runner import Bar, Comparison, Outcome, note
 from duo.bench.rounds import Contestant
 from duo.bench.texts import distinct_share
 from duo.errors import DuoError
+from duo.spec.schedule import Schedule
 
 FIRST, FOURTH, FORCED = "duo, first run", "duo, fourth run", "forced "
-_SCHEDULES = ("off", "sync", "async")
 _N_EARLIER = 3  # texts before the fourth run
 _DISTINCT = 0.6  # least share of distinct 4-grams
 _MD = "-md {draft}"
@@ -26,7 +26,7 @@ PEER_BARS = (Bar(FIRST, "llama-", 1.0), Bar(FOURTH, "llama-", 1.08))
 
 def contestants(setup: Setup) -> list[Contestant]:
     """duo without a profile, with one from three other texts, and with each schedule."""
-    forced = {FORCED + name: f"{_MD} {ALONE} --no-profile --schedule {name}" for name in _SCHEDULES}
+    forced = {FORCED + name.value: f"{_MD} {ALONE} --no-profile --schedule {name.value}" for name in Schedule}
     return [*_runs(setup, ALONE), *commands(setup, forced, may_end=True)]
 
 

@@ -62,10 +62,6 @@ class Measured:
     results: Results
     traces: Sequence[Trace]  # by prompt
 
-    @property
-    def pair(self) -> Pair:
-        return self.emulation.pair
-
     def fastest(self) -> dict[str, Contestant]:
         """By mode: the fastest contestant that ran in every round."""
         found: dict[str, Contestant] = {}
@@ -85,7 +81,7 @@ class Measured:
 
     def limits(self) -> list[float]:
         """By prompt: min(1/t_d, max over k of E(k)/T(k+1)), tokens/s that no schedule exceeds."""
-        machine = self.pair.machine
+        machine = self.emulation.pair.machine
         ks = range(min(AUTO_DRAFT, len(machine.target_s) - 1) + 1)
         return [
             min(1 / machine.concurrent_draft_s, max(trace.expected(k) / machine.concurrent_target_s[k] for k in ks))
@@ -94,7 +90,7 @@ class Measured:
 
     def planned(self, contestant: Contestant) -> Range:
         """The forecast of `duo plan` at the acceptance that came out, over measured."""
-        machine, mode = replace(self.pair.machine, noise=0.0), contestant.mode
+        machine, mode = replace(self.emulation.pair.machine, noise=0.0), contestant.mode
         acceptance = fmean(right for trace in self.traces for _, right in trace.scores)
         n_max = AUTO_DRAFT if contestant.n_max in (None, "auto") else int(contestant.n_max or 0)
         ranks = [rank for trace in self.traces for rank in trace.ranks]
@@ -118,7 +114,7 @@ class Measured:
                 f"{a} over {b}": speed_up([x / y for x, y in zip(rates[a], rates[b], strict=True)])
                 for a in modes for b in modes if a != b
             },
-            "plain_over_1/T(1)": speed_up([rate * self.pair.machine.target_s[0] for rate in rates[PLAIN]]),
+            "plain_over_1/T(1)": speed_up([rate * self.emulation.pair.machine.target_s[0] for rate in rates[PLAIN]]),
             "planned_over_measured": {m: self.planned(c) for m, c in fastest.items() if m != FIXED},
             "same_text": all(self.results.row(each)["same_text"] is not False for each in self.results.contestants),
             "acceptance": fmean(right for trace in self.traces for _, right in trace.scores),
@@ -132,7 +128,7 @@ class Measured:
                 planned = row["planned_over_measured"][mode]
                 yield Verdict(f"{self.name}: planned over measured, {mode}", planned, 0.95, 1.05)
         yield verdict(f"{self.name}: every text as plain's", float(row["same_text"]), least=1.0)
-        machine = self.pair.machine
+        machine = self.emulation.pair.machine
         kind = (0, 0) if self.emulation.is_far else (round(1000 * machine.target_s[0]), round(1000 * machine.draft_s))
         for first, second, least in _BARS.get(kind, ()):
             yield Verdict(f"{self.name}: {first} over {second}", row["ratios"].get(f"{first} over {second}"), least)

@@ -231,8 +231,7 @@ class _VirtualContext:
     def resume(self) -> None:
         self._is_stopped = False
 
-    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """It has none."""
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None: ...
 
 
 class _VirtualTarget(_VirtualContext):
