@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.inputs import back_token
-from duo.cli.options.groups import BackTokenFile, EngineOptions, GenerationOptions
+from duo.cli.options.groups import EngineOptions, GenerationOptions
 from duo.cli.problems import CUDA, RPC, best_backend, build_with
 from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
@@ -50,7 +50,7 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
     if is_rejection and (config.back_port is not None or config.draft_rpc_servers):
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     check_gpu(config, has_draft=config.draft_n_max != 0 and options.has_draft)
-    if config.back_port is not None and isinstance(options, BackTokenFile):
+    if config.back_port is not None:
         config = replace(config, back_token=_back_token(config, options.back_token_file))
 
     with interruptible(

@@ -115,7 +115,9 @@ def with_values(config: T, values: Mapping[str, Any], command: str = "") -> T:
             changes[one.name] = values[name]
         elif is_dataclass(value):
             changes[one.name] = with_values(value, values, command)
-    return replace(config, **changes)  # type: ignore[type-var]
+    changed = replace(config, **changes)  # type: ignore[type-var]
+    check(changed)
+    return changed
 
 
 def check(config: Any) -> None:

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from duo.cli.options.groups import (
-    BackTokenFile,
-    CheckedOptions,
-    ColorOption,
-    EngineOptions,
-    GenerationOptions,
-    LogOptions,
-    PromptOptions,
-)
+from duo.cli.options.groups import EngineOptions, GenerationOptions, LogOptions, PromptOptions
 from duo.config import AUTO_DRAFT, DEMO, EngineConfig, SamplingConfig, StopConfig
 from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
 from duo.config.option import COUNT, PORTS, PROBABILITY, Bounds, declared, names, option
@@ -31,7 +23,7 @@ _TOLD = {
 
 # fmt: off
 @dataclass(frozen=True)
-class RunOptions(ColorOption, BackTokenFile, GenerationOptions, PromptOptions, EngineOptions):
+class RunOptions(GenerationOptions, PromptOptions, EngineOptions):
     """The options of `duo` without a subcommand."""
 
     chat: bool = option(
@@ -66,7 +58,7 @@ class DemoOptions(PromptOptions):
 
 
 @dataclass(frozen=True)
-class ChatOptions(ColorOption, GenerationOptions, PromptOptions, EngineOptions):
+class ChatOptions(GenerationOptions, PromptOptions, EngineOptions):
     """The options of `duo chat`: those of a run, or of a request to a server."""
 
     url: str | None = option(
@@ -110,7 +102,7 @@ class ChatOptions(ColorOption, GenerationOptions, PromptOptions, EngineOptions):
 
 # fmt: off
 @dataclass(frozen=True)
-class LeadOptions(ColorOption, BackTokenFile, GenerationOptions, EngineOptions):
+class LeadOptions(GenerationOptions, EngineOptions):
     """The options of `duo lead`: those of a server, and those of a run as defaults for requests."""
 
     host: str = option("127.0.0.1", "--host ADDRESS $LLAMA_ARG_HOST", "Server", "Address to listen on.")
@@ -186,7 +178,6 @@ class BackOptions(LogOptions):
         None, "-hf -hfd --hf-repo --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
         "Hugging Face repository of the draft.", excludes="model")
     engine: BackConfig = BackConfig()
-    until_eof: bool = option(False, "--until-eof", "", "Exit when standard input is closed.", hidden=True)
 
 
 @dataclass(frozen=True)
@@ -206,7 +197,6 @@ class RpcServerOptions(LogOptions):
         None, "-t --threads N (all cores)", "Server", "Number of CPU threads.", bounds=THREAD_COUNT)
     cache: bool = option(
         False, "-c --cache", "Server", "Cache large tensors in files, so that a model loads faster the next time.")
-    until_eof: bool = option(False, "--until-eof", "", "Exit when standard input is closed.", hidden=True)
 
 
 @dataclass(frozen=True)
@@ -277,7 +267,7 @@ class BenchOptions(EngineOptions):
 
 
 @dataclass(frozen=True)
-class PlanOptions(CheckedOptions):
+class PlanOptions:
     """The options of `duo plan`."""
 
     target_ms: str | None = option(
@@ -310,7 +300,7 @@ class PlanOptions(CheckedOptions):
 
 
 @dataclass(frozen=True)
-class ListOptions(CheckedOptions):
+class ListOptions:
     """The options of `duo list`."""
 
     paths: list[Path] | None = option(None, "FILE|FOLDER", "", "More GGUF files, or folders that contain some.")
@@ -318,7 +308,7 @@ class ListOptions(CheckedOptions):
 
 
 @dataclass(frozen=True)
-class DoctorOptions(CheckedOptions):
+class DoctorOptions:
     """The options of `duo doctor`."""
 
     json: bool = option(False, "--json", "", "Print the result as JSON.")

@@ -12,7 +12,7 @@ from pathlib import Path
 from duo.cli.inputs import read_argument, read_file
 from duo.cli.terminal.console import warn
 from duo.config import DEMO, HUB, MAX_SEED, SAMPLERS, EngineConfig, GenerationConfig
-from duo.config.option import TEXTS, Bounds, check, option, switch
+from duo.config.option import TEXTS, Bounds, option, switch
 from duo.errors import UsageError
 from duo.models.storage import MIB
 
@@ -27,21 +27,15 @@ _UNSUPPORTED = ("dry", "xtc", "top_n_sigma", "infill", "adaptive_p")
 
 # fmt: off
 @dataclass(frozen=True)
-class CheckedOptions:
-    """Options that are checked."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True)
-class LogOptions(CheckedOptions):
+class LogOptions:
     """What is logged."""
 
     verbose: bool = option(
         False, "-v --verbose", "Output", "Print more on stderr: all statistics, and llama.cpp's log.", is_main=True)
     log_file: Path | None = option(
         None, "--log-file FILE $LLAMA_ARG_LOG_FILE", "Output", "Write all log messages to a file.")
+    until_eof: bool = option(
+        False, "--until-eof", "", "Exit when standard input is closed.", who="back rpc-server", hidden=True)
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,8 @@ class EngineOptions(LogOptions):
     hf_repo_draft: str | None = option(
         None, "-hfd -hfrd --hf-repo-draft USER/REPO[:QUANT] $LLAMA_ARG_SPEC_DRAFT_HF_REPO", "Models",
         "Hugging Face repository of the draft.", excludes="model_draft", is_main=True)
+    back_token_file: Path | None = option(
+        None, "--back-token-file FILE", "Remote drafts", "File with the token.", who="duo lead")
     engine: EngineConfig = EngineConfig()
     # fmt: on
 
@@ -97,7 +93,7 @@ class EngineOptions(LogOptions):
 
 # fmt: off
 @dataclass(frozen=True)
-class GenerationOptions(CheckedOptions):
+class GenerationOptions:
     """How a text is generated."""
 
     generation: GenerationConfig = GenerationConfig()
@@ -119,6 +115,10 @@ class GenerationOptions(CheckedOptions):
     reverse_prompt: list[str] | None = option(
         None, "-r --reverse-prompt TEXT", "Prompt and text", "Stop before this text; may be repeated.", who=TEXTS,
         name="stop")
+    color: str = option(
+        "auto", "--color", "Output",
+        "Show accepted tokens in green (of the draft) or cyan (of the lookup), and every other step in bold.",
+        who=TEXTS, choices=("auto", "always", "never"), spellings=switch("auto", "always", "never") | {"": "auto"})
     # fmt: on
 
     def config(self, *, escape: bool = True) -> GenerationConfig:
@@ -176,7 +176,7 @@ def _sampler_names(text: str) -> Iterator[str]:
 
 # fmt: off
 @dataclass(frozen=True)
-class PromptOptions(CheckedOptions):
+class PromptOptions:
     """The prompt of a run, or the first message of a chat."""
 
     prompt: str | None = option(None, "-p --prompt TEXT", "Main options", "Prompt.")
@@ -186,21 +186,4 @@ class PromptOptions(CheckedOptions):
     escape: bool = option(
         True, "--escape/--no-escape -e", "Prompt and text", r"Process escapes in prompts: \n, \t, \", \\ and \xHH.",
         who=TEXTS)
-
-
-@dataclass(frozen=True)
-class ColorOption(CheckedOptions):
-    """Colours."""
-
-    color: str = option(
-        "auto", "--color", "Output",
-        "Show accepted tokens in green (of the draft) or cyan (of the lookup), and every other step in bold.",
-        choices=("auto", "always", "never"), spellings=switch("auto", "always", "never") | {"": "auto"})
-
-
-@dataclass(frozen=True)
-class BackTokenFile(CheckedOptions):
-    """The token of remote drafts, in a file."""
-
-    back_token_file: Path | None = option(None, "--back-token-file FILE", "Remote drafts", "File with the token.")
     # fmt: on
