@@ -57,8 +57,10 @@ def find_problems(here: Installation) -> list[Problem]:
 
 def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
     """What another build of llama.cpp fixes, with the feature that it needs; the command is added later."""
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - slow, and only for advice
+
     build, best, number = here.build, best_backend(here.host), here.versions[LLAMA]
-    if number and not is_within(number, here.tested_range):
+    if number and not SpecifierSet(here.tested_range or "").contains(number, prereleases=True):
         what = f"{LLAMA} {number} is installed, but duo was tested with {here.tested_range}."
         yield None, Problem("version", what)
     if build.failure:
@@ -172,10 +174,3 @@ def best_backend(host: Host) -> str | None:
     """The backend for the GPU of the machine; None without a GPU."""
     vendors = {gpu.vendor for gpu in host.gpus}
     return next((backend for vendor, backend in _BACKENDS.items() if vendor in vendors), None)
-
-
-def is_within(number: str, wanted: str | None) -> bool:
-    """Whether version `number` is in a range such as `>=1.2,<1.3`."""
-    from packaging.specifiers import SpecifierSet  # noqa: PLC0415
-
-    return SpecifierSet(wanted or "").contains(number, prereleases=True)

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from duo.cli.commands import COMMANDS
 from tests.unit.cli.runner import duo
-
-_COMMANDS = (
-    "list",
-    "plan",
-    "tune",
-    "check",
-    "demo",
-    "lead",
-    "back",
-    "bench",
-    "chat",
-    "doctor",
-    "rpc-server",
-)
 
 HELP: dict[tuple[str, ...], Path] = {
     ("--help",): Path(__file__).with_name("help.txt"),
     ("--help-all",): Path(__file__).with_name("help-all.txt"),
-    **{(name, "--help"): Path(__file__).with_name(f"help-{name}.txt") for name in _COMMANDS},
+    **{(name, "--help"): Path(__file__).with_name(f"help-{name}.txt") for name in COMMANDS},
 }
 
 

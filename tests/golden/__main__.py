@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tests.golden import HELP, help_text
-from tests.golden.configuration import CONFIGURATION, with_options
+from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, with_options
 from tests.golden.reports import REPORTS, reports
-from tests.golden.settings import SETTINGS, settings
 
 
 def main() -> None:

@@ -1,25 +1,29 @@
-"""The lists of docs/configuration.md, from the options that the code declares."""
+"""The lists of docs/configuration.md and the types in duo/config/settings.py, from the options that are declared."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
-from enum import Enum
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 
 from duo.cli.app import app
 from duo.cli.llama_flags import ACCEPTED, ALIASES, NO_EFFECT, NOT_HERE, parts
+from duo.config import EngineConfig, GenerationConfig
+from duo.config.option import declared
 from tests.command import ROOT
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+SETTINGS = ROOT / "duo" / "config" / "settings.py"
+_HEAD = '''"""The types of keyword arguments. Generated from the configs by `make docs`: change these instead."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+'''
 START, END = "<!-- options:start -->", "<!-- options:end -->"
 FLAGS_START, FLAGS_END = "<!-- flags:start -->", "<!-- flags:end -->"
-
-Option = Any  # typer's own classes have no public names
-Row = tuple[str, ...]
 
 
 def with_options(document: str) -> str:
@@ -36,7 +40,7 @@ def _between(document: str, start: str, end: str, text: str) -> str:
 
 def _all_flags() -> str:
     said = ["Accepted (the last five by `duo lead`):\n\n", _wrapped(_flags(parts(ACCEPTED)) + ".")]
-    said += [_wrapped(", ".join(f"{_code(alias)} as {_code(own)}" for alias, own in ALIASES.items()) + ".")]
+    said += [_wrapped(", ".join(f"`{alias}` as `{own}`" for alias, own in ALIASES.items()) + ".")]
     said += ["\nNo effect here: these change only the speed, the log, or what duo does anyway.\n\n"]
     accepted = set(ACCEPTED.split())
     others = [part for part in parts(NO_EFFECT) if part.split()[0] not in accepted]
@@ -53,7 +57,7 @@ def _flags(some: Iterable[str]) -> str:
     found = []
     for part in some:
         head, *harmless = part.split(" = ")
-        names = " ".join(_code(name) for name in head.split() if name.startswith("-"))
+        names = " ".join(f"`{name}`" for name in head.split() if name.startswith("-"))
         found.append(names + (f" (= {' or '.join(harmless)})" if harmless else ""))
     return ", ".join(found)
 
@@ -68,72 +72,50 @@ def whole_command() -> Any:
 
 def _all_commands() -> str:
     root = whole_command()
-    shared = {_row(option, typer.Context(root)) for option in root.params}
+    shared = {_item(option, typer.Context(root)) for option in root.params}
     subcommands = [_command(f"duo {name}", one, shared) for name, one in root.commands.items()]
     return "\n".join([_command("duo", root, set()), *subcommands])
 
 
-def _command(name: str, command: Any, shared: set[Row]) -> str:
+def _command(name: str, command: Any, shared: set[str]) -> str:
     """A section: what is its own by panel, and the rest by name."""
     context = typer.Context(command, info_name=name)
-    own = [(option, row) for option in command.params if (row := _row(option, context)) not in shared]
+    own, same = defaultdict(list), defaultdict(list)
+    for option in command.params:
+        panel = option.rich_help_panel or ("Options" if option.param_type_name == "option" else "Arguments")
+        if (item := _item(option, context)) in shared:
+            same[panel].append(f"`{option.opts[0]}`")
+        else:
+            own[panel].append(item)
     said = [f"## `{name}`\n\n{command.help.splitlines()[0]}\n"]
-    for panel, rows in _by_panel((option, row) for option, row in own):
-        said.append(f"{panel}:\n\n" + "".join(map(_item, rows)))
-    if same := [(option, (_code(option.opts[0]),)) for option in command.params if _row(option, context) in shared]:
-        names = [f"{panel}: {', '.join(names for (names,) in rows)}." for panel, rows in _by_panel(same)]
-        said.append("As for [`duo`](#duo):\n\n" + "".join(map(_wrapped, names)))
+    said += [f"{panel}:\n\n" + "".join(items) for panel, items in own.items()]
+    if same:
+        names = (_wrapped(f"{panel}: {', '.join(names)}.") for panel, names in same.items())
+        said.append("As for [`duo`](#duo):\n\n" + "".join(names))
     return "\n".join(said)
 
 
-def _by_panel(options: Iterable[tuple[Option, Row]]) -> list[tuple[str, list[Row]]]:
-    """Their rows under the headings of --help, in its order."""
-    key: Callable[[tuple[Option, Row]], str] = lambda item: _panel(item[0])  # noqa: E731
-    found = list(options)
-    order = list(dict.fromkeys(map(key, found)))
-    found.sort(key=lambda item: order.index(key(item)))
-    return [(panel, [row for _, row in rows]) for panel, rows in groupby(found, key)]
-
-
-def _panel(option: Option) -> str:
-    return option.rich_help_panel or ("Options" if option.param_type_name == "option" else "Arguments")
-
-
-def _row(option: Option, context: typer.Context) -> Row:
+def _item(option: Any, context: typer.Context) -> str:
+    names = [*option.opts, *option.secondary_opts] if option.param_type_name == "option" else []
     value = "" if getattr(option, "is_flag", False) else f" `{option.metavar or option.display_type(context)}`"
-    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
+    facts = [f"default: {default}"] if (default := _default(option)) else []
+    if option.envvar:
+        variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar
+        facts.append("variable: " + ", ".join(f"`{variable}`" for variable in variables))
     # In a help text a backslash keeps rich from reading a bracket as markup; in Markdown it would vanish.
-    text = option.help.replace("\\[", "[").replace("\\", "\\\\") + _bounds(option)
-    return (f"{_names(option)}{value}".strip(), _default(option), ", ".join(map(_code, variables)), text)
+    text = option.help.replace("\\[", "[").replace("\\", "\\\\")
+    head = ", ".join(f"`{name}`" for name in names) + value + f" ({'; '.join(facts)})" * bool(facts)
+    return _wrapped(f"{head.strip()}: {text}")
 
 
-def _names(option: Option) -> str:
-    if option.param_type_name == "argument":
-        return ""
-    return ", ".join(map(_code, [*option.opts, *option.secondary_opts]))
-
-
-def _default(option: Option) -> str:
+def _default(option: Any) -> str:
     """As --help has it: `(auto)` is told, not a value that could be typed."""
+    value = option.default
     if isinstance(option.show_default, str):
         return option.show_default
-    value = option.default
     if isinstance(value, bool):
-        return _code((option.opts if value else option.secondary_opts)[0]) if option.secondary_opts else ""
-    return "" if value is None else _code(value.value if isinstance(value, Enum) else value)
-
-
-def _bounds(option: Option) -> str:
-    least, most = getattr(option, "min", None), getattr(option, "max", None)
-    if least is None:
-        return ""
-    return f" At least {least}." if most is None else f" {least} to {most}."
-
-
-def _item(row: Row) -> str:
-    names, default, variables, text = row
-    facts = [f"default: {default}"] * bool(default) + [f"variable: {variables}"] * bool(variables)
-    return _wrapped(" ".join([names, *([f"({'; '.join(facts)})"] if facts else [])]) + f": {text}")
+        return f"`{(option.opts if value else option.secondary_opts)[0]}`" if option.secondary_opts else ""
+    return "" if value is None else f"`{value}`"
 
 
 def _wrapped(text: str) -> str:
@@ -141,8 +123,18 @@ def _wrapped(text: str) -> str:
     wrapper = textwrap.TextWrapper(
         118, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-    return wrapper.fill(text.removeprefix(": ")) + "\n"
+    return wrapper.fill(text) + "\n"
 
 
-def _code(text: object) -> str:
-    return f"`{text}`"
+def settings() -> str:
+    """The text of duo/config/settings.py."""
+    options = _class(
+        "TextOptions", "Options of Engine.stream(), generate() and others: see GenerationConfig.", GenerationConfig()
+    )
+    grammar = "    json_schema: str | None  # as text, instead of a grammar\n"
+    return _HEAD + _class("Settings", "Settings of duo.load(): see EngineConfig.", EngineConfig()) + options + grammar
+
+
+def _class(name: str, about: str, config: Any) -> str:
+    lines = [f"    {one.name}: {one.option.accepts or one.field.type}\n" for one in declared(config)]
+    return f'\n\nclass {name}(TypedDict, total=False):\n    """{about}"""\n\n' + "".join(lines)

@@ -27,6 +27,11 @@ class Listed:
     summary: GgufSummary  # with the tokens of the first model of the group, so that they are kept once
     group: int  # the same for models that share a vocabulary
 
+    @property
+    def letter(self) -> str:
+        """The name of the group: A, B …"""
+        return chr(ord("A") + self.group)
+
     def can_draft_for(self, target: Listed) -> bool:
         """Whether this is a draft for `target` without translation."""
         return (
@@ -80,7 +85,7 @@ def _entries(models: Sequence[Listed]) -> list[dict[str, object]]:
             "architecture": one.summary.architecture,
             "bytes": one.n_bytes,
             "quantisation": one.summary.quantisation,
-            "vocabulary": _letters(one.group),
+            "vocabulary": one.letter,
             "tokens": one.n_tokens,
             "drafts": [str(draft.path) for draft in models if draft.can_draft_for(one)],
         }
@@ -99,7 +104,7 @@ def _table(models: Sequence[Listed]) -> list[str]:
             hub_name(one.path) or _short(one.path),
             size_of(one.n_bytes),
             one.summary.quantisation,
-            f"{_letters(one.group)} ({one.n_tokens})",
+            f"{one.letter} ({one.n_tokens})",
             ", ".join(str(i) for i, draft in enumerate(models, 1) if draft.can_draft_for(one)),
         )
         for number, one in enumerate(models, 1)
@@ -112,11 +117,6 @@ def _table(models: Sequence[Listed]) -> list[str]:
         "Use -m or -md with a file, -hf or -hfd with USER/REPO:QUANT.",
         f"Searched: {folders}.",
     ]
-
-
-def _letters(n: int) -> str:
-    """A, B … Z, AA, AB … for 0, 1 …"""
-    return (_letters(n // 26 - 1) if n >= 26 else "") + chr(ord("A") + n % 26)
 
 
 def _short(path: Path) -> str:

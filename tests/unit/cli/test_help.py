@@ -14,7 +14,7 @@ import typer
 from duo.cli.arguments import ArgumentReader
 from tests.command import ROOT, assert_refused
 from tests.golden import HELP, help_text
-from tests.golden.configuration import CONFIGURATION, whole_command, with_options
+from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, whole_command, with_options
 from tests.unit.cli.runner import duo
 
 # Names of environment variables in the code; the internal one passes a secret to a process that duo starts.
@@ -106,6 +106,7 @@ def test_completion(shell: str, line: str, answer: str) -> None:
 def test_the_document_has_every_option_and_every_environment_variable() -> None:
     document = CONFIGURATION.read_text(encoding="utf-8")
     assert document == with_options(document)
+    assert SETTINGS.read_text(encoding="utf-8") == settings()
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "duo").rglob("*.py")]
     read = {name for source in sources for name in VARIABLE.findall(source)}
     assert {"DUO_CONFIG", "DUO_CACHE", "NO_COLOR"} <= read
