@@ -11,7 +11,6 @@ from duo.cli.terminal.log import send_log
 from duo.cli.terminal.talk import Answer, ChatBackend, Printer, Talk, beginning
 from duo.cli.terminal.writer import marks_tokens
 from duo.errors import UsageError
-from duo.llama import spin_briefly
 
 _LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
 
@@ -21,13 +20,16 @@ def chat(options: ChatOptions) -> int:
 
     Raises DuoError, and BrokenPipeError if stdout is closed.
     """
-    url = options.url or (None if options.has_engine_options or options.names_target else _lead(options))
+    local = options.only_local()
+    url = options.url or (None if local or options.names_target else _lead(options))
     if url is None:
-        options.check_engine()
+        if options.given & {"api_key", "api_key_file"}:
+            raise UsageError("--api-key and --api-key-file are for a server: add its URL, or leave them out")
         return converse(options)
     from duo.cli.chat_client import Server  # noqa: PLC0415 - a chat in this process needs no network
 
-    options.check_server()
+    if local:
+        raise UsageError(f"{local[0]} is for a model in this process: it has no effect on a server")
     model = read_argument(str(options.model), "-m", escape=False) if "model" in options.given else None
     server = Server(url, key=_key(options), model=model, settings=options.settings(), marks=marks_tokens(options.color))
     options.config(escape=options.escape)  # checks its values
@@ -38,8 +40,6 @@ def converse(options: RunOptions | ChatOptions) -> int:
     """Chat with a model in this process. Returns the exit status. Raises DuoError."""
     if isinstance(options, RunOptions):
         _check_run(options)
-    if options.engine.back_port is not None and not options.has_draft:
-        spin_briefly()  # a remote draft may run on this machine, too
     send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
     from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
     from duo.cli.load import check_usage, loaded  # noqa: PLC0415

@@ -11,7 +11,6 @@ from duo.cli.options.groups import EngineOptions, GenerationOptions, LogOptions,
 from duo.config import AUTO_DRAFT, DEMO, EngineConfig, SamplingConfig, StopConfig
 from duo.config.engine_config import LAYERS, THREAD_COUNT, parse_servers
 from duo.config.option import COUNT, PORTS, PROBABILITY, Bounds, declared, names, option
-from duo.errors import UsageError
 
 MAX_DRAFT = 16  # of `duo plan`
 # What `duo chat` tells a server, or needs for it, besides SamplingConfig.
@@ -73,28 +72,13 @@ class ChatOptions(GenerationOptions, PromptOptions, EngineOptions):
     given: frozenset[str] = frozenset()  # names of the options on the command line
     # fmt: on
 
-    @property
-    def has_engine_options(self) -> bool:
-        """Whether an option is given that a server would not be told."""
-        return bool(self._only_here())
-
-    def check_server(self) -> None:
-        """Raises UsageError for options that a server would not be told."""
-        if flags := self._only_here():
-            raise UsageError(f"{flags[0]} is for a model in this process: it has no effect on a server")
-
-    def check_engine(self) -> None:
-        """Raises UsageError for options that only a server is told."""
-        if names := sorted(self.given & {"api_key", "api_key_file"}):
-            raise UsageError(f"--{names[0].replace('_', '-')} is for a server: add its URL, or leave it out")
-
     def settings(self) -> dict[str, Any]:
         """What is sent with each request to a server, which decides what is not given."""
         values = {one.name: one.default for one in declared(self, "chat") if one.owner in (SamplingConfig, StopConfig)}
         values |= {"seed": self.seed, "stop": self.reverse_prompt}
         return {name: value for name, value in values.items() if name in self.given and name != "ignore_eos"}
 
-    def _only_here(self) -> list[str]:
+    def only_local(self) -> list[str]:
         """The flags of the given options that a server is not told."""
         given = [one for one in declared(self, "chat") if one.name in self.given - _TOLD]
         return sorted(one.option.flag for one in given if one.owner is not SamplingConfig)

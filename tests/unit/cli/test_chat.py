@@ -175,7 +175,7 @@ SERVER = "http://127.0.0.1:1"
         ((SERVER, "--api-key-file", "/no/such/file"), "/no/such/file"),
         ((SERVER, "-md", "draft.gguf"), "-md is for a model in this process"),
         ((SERVER, "-c", "512"), "-c is for a model in this process"),
-        (("-m", "main.gguf", "--api-key", "x"), "--api-key is for a server"),
+        (("-m", "main.gguf", "--api-key", "x"), "--api-key and --api-key-file are for a server"),
         (("-m", "main.gguf", "-hf", "a/b"), "use only one"),
         (("-m", "main.gguf", "-p", "x", "-f", "y"), "use only one"),
     ],
