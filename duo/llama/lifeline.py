@@ -26,11 +26,7 @@ _LOADING_FACTOR = 20  # longer time limit while weights are sent: a large tensor
 _EXIT_S = 1.5  # for the main thread to write its output
 
 
-class _Thread(threading.local):
-    path: Path | None = None  # the model file that llama.cpp is reading on this thread
-
-
-_thread = _Thread()
+_reading = threading.local()  # path: the model file that llama.cpp is reading on this thread, or None
 _lost = threading.Event()
 _listeners: list[Callable[[DeviceError], None]] = []
 
@@ -93,11 +89,11 @@ def catch_aborts() -> None:
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
     """Inside the block, on this thread, an abort of llama.cpp is the fault of the model file `path`."""
-    before, _thread.path = _thread.path, path
+    _reading.path = path
     try:
         yield
     finally:
-        _thread.path = before
+        _reading.path = None
 
 
 def is_lost() -> bool:
@@ -122,8 +118,8 @@ def _on_abort(message: bytes) -> None:
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
         _die(f"the RPC server {' or '.join(lifeline.servers)} has died or uses another version of the protocol")
     where = Path(where).name
-    if _thread.path is not None:
-        _die(f"{_thread.path}: the file is damaged, or needs another llama.cpp, which aborted: {what} ({where})")
+    if path := getattr(_reading, "path", None):
+        _die(f"{path}: the file is damaged, or needs another llama.cpp, which aborted: {what} ({where})")
     _die(f"llama.cpp aborted: {what} ({where})")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
-from duo.llama.gguf_head import Head, check_text_model
+from duo.llama.gguf_head import TOKENS, Head, check_text_model
 from duo.models.hub import quant_of
 from duo.models.storage import cache_dir
 
@@ -21,27 +21,21 @@ _MAX_SHARE = 0.5  # bytes of a draft, relative to the target's: a larger one is 
 
 
 def find_candidates(given: Sequence[Path], target: Path) -> list[Path]:
-    """What may be a draft for `target`: what is given, in folders the small ones, and what is in the caches.
+    """What may be a draft for `target`, of what find_models() finds; no file is opened: see check_draft()."""
+    found = find_models(given, _MAX_SHARE * size(target))
+    return [path for path in found if os.path.realpath(path) != os.path.realpath(target)]
 
-    In a folder the smallest comes first. No file is opened: see check_draft().
+
+def find_models(given: Sequence[Path] = (), most: float = math.inf) -> list[Path]:
+    """The files that are given, and those of at most `most` bytes in and below folders: given ones, and the caches.
+
+    In a folder the smallest comes first; of a model in several files, the first is meant.
     """
-    most = _MAX_SHARE * size(target)
-    found: list[Path] = []
-    for path in given:
-        found += (_below([path], most) or [path]) if path.is_dir() else [path]
-    found += _below(model_folders(), most)
     unique: dict[str, Path] = {}  # a file may have several links
-    for path in found:
-        unique.setdefault(os.path.realpath(path), path)
-    unique.pop(os.path.realpath(target), None)
+    for path in (*given, *model_folders()):
+        for file in _below(path, most) if path.is_dir() else [path]:
+            unique.setdefault(os.path.realpath(file), file)
     return list(unique.values())
-
-
-def find_models(given: Sequence[Path] = ()) -> list[Path]:
-    """The models in the caches, in what is given and below it; of a model in several files, the first."""
-    files = [path for path in given if not path.is_dir()]
-    found = _below((path for path in (*given, *model_folders()) if path.is_dir()), math.inf)
-    return list({os.path.realpath(path): path for path in (*found, *files)}.values())
 
 
 def is_small_enough(n_bytes: int, target_bytes: int) -> bool:
@@ -65,27 +59,24 @@ def hub_name(path: Path) -> str | None:
 
 def check_draft(path: Path, target: Path) -> None:
     """Raise ModelError if the file is no text model, or too large to be a draft for `target`."""
-    if path.is_dir():
-        raise ModelError(f"{path}: a folder without a GGUF file of at most half the target's size")
     own, targets = size(path), size(target)
     if not is_small_enough(own, targets):
         raise ModelError(f"{path}: {own / 1e6:.0f} MB, more than half of the target's {targets / 1e6:.0f} MB")
     with closing(Head(path)) as head:
-        check_text_model(head, head.count("tokenizer.ggml.tokens"))
+        check_text_model(head, head.count(TOKENS))
 
 
-def _below(folders: Iterable[Path], most: float) -> list[Path]:
-    """The GGUF files of at most `most` bytes in and below `folders`, the smallest first."""
-    files = {path for folder in folders for path in folder.rglob("*.gguf") if path.is_file()}
-    sizes = {path: size(path) for path in files if not _LATER_PART.fullmatch(path.name)}
-    return sorted((path for path, n in sizes.items() if n <= most), key=lambda path: (sizes[path], path))
+def _below(folder: Path, most: float) -> list[Path]:
+    """The GGUF files of at most `most` bytes in and below `folder`, the smallest first."""
+    files = [path for path in folder.rglob("*.gguf") if path.is_file() and not _LATER_PART.fullmatch(path.name)]
+    return sorted((path for path in files if size(path) <= most), key=lambda path: (size(path), path))
 
 
 def model_folders() -> list[Path]:
-    """Where duo and Hugging Face keep what they have downloaded."""
+    """Where duo and Hugging Face keep what they have downloaded, as far as it exists."""
     found = []
     with suppress(UsageError):  # no home directory
         found.append(cache_dir())
     with suppress(ImportError):
         found.append(Path(import_module("huggingface_hub.constants").HF_HUB_CACHE))
-    return found
+    return [folder for folder in found if folder.is_dir()]

@@ -53,25 +53,18 @@ def work_folder(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Ite
     contains a partial file, even if the process is killed. `on_wait` is called if another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / ".lock", on_wait):
-        for stale in folder.glob(f"{_WORK_PREFIX}*"):  # of a killed process: a live one would hold the lock
-            shutil.rmtree(stale, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True) as work:
-            yield Path(work)
-
-
-@contextmanager
-def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock on `path`, which the system releases when the process ends."""
-    # Not blocking: a named pipe in its place would wait for a reader.
+    # Not blocking: a named pipe in its place would wait for a reader. The system releases the lock with the process.
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o666), "rb+", buffering=0) as file:
+    with os.fdopen(os.open(folder / ".lock", flags, 0o666), "rb+", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        for stale in folder.glob(f"{_WORK_PREFIX}*"):  # of a killed process: a live one would hold the lock
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True) as work:
+            yield Path(work)
 
 
 def read_at_most(file: BinaryIO, most: int) -> bytes:
@@ -102,6 +95,5 @@ def open_own(path: Path) -> BinaryIO:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file")
+        raise OSError(errno.EINVAL, "a directory" if stat.S_ISDIR(mode) else "not a regular file")
     return os.fdopen(descriptor, "rb")

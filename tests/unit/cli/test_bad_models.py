@@ -22,7 +22,7 @@ def test_a_path_that_is_no_gguf_file(tiny: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     for path, said in (
         (tmp_path / "missing.gguf", "no such file"),
-        (tmp_path, "Is a directory"),
+        (tmp_path, "a directory"),
         (tmp_path / "zip" / "model.gguf", "Not a directory"),
         (tmp_path / "zip", "not a GGUF file"),
         (tmp_path / "short", "not a GGUF file"),

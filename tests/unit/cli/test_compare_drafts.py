@@ -108,18 +108,16 @@ def test_what_is_no_draft_is_left_out_with_the_reason(
     run: Callable[..., Run], tmp_path: Path, tiny: Path, recurrent: Path, large: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("notes")
-    (tmp_path / "empty").mkdir()
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(tiny.read_bytes()[:-1000])
     missing, big = tmp_path / "missing.gguf", tiny_llama(tmp_path / "big.gguf", padding=2000)
     report = tmp_path / "figures.json"
-    found = run(tmp_path / "notes.txt", tmp_path / "empty", missing, damaged, big, recurrent, tiny, "--json", report)
+    found = run(tmp_path / "notes.txt", missing, damaged, big, recurrent, tiny, "--json", report)
     assert found.status == 0
     assert table(found.text).keys() == {"tiny.gguf", "lookup", "none"}
     lines = found.stderr.splitlines()
     expected = {
         tmp_path / "notes.txt": "not a GGUF file",
-        tmp_path / "empty": "a folder without a GGUF file",
         missing: "no such file",
         damaged: "truncated",
         big: "more than half of the target's",
