@@ -21,14 +21,11 @@ from duo.engine.cores import allowed_cores, cpu_quota, usable_cores
 
 log = logging.getLogger("duo.engine")
 
-_LOADAVG = Path("/proc/loadavg")
 _TICK_S = 0.01  # resolution of the system's times
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _TOLERATED = 0.25  # cores that other programs may use without any to spare; an idle system uses less
 _SPARED = 0.25  # and for each processor that the decodes do not use: it may be half of a core that they do use
-_N_LOOKS, _LOOK_S = 4, 0.002  # at the threads that want to compute, and the seconds between two looks
 _READ_EVERY_S = 0.2  # the resolution of the system's times is 0.01 s
-_STALE_S = 1.0
 _UNSHARED = 0.4  # cores that other programs may use before they are left one more: for less, one thread costs more
 _ENOUGH = 0.1  # core-seconds that others used of those that the decodes need, after which these use fewer
 _QUIET_S = 0.4  # without them, after which the decodes use more
@@ -86,25 +83,6 @@ def _busy_s() -> float | None:
     return sum(getattr(times[core], name, 0.0) for core in cores for name in _BUSY)
 
 
-def waiting_threads() -> int | None:
-    """Threads of other programs that want to compute right now; None if that is unknown.
-
-    One that computes for a moment does not count.
-    """
-    if len(allowed_cores()) < (os.cpu_count() or 1) or cpu_quota() is not None:
-        return None  # the system counts those on all processors
-    looks: list[int] = []
-    while len(looks) < _N_LOOKS and 0 not in looks:
-        if looks:
-            time.sleep(_LOOK_S)
-        try:
-            running = _LOADAVG.read_text(encoding="ascii").split()[3].partition("/")[0]
-            looks.append(max(0, int(running) - 1))  # without this one
-        except (OSError, ValueError, IndexError):
-            return None
-    return min(looks)
-
-
 class CoresInUse:
     """Measures what other programs use, and limits the threads of the decodes to the other cores.
 
@@ -113,18 +91,12 @@ class CoresInUse:
     """
 
     def __init__(
-        self,
-        *,
-        follows: bool = True,
-        n_cores: int | None = None,
-        times: Callable[[], CpuTimes] = cpu_times,
-        n_waiting: Callable[[], int | None] = waiting_threads,
+        self, *, follows: bool = True, n_cores: int | None = None, times: Callable[[], CpuTimes] = cpu_times
     ) -> None:
         """`follows`: whether to limit the threads. If not, `fewest` says what the limit would have been."""
         self.n_cores = self.fewest = n_cores or usable_cores()  # `fewest`: that other programs have left so far
         self._follows = follows
-        self._times, self._n_waiting = times, n_waiting
-        self._is_shared = cpu_quota() is None
+        self._times = times
         self._since: CpuTimes | None = None  # the last reading
         self._n = self.n_cores  # to use now
         self._excess = 0.0  # core-seconds that others used of those that the decodes need; negative: seconds of less
@@ -135,27 +107,19 @@ class CoresInUse:
         return self._n if self._follows and self._n < self.n_cores else 0
 
     def begin(self) -> None:
-        """A text begins. After a pause, its first decode already needs the right number of threads."""
-        now, since = self._times(), self._since
-        if since is not None and now.now - since.now < _STALE_S:
-            return
-        self._since = now
-        if now.total_s is not None and (n_waiting := self._n_waiting()) is not None:
-            self._use(self._left(n_waiting))
-        elif since is not None:
-            self._read(since, now)
+        """A warm-up or a text begins."""
+        self._since = self._since or self._times()
+        self.decoded()
 
     def decoded(self) -> None:
         """The target has decoded a batch."""
         since = self._since
-        if since is not None and time.monotonic() - since.now >= _READ_EVERY_S:
-            self._since = self._times()
-            self._read(since, self._since)
-
-    def _read(self, since: CpuTimes, now: CpuTimes) -> None:
-        """Others must use the cores for a while, or leave them, before that changes anything."""
-        if not self._is_shared or now.total_s is None:
+        if since is None or time.monotonic() - since.now < _READ_EVERY_S:
             return
+        self._since = now = self._times()
+        if now.total_s is None or cpu_quota() is not None:
+            return
+        # Others must use the cores for a while, or leave them, before that changes anything.
         n_others, seconds = other_cpu_use(since, now), now.now - since.now
         left = self._left(n_others)
         if left > self._n:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from duo.engine import free_cores
-from duo.engine.free_cores import CoresInUse, CpuTimes, cpu_times, is_busy, other_cpu_use, waiting_threads
+from duo.engine.free_cores import CoresInUse, CpuTimes, cpu_times, is_busy, other_cpu_use
 
 
 class Processors:
@@ -79,12 +78,11 @@ def test_a_program_disturbs_if_there_is_no_processor_to_spare(monkeypatch: pytes
 
 
 class System:
-    """Cores of which others use `n_others`, and of whose threads `n_waiting` want to compute; None: unknown."""
+    """Cores of which others use `n_others`; None: unknown."""
 
     def __init__(self) -> None:
         self.now, self.total_s = 100.0, 0.0
         self.n_others: float | None = 0.0
-        self.n_waiting: int | None = 0
         self.n_readings = 0
 
     def times(self) -> CpuTimes:
@@ -92,16 +90,19 @@ class System:
         return CpuTimes(self.now, None if self.n_others is None else self.total_s, 0.0)
 
     def cores(self, n_cores: int = 2, *, follows: bool = True) -> CoresInUse:
-        cores = CoresInUse(follows=follows, n_cores=n_cores, times=self.times, n_waiting=lambda: self.n_waiting)
+        cores = CoresInUse(follows=follows, n_cores=n_cores, times=self.times)
         cores.begin()
         return cores
 
+    def pause(self, seconds: float, n_others: float | None) -> None:
+        self.n_others = n_others
+        self.now += seconds
+        self.total_s += seconds * (n_others or 0.0)
+
     def decode(self, cores: CoresInUse, seconds: float, n_others: float | None) -> int:
         """Decodes of 0.05 s for so long; the cores that they may use at the end."""
-        self.n_others = n_others
         for _ in range(round(seconds / 0.05)):
-            self.now += 0.05
-            self.total_s += 0.05 * (n_others or 0.0)
+            self.pause(0.05, n_others)
             cores.decoded()
         return cores.limit or cores.n_cores
 
@@ -111,21 +112,17 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     made = System()
     monkeypatch.setattr(free_cores, "time", SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(free_cores, "_TICK_S", 1e-6)
+    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
     return made
 
 
-@pytest.mark.parametrize(
-    ("n_cores", "n_waiting", "n"), [(2, 0, 2), (2, 1, 1), (2, 2, 1), (8, 1, 7), (8, 3, 5), (8, 20, 1), (1, 3, 1)]
-)
-def test_a_text_begins_with_the_cores_that_others_do_not_want(
-    system: System, n_cores: int, n_waiting: int, n: int
-) -> None:
-    system.n_waiting = n_waiting
-    cores = system.cores(n_cores)
-    assert cores.limit == (n if n < n_cores else 0)
-    system.now, system.n_waiting = system.now + 2, 0
-    cores.begin()
-    assert (cores.limit, cores.fewest) == (0, n)
+def test_a_text_begins_with_the_cores_that_others_have_left_since_the_last_one(system: System) -> None:
+    cores = system.cores(8)
+    for n_others, limit in ((3.0, 5), (0.0, 0), (20.0, 1)):
+        system.pause(2.0, n_others)
+        cores.begin()
+        assert cores.limit == limit
+    assert cores.fewest == 1
 
 
 # Next to as many threads, one busy loop gets two thirds of a core, and two get one core.
@@ -156,32 +153,3 @@ def test_a_system_that_does_not_tell_and_threads_that_were_chosen_have_no_limit(
     assert (system.decode(given, 1.0, 1.0), given.fewest) == (2, 1)
     system.n_others = None
     assert system.decode(system.cores(), 1.0, None) == 2
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int | None]:
-    """What is found if so many threads run at each look, one of them this one."""
-
-    def look(*running: int) -> int | None:
-        contents = iter(running)
-        path = tmp_path / "loadavg"
-
-        def show(_: float = 0.0) -> None:
-            path.write_text(f"0.50 0.40 0.30 {next(contents, 9)}/123 4567\n")
-
-        show()
-        monkeypatch.setattr(free_cores, "_LOADAVG", path)
-        monkeypatch.setattr(free_cores, "allowed_cores", lambda: frozenset(range(2)))
-        monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
-        monkeypatch.setattr(free_cores, "os", SimpleNamespace(cpu_count=lambda: 2))
-        monkeypatch.setattr(free_cores, "time", SimpleNamespace(sleep=show))
-        return waiting_threads()
-
-    return look
-
-
-def test_threads_that_want_to_compute_right_now(looks: Callable[..., int | None]) -> None:
-    assert looks(1) == 0
-    assert looks(3, 3, 3, 3) == 2
-    assert looks(3, 4, 2, 3) == 1, "one computes for a moment"
-    assert looks(5, 1) == 0

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import llama_cpp
@@ -161,14 +162,16 @@ def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_th
 ) -> None:
     for module in (cores, free_cores):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    monkeypatch.setattr("duo.engine.slot.CoresInUse", partial(free_cores.CoresInUse, n_waiting=lambda: 1))
+    times = (free_cores.CpuTimes(10.0 * i, 0.0, 0.0) for i in count())
+    monkeypatch.setattr("duo.engine.slot.CoresInUse", partial(free_cores.CoresInUse, times=lambda: next(times)))
+    monkeypatch.setattr(free_cores, "cpu_quota", lambda: None)
     monkeypatch.setattr(free_cores, "other_cpu_use", lambda *_: 1.0)
     used: set[int] = set()
     decode = Context.decode
 
     def recorded(context: Context, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        count = llama_cpp.llama_n_threads_batch if len(tokens) > 1 else llama_cpp.llama_n_threads
-        used.add(count(context.pointer))
+        n_threads_of = llama_cpp.llama_n_threads_batch if len(tokens) > 1 else llama_cpp.llama_n_threads
+        used.add(n_threads_of(context.pointer))
         return decode(context, tokens, n_rows)
 
     monkeypatch.setattr(Context, "probe_rollback", lambda _: True)
