@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from duo.config import SAMPLERS, GenerationConfig, ThreadConfig
+from duo.config import SAMPLERS, GenerationConfig
 from duo.config.option import check_names, declared, with_values
 from duo.engine.draft import Draft
 from duo.engine.generation import ConnectedDrafts
@@ -40,11 +40,10 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """The drafts for one request, and the threads to use (None: the slot's)."""
+    """The drafts for one request."""
 
     local: Draft | None = None
     remote: ConnectedDrafts | None = None
-    threads: ThreadConfig | None = None
     lookup: bool = False  # whether the text itself is a draft, too
 
 

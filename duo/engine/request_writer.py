@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from duo.config import GenerationConfig
 from duo.engine.cores import pin, within
 from duo.engine.draft import Draft, DraftRequest, TextSource
-from duo.engine.free_cores import CoresInUse
 from duo.engine.generation import Generation, Sources
 from duo.engine.request import Drafts, TextRequest
 from duo.engine.slot import Slot
@@ -83,15 +82,15 @@ class RequestWriter:
 
     def _generate(self, request: TextRequest, drafts: Drafts) -> None:
         slot, config, target = self._slot, request.config, self._slot.target
-        cache, threads = slot.target_cache, drafts.threads or slot.threads
+        cache, threads, cores = slot.target_cache, slot.threads, slot.cores
         assert cache is not None
-        context, cores = cache.context, CoresInUse(follows=False) if drafts.threads else slot.cores
+        context = cache.context
         if config.stop.ignore_eos and self._end_tokens is None:
             self._end_tokens = target.end_tokens()
         banned = self._end_tokens or () if config.stop.ignore_eos else ()
         verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         request.n_cached = cache.begin(request.prompt)
-        slot.cores.begin()
+        cores.begin()
         now = within(threads, cores.limit)
         context.set_threads(now.target, now.target_batch)
         text = DraftRequest(

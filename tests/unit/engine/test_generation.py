@@ -3,17 +3,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from duo.engine.text import CONTEXT_FULL, INTERRUPTED, LIMIT
 from duo.errors import DecodeError
-from duo.spec.policy import Policy, StepCost
+from duo.spec.policy import StepCost
 from duo.spec.schedule import Schedule
 from duo.spec.types import Step
-from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, restless, text_after
+from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, make_ending, make_generation, run
 
 N = 60
@@ -30,26 +30,6 @@ def no_thread_is_left() -> Iterator[None]:
 def nap() -> None:
     """A decode of random duration, for arbitrary interleavings of two threads; see test_interleavings.py for all."""
     time.sleep(random.random() / 2000)
-
-
-def idle() -> None: ...
-
-
-# The text is the target's own
-
-
-@pytest.mark.parametrize("naps", [(True, False), (False, True), (True, True)], ids=["target", "draft", "both"])
-@pytest.mark.parametrize("salt", [0, 1], ids=["right", "wrong"])
-@pytest.mark.parametrize(
-    "policy", [lambda: restless(7), lambda: Eager(16, 8), lambda: Policy(8, 16, draft_threads=(1, 2))]
-)
-def test_the_text_with_two_threads(policy: Callable[[], Policy], salt: int, naps: tuple[bool, bool]) -> None:
-    target, draft = (FakeContext(during=nap if sleeps else idle, n_batch=32) for sleeps in naps)
-    draft.choose = lambda prefix: next_token(prefix, salt)
-    generation = make_generation(target, draft, make_ending(2 * N), policy())
-    assert run(generation) == text_after(PROMPT, 2 * N)
-    assert generation.metrics.draft_error is None
-    assert target.threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("n_rollback", [0, 1, 3])

@@ -196,18 +196,3 @@ def test_an_interrupted_concurrent_draft_ends_while_the_target_decodes(inside: b
     assert tokens == TEXT[: len(tokens)]
     assert generation.metrics.stop == INTERRUPTED
     assert generation.metrics.draft_error is None
-
-
-@BOTH
-def test_the_cached_beginning_of_the_next_text_is_not_decoded_again(schedule: Schedule) -> None:
-    target, draft = FakeContext(n_batch=64), FakeContext(n_batch=64)
-    first = make_generation(target, draft, make_ending(N), Eager(4, 6, schedule))
-    target.during = lambda: until(lambda: len(target.batches) < 9 or schedule is SYNC or first.metrics.n_pending == 6)
-    assert run(first) == TEXT
-    n_before, n_read = len(draft.batches), draft.n_past
-    assert n_read > len(PROMPT) + N / 2
-    prompt, target = [*PROMPT, *TEXT, 5], FakeContext(n_batch=64)
-    target.during = lambda: until(lambda: len(target.batches) != 2 or len(draft.batches) > n_before)
-    assert run(Writing(target, first.local, make_ending(N), prompt=prompt)) == text_after(prompt, N)
-    n_kept = min(n_read, len(prompt) - 1)
-    assert draft.batches[n_before] == len(prompt) + 1 - n_kept

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from duo.spec.sampling import Greedy
 from duo.spec.schedule import Schedule
 from duo.spec.translation import Translator
 from duo.spec.types import Guess
-from tests.fakes import N_VOCAB, THREADS, Eager, FakeContext, Scripted, text_after
+from tests.fakes import N_VOCAB, THREADS, FakeContext, Scripted, text_after
 from tests.tokenizers import Words
 from tests.unit.engine.helpers import PROMPT, Unthreaded, Writing, make_ending, run
 
@@ -91,41 +90,6 @@ def test_the_schedule_changes_at_any_step(
     generation, draft = writing(context, Scripted(4, 6, iter(script), iter(probes)), FakeContext(during=move))
     assert run(generation, lambda _: move()) == TEXT
     assert generation.metrics.draft_error is None
-
-
-def written(text: str) -> FakeContext:
-    """A target that writes this text in its usual tokens."""
-    tokens = [*PROMPT, *TARGET.fragment(text.encode()), TARGET.end]
-    return FakeContext(lambda prefix: tokens[len(prefix)] if len(prefix) < len(tokens) else TARGET.end)
-
-
-def drafted(text: str) -> FakeContext:
-    """A draft that drafts this text, in its usual tokens from wherever it is."""
-
-    def choose(prefix: Sequence[int]) -> int:
-        n = len(b"".join(map(DRAFT.piece, prefix[len(DRAFT_PROMPT) :])))
-        return (DRAFT.fragment(text.encode()[n:]) or [DRAFT.end])[0]
-
-    return FakeContext(choose, n_vocab=DRAFT.n_vocab)
-
-
-@pytest.mark.parametrize("schedule", [Schedule.SYNC, Schedule.ASYNC])
-def test_a_good_draft_saves_decodes(schedule: Schedule) -> None:
-    text = "abab a bébb\nb éa aba bab\nabb aéé b ab ababa\n"
-    target = written(text)
-    generation, draft = writing(drafted(text), Eager(4, 6, schedule), target)
-
-    def move() -> None:
-        for _ in range(6 if schedule is Schedule.ASYNC else 0):
-            draft.drafter.step()
-
-    target.during = move
-    tokens = run(generation)
-    assert b"".join(map(TARGET.piece, tokens)) == text.encode()[: len(b"".join(map(TARGET.piece, tokens)))]
-    statistics = generation.metrics.statistics().draft
-    assert statistics is not None
-    assert statistics.vocabulary == "translated"
-    assert statistics.accepted > len(tokens) / 2
 
 
 class OneSide:
