@@ -111,17 +111,19 @@ class CoresInUse:
         self._since = self._since or self._times()
         self.decoded()
 
-    def decoded(self) -> None:
-        """The target has decoded a batch."""
+    def decoded(self) -> bool:
+        """The target has decoded a batch. Whether `limit` has changed."""
         since = self._since
         if since is None or time.monotonic() - since.now < _READ_EVERY_S:
-            return
-        self._since = now = self._times()
-        if now.total_s is None or cpu_quota() is not None:
-            return
-        # Others must use the cores for a while, or leave them, before that changes anything.
-        n_others, seconds = other_cpu_use(since, now), now.now - since.now
-        left = self._left(n_others)
+            return False
+        self._since, before = self._times(), self.limit
+        if self._since.total_s is not None and cpu_quota() is None:
+            self._follow(other_cpu_use(since, self._since), self._since.now - since.now)
+        return self.limit != before
+
+    def _follow(self, n_others: float, seconds: float) -> None:
+        """Others must use the cores for a while, or leave them, before that changes anything."""
+        left = min(max(1, self.n_cores - math.ceil(n_others - _UNSHARED)), self.n_cores)  # to the decodes
         if left > self._n:
             self._excess = min(self._excess, 0.0) - seconds
         elif left < self._n:
@@ -129,13 +131,5 @@ class CoresInUse:
         else:
             self._excess = 0.0
         if not -_QUIET_S < self._excess < _ENOUGH:
-            self._use(left)
-
-    def _left(self, n_others: float) -> int:
-        """The cores that others leave to the decodes."""
-        return min(max(1, self.n_cores - math.ceil(n_others - _UNSHARED)), self.n_cores)
-
-    def _use(self, n: int) -> None:
-        if n != self._n:
-            log.debug("other programs leave %d of %d cores", n, self.n_cores)
-        self._n, self._excess, self.fewest = n, 0.0, min(n, self.fewest)
+            log.debug("other programs leave %d of %d cores", left, self.n_cores)
+            self._n, self._excess, self.fewest = left, 0.0, min(left, self.fewest)

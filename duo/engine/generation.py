@@ -218,9 +218,7 @@ class Generation:
 
     def _follow_cores(self) -> None:
         """After a batch: from the next one on, use as many threads as there are free cores."""
-        before = self.cores.limit
-        self.cores.decoded()
-        if self.cores.limit == before:
+        if not self.cores.decoded():
             return
         for draft in {self.sources.alone, self.draft}:
             self._use_cores(draft)

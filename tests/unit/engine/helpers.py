@@ -139,8 +139,9 @@ class Limited(CoresInUse):
 
     def begin(self) -> None: ...
 
-    def decoded(self) -> None:
-        self._now = next(self._script, self._now)
+    def decoded(self) -> bool:
+        before, self._now = self._now, next(self._script, self._now)
+        return self._now != before
 
 
 class Writing(Generation):
