@@ -63,7 +63,6 @@ class DraftClient:
         if scheme not in ("ws", "wss") or not rest:
             raise UsageError(f"lead must be ws://host:port or wss://host:port, not {url!r}", "lead")
         self._url = f"{scheme}://{rest.rstrip('/').removesuffix(ROUTE)}{ROUTE}"
-        self.on_connected: Callable[[], None] = lambda: None  # called whenever the lead has accepted the draft
         self._hello = hello
         self._make_context = context
         self._translation = translation
@@ -84,7 +83,6 @@ class DraftClient:
                         break
                     welcome = self._greet(self._socket)
                     log.info("connected to the lead at %s", self._url)
-                    self.on_connected()
                     reported = False
                     self._serve(self._socket, welcome)
             except Refusal:

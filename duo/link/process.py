@@ -12,15 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.contexts import warm_up
+from duo.engine.free_cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
 from duo.link.admission import Admission
@@ -58,11 +58,13 @@ class DraftPlan:
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the process reports: a line of JSON on its standard output. Anything else that it writes is for people."""
+    """A log message of the process, as a line of JSON on its standard output. Anything else that it writes is text.
 
-    type: Literal["Connected", "Failed", "Logged"]
-    message: str = ""
-    level: int = 0
+    An error is the reason for its end.
+    """
+
+    message: str
+    level: int
 
 
 class DraftProcess:
@@ -90,9 +92,10 @@ class DraftProcess:
         self._command = child.call("duo.link.process", msgspec.json.encode(plan, enc_hook=str).decode())
         self._environment = os.environ | {_TOKEN: token}
         self._process: subprocess.Popen[str] | None = None
+        self._drafts = drafts
         self._stop = threading.Event()
-        self._settled = threading.Event()  # the draft has connected or failed
-        self._reported: str | None = None  # the failure that was logged last, until the draft connects
+        self._has_failed = threading.Event()
+        self._failure: tuple[str, int] | None = None  # logged last, after so many connections, until the next one
         self._thread = threading.Thread(target=self._run, name="duo-process")
         self._usage_error: str | None = None  # why it cannot run with these options
 
@@ -109,12 +112,16 @@ class DraftProcess:
             return
         self._thread.start()
         end = time.monotonic() + _PATIENCE_S
-        while not self._settled.wait(_POLL_S) and time.monotonic() < end and not (stop and stop.is_set()):
-            pass
+        while not (self._is_settled() or (stop and stop.is_set())) and time.monotonic() < end:
+            self._has_failed.wait(_POLL_S)
         if self._usage_error is not None:
             raise UsageError(f"{self._name}: {self._usage_error}")
-        if not self._settled.is_set():
+        if not self._is_settled():
             log.info("%s is still loading: the target starts alone", self._name)
+
+    def _is_settled(self) -> bool:
+        """Whether the draft has connected or failed."""
+        return self._has_failed.is_set() or self._drafts.counts["joined"] > 0
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
@@ -131,14 +138,14 @@ class DraftProcess:
             status, reason = self._run_once()
             if self._stop.is_set():
                 return
-            if status == UsageError.exit_status and not self._settled.is_set():
+            if status == UsageError.exit_status and not self._is_settled():
                 self._usage_error = reason
-                self._settled.set()
+                self._has_failed.set()
                 return
-            if reason != self._reported:
+            if self._failure is None or self._failure[0] != reason:
                 log.warning("%s: %s; the target continues alone until the draft has restarted", self._name, reason)
-                self._reported = reason
-            self._settled.set()
+            self._failure = reason, self._drafts.counts["joined"]
+            self._has_failed.set()
             pause_s = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else pause_s
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
@@ -165,22 +172,17 @@ class DraftProcess:
                     report = msgspec.json.decode(line, type=Report)
                 except (msgspec.DecodeError, RecursionError):
                     last = line.strip().removeprefix("duo: error: ")
-                    report = Report("Logged", last, logging.DEBUG)
-                if report.type == "Connected":
-                    self._connected()
-                elif report.type == "Failed":
+                    report = Report(last, logging.DEBUG)
+                if self._failure is not None and self._drafts.counts["joined"] > self._failure[1]:
+                    self._failure = None
+                    log.info("%s: connected again", self._name)
+                if report.level >= logging.ERROR:
                     failure = report.message
                 elif report.level >= logging.INFO:
                     log.log(report.level, "%s", report.message)
                 else:
                     log.debug("%s: %s", self._name, report.message)
         return process.returncode, failure or last or f"its process exited with status {process.returncode}"
-
-    def _connected(self) -> None:
-        if self._reported is not None:
-            log.info("%s: connected again", self._name)
-        self._reported = None
-        self._settled.set()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -208,47 +210,15 @@ def main() -> None:
     logging.getLogger("duo.llama").setLevel(logging.CRITICAL)
     try:
         plan = msgspec.json.decode(sys.argv[1], type=DraftPlan, dec_hook=lambda kind, value: kind(value))
-        run_draft(plan, os.environ.pop(_TOKEN, ""))
+        config, _ = fit(plan.model, None, replace(plan.context, n_ctx=DEVICE_CTX), name="draft")
+        token = os.environ.pop(_TOKEN, "")
+        with closing(Model(config)) as model:
+            made = draft_client(model, plan.url, token, plan.context, plan.vocabulary, warmup=plan.warmup)
+            with made as client:
+                client.run()
     except DuoError as error:
-        _write(Report("Failed", str(error)))
+        log.error("%s", error)
         os._exit(error.exit_status)  # a lost RPC server may block threads forever
-
-
-def run_draft(plan: DraftPlan, token: str) -> None:
-    """Load a draft and run a DraftClient. Raises DuoError."""
-    config, _ = fit(plan.model, None, replace(plan.context, n_ctx=DEVICE_CTX), name="draft")
-    with closing(Model(config)) as model, speaking(model, plan.vocabulary) as (vocabulary, translation):
-        if not model.can_roll_back:
-            raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
-
-        def context(n_ctx: int) -> Context:
-            n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
-            return draft_context(model, plan.context, n_draft, warmup=plan.warmup)
-
-        client = DraftClient(plan.url, hello(token, model, vocabulary), context, translation)
-        client.on_connected = lambda: _write(Report("Connected"))
-        client.run()
-
-
-@contextmanager
-def speaking(draft: Model, path: Path | None) -> Iterator[tuple[Model, Translation | None]]:
-    """The vocabulary of the file `path` (None: the draft's own), and the translation into it if it is another one.
-
-    Raises ModelError.
-    """
-    if path is None:
-        yield draft, None
-        return
-    with closing(Model(ModelConfig(path, n_gpu_layers=0, devices=()), vocabulary_only=True)) as target:
-        yield target, Translation(target, draft) if vocabulary_difference(target, draft) else None
-
-
-def draft_context(model: Model, config: ContextConfig, n_ctx: int, *, fixed: int = 0, warmup: bool = True) -> Context:
-    """A context for texts of `n_ctx` tokens, at most as large as the draft was trained with, or of `fixed` tokens."""
-    context = Context(model, replace(config, n_ctx=fixed or min(model.n_ctx_train, n_ctx + config.n_ctx)))
-    if warmup:
-        warm_up(context, model, 2)
-    return context
 
 
 class _Reporter(logging.Handler):
@@ -256,12 +226,47 @@ class _Reporter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = logging.DEBUG if record.name == "duo.link" else record.levelno
-        _write(Report("Logged", self.format(record), level))
+        with suppress(OSError):  # nobody reads
+            os.write(1, msgspec.json.encode(Report(self.format(record), level)) + b"\n")
 
 
-def _write(report: Report) -> None:
-    with suppress(OSError):  # nobody reads
-        os.write(1, msgspec.json.encode(report) + b"\n")
+# Also of `duo back`
+
+
+@contextmanager
+def draft_client(
+    model: Model,
+    lead: str,
+    token: str,
+    config: ContextConfig,
+    vocabulary: Path | None,
+    *,
+    n_ctx: int = 0,
+    warmup: bool = True,
+    cores: CoresInUse | None = None,
+) -> Iterator[DraftClient]:
+    """A client that drafts with `model` for texts of the lead, in contexts that have `config.n_ctx` tokens more.
+
+    `vocabulary`: a file with the lead's; None: it is the draft's. `n_ctx`: of all contexts; 0: as the texts need.
+    Raises ModelError, and UsageError if the model cannot draft.
+    """
+    if not model.can_roll_back:
+        raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
+    with ExitStack() as stack:
+        target, translation = model, None
+        if vocabulary is not None:
+            file = ModelConfig(vocabulary, n_gpu_layers=0, devices=())
+            target = stack.enter_context(closing(Model(file, vocabulary_only=True)))
+            translation = Translation(target, model) if vocabulary_difference(target, model) else None
+
+        def context(n_text: int) -> Context:
+            n_draft = n_text if translation is None else math.ceil(MORE_TOKENS * n_text)
+            made = Context(model, replace(config, n_ctx=n_ctx or min(model.n_ctx_train, n_draft + config.n_ctx)))
+            if warmup:
+                warm_up(made, model, 2)
+            return made
+
+        yield DraftClient(lead, hello(token, model, target), context, translation, cores)
 
 
 def end_with_stdin() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -19,11 +18,8 @@ from duo.config import AUTO_DRAFT, DEMO, HUB, ModelConfig
 from duo.engine.background import background
 from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
-from duo.engine.translated import MORE_TOKENS
 from duo.errors import UsageError
-from duo.link.client import DraftClient, hello
-from duo.link.process import DRAFT_BATCH, draft_context, end_with_stdin, speaking
-from duo.llama.context import Context
+from duo.link.process import DRAFT_BATCH, draft_client, end_with_stdin
 from duo.llama.model import Model
 from duo.models.demo import demo_pair
 from duo.models.fitting import expected_context, fit
@@ -43,23 +39,14 @@ def back(options: BackOptions) -> int:
     cores = CoresInUse() if follows_cores(config) else None
     spare = config.context(2 * AUTO_DRAFT, threads.target, threads.target_batch, 1)
 
-    def context(n_ctx: int) -> Context:
-        n_draft = n_ctx if translation is None else math.ceil(MORE_TOKENS * n_ctx)
-        made = spare
-        if cores is not None:
-            cores.begin()
-            n = cores.limit or threads.target
-            made = replace(spare, n_threads=n, n_threads_batch=n)
-        return draft_context(model, made, n_draft, fixed=options.engine.n_ctx, warmup=options.engine.warmup)
-
+    vocabulary = options.vocab and check_gguf(options.vocab)
     with (
         interruptible(lambda show: _load(model_config, show)) as loaded,
         closing(loaded) as model,
-        speaking(model, options.vocab and check_gguf(options.vocab)) as (vocabulary, translation),
+        draft_client(
+            model, options.lead, token, spare, vocabulary, n_ctx=config.n_ctx, warmup=config.warmup, cores=cores
+        ) as client,
     ):
-        if not model.can_roll_back:
-            raise UsageError(f"{model.path.name} cannot roll back its cache, so it cannot draft")
-        client = DraftClient(options.lead, hello(token, model, vocabulary), context, translation, cores)
         say(f"duo: {model.path.stem} drafts for {options.lead} (Ctrl-C to stop)")
 
         def run(_put: Callable[[None], None], _stop: threading.Event) -> None:
