@@ -11,7 +11,7 @@ import pytest
 
 from duo.engine.cores import usable_cores
 from duo.errors import UsageError
-from duo.link.client import DraftClient, Refusal, hello
+from duo.link.client import DraftClient, hello
 from duo.link.listener import Listener
 from duo.link.messages import Hello, Refused
 from tests.fakes import FakeContext
@@ -94,13 +94,6 @@ def test_a_client_waits_for_its_lead_and_connects_again(stage: Stage, caplog: py
                 assert write(stage) > N // 2
             until(lambda n=n: caplog.text.count("the lead disconnected") == n)  # type: ignore[misc]
     assert caplog.text.count("connected to the lead at") == 2
-
-
-@pytest.mark.parametrize("changes", [{"token": "wrong"}, {"vocab_type": 9}, {"version": 7}])
-def test_a_client_that_is_refused_gives_up(stage: Stage, changes: dict[str, object]) -> None:
-    with serve(stage) as listener, drafting(listener.port, hello=_changed(changes)) as drafts:
-        until(lambda: drafts.raised)
-    assert isinstance(drafts.raised[0], Refusal)
 
 
 def test_what_a_lead_says_is_shown_without_escape_sequences(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,9 @@ from duo.link.admission import Admission
 from duo.link.draft_connection import SPARE
 from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
 from duo.link.remote_drafts import MOST, STALL_S
-from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import N_AHEAD, TARGET, TOKEN, TRUTH, Back, N, Stage, candidate, hello
+from tests.unit.link.backs import TOKEN, TRUTH, Back, N, Stage, candidate, hello
 
 
 @pytest.fixture
@@ -109,16 +107,6 @@ def test_a_back_that_says_nothing_is_refused(caplog: pytest.LogCaptureFixture) -
             """It disconnects."""
         stage.wait_for("refused: silence", 2)
     assert len(caplog.records) == 2
-
-
-def test_before_there_is_a_target_a_back_is_to_try_again(stage: Stage, stranger: Back) -> None:
-    stage.drafts.target = None
-    stranger.say(hello())
-    assert stranger.close_code() == TRY_LATER
-    assert stage.drafts.counts == {"refused: loading": 1}
-    stage.drafts.target = TARGET
-    with stage.back() as again:
-        again.join()
 
 
 def test_the_number_of_backs_is_limited(stage: Stage) -> None:
@@ -285,29 +273,3 @@ def test_a_draft_counts_its_candidates_in_all_texts(stage: Stage, joined: Back) 
         (draft,) = stage.drafts.connected
         assert 0 < n_accepted < n_verified
         assert (draft.n_verified, draft.n_accepted) == (n_verified, n_accepted)
-
-
-@pytest.mark.parametrize("every", [1, 3, 7])
-def test_wrong_candidates_are_rejected_however_sure_they_are(stage: Stage, joined: Back, every: int) -> None:
-    """With 7, a back is right until it is believed."""
-
-    def token(position: int) -> int:
-        return (TRUTH.get(position, 0) + (position % every == 0)) % N_VOCAB
-
-    stage.begin_paced()
-    joined.draft(joined.begin(), token, confidence=1e308)
-    stage.finish()
-    assert bool(stage.n_accepted) == (every > 1)
-
-
-@pytest.mark.parametrize("seconds", [0.0, 1e-300, 3600.0])
-@pytest.mark.parametrize("n_tokens", [0, 2**31 - 1])
-def test_false_times_change_no_text(stage: Stage, seconds: float, n_tokens: int) -> None:
-    stage.drafts.make_policy = lambda: Policy(4, N_AHEAD, (Schedule.ASYNC,), remote=True)
-    with stage.back() as back:
-        back.join()
-        stage.begin()
-        begin = back.begin()
-        stage.go_on()
-        back.draft(begin, TRUTH.get, seconds=seconds, n_tokens=n_tokens)
-        stage.finish()

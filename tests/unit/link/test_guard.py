@@ -30,11 +30,6 @@ def passes(
     return answer.status_code == 200
 
 
-@pytest.mark.parametrize("host", ["localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:5555", "[::1]", "[::1]:5555"])
-def test_names_of_this_machine_pass(host: str) -> None:
-    assert passes(LOCAL, host=host)
-
-
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::2]", "", "localhost@evil", "x" * 5000]
 )

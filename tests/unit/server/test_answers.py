@@ -114,15 +114,6 @@ def test_a_chunk_tells_what_wrote_its_characters_where_asked(client: TestClient,
     assert not any("duo" in chunk for chunk in [*events(client), *events(client, duo=False)])
 
 
-def test_characters_of_several_tokens_are_not_split(client: TestClient, slot: ScriptedSlot) -> None:
-    slot.text = "🙂🎉é"
-    chunks = events(client)
-    assert "".join(map(text_of, chunks)) == slot.text == text_of(answer(client))
-    assert not any("\ufffd" in text_of(chunk) for chunk in chunks)
-    # JSON cannot hold a part of a character.
-    assert text_of(answer(client, max_tokens=5)) == "🙂\ufffd"
-
-
 @pytest.mark.parametrize(
     ("fields", "text", "reason"),
     [

@@ -145,14 +145,6 @@ def test_a_prompt_is_a_text_a_list_of_one_or_tokens(client: TestClient, slot: Sc
     assert slot.requests[-1].prompt == [BOS, *tokens_of("a b")]
 
 
-def test_messages_are_joined_by_the_chat_template(client: TestClient, slot: ScriptedSlot) -> None:
-    parts = [{"type": "text", "text": "2+2"}, {"type": "text", "text": "?"}]
-    messages = [{"role": "developer", "content": "Be brief."}, user(parts), {"role": "assistant", "content": None}]
-    asked(client, slot, TEXTS[1], messages=messages)
-    said = slot.target.spelling(slot.requests[-1].prompt).decode()
-    assert said == "<system>Be brief.<user>2+2?<assistant><assistant>"
-
-
 # What is asked of the engine
 
 SCHEMA = {"type": "object", "properties": {"ripe": {"type": "boolean"}}}
@@ -231,11 +223,6 @@ def test_the_options_of_the_server_are_the_defaults(make_lead: Callable[..., Lea
 )
 def test_grammars(client: TestClient, slot: ScriptedSlot, fields: dict[str, Any], grammar: str | None) -> None:
     assert asked(client, slot, **fields).grammar == grammar
-
-
-def test_only_one_grammar_may_be_sent(client: TestClient) -> None:
-    fields = {"prompt": "a", "grammar": 'root ::= "a"', "json_schema": {}}
-    assert_error(client.post(TEXTS[0], json=fields), 400, "send one")
 
 
 def test_schemas_wait_in_a_queue_of_their_own(

@@ -64,19 +64,6 @@ def test_messages_for_the_template(client: TestClient, use: Callable[[str], None
     }
 
 
-def test_the_prompt_of_a_chat_is_what_apply_template_says(
-    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None]
-) -> None:
-    use(HERMES)
-    slot.n_ctx = 4096
-    body = {"messages": [HELLO], "tools": [NOW], "chat_template_kwargs": {"enable_thinking": True}}
-    prompt = client.post(APPLY, json=body).json()["prompt"]
-    assert prompt.startswith("<|im_start|>system\n# Tools")
-    assert prompt.endswith("assistant\n<think>\n")
-    assert client.post(CHAT, json=body).status_code == 200
-    assert slot.target.spelling(slot.requests[-1].prompt).decode() == prompt
-
-
 def function(arguments: Any) -> dict[str, Any]:
     return {"function": {"name": "f", "arguments": arguments}}
 
@@ -122,19 +109,6 @@ def test_a_format_that_is_not_parsed(client: TestClient, use: Callable[[str], No
 
 
 @pytest.mark.parametrize(
-    "more", [{"grammar": 'root ::= "a"'}, {"json_schema": {}}, {"response_format": {"type": "json_object"}}]
-)
-def test_tools_and_another_grammar(
-    client: TestClient, slot: ScriptedSlot, use: Callable[[str], None], more: dict[str, Any]
-) -> None:
-    use(HERMES)
-    slot.n_ctx = 4096
-    body = {"messages": [HELLO], "tools": [NOW], **more}
-    assert_error(client.post(CHAT, json=body), 400, "response_format and tools exclude each other")
-    assert client.post(CHAT, json=body | {"tool_choice": "none"}).status_code == 200
-
-
-@pytest.mark.parametrize(
     ("source", "fields", "expected"),
     [
         (PLAIN, {}, AnswerFormat()),
@@ -160,17 +134,6 @@ def test_the_format_of_an_answer(
     slot.n_ctx = 4096
     body = msgspec.convert({"messages": [HELLO], **fields}, ChatBody)
     assert GenerationRequest.of(body, engine, Defaults(GenerationConfig(), True)).format == expected
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"messages": [{"role": "user", "reasoning_content": "a" * 2**21}]},
-        {"messages": [HELLO, {"role": "user", "content": "a" * 2**21}]},
-    ],
-)
-def test_all_text_that_the_template_is_given_is_limited(client: TestClient, fields: dict[str, Any]) -> None:
-    assert_error(client.post(APPLY, json=fields), 400, "can be tokenised in one request")
 
 
 def test_an_answer_by_a_schema_has_no_thought(

@@ -7,9 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from duo.engine.engine import Engine
 from duo.server import events
 from duo.server.api_error import STOPPING
 from duo.server.events import MAX_SUBSCRIBERS
@@ -156,27 +154,6 @@ def test_a_subscriber_that_joins_in_the_middle(lead: Lead, slot: ScriptedSlot) -
     asyncio.run(scenario())
 
 
-def test_a_text_that_leaves_the_queue_is_not_mentioned(lead: Lead, slot: ScriptedSlot) -> None:
-    slot.hold(n_free=1)
-
-    async def scenario() -> None:
-        subscription = await Subscription(lead).begun()
-        first = Exchange(lead.app, prompt="first")
-        await until(lambda: slot.requests)
-        second = Exchange(lead.app, prompt="second")
-        await until(lambda: lead.n_texts == 2)
-        for exchange in (second, first):
-            exchange.disconnect()
-            await exchange.task
-        await subscription.has_texts(2)
-        await polls()
-        assert subscription.texts() == [(1, "begins"), (1, "ends")]
-        assert subscription.named("text")[1]["stop"] == "interrupted"
-        await subscription.end()
-
-    asyncio.run(scenario())
-
-
 def test_without_a_subscriber_nothing_is_polled_and_one_that_leaves_makes_room(lead: Lead) -> None:
     async def scenario() -> None:
         for number in (1, 3):
@@ -233,25 +210,3 @@ def test_stop_ends_the_streams_and_no_other_begins(lead: Lead, slot: ScriptedSlo
         assert STOPPING in (await refused.body()).decode()
 
     asyncio.run(scenario())
-
-
-def test_events_while_the_model_is_loading(engine: Engine) -> None:
-    lead = Lead(port=0)
-
-    async def scenario() -> None:
-        subscription = await Subscription(lead).begun()
-        state = subscription.named("state")[0]
-        assert (state["model"], state["queue"]["running"], state["schedule"]) == (None, 0, None)
-        await asyncio.to_thread(lead.load, engine)
-        await until(lambda: subscription.named("state")[-1]["model"])
-        await subscription.end()
-
-    asyncio.run(scenario())
-    lead.close()
-
-
-def test_headers(client: TestClient) -> None:
-    head = client.head(PATH)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-type"].startswith("text/event-stream")
-    assert (head.headers["cache-control"], head.headers["x-accel-buffering"]) == ("no-cache", "no")

@@ -118,15 +118,6 @@ def test_pages_of_allowed_origins_may_ask(make_lead: MakeLead) -> None:
     assert not {"access-control-allow-origin"} & {*answer.headers, *refused.headers}
 
 
-def test_without_allowed_origins_there_is_no_cors(client: TestClient) -> None:
-    for answer in (
-        client.get("/v1/models", headers={"Origin": ORIGIN}),
-        client.options("/v1/completions", headers=preflight(ORIGIN)),
-    ):
-        assert_error(answer, 403, "origin")
-        assert not any(name.startswith("access-control-") for name in answer.headers)
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "lead.example"])
 def test_an_address_that_other_machines_reach_needs_a_key(engine: Engine, host: str) -> None:
     with pytest.raises(UsageError, match=rf"^host {host}: .* must send an API key") as raised:

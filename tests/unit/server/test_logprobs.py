@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, cast
@@ -81,13 +80,6 @@ def test_parts_of_a_character_have_their_bytes_and_count_as_one() -> None:
     assert [one["token"] for one in content] == ["Par", "\ufffd", "\ufffd", "is"]
     assert bytes(chain(*(one["bytes"] for one in content))) == "Paréis".encode()
     assert taken(answer(chat=False), *steps)["text_offset"] == [0, 3, 3, 4]
-
-
-def test_minus_infinity_is_a_number_as_in_openais_api() -> None:
-    one = step(PAR, shown=(b"Par",), logprob=-math.inf)
-    assert taken(answer(), one)["content"][0]["logprob"] == -9999
-    found = taken(answer(chat=False), one)
-    assert (found["token_logprobs"], found["top_logprobs"]) == ([-9999], [{"Par": -9999}])
 
 
 def test_a_stop_string_is_not_shown_except_for_a_token_that_begins_before_it() -> None:

@@ -117,15 +117,6 @@ def test_what_is_no_call_is_content(text: str) -> None:
     assert both(TOOLS, f"a \n{text}") == [f"a \n{text}"]
 
 
-def test_a_call_after_what_is_none() -> None:
-    """A string of JSON ends at the line's end, so a quote too many spoils one call only."""
-    wrong = '<tool_call>\n{"name": "f", "arguments": {"a: 1}}\n</tool_call>'
-    assert both(TOOLS, f"{wrong}\n{F}") == [wrong, CALL]
-    wrong = '<tool_call>{"name": "</tool_call>\n' + F
-    assert both(TOOLS, f"{wrong}\n{F}") == [wrong, CALL]
-    assert both(TOOLS, f"In <tool_call> <tool_call> {F}") == ["In <tool_call> <tool_call>", CALL]
-
-
 def test_text_is_held_back_only_while_it_may_be_a_tag_or_the_space_before_one() -> None:
     parts = AnswerParser(AnswerFormat(thinks=False, has_tools=True))
     pieces = [" ", "<th", "e", "\n", "<", "tool", "box", "<tool_call>", "no", "<tool_call>{", "}"]

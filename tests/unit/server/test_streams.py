@@ -56,25 +56,6 @@ def test_a_disconnect_ends_the_text(lead: Lead, client: TestClient, slot: Script
     assert metric(client, "llamacpp:tokens_predicted_total") == N_STEP
 
 
-def test_a_client_that_leaves_the_queue_is_never_answered(lead: Lead, client: TestClient, slot: ScriptedSlot) -> None:
-    slot.hold()
-
-    async def scenario() -> None:
-        first = Exchange(lead.app, prompt="first", stream=True)
-        await until(lambda: slot.requests)
-        second = Exchange(lead.app, prompt="second")
-        await until(lambda: metric(client, "llamacpp:requests_deferred") == 1)
-        second.disconnect()
-        await second.task
-        assert metric(client, "llamacpp:requests_deferred") == 0
-        slot.go_on()
-        await first.task
-
-    run(scenario)
-    assert len(slot.requests) == 1
-    assert metric(client, INTERRUPTED) == 0
-
-
 # Slow clients
 
 

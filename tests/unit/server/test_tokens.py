@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duo.server import parse_request
 from duo.server.lead import Lead
 from duo.server.parse_request import MAX_OPTIONS
-from tests.scripted import N_CTX, N_VOCAB, ScriptedModel, ScriptedSlot
+from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
 from tests.serving import assert_error
 from tests.unit.server.exchange import Exchange
 
@@ -57,18 +56,6 @@ def test_a_text_that_takes_too_long_is_not_tokenised(
     monkeypatch.setattr(ScriptedModel, "n_unknown", lambda _, text: text.count("\t"))
     for path, fields in (("/tokenize", {"content": "\t" * (MIB // 2)}), ("/v1/completions", {"prompt": "\t" * MIB})):
         assert_error(client.post(path, json=fields), 400, r"^\d+ characters of the text are not in the vocabulary")
-
-
-def test_many_tokens(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse_request, "MAX_TOKENS", 5000)
-    text = "a" * 5000
-    items = client.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
-    assert "".join(item["piece"] for item in items) == text
-    ids = [item["id"] for item in items]
-    assert client.post("/detokenize", json={"tokens": ids}).json() == {"content": text}
-    for path, name in (("/detokenize", "tokens"), ("/v1/completions", "prompt")):
-        assert_error(client.post(path, json={name: [*ids, 5]}), 400, "^too many tokens: at most 5000 are allowed$")
-        assert_error(client.post(path, json={name: [*ids[1:], N_VOCAB]}), 400, f"^no token '{N_VOCAB}'")
 
 
 @pytest.mark.parametrize("field", ["tools", "logit_bias", "json_schema", "unknown"])

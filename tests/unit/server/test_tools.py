@@ -108,21 +108,6 @@ def test_tool_choices(choice: Any, names: list[str], is_required: bool, is_paral
     assert not calls(choice, is_parallel=False).is_parallel
 
 
-@pytest.mark.parametrize(
-    ("given", "choice", "said"),
-    [
-        ([], "required", "tool_choice needs tools"),
-        ([], NamedTool(NamedFunction("now")), "tool_choice needs tools"),
-        (["now"], NamedTool(NamedFunction("plan")), "tool_choice: there is no function 'plan' in tools"),
-        (["now", "now"], "auto", "each function must have a name of its own"),
-    ],
-)
-def test_contradictions_are_refused(given: list[str], choice: Any, said: str) -> None:
-    found = [tool for name in given for tool in tools({name: None})]
-    with pytest.raises(ApiError, match=said):
-        Calls.of(found, choice, is_parallel=True)
-
-
 @pytest.mark.parametrize("name", ["", "a b", 'a"', "a\\", "é", "a" * 129, "a\n"])
 def test_names_that_are_refused(name: str) -> None:
     with pytest.raises(msgspec.ValidationError):
@@ -195,20 +180,6 @@ def test_a_required_call(rest: Rest) -> None:
     assert rest(named, PARIS) == ""
     assert rest(named, NOW) == 'now", "arguments": {}}' + ENDS
     assert rest(named, f"{PARIS}\n{PARIS}") == f"\n{PARIS}"
-
-
-THOUGHT = "Use <tool_call>? <</think </tool_call>"
-
-
-def test_thoughts_before_a_required_call(rest: Rest) -> None:
-    inside, outside = (calls("required").grammar(thinks) for thinks in (True, False))
-    for end in ("", "\n", "\n\n"):
-        assert rest(inside, f"{THOUGHT}</think>{end}{NOW}") == ""
-        assert rest(outside, f"<think>{THOUGHT}</think>{end}{NOW}") == ""
-    assert rest(inside, NOW) == "|", "it is a thought"
-    assert rest(outside, NOW) == ""
-    assert rest(inside, "</think>Hi") == rest(outside, "<think></think>Hi") == rest(outside, "Hi") == "Hi"
-    assert rest(inside, THOUGHT) == "|"
 
 
 LITERALS = ("<tool_call>", "</think>", "aabaaab")
