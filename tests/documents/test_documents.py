@@ -61,7 +61,7 @@ SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4"}
 BUSY = "try again when"  # the machine is idle
 MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
 
-PYTHON = ROOT / "docs" / "python.md"
+PYTHON, LEAD = ROOT / "docs" / "python.md", ROOT / "docs" / "lead.md"
 PROGRAMS = [*programs(PYTHON), *programs(ROOT / "README.md")]
 
 COMMANDS = list({command.text: command for command in reversed(commands())}.values())[::-1]
@@ -107,20 +107,17 @@ def _here(command: Command, names: dict[str, str]) -> str:
     return re.sub(r"^duo (\w[\w-]*)", lambda found: f"{found[0]} {SHORTLY.get(found[1], '')}", text)
 
 
+def _run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = environment({"PATH": path, "PYTHON": sys.executable, **variables})
+    return subprocess.run(
+        command, cwd=folder, env=env, input="Hello\n", capture_output=True, text=True, timeout=300, check=False
+    )
+
+
 def _shell(text: str, folder: Path) -> None:
     """Run it in bash and expect that it ends well."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"PATH": path, "LLAMA_ARG_N_PREDICT": "4"}
-    done = subprocess.run(
-        ["bash", "-c", text],
-        cwd=folder,
-        env=environment(own),
-        input="Hello\n",
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = _run(["bash", "-c", text], folder, LLAMA_ARG_N_PREDICT="4")
     # duo doctor says with 1 that something is wrong with this machine; tune, that it is busy.
     may_fail = text.startswith("duo doctor") or BUSY in done.stderr
     assert done.returncode in ((0, 1) if may_fail else (0,)), f"{text}\n{done.stderr}"
@@ -135,42 +132,30 @@ def lead(demo_pair: tuple[Path, Path]) -> Iterator[LeadProcess]:
 # What is run
 
 
-@_lines(r"duo (?!(lead|back|rpc-server|chat) )(?!.*--rpc)")
+@_lines(r"duo (?!(lead|back|rpc-server|chat) )")
 def test_what_duo_writes(command: Command, names: dict[str, str], demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    if "--rpc " in command.text and not supports_rpc():
+        pytest.skip("this build has no RPC")
     text = _here(command, names).replace("$D", str(demo_pair[0].parent)).replace("5556", str(free_port()))
-    _shell(text, tmp_path)
-
-
-@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
-@_lines(r"duo (?!rpc-server).*--rpc ")
-def test_with_rpc(command: Command, names: dict[str, str], demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    text = _here(command, names).replace("$D", str(demo_pair[0].parent))
     with ExitStack() as stack:
         while "127.0.0.1:20002" in text:
             text = text.replace("127.0.0.1:20002", stack.enter_context(RpcServer()).name, 1)
         _shell(text, tmp_path)
 
 
-@pytest.mark.skipif(not supports_rpc(), reason="this build has no RPC")
-@_lines(r"duo rpc-server ")
-def test_an_rpc_server(command: Command, names: dict[str, str]) -> None:
-    _serve(_here(command, names).replace("20002", str(free_port())), "duo: serving ")
-
-
-@_lines(r"duo lead ")
-def test_a_lead(command: Command, names: dict[str, str]) -> None:
-    _serve(f"{_here(command, names)} --port 0", "duo: listening on ")
-
-
-@_lines(r"duo back ")
-def test_a_back(command: Command, names: dict[str, str], lead: LeadProcess) -> None:
+@_lines(r"duo (lead|back|rpc-server) ")
+def test_a_server(command: Command, names: dict[str, str], lead: LeadProcess) -> None:
+    """It is started, waited for until it is at work, and stopped as Ctrl-C does."""
     text = _here(command, names)
-    text = re.sub(r":555[56]\b", f":{lead.port}", text if "--lead" in text else f"{text} --lead ws://127.0.0.1:5555")
-    _serve(text, "connected to the lead")
-
-
-def _serve(text: str, said: str) -> None:
-    """Start it, wait until it is at work, and stop it as Ctrl-C does."""
+    if text.startswith("duo lead"):
+        text, said = f"{text} --port 0", "duo: listening on "
+    elif text.startswith("duo back"):
+        text = text if "--lead" in text else f"{text} --lead ws://127.0.0.1:5555"
+        text, said = re.sub(r":555[56]\b", f":{lead.port}", text), "connected to the lead"
+    elif not supports_rpc():
+        pytest.skip("this build has no RPC")
+    else:
+        text, said = text.replace("20002", str(free_port())), "duo: serving "
     with Served(*shlex.split(text)[1:]) as served:
         served.wait_for(said)
         served.send(signal.SIGINT)
@@ -197,10 +182,8 @@ def test_make_knows_the_target(command: Command) -> None:
 def test_a_benchmark_takes_these_options(command: Command) -> None:
     # What it does takes from minutes to hours; its help says whether it would.
     words = shlex.split(command.text)
-    done = subprocess.run([sys.executable, *words[1:3], "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert [
-        word for word in words[3:] if word.startswith("-") and word not in re.findall(r"--?\w[\w-]*", done.stdout)
-    ] == []
+    known = re.findall(r"--?\w[\w-]*", _run([sys.executable, *words[1:3], "--help"], ROOT).stdout)
+    assert [word for word in words[3:] if word.startswith("-") and word not in known] == []
 
 
 @_lines(r"benchmarks/")
@@ -208,16 +191,10 @@ def test_a_script_is_there(command: Command) -> None:
     name, *options = shlex.split(command.text)
     script = ROOT / name
     assert os.access(script, os.X_OK)
-    if name.endswith("gpu.sh"):
-        own = {
-            "PYTHON": sys.executable,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        }
-        run = [str(script), *options, "--dry-run"]
-        done = subprocess.run(run, env=environment(own), capture_output=True, text=True, check=True, cwd=ROOT)
-        assert all(option in done.stdout for option in options if option != "--dry-run")
-    else:
-        assert options == []
+    assert name.endswith("gpu.sh") or options == []
+    if options:
+        done = _run([str(script), *options, "--dry-run"], ROOT)
+        assert all(option in done.stdout for option in options if option != "--dry-run"), done.stderr
 
 
 # Python
@@ -229,15 +206,7 @@ def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -
         (tmp_path / name).symlink_to(path)
     text = re.sub(r"max_tokens=\d+", "max_tokens=4", program.replace("port=5555", "port=0"))
     text = text.replace("lead.wait()", 'print(__import__("httpx").get(f"{lead.url}/health").raise_for_status().text)')
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = _run([sys.executable, "-c", text], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
@@ -293,9 +262,39 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_lines_have_at_most_120_characters() -> None:
-    lines = [
-        (path.name, line)
-        for path in (*DOCUMENTS, ROOT / "CHANGELOG.md")
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    assert [(name, line) for name, line in lines if len(line) > 120] == []
+    for path in (*DOCUMENTS, ROOT / "CHANGELOG.md"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert [line for line in lines if len(line) > 120] == [], path.name
+
+
+# docs/lead.md to clients; tests/clients runs its programs
+
+
+def _blocks(kind: str, holds: str) -> list[str]:
+    """The blocks of code of this kind that have `holds`."""
+    text = LEAD.read_text(encoding="utf-8")
+    return [block for block in re.findall(rf"^```{kind}\n(.*?)^```", text, re.M | re.S) if holds in block]
+
+
+def test_a_lead_says_what_is_quoted(demo_pair: tuple[Path, Path]) -> None:
+    target, draft = demo_pair
+    (block,) = _blocks("text", "listening")
+    quoted = block.replace("model main, draft draft", f"model {target.stem}, draft {draft.stem}").splitlines()
+    with LeadProcess(target, "-md", draft, "-c", "8192") as lead:
+        # At the usual port, the address for `duo chat` is left out.
+        said = [line.removesuffix(f" {lead.url}").replace(str(lead.port), "5555") for line in lead.lines]
+        assert said[-len(quoted) :] == quoted
+
+
+def test_all_settings_have_the_address_of_a_lead() -> None:
+    ((block,), url) = _blocks("text", "listening"), "://localhost:5555/v1"
+    assert "://127.0.0.1:5555 " in block
+    for key, holds in (("apiBase", "provider: openai"), ("api_base", "model_id: duo")):
+        (settings,) = _blocks("yaml", holds)
+        assert f"{key}: http{url}\n" in settings
+    clients = [program for _, program in programs(LEAD)]
+    assert len(clients) == 4
+    assert all(re.search(rf'(base_url|api_base)="http{url}"', program) for program in clients)
+    web = [*_blocks("text", "open-webui serve"), *_blocks("text", "docker run")]
+    hosts = [re.findall(r"OPENAI_API_BASE_URL=http://(\S+):5555/v1 ", block) for block in web]
+    assert hosts == [["127.0.0.1"], ["127.0.0.1"], ["host.docker.internal"]]
