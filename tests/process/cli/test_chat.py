@@ -125,7 +125,7 @@ def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
     with Talk(url) as talk:
         assert b"cannot connect to " in talk.greeting
         with FakeServer(*replies, port=int(url.rpartition(":")[2])) as server:
-            assert b"duo: error: the server is loading or busy (Loading model)" in talk.ask(b"a")
+            assert b"(Loading model): it is loading or busy, try again later" in talk.ask(b"a")
             shown = talk.ask(b"b")
             assert b"half\n" in shown
             assert b"duo: error: the answer of" in shown

@@ -63,7 +63,7 @@ def test_a_program_on_the_path_is_skipped_if_it_fails(tiny: Path, tmp_path: Path
     program = script(tmp_path / "llama-completion", "echo no such thing >&2\nexit 4")
     run = runner.duo("bench", "-m", tiny, *PLAIN, "-n", "16", env={"PATH": f"{tmp_path}:{environment()['PATH']}"})
     assert run.status == 0, run.stderr
-    assert "duo: warning: llama-completion exited with 4: no such thing: skipped" in run.warnings
+    assert "duo: llama-completion exited with 4: no such thing: skipped" in run.stderr.splitlines()
     peer = json.loads(run.text)["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["same_text"]) == ("llama-completion", None, None)
     # Asked for by name, it has to run.
