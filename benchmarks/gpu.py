@@ -12,8 +12,7 @@ from benchmarks.contestants import ALONE, N_CTX, Setup, commands, duo
 from benchmarks.models import ON_A_CARD, Q4_0, smollm2
 from benchmarks.process import run_process
 from benchmarks.runner import Bar, Comparison, Outcome, Verdict, note, verdict
-from duo.bench.rounds import Contestant
-from duo.bench.texts import first_difference
+from duo.bench.rounds import Contestant, first_difference
 from duo.config import ContextConfig, ModelConfig
 from duo.errors import DuoError
 from duo.llama.model_size import ModelSize, model_size

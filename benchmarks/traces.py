@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from benchmarks.models import PAIRS, prompt_files
 from benchmarks.samples import FOLDER, LETTERS
-from duo.bench.texts import loops
+from duo.bench.rounds import loops
 from duo.config import ContextConfig, ModelConfig
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.slot import Slot

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duo.bench.rounds import RATE, Contestant, Sample
-from duo.bench.texts import distinct_share, first_difference
+from duo.bench.rounds import RATE, Contestant, Sample, distinct_share, first_difference
 
 # Two-sided 95 % quantiles of Student's t distribution with 2 to 10 degrees of freedom; beyond, 1.96 + 2.46 / (n - 0.7)
 _STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)

@@ -14,9 +14,8 @@ from duo.cli.arguments import CommandWithWholeNames, GroupWithWholeNames, help_c
 from duo.cli.commands import COMMANDS, function
 from duo.cli.options.by_command import BackOptions, LeadOptions, RunOptions
 from duo.cli.parameters import comes_from, with_parameters
-from duo.cli.terminal.console import discard_stdout, say
+from duo.cli.terminal.console import discard_stdout, say, with_options
 from duo.cli.terminal.interrupts import interrupts_raise
-from duo.cli.terminal.option_names import with_options
 from duo.errors import DeviceError, DuoError, UsageError
 from duo.llama import spin_briefly
 

@@ -80,7 +80,6 @@ class DraftComparison:
         """
         self._target, self._config, self._stop, self._note = target, config, stop, note
         self._n_text = n_text
-        self._has_announced = False
         self.texts: list[Text] = [(prompt, []) for prompt in prompts]  # until measure_target(), only the prompts
         self.measured = Measurements()  # of the target alone
         self._n_ctx = _context_size(target, prompts, n_text)
@@ -108,9 +107,11 @@ class DraftComparison:
         """Time the target, and let it write the texts."""
         n_threads = self._threads.target
         meter = Meter(self._context, None, show, self._stop, self._note)
-        self._announce(meter, n_threads, 1)
+        expected_s, limit_s = self._announce(meter, n_threads, 1)
+        self._note(
+            f"measuring takes about {expected_s} s for the target and as much for each draft, at most {limit_s} s each"
+        )
         self.measured = meter.measure([n_threads])
-        self._note_doubts(meter)
         self.texts = [
             (prompt, meter.write(prompt, self._n_text, n_threads, self._target.is_end)) for prompt, _ in self.texts
         ]
@@ -131,7 +132,6 @@ class DraftComparison:
             meter = Meter(self._context, context, show, self._stop, self._note)
             self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BOTH) / len(SIZES))
             found = meter.measure([], threads.draft, [threads.beside], _BOTH)
-            self._note_doubts(meter)
             found.target = self.measured.target
             scored = [meter.score(prompt, text, found.fastest_draft, translation) for prompt, text in self.texts]
             found.add_scores(scored)
@@ -142,20 +142,9 @@ class DraftComparison:
         """What the lookup of candidates would bring."""
         return replay_lookup(self.measured.times(self._threads.target), self.texts, self.n_max)
 
-    def _note_doubts(self, meter: Meter) -> None:
-        if meter.doubts:
-            self._note(f"tentative: {meter.doubts}")
-
-    def _announce(self, meter: Meter, n_threads: int, n_groups: float) -> None:
-        """Set the limit of the time to measure; a line says it once, since all take about as long."""
+    def _announce(self, meter: Meter, n_threads: int, n_groups: float) -> tuple[int, int]:
         n_tokens = self._n_text * len(self.texts)
-        expected_s, limit_s = meter.announce(n_threads, n_groups, n_tokens, self._target.places)
-        if not self._has_announced:
-            self._note(
-                f"measuring takes about {expected_s} s for the target and as much for each draft, at most "
-                f"{limit_s} s each"
-            )
-        self._has_announced = True
+        return meter.announce(n_threads, n_groups, n_tokens, self._target.places)
 
 
 def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) -> LookupFigures:

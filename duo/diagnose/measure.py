@@ -33,7 +33,7 @@ _PATIENCE_S, _PATIENCE = 20.0, 2.5  # the limit: seconds, and more for each that
 _PROMPT = list(range(100, 132))  # the tokens in the cache while a decode is timed
 _MAX_ASKED = 16  # tokens of a draft with another vocabulary that predict nothing: then it has no prediction
 
-Progress = Callable[[str, float], None]  # called with what is measured, and the share that is done
+Progress = Callable[[str, float], object]  # called with what is measured, and the share that is done
 
 
 class Stopped(Exception):
@@ -64,6 +64,7 @@ class Meter:
         self.doubts = ""  # why the times are not reliable; empty: they are
         self._target, self._draft = target, draft
         self._progress, self._stop, self._note = progress, stop, note
+        self._told = False  # that other programs compute
         self._sizes: Sequence[int] = SIZES
         self._begin = time.perf_counter()
         self._expected_s = self._end = math.inf
@@ -186,6 +187,7 @@ class Meter:
                 n_rounds += 1
         except MeasurementError:
             self.doubts = self._reason
+            self._note(f"tentative: {self.doubts}")
             for series in (series for group in groups for series in group.series):
                 series.judge(disturbed=True)
 
@@ -277,9 +279,9 @@ class Meter:
         self._n_others = other_cpu_use(self._since)
         for series in (series for group in groups for series in group.series):
             series.judge(disturbed=self._is_disturbed)
-        if self._is_disturbed:
+        if self._is_disturbed and not self._told:
+            self._told = True
             self._note(f"{self._reason}: measuring again, for up to {self._end - time.perf_counter():.0f} s")
-            self._note = lambda _: None  # once is enough
         self._since = cpu_times()
 
     @property

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duo.cli.terminal.comparison import render_comparison
-from duo.cli.terminal.report import render, render_verbose, verdict
+from duo.cli.terminal.report import render, render_comparison, render_verbose, verdict
 from duo.cli.terminal.run_statistics import CoreCounts, RunStatistics, Sampling
 from duo.engine.statistics import (
     BranchStatistics,

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from duo.bench.prompts import built_in, rounds
-from duo.bench.texts import loops
+from duo.bench.rounds import loops
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import columns, note, progress_bar, size_of
-from duo.cli.terminal.files import blame
+from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.option_names import with_options
 from duo.cli.terminal.run_statistics import Facts, write_json
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures
 from duo.diagnose.measure import SIZES, Stopped
@@ -182,16 +180,18 @@ def _measure(
         if n_loops := sum(loops(engine.detokenize(text), engine.detokenize(p)) for p, text in comparison.texts):
             note(f"{n_loops} of {len(prompts)} texts repeat themselves, which favours lookup and any draft: use -p")
         paths = _candidates(options, target.path, found)
+        n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
         if not paths:
             note("there is no draft to compare: name GGUF files, or folders with some")
         for i, path in enumerate(paths):
 
-            def show_draft(what: str, share: float, number: int = i + 1) -> None:
-                show(f"draft {number} of {len(paths)}: {what}", share)
+            def show_draft(what: str, done: float, total: float | None = 1.0, number: int = i + 1) -> bool:
+                show(f"draft {number} of {len(paths)}: {what}", done / total if total else 0.0)
+                return not stop.is_set()
 
             try:
                 check_draft(path, target.path)
-                with _loaded_draft(path, options, show_draft, stop) as draft:
+                with load(path, n_gpu_layers=n_layers, devices=devices, progress=show_draft) as draft:
                     model = draft.slot.target
                     figures = engine.call(lambda _: comparison.measure_draft(model, show_draft))  # noqa: B023
                     found.ranking.append(Row.of(path, model.n_bytes, figures))
@@ -211,17 +211,6 @@ def _candidates(options: TuneOptions, target: Path, found: Found) -> list[Path]:
         except DuoError as error:
             found.skip(Path(draft), error)
     return find_candidates(given, target)
-
-
-def _loaded_draft(path: Path, options: TuneOptions, show: Show, stop: threading.Event) -> Engine:
-    """A draft, placed as the options for the draft say. Raises DuoError, also once `stop` is set."""
-
-    def on_progress(what: str, done: float, total: float | None) -> bool:
-        show(what, done / total if total else 0.0)
-        return not stop.is_set()
-
-    n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
-    return load(path, n_gpu_layers=n_layers, devices=devices, progress=on_progress)
 
 
 def _in_ms(seconds: Sequence[float]) -> list[float]:

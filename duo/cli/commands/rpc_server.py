@@ -11,8 +11,7 @@ from contextlib import suppress
 
 from duo.cli.options.by_command import RpcServerOptions
 from duo.cli.problems import RPC, build_with
-from duo.cli.terminal.console import say
-from duo.cli.terminal.files import blame
+from duo.cli.terminal.console import blame, say
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.engine.cores import require_threads, usable_cores

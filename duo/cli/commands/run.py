@@ -12,13 +12,11 @@ from duo.cli import hints
 from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
 from duo.cli.load import check_usage, loaded
 from duo.cli.options.by_command import DemoOptions, RunOptions
-from duo.cli.terminal.comparison import render_comparison
-from duo.cli.terminal.console import discard_stdout, note, progress_bar, say, warn
-from duo.cli.terminal.files import blame, check_writable
+from duo.cli.terminal.console import blame, check_writable, discard_stdout, note, progress_bar, say, warn
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
 from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
-from duo.cli.terminal.report import render, render_verbose
+from duo.cli.terminal.report import render, render_comparison, render_verbose
 from duo.cli.terminal.run_statistics import Facts, RunStatistics
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from duo.cli.terminal.console import columns, note, size_of
-from duo.cli.terminal.files import blame
+from duo.cli.terminal.console import blame, columns, note, size_of
 from duo.config import AUTO_DRAFT
 from duo.engine.cores import kept_threads
 from duo.errors import UsageError

@@ -11,8 +11,7 @@ from duo.cli.commands.plan import Prospects, foretell, render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import check_usage, loaded
 from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import note, progress_bar
-from duo.cli.terminal.files import blame, check_writable
+from duo.cli.terminal.console import blame, check_writable, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.cli.terminal.run_statistics import Facts, write_json

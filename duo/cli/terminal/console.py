@@ -1,13 +1,17 @@
-"""Messages and progress bars on stderr, and tables as text."""
+"""Messages and progress bars on stderr, tables as text, and the files that options name."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from duo.errors import DuoError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,3 +90,40 @@ def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
 def size_of(n_bytes: int) -> str:
     """Bytes as people write them."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def check_writable(path: Path | None, option: str) -> None:
+    """Raise UsageError if a file cannot be written."""
+    if path is None:
+        return
+    with blame(option, path, UsageError):
+        existed = path.exists()
+        if existed and not path.is_file() and not path.is_dir():
+            return  # a pipe, whose reader would exit
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+
+
+@contextmanager
+def blame(option: str, path: Path, error_type: type[DuoError] = DuoError) -> Iterator[None]:
+    """Convert an OSError to an error that names the option and its file."""
+    try:
+        yield
+    except OSError as error:
+        raise error_type(f"{option} {path}: {error.strerror}") from error
+
+
+def with_options(text: str, parameter: str = "") -> str:
+    """A message, with options instead of parameters: those of an engine in it, and `parameter`, its beginning."""
+    from duo.cli.commands import COMMANDS  # noqa: PLC0415 - rarely needed
+    from duo.cli.options.by_command import RunOptions  # noqa: PLC0415
+    from duo.config.option import declared  # noqa: PLC0415
+
+    options = [*(command.options for command in COMMANDS.values()), RunOptions()]
+    flags = {one.name: one.option.flag for config in options for one in declared(config) if one.option.flags}
+    engine = {one.name for one in declared(RunOptions().engine) if "_" in one.name and one.option.flags}
+    anywhere = {name: flags[name] for name in engine} | {"profile=False": "--no-profile"}
+    named = re.compile(rf"(?<![\w./-])({'|'.join(anywhere)})(?![\w./-])")
+    rest = named.sub(lambda match: anywhere[match[1]], text.removeprefix(parameter))
+    return flags.get(parameter, parameter) + rest

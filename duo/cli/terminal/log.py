@@ -10,9 +10,7 @@ from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from typing import TYPE_CHECKING
 
-from duo.cli.terminal.console import note
-from duo.cli.terminal.files import check_writable
-from duo.cli.terminal.option_names import with_options
+from duo.cli.terminal.console import check_writable, note, with_options
 
 if TYPE_CHECKING:
     from duo.cli.options.groups import LogOptions

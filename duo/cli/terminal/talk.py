@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from duo.cli.terminal.console import say, stderr
-from duo.cli.terminal.option_names import with_options
+from duo.cli.terminal.console import say, stderr, with_options
 from duo.cli.terminal.writer import ACCEPTED, DIM, RESET, TextWriter
 from duo.errors import DeviceError, DuoError
 from duo.spec.types import Source

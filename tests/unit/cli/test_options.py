@@ -11,7 +11,7 @@ import typer
 
 from duo.cli.app import app
 from duo.cli.options.by_command import RunOptions
-from duo.cli.terminal.option_names import with_options
+from duo.cli.terminal.console import with_options
 from duo.config import SAMPLERS, EngineConfig, SamplingConfig, StopConfig
 from tests.command import assert_refused
 from tests.unit.cli.runner import duo, parse

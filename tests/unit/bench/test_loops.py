@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duo.bench.texts import distinct_share, first_difference, loops
+from duo.bench.rounds import distinct_share, first_difference, loops
 
 
 def test_a_text_loops_below_thirty_per_cent_distinct_4_grams() -> None:
