@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, plain_program, speculative
 from benchmarks.runner import Bar, Comparison, Outcome, note
-from duo.bench.rounds import Contestant
-from duo.bench.texts import distinct_share
+from duo.bench.rounds import Contestant, distinct_share
 from duo.errors import DuoError
 from duo.spec.schedule import Schedule
 

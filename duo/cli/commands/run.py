@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -192,7 +193,8 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
 
     None if it was interrupted, failed, or is too short for a rate. Nothing is learned from it.
     """
-    note("generating it with the target alone, to compare (Ctrl-C: skip)")
+    if sys.stderr.isatty():
+        note("generating it with the target alone, to compare (Ctrl-C: skip)")
     config = replace(request.config, stop=replace(request.config.stop, n_predict=n_tokens))
     alone = None
 
