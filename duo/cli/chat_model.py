@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from duo.cli.hints import empty_hint
+from duo.cli.load import empty_hint
 from duo.cli.terminal.console import progress_bar
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig

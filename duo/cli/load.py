@@ -16,6 +16,7 @@ from duo.cli.terminal.console import progress_bar, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
 from duo.diagnose.host import read_host
+from duo.engine import text
 from duo.engine.cores import plan_threads
 from duo.engine.engine import Engine
 from duo.engine.slot import Slot
@@ -29,6 +30,7 @@ from duo.loading import load_engine
 if TYPE_CHECKING:
     from duo.link.remote_drafts import RemoteDrafts
 
+_HEAD = 4096  # characters of a prompt, in which its first special token is
 Loaded = TypeVar("Loaded", Engine, Model)
 Show = Callable[[str, float, float | None], bool]
 
@@ -120,6 +122,26 @@ def _branches_hint(slot: Slot, branches: int | None, schedule: str, *, is_reject
         return ""
     needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
     return f"--branches {branches} has no effect: it needs {needed}, and not --verify rejection"
+
+
+def prompt_hint(model: Model, prompt: str) -> str:
+    """That a raw `prompt` is not in the model's chat template, if it has one; empty otherwise."""
+    # Special tokens that are written out have no text; the BOS that is added does not count.
+    is_raw = all(model.piece(token) for token in model.tokenize(prompt[:_HEAD], add_bos=False))
+    has_template = bool(model.metadata("tokenizer.chat_template"))
+    return "this model has a chat template: --chat uses it" if has_template and is_raw else ""
+
+
+def empty_hint(stop: str, n_predict: int) -> str:
+    """Why an answer of at most `n_predict` tokens has no text; `stop`: why it ended."""
+    reasons = {
+        text.LIMIT: "its tokens have no text" if n_predict else "-n 0 only processes the prompt",
+        text.END_OF_TEXT: "the model ended the text at once (--ignore-eos continues)",
+        text.STOP_STRING: "it began with a stop string (-r)",
+        text.CONTEXT_FULL: "the prompt fills the context (-c)",
+        text.GRAMMAR_END: "the grammar allows no text",
+    }
+    return f"the answer is empty: {reasons[stop]}" if stop in reasons else ""
 
 
 def with_servers(options: EngineOptions) -> EngineConfig:

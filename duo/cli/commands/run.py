@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from duo import __version__
-from duo.cli import hints
 from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
-from duo.cli.load import check_usage, loaded
+from duo.cli.load import check_usage, empty_hint, loaded, prompt_hint
 from duo.cli.options.by_command import DemoOptions, RunOptions
 from duo.cli.terminal.console import blame, check_writable, discard_stdout, note, progress_bar, say, warn
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
@@ -38,7 +37,7 @@ def run(options: RunOptions) -> int:
     with loaded(options, config.stop.n_predict) as engine:
         text = _prompt_text(options, prompt, engine)
         if text == prompt and options.conversation is not False:
-            _hint(hints.prompt_hint(engine.slot.target, text))
+            _hint(prompt_hint(engine.slot.target, text))
         metrics = Metrics()
         live, trace = _live(options, metrics), _trace(options, metrics, engine.slot)
         stream, tokens, status = _write(options, engine, text, config, metrics, live, trace)
@@ -157,7 +156,7 @@ def _write(
     finally:
         writer.end()
     if not has_text:
-        _hint(hints.empty_hint(metrics.stop, config.stop.n_predict))
+        _hint(empty_hint(metrics.stop, config.stop.n_predict))
     return stream, tokens, interrupt.status
 
 
