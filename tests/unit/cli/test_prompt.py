@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duo.cli.inputs import read_prompt
-from tests.command import Run, assert_refused
+from tests.command import assert_refused
 from tests.gguf_files import N_CTX_TRAIN, tiny_llama
 from tests.unit.cli.runner import duo
 
@@ -49,7 +49,7 @@ def test_a_prompt_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("escape", ["--escape", "--no-escape"])
-def test_invalid_utf_8(tmp_path: Path, escape: str) -> None:
+def test_invalid_utf_8(tiny: Path, tmp_path: Path, escape: str) -> None:
     path = tmp_path / "prompt.txt"
     path.write_bytes(b"one\\n two \xff")
     said, model = "is not valid UTF-8: byte 0xff at offset", ("-m", "missing.gguf", escape)
@@ -59,53 +59,34 @@ def test_invalid_utf_8(tmp_path: Path, escape: str) -> None:
     assert_refused(duo(*model, "-p", "x", "-r", b"\xff"), f"-r {said} 0")
     assert_refused(duo(*model, "-p", "x", "--grammar", b'root ::= "\xff"'), f"--grammar {said} 10")
     assert_refused(duo("-m", "missing.gguf", "-p", r"\xff"), "the prompt is not valid UTF-8")
+    assert_refused(duo("-m", tiny, "-p", "x", "-sys", b"\xff"), f"-sys {said} 0")
 
 
-def test_a_system_prompt_of_invalid_utf_8(tiny: Path) -> None:
-    assert_refused(duo("-m", tiny, "-p", "x", "-sys", b"\xff"), "-sys is not valid UTF-8: byte 0xff at offset 0")
+def test_a_prompt_as_long_as_the_context_and_longer(tiny: Path) -> None:
+    def sizes(*options: str) -> tuple[str, str]:
+        """Both numbers of the error: the prompt's tokens and the context's."""
+        run = duo(*prompt, *options)
+        assert_refused(run)
+        found = re.search(r"the prompt has (\d+) tokens, the context (\d+) ", run.stderr)
+        assert found is not None, run.stderr
+        return found[1], found[2]
 
-
-def test_a_model_without_a_chat_template(tiny: Path) -> None:
-    assert_refused(duo("-m", tiny, "-p", "x", "--chat"), "tiny.gguf has no chat template")
-
-
-def _sizes(run: Run) -> list[int]:
-    """Both numbers of the error: the prompt's tokens and the context's."""
-    assert_refused(run)
-    found = re.search(r"the prompt has (\d+) tokens, the context (\d+) ", run.stderr)
-    assert found is not None, run.stderr
-    return [int(number) for number in found.groups()]
-
-
-def test_a_prompt_longer_than_the_context(tiny: Path) -> None:
-    prompt = "the cat sat " * 60
-    n_tokens, n_ctx = _sizes(duo("-m", tiny, "-p", prompt, "-n", "-1"))
-    assert n_ctx == N_CTX_TRAIN < n_tokens
-    small = duo("-m", tiny, "-p", prompt, "-n", "8", "-c", "20")
-    assert _sizes(small) == [n_tokens, 20]
-    assert "(-c)" in small.stderr
-
-
-def test_a_prompt_as_long_as_the_context(tiny: Path) -> None:
-    prompt = ("-m", tiny, "-p", "the cat sat " * 40, "-n", "0", "-t", "1")
-    n_tokens, _ = _sizes(duo(*prompt, "-c", "20"))
-    run = duo(*prompt, "-c", str(n_tokens))
-    assert (run.status, run.n_tokens) == (0, 0)
-    assert _sizes(duo(*prompt, "-c", str(n_tokens - 1))) == [n_tokens, n_tokens - 1]
+    prompt = ("-m", tiny, "-p", "the cat sat " * 60, "-n", "0", "-t", "1")
+    n_tokens, n_ctx = sizes("-n", "-1")
+    assert int(n_ctx) == N_CTX_TRAIN < int(n_tokens)
+    assert sizes("-c", "20") == (n_tokens, "20")
+    assert sizes("-c", str(int(n_tokens) - 1)) == (n_tokens, str(int(n_tokens) - 1))
+    assert duo(*prompt, "-c", n_tokens).status == 0
 
 
 def test_bos_is_added_once_and_only_where_the_vocabulary_asks_for_it(tmp_path: Path) -> None:
-    counts, texts = {}, {}
-    for add_bos in (True, False):
+    counts, texts = [], []
+    for add_bos in (False, True):
         model = tiny_llama(tmp_path / f"model_{add_bos}.gguf", add_bos=add_bos)
         for prompt in ("the cat", "<s>the cat"):
             run = duo("-m", model, "-p", prompt, "-n", "8", "--exact", "-t", "1")
-            counts[add_bos, prompt], texts[add_bos, prompt] = run.n_prompt, run.stdout
-    n = counts[False, "the cat"]
-    assert counts == {
-        (False, "the cat"): n,
-        (False, "<s>the cat"): n + 1,
-        (True, "the cat"): n + 1,
-        (True, "<s>the cat"): n + 1,
-    }
-    assert texts[True, "the cat"] == texts[True, "<s>the cat"] == texts[False, "<s>the cat"] != texts[False, "the cat"]
+            counts.append(run.n_prompt)
+            texts.append(run.stdout)
+    n = counts[0]
+    assert counts == [n, n + 1, n + 1, n + 1]
+    assert texts[0] != texts[1] == texts[2] == texts[3]
