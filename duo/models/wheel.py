@@ -42,7 +42,7 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
         with httpx.Client(
             proxy=settings.get("proxy"),
             verify=_certificates(settings.get("cert")),
-            mounts={"file://": _Files()},
+            mounts={"file://": _FolderIndex()},
             timeout=_TIMEOUT_S,
             follow_redirects=True,
         ) as client:
@@ -82,7 +82,7 @@ def index_urls(settings: dict[str, str]) -> list[str]:
     return f"{settings.get('index-url', _PYPI)} {settings.get('extra-index-url', '')}".split()
 
 
-class _Files(httpx.BaseTransport):
+class _FolderIndex(httpx.BaseTransport):
     """A folder as an index."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

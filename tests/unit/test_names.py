@@ -19,7 +19,6 @@ WITH_OPTIONS = {
     "link/admission.py",
     "llama/child.py",
     "llama/convert_schema.py",
-    "models/wheel.py",
 }
 # A dash or two in front of a letter, where a word begins.
 OPTION = re.compile(r"(?<![^\s(\"'`])--?(?!inf\b)[a-zA-Z]")
