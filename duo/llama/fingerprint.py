@@ -59,10 +59,9 @@ class Fingerprint:
 
 def vocabulary_difference(target: Model, draft: Model) -> str | None:
     """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match."""
-    if difference := Fingerprint.without_texts(target).difference(Fingerprint.without_texts(draft)):
-        return difference
     n = min(target.n_vocab, draft.n_vocab)
-    return text_difference(target.token_texts(n), draft.token_texts(n))
+    difference = Fingerprint.without_texts(target).difference(Fingerprint.without_texts(draft))
+    return difference or text_difference(target.token_texts(n), draft.token_texts(n))
 
 
 def text_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> str | None:
@@ -79,15 +78,11 @@ def fingerprint_difference(target: Fingerprint, texts: Sequence[bytes], draft: F
     if difference := target.difference(draft):
         return difference
     n = min(target.n_vocab, draft.n_vocab)
-    whole = n // BLOCK
-    for i, (ours, theirs) in enumerate(zip(target.blocks[:whole], draft.blocks[:whole], strict=False)):
-        if ours != theirs:
-            return f"tokens {i * BLOCK} to {(i + 1) * BLOCK - 1} differ"
+    whole = n // BLOCK  # blocks that both have in full
     first, offset = max(whole * BLOCK, _FIRST), draft.n_vocab - len(draft.tail) // _TOKEN_BYTES
     start, end = (_TOKEN_BYTES * (token - offset) for token in (first, n))
-    if len(draft.blocks) < whole or start < 0 or _hash_each(texts[first:n]) != draft.tail[start:end]:
-        return f"tokens {first} to {n - 1} differ"
-    return None
+    is_same = start >= 0 and _hash_each(texts[first:n]) == draft.tail[start:end]
+    return None if is_same and target.blocks[:whole] == draft.blocks[:whole] else "tokens of the vocabularies differ"
 
 
 def _hash_block(texts: Sequence[bytes], start: int) -> bytes:

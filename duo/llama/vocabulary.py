@@ -39,7 +39,7 @@ class Vocabulary(Handle):
         """`pointer`: llama_model, which this frees; `path`: its file; `call`: see Handle."""
         super().__init__(pointer, llama_cpp.llama_model_free, call=call)
         self.path = path
-        self._vocabulary = vocabulary = self.vocabulary
+        self.vocabulary = vocabulary = llama_cpp.llama_model_get_vocab(pointer)  # llama.cpp's, valid until close()
         self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
         self.bos = int(llama_cpp.llama_vocab_bos(vocabulary))  # begins a text; -1: none
@@ -49,11 +49,6 @@ class Vocabulary(Handle):
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(vocabulary))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(vocabulary))
         self._pieces: dict[int, bytes] = {}
-
-    @property
-    def vocabulary(self) -> Any:
-        """llama.cpp's pointer to the vocabulary. Raises ClosedError after close()."""
-        return llama_cpp.llama_model_get_vocab(self.pointer)
 
     def metadata(self, key: str) -> str | None:
         """One metadata value as text; None if the file has no such key."""
@@ -68,19 +63,19 @@ class Vocabulary(Handle):
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
         with self.use():
-            return bool(llama_cpp.llama_vocab_is_eog(self._vocabulary, token))
+            return bool(llama_cpp.llama_vocab_is_eog(self.vocabulary, token))
 
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
         is_end = llama_cpp.llama_vocab_is_eog
         with self.use():
-            return [token for token in range(self.n_vocab) if is_end(self._vocabulary, token)]
+            return [token for token in range(self.n_vocab) if is_end(self.vocabulary, token)]
 
     def token_texts(self, n: int) -> list[bytes]:
         """The first `n` tokens as the vocabulary stores them."""
         text = llama_cpp.llama_vocab_get_text
         with self.use():
-            return [text(self._vocabulary, token) for token in range(n)]
+            return [text(self.vocabulary, token) for token in range(n)]
 
     @functools.cached_property
     def longest_token(self) -> int:
@@ -152,7 +147,7 @@ class Vocabulary(Handle):
         for _ in range(2):
             buffer = (llama_cpp.llama_token * -n)()
             with self.use():
-                n = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), buffer, len(buffer), add_bos, special)
+                n = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), buffer, len(buffer), add_bos, special)
             if n >= 0:
                 return list(buffer[:n])
         raise PromptError(f"llama.cpp could not tokenise the prompt ({n})")
@@ -213,7 +208,7 @@ class Vocabulary(Handle):
 
     def _is_special(self, token: int) -> bool:
         with self.use():
-            return bool(_SPECIAL & llama_cpp.llama_vocab_get_attr(self._vocabulary, token))
+            return bool(_SPECIAL & llama_cpp.llama_vocab_get_attr(self.vocabulary, token))
 
     def _piece(self, token: int, *, special: bool) -> bytes:
         if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
@@ -222,7 +217,7 @@ class Vocabulary(Handle):
         while n < 0:
             buffer = ctypes.create_string_buffer(-n)
             with self.use():
-                n = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, special)
+                n = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, len(buffer), 0, special)
         return buffer.raw[:n]
 
     # Chat

@@ -40,7 +40,12 @@ def fit(
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
-    layouts = _layouts(models)
+    first, second = models[0], models[-1]
+    layouts: Sequence[Layout] = (
+        [fill(first.footprint, first.rooms, first.n_layers)]
+        if len(models) == 1
+        else place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)
+    )
     placed = [(model, layout) for model, layout in zip(models, layouts, strict=True) if model.rooms]
     log.info(
         "layers on devices (%s): %s",
@@ -61,14 +66,6 @@ def _check_weights(models: Sequence[_Placed]) -> None:
             f"{' and '.join(model.parameter for model in required)}: the layers need {needed / 2**30:.1f} GiB on "
             f"{', '.join(rooms)}, and {free / 2**30:.1f} GiB are free: give fewer (auto: as many as fit)"
         )
-
-
-def _layouts(models: Sequence[_Placed]) -> Sequence[Layout]:
-    first = models[0]
-    if len(models) == 1:
-        return [fill(first.footprint, first.rooms, first.n_layers)]
-    second = models[1]
-    return place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)
 
 
 class _Placed:

@@ -49,7 +49,7 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
             for text in index_urls(settings):
                 index = httpx.URL(re.sub("^file:///", "file://localhost/", text))  # httpx wants a host
                 try:
-                    if url := _find_wheel(client, index, requirement, sha256):
+                    if url := _find_wheel(client, index, requirement):
                         return _download(client, url, index, sha256, folder, report)
                 except httpx.HTTPError as error:
                     reasons.append(f"{index.host}: {root_cause(error)}")
@@ -112,7 +112,7 @@ def _get(client: httpx.Client, url: httpx.URL, index: httpx.URL) -> Iterator[htt
         yield response
 
 
-def _find_wheel(client: httpx.Client, index: httpx.URL, requirement: str, sha256: str) -> httpx.URL | None:
+def _find_wheel(client: httpx.Client, index: httpx.URL, requirement: str) -> httpx.URL | None:
     """The address of the wheel in the page of its project (PEP 503); None if this index does not have it."""
     name, _, version = requirement.partition("==")
     project = re.sub(r"[-_.]+", "-", name).lower()
@@ -125,8 +125,7 @@ def _find_wheel(client: httpx.Client, index: httpx.URL, requirement: str, sha256
             return None
         raise
     first = f"{project.replace('-', '_')}-{version}-"
-    wheels = [url for url in found if (name := _name(url).lower()).startswith(first) and name.endswith(".whl")]
-    return next((url for url in wheels if sha256 in url.fragment), next(iter(wheels), None))
+    return next((url for url in found if _name(url).lower().startswith(first) and url.path.endswith(".whl")), None)
 
 
 def _name(url: httpx.URL) -> str:
