@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
 from typing import Any, cast
 
-from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from duo.engine.decoder import Cache, Decoder
@@ -221,8 +221,4 @@ def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.code == TRY_LATER:
         return "it is still loading its model, or has too many drafts"
-    if isinstance(error, InvalidStatus):
-        return f"it returned status {error.response.status_code}"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return messages.printable(str(error)) or type(error).__name__
+    return getattr(error, "strerror", None) or messages.printable(str(error)) or type(error).__name__

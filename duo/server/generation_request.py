@@ -67,9 +67,9 @@ class GenerationRequest:
             _config(body, defaults, grammar, target, n_ctx),
             isinstance(body, ChatBody),
             form,
-            streams=bool(body.stream),
-            wants_usage=bool(body.stream_options and body.stream_options.include_usage),
-            wants_sources=bool(body.duo),
+            bool(body.stream),
+            bool(body.stream_options and body.stream_options.include_usage),
+            bool(body.duo),
         )
 
 
