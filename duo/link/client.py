@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any, cast
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
@@ -190,26 +190,26 @@ class DraftClient:
                 log.warning("the draft failed: %s", thread.error, exc_info=thread.error)
 
 
+@dataclass(slots=True)
 class _Announcing:
     """A context that calls `announce` before it decodes many tokens, and whose threads follow the free cores."""
 
-    def __init__(self, context: Decoder, announce: Callable[[], None], cores: CoresInUse | None) -> None:
-        self._context = context
-        self._announce = announce
-        self._cores = cores
+    context: Decoder
+    announce: Callable[[], None]
+    cores: CoresInUse | None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
+        return getattr(self.context, name)
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         if len(tokens) > _ANNOUNCED:
-            self._announce()
-        if self._cores is None:
-            return self._context.decode(tokens, n_rows)
-        n = self._cores.limit or self._cores.n_cores
-        self._context.set_threads(n, n)
-        logits = self._context.decode(tokens, n_rows)
-        self._cores.decoded()
+            self.announce()
+        if self.cores is None:
+            return self.context.decode(tokens, n_rows)
+        n = self.cores.limit or self.cores.n_cores
+        self.context.set_threads(n, n)
+        logits = self.context.decode(tokens, n_rows)
+        self.cores.decoded()
         return logits
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -118,34 +119,26 @@ async def _send(socket: WebSocket, message: Message) -> None:
         raise LinkError(f"cannot send: {type(error).__name__}") from None
 
 
+@dataclass(slots=True)
 class DraftConnection:
     """Gives orders to a draft, and takes its candidates."""
 
-    def __init__(
-        self,
-        socket: WebSocket,
-        drafts: RemoteDrafts,
-        draft: RemoteDraft,
-        target: TargetVocabulary,
-        wake: asyncio.Event,
-    ) -> None:
-        """`wake` is set when there may be a new order."""
-        self.draft = draft
-        self._socket = socket
-        self._drafts = drafts
-        self._target = target
-        self._wake = wake
-        self._begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin
-        self._serial = 0
-        self._n_sent = 0  # accepted tokens that were sent
-        self._unsent: list[int] = []  # accepted tokens after those
-        self._sent: tuple[int, bool] | None = None  # epoch and may_draft as sent; None: no text has begun
-        self._credit = SPARE  # messages that it may send before the next order
+    socket: WebSocket
+    drafts: RemoteDrafts
+    draft: RemoteDraft
+    target: TargetVocabulary
+    wake: asyncio.Event  # set when there may be a new order
+    _begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin
+    _serial: int = 0
+    _n_sent: int = 0  # accepted tokens that were sent
+    _unsent: list[int] = field(default_factory=list)  # accepted tokens after those
+    _sent: tuple[int, bool] | None = None  # epoch and may_draft as sent; None: no text has begun
+    _credit: int = SPARE  # messages that it may send before the next order
 
     async def listen(self) -> None:
         """Handle what the draft sends. Raises ConnectionRejected, and WebSocketDisconnect at the end."""
         while True:
-            message, draft = decode(await self._socket.receive_bytes()), self.draft
+            message, draft = decode(await self.socket.receive_bytes()), self.draft
             if isinstance(message, Hello):
                 raise ConnectionRejected("garbage", "it sent a second Hello")
             draft.has_stalled = False
@@ -154,7 +147,7 @@ class DraftConnection:
             current = self._begun if message.serial == self._serial and draft.current is self._begun else None
             if isinstance(message, GuessMessage):
                 if current is None or not self._offer(message, current[1]):
-                    self._drafts.count("stale")
+                    self.drafts.count("stale")
             elif isinstance(message, Unable) and current is not None:
                 draft.is_unable = True
                 log.info("draft %s cannot draft for this text", draft.name)
@@ -164,23 +157,23 @@ class DraftConnection:
 
     def _offer(self, message: GuessMessage, queue: RemoteQueue) -> bool:
         """Put a candidate into the queue. False if it is of no use."""
-        if message.token >= self._target.fingerprint.n_vocab:
+        if message.token >= self.target.fingerprint.n_vocab:
             raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
         guess = Guess(message.token, min(max(message.confidence, 0.0), _MAX_CONFIDENCE))
         drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6))
         taken = queue.offer(message.epoch, message.position, guess, message.n_known, drafted)
         if not taken or not queue.may_draft:
-            self._wake.set()  # there is an order to send
+            self.wake.set()  # there is an order to send
         return taken
 
     async def give_orders(self) -> None:
         """Send an order whenever there is something new. Slow readers get fewer, larger messages. Raises LinkError."""
-        await _send(self._socket, messages.Welcome(self._target.n_ctx))
+        await _send(self.socket, messages.Welcome(self.target.n_ctx))
         while True:
             if (message := self._next_message()) is not None:
-                await _send(self._socket, message)
-            await self._wake.wait()
-            self._wake.clear()
+                await _send(self.socket, message)
+            await self.wake.wait()
+            self.wake.clear()
 
     def _next_message(self) -> Message | None:
         """The next order; None: the draft has to know nothing new."""
@@ -209,7 +202,7 @@ class DraftConnection:
             draft.waiting_since = time.perf_counter() if order.may_draft else None
         if not fresh:
             return Text(self._serial, order.epoch, position, tokens, order.may_draft)
-        options = (self._target.fingerprint.n_vocab, n_ahead, request.sampling, list(request.banned))
+        options = (self.target.fingerprint.n_vocab, n_ahead, request.sampling, list(request.banned))
         return Begin(self._serial, *options, order.epoch, tokens, order.may_draft)
 
     def _end(self) -> Message | None:

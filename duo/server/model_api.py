@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 from starlette.requests import Request
@@ -18,21 +19,20 @@ from duo.server.generation_service import GenerationService
 from duo.server.parse_request import RequestWork, check_text, checked_tokens
 
 
+@dataclass(slots=True)
 class ModelApi:
     """What the lead says about its model, and its tokens."""
 
-    def __init__(self, service: GenerationService, work: RequestWork, alias: str | None, defaults: Defaults) -> None:
-        """`alias`: the model's name for clients; None: the file's."""
-        self._service = service
-        self._work = work
-        self._alias = alias
-        self._defaults = defaults
-        self._created = int(time.time())
+    service: GenerationService
+    work: RequestWork
+    alias: str | None  # the model's name for clients; None: the file's
+    defaults: Defaults
+    created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def name(self) -> str:
         """The model's name in the API. Raises BusyError before a model is loaded and after it has stopped."""
-        return self._alias or self._service.engine.slot.target.path.stem
+        return self.alias or self.service.engine.slot.target.path.stem
 
     def warn(self, request: Request, name: str | None) -> None:
         """Tell the client if it asks for another model: this one answers, as in llama-server."""
@@ -42,7 +42,7 @@ class ModelApi:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models and /v1/models/{name}."""
-        slot, wanted = self._service.engine.slot, request.path_params.get("name")
+        slot, wanted = self.service.engine.slot, request.path_params.get("name")
         if wanted not in (None, "", "default", self.name):
             raise ApiError(
                 404, f"unknown model {wanted[:100]!r}: this server has {self.name!r}", code="model_not_found"
@@ -52,7 +52,7 @@ class ModelApi:
         model = {
             "id": self.name,
             "object": "model",
-            "created": self._created,
+            "created": self.created,
             "owned_by": "duo",
             "max_model_len": slot.n_ctx,  # as in vLLM
             "meta": {name: getattr(target, name) for name in names} | {"n_ctx": slot.n_ctx, "size": target.n_bytes},
@@ -61,7 +61,7 @@ class ModelApi:
 
     async def props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        slot, defaults = self._service.engine.slot, self._defaults
+        slot, defaults = self.service.engine.slot, self.defaults
         model, sampling, stop = slot.target, defaults.config.sampling, defaults.config.stop
         same = "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"
         params = {
@@ -95,26 +95,26 @@ class ModelApi:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
-        slot = self._service.engine.slot
-        body, n_bytes = await self._work.parse_request(request, TokenizeBody)
+        slot = self.service.engine.slot
+        body, n_bytes = await self.work.parse_request(request, TokenizeBody)
 
         def work() -> Response:
             check_text(body.content, slot.target, slot.n_ctx, is_prompt=False)
             tokens = slot.target.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
             return json_response({"tokens": _with_pieces(tokens, slot.target) if body.with_pieces else tokens})
 
-        return await self._work.run(n_bytes, work)
+        return await self.work.run(n_bytes, work)
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
-        model = self._service.engine.slot.target
-        body, n_bytes = await self._work.parse_request(request, DetokenizeBody)
+        model = self.service.engine.slot.target
+        body, n_bytes = await self.work.parse_request(request, DetokenizeBody)
 
         def work() -> Response:
             content = model.spelling(checked_tokens(body.tokens, model)).decode("utf-8", "replace")
             return json_response({"content": content})
 
-        return await self._work.run(n_bytes, work)
+        return await self.work.run(n_bytes, work)
 
 
 def _with_pieces(tokens: Sequence[int], model: Model) -> list[msgspec.Raw]:
