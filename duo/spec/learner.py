@@ -9,10 +9,10 @@ from typing import Any
 
 from duo.spec.constants import DEFAULT
 from duo.spec.costs import CostModel
-from duo.spec.exploration import Exploration
+from duo.spec.exploration import Explorer
 from duo.spec.forecast import Forecast
 from duo.spec.pair import PairModel
-from duo.spec.schedule import Budget, Chooser, Schedule
+from duo.spec.schedule import Budget, Schedule
 from duo.spec.types import Origin
 
 REJECTION = "rejection"  # the mode of sampling that requires decisions in order
@@ -28,38 +28,26 @@ class StepCost:
     source: Origin = Origin.DRAFT
 
 
-class Learner(PairModel):
+class Learner(Explorer):
     """Follows a schedule, learns from each step of a text, and reconsiders the schedule now and then."""
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
         super().__post_init__()
         self._forecast = Forecast(0.0)
-        self.chooser = Chooser(self.schedules, Schedule.ASYNC if self.separate_devices else Schedule.OFF)
-        self._exploration = Exploration(self, self.chooser, probes=not self.remote)
         self._lookup_budget = Budget(DEFAULT.lookup, DEFAULT.lookup)
         self._last = Schedule.OFF, 0.0  # the schedule of the last step, and the draft's time in it
         self._start_text(0)
 
     def _start_text(self, n_prompt: int) -> None:
         """Reset what holds for one generation only."""
-        self._exploration.begin(n_prompt, is_possible=self.schedules != (Schedule.OFF,))
+        self._begin_exploring(n_prompt)
         self._scored = False  # whether a candidate was scored in this step
         self._has_news = True  # whether something was learned since the last review
         self.scores: deque[tuple[float, bool]] = deque(maxlen=4096)  # as passed to learn_scores()
         self._window = (0, 0.0)  # tokens and seconds since the forecast was last compared with the measured rate
         self._recent = (0.0, 0.0)  # tokens and seconds of this text, the latest steps counting most
         self._n_found = 0  # tokens of this text that the lookup found
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule to follow now.
-
-        With a remote draft the target is first measured alone: the "other" machine may be this one.
-        """
-        if self.remote and Schedule.OFF in self.chooser.allowed and self.alone.target(1).n < DEFAULT.first_alone:
-            return Schedule.OFF
-        return self.chooser.now
 
     @property
     def prefers_target_alone(self) -> bool:
@@ -96,7 +84,7 @@ class Learner(PairModel):
         before = self.alone
         super().use_cores(n_cores)
         if self.alone is not before and self.rate:
-            self.is_steady = self.is_steady and not self._exploration.n_written
+            self.is_steady = self.is_steady and not self._n_written
             self._window = (0, 0.0)  # was measured with the others
             self._has_news = True
             self._update_forecast()
@@ -122,9 +110,8 @@ class Learner(PairModel):
         """The target added `n_tokens` at this cost."""
         self.costs.add_target(cost.n_candidates + 1, cost.decode_s)
         schedule, costs, alone_s = self.schedule, self.costs, self.alone.target_s(1)
-        self._exploration.step(
-            n_tokens, scored=self._scored, is_alone=not cost.n_candidates and schedule is not Schedule.ASYNC
-        )
+        is_alone = not cost.n_candidates and schedule is not Schedule.ASYNC
+        self._count(n_tokens, scored=self._scored, is_alone=is_alone)
         self._scored = False
         tokens, seconds = self._recent
         self._recent = (DEFAULT.rate_memory * tokens + n_tokens, DEFAULT.rate_memory * seconds + cost.total_s)
@@ -155,7 +142,7 @@ class Learner(PairModel):
 
     def learn_draft(self, n_tokens: int, seconds: float, n_sequences: int = 1) -> None:
         """The draft made a token, for which it decoded `n_tokens` at once, or one in each of `n_sequences`."""
-        self._exploration.n_unread = 0
+        self._n_unread = 0
         if n_sequences > 1:
             self.concurrent.add_draft(seconds, n_sequences=n_sequences)
         elif n_tokens >= DEFAULT.read_least:
@@ -194,7 +181,10 @@ class Learner(PairModel):
         if n_tokens >= DEFAULT.read_least and seconds:
             self._read.add(seconds / n_tokens)
             self.alone.guess_s = self.alone.guess_s or self.read_s / DEFAULT.read
-        self._exploration.probed(n_tokens, seconds, whole=whole)
+        self._was_probed, self._n_unscored = True, 0
+        if n_tokens:
+            self._n_unread = 0 if whole else self._n_prompt + self._n_written
+        self.chooser.budget.spend(seconds)
         self._review()
 
     def restore_kept(self, state: Any) -> bool:
@@ -209,7 +199,7 @@ class Learner(PairModel):
     def stop_drafting(self) -> None:
         """The draft is not available for the rest of this generation."""
         self.chooser.give_up()
-        self._exploration.end()
+        self._is_worthwhile, self._size = False, 0
         self._update_forecast()
 
     def _review(self) -> None:
@@ -222,15 +212,14 @@ class Learner(PairModel):
         self._window = (0, 0.0)
         if not found or len(self.chooser.allowed) < 2:
             return
-        estimates, exploration = self.estimates(found), self._exploration
-        exploration.may_gain = self.chooser.may_gain(estimates)
+        estimates = self.estimates(found)
+        self._may_gain = self.chooser.may_gain(estimates)
         if self.schedule is Schedule.OFF:
-            exploration.is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
-        exploration.plan(self.schedule)
-        if not exploration.is_due:
+            self._is_worthwhile = (self.max_gain() or 0.0) > 1 + DEFAULT.least_gain
+        if not self._plan():
             # The target's time before the first candidate. It must pay on those tokens that the lookup does not find.
-            entry_s = 0.0 if self.separate_devices else exploration.n_unread * self.read_s
-            n_written = max(1, exploration.n_written)
+            entry_s = 0.0 if self.separate_devices else self._n_unread * self.read_s
+            n_written = max(1, self._n_written)
             entry_s = entry_s * n_written / max(1, n_written - self._n_found)
             self.chooser.review(estimates, entry_s, self._untried())
         self._forecast = found[self.schedule]

@@ -62,10 +62,7 @@ class PairModel:
         self._latency = Time()  # of a remote draft
 
     def use_cores(self, n_cores: int) -> None:
-        """From now on, the times that are learned and used are those with `n_cores` cores free for both models.
-
-        0: all of them.
-        """
+        """From now on, times are learned and used for `n_cores` cores free for both models (0: all of them)."""
         self.alone, self.concurrent = self._on_cores(n_cores)
         self.alone.forget_curves()
 
@@ -150,10 +147,7 @@ class PairModel:
         self._n_branches = next(n for n in _NUMBERS if rates[n] >= (1 - least / 4) * best) if pays else 0
 
     def max_gain(self) -> float | None:
-        """The best rate with an excellent draft, if costs are as low as they may be, over the target alone.
-
-        None while unknown.
-        """
+        """The best rate with an excellent draft and the lowest costs, over the target alone; None while unknown."""
         found = self.forecasts(DEFAULT.excellent, -1.0)
         return max(forecast.rate for forecast in found.values()) / found[Schedule.OFF].rate if found else None
 

@@ -66,9 +66,9 @@ class Policy(Learner):
         n_max, rate = min(self.n_max, n_room - 1), self._value_of_time  # the target adds a token of its own
         if not self.rate or n_max <= 0:
             return Decision(0)
-        if self.schedule is Schedule.SYNC and self._exploration.needs_alone(rate):
+        if self.schedule is Schedule.SYNC and self._needs_alone(rate):
             return Decision(0)
-        if self.schedule is Schedule.OFF and (n := self._exploration.n_candidates(n_max)):
+        if self.schedule is Schedule.OFF and (n := self._n_arbitrary(n_max)):
             return Decision(n, origin=next((other.origin for other in others if len(other.guesses) >= n), Origin.ANY))
         adjusted = [chance for _, chance in self.calibration.chances(self.calibration.mean)]  # to this text
         chances = [adjusted[bisect_right(Calibration.EDGES, guess.confidence)] for guess in drafted.guesses]
@@ -145,13 +145,6 @@ class Policy(Learner):
         return Lookahead(
             self.n_ahead, least, self.calibration.probabilities(), self._n_branches, self.calibration.ranks
         )
-
-    def probe_size(self) -> int:
-        """How many tokens of the text an idle draft should decode to see which it would have drafted; usually 0.
-
-        That is all that it has not decoded, or the last ones.
-        """
-        return 0 if self.schedule is Schedule.ASYNC else self._exploration.probe_size()
 
     def statistics(self) -> PolicyStatistics:
         """What was learned and decided."""

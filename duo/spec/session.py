@@ -59,11 +59,10 @@ class Session:
         `n_known`: number of accepted tokens known to a remote draft when it made the token; None for a local draft,
         which knows all tokens of its epoch.
 
-        Dropped are tokens that are stale, after a gap, outside the target's vocabulary, or for a position that has
-        already been accepted. A second token for a pending position is dropped from a remote draft; from a local one,
-        whose tokens may be translated, it replaces the first and what follows. After a gap a new epoch begins, so that
-        the draft restarts. A late token that equals the accepted one is dropped too, but the draft's chain is right:
-        True.
+        Dropped are tokens that are stale, outside the target's vocabulary, for an accepted position (True, if it is
+        equal), or after a gap, where a new epoch begins, so that the draft restarts. A second token for a pending
+        position is dropped from a remote draft; from a local one, whose tokens may be translated, it replaces the
+        first and what follows.
         """
         if not 0 <= guess.token < self._n_vocab or self._is_stale(epoch, position, n_known):
             return False
@@ -113,7 +112,7 @@ class Session:
         return right
 
     def drop(self) -> None:
-        """Drop the pending candidates, because another draft takes over."""
+        """Another draft takes over."""
         self.pending.clear()
         self._late.clear()
         self._last = (0, -1)
@@ -126,10 +125,9 @@ class Session:
         self._prepared.clear()
 
     def commit(self, tokens: Sequence[int], n_verified: int = 0) -> list[tuple[float, bool]]:
-        """Append the target's tokens. Where they contradict the pending candidates, those are dropped: a new epoch.
+        """Append the target's tokens. Where they contradict the pending candidates, a new epoch begins.
 
-        The first `n_verified` candidates were verified. Returns (confidence, accepted) for every candidate that is now
-        decided.
+        The first `n_verified` were verified. Returns (confidence, accepted) of every candidate that is now decided.
         """
         scores, self._late = self._late, []
         self.contradictions.clear()
