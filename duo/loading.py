@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,8 +83,13 @@ def load_engine(
 ) -> Engine:
     """load(), with its settings as a config."""
     names = (target, None if config.draft_n_max == 0 else draft)
+
+    def work(put: Callable[[Engine], None], stop: threading.Event) -> None:
+        with ExitStack() as stack:
+            put(_Loader(names, config, remote_drafts, progress, stop).load(stack))
+
     # On a background thread, so that the calling thread can handle signals.
-    with background(_Loader(names, config, remote_drafts, progress).run, "duo-load") as loading:
+    with background(work, "duo-load") as loading:
         (engine,) = loading
     return engine
 
@@ -97,15 +102,10 @@ class _Loader:
     config: EngineConfig
     remote: RemoteDrafts | None
     progress: Progress
-    _stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
 
-    def run(self, put: Callable[[Engine], None], stop: threading.Event) -> None:
-        """Work for background()."""
-        self._stop = stop
-        with ExitStack() as stack:
-            put(self._load(stack))
-
-    def _load(self, stack: ExitStack) -> Engine:
+    def load(self, stack: ExitStack) -> Engine:
+        """Load the models and assemble an engine that closes what is in `stack`."""
         drafts = self.remote if self.config.back_port is None else self._listen(self.config.back_port, stack)
         target_config, draft_config = self._models()
         on_servers = draft_config is not None and bool(draft_config.rpc_servers)
@@ -168,7 +168,7 @@ class _Loader:
 
     def _show(self, description: str, done: float, total: float | None) -> None:
         """Report progress. Raises ModelError if loading is cancelled."""
-        if self.progress(description, done, total) is False or self._stop.is_set():
+        if self.progress(description, done, total) is False or self.stop.is_set():
             raise ModelError(f"{description}: stopped")
 
     def _model(self, config: ModelConfig, stack: ExitStack) -> Model:

@@ -12,6 +12,7 @@ from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
 from duo.engine.queue import Preparation, TargetSide
+from duo.engine.statistics import Event
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Guesser
@@ -119,7 +120,7 @@ class Drafter:
         if not whole:
             context.rollback(0)
         end = self._now()
-        self.metrics.probed(start, end, len(text))
+        self.metrics.draft_events.append(Event("draft", "probe", start, end, len(text)))
         return Probe(scores, len(text), end - start, whole)
 
     def _recent(self, position: int, branch: Sequence[int] = ()) -> Sequence[int]:

@@ -48,11 +48,6 @@ class Sources:
     preferred: ConnectedDrafts | None = None
     others: Sequence[Source] = ()
 
-    def begin(self) -> None:
-        """A generation begins."""
-        if self.preferred is not None:
-            self.preferred.begin()
-
     def choose(self) -> Draft:
         """The draft to use now."""
         found = self.preferred.choose(has_other=self.draft is not None) if self.preferred is not None else None
@@ -96,7 +91,8 @@ class Generation:
         ending = self._ending
         self._metrics.n_prompt = self.session.n_prompt
         try:
-            self.sources.begin()
+            if self.sources.preferred is not None:
+                self.sources.preferred.begin()
             self._use(self.sources.choose())
             self._prefill(stop)
             while ending.reason is None and not stop.is_set():

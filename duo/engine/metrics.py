@@ -98,10 +98,6 @@ class Metrics:
         self.hits[position] += hit
         self.detail("branches", "hit" if hit else "miss", self.clock.now(), position)
 
-    def probed(self, start: float, end: float, n_tokens: int) -> None:
-        """The draft decoded `n_tokens` of the text to be scored on them."""
-        self.draft_events.append(Event("draft", "probe", start, end, n_tokens))
-
     def decoded(self, start: float, end: float, n_tokens: int) -> None:
         """The target decoded `n_tokens`."""
         self.events.append(Event("target", "decode" if self.steps else "prompt", start, end, n_tokens))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from duo.config import EngineConfig, ModelConfig
 from duo.engine.cores import usable_cores
@@ -100,26 +100,26 @@ def _key(config: EngineConfig, models: Sequence[ModelConfig]) -> Key:
     )
 
 
+@dataclass
 class ProfileRecorder:
     """Watches a policy learn. From the first text on that was disturbed, it keeps the times that were known before.
 
     Times with fewer than all cores were measured beside other programs, and are kept as such.
     """
 
-    def __init__(self, policy: Policy, n_threads: int) -> None:
-        """`n_threads`: the most that compute at once on the cores of this machine."""
-        self._policy = policy
-        self._n_threads = n_threads
-        # Cores that other programs used when they first slowed down what was measured; 0: they did not.
-        self.n_others = 0.0
-        self._since, self._before = cpu_times(), policy.state()
+    policy: Policy
+    n_threads: int  # the most that compute at once on the cores of this machine
+    n_others: float = 0.0  # cores that other programs used when they first slowed down what was measured
+
+    def __post_init__(self) -> None:
+        self._since, self._before = cpu_times(), self.policy.state()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Something is measured within."""
         self._since = cpu_times()
         if not self.n_others:
-            self._before = self._policy.state()
+            self._before = self.policy.state()
         try:
             yield
         finally:
@@ -128,13 +128,13 @@ class ProfileRecorder:
     def check(self) -> None:
         """Something has been measured since the last call, or since watching() began."""
         n_others, self._since = other_cpu_use(self._since), cpu_times()
-        if not self.n_others and is_busy(n_others, self._n_threads):
+        if not self.n_others and is_busy(n_others, self.n_threads):
             self.n_others = n_others
 
     def state(self) -> PolicyState | None:
         """What to keep; None if nothing was learned. The log file says what is not kept."""
-        state, before = self._policy.state(), self._before
-        if not self._policy.rate:
+        state, before = self.policy.state(), self._before
+        if not self.policy.rate:
             return None
         if not self.n_others:
             return state

@@ -144,6 +144,15 @@ def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Deco
     assert (len(tokens), after.metrics.stop, after.metrics.draft_error) == (N, LIMIT, None)
 
 
+def test_a_warm_up_without_a_request_can_be_interrupted(make: Make, decodes: Decodes) -> None:
+    slot = make(places=frozenset({"GPU0"}), draft_n_max=4)
+    decodes.during = slot.interrupt
+    slot.reserve(10, N)
+    assert [n for i, n in decodes.all if i == 0] == [1]
+    decodes.during = lambda: None
+    assert len(write(slot)[0]) == N
+
+
 @pytest.mark.parametrize(("n_threads", "teams"), [(None, {1}), (2, {2})], ids=["auto", "given"])
 def test_threads_that_nobody_has_chosen_leave_other_programs_their_cores_from_the_warm_up_on(
     make: Make, monkeypatch: pytest.MonkeyPatch, n_threads: int | None, teams: set[int]
