@@ -129,17 +129,3 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(n: int) -> None:
     numbers = random.Random(7)
     found = [speed_up([1.3 * 2.0 ** numbers.gauss(0, 0.2) for _ in range(n)]) for _ in range(1000)]
     assert 930 <= sum((each.low or 2) <= 1.3 <= (each.high or 0) for each in found if each is not None) <= 970
-
-
-def test_the_facts_of_a_run_are_those_of_the_report() -> None:
-    """With the lookup's candidates as well as the draft's."""
-    generation = {"tokens": 8, "tokens_per_s": 4.0, "time_to_first_token_s": 0.5, "tokens_per_decode": 2.0,
-                  "target_ms_per_decode": 30.0}  # fmt: skip
-    draft = {"verified": 6, "accepted": 3, "ms_per_token": 2.0, "hidden": 0.5, "unused": 0.25}
-    report = {"prompt": {"tokens_per_s": 9.0}, "generation": generation, "draft": draft,
-              "lookup": {"verified": 2, "accepted": 1}}  # fmt: skip
-    run = Run.of("a text\n", report, startup_s=1.0)
-    assert (run.text, run.tokens, run.figure("tokens_per_s"), run.figure("startup_s")) == ("a text", 8, 4.0, 1.0)
-    assert (run.figure("verified"), run.figure("accepted"), run.figure("waste")) == (8, 4, 0.25)
-    alone = Run.of("", report | {"draft": None, "lookup": None})
-    assert alone.figure("verified") is alone.figure("hidden") is None

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -14,12 +13,8 @@ from duo.diagnose import measure
 from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped
 from duo.diagnose.timing import Measurements, Series
 from duo.engine.cores import ON_CPU
-from duo.engine.translated import Translation
 from duo.errors import DecodeError
-from duo.spec.sampling import Greedy
-from duo.spec.translation import Translator
 from tests.fakes import FakeContext
-from tests.tokenizers import Words
 
 N_VOCAB = 300
 TEXT = [7, 8, 9]
@@ -155,36 +150,6 @@ def test_acceptance_is_measured_along_the_targets_text(
 @pytest.mark.parametrize(("last", "n"), [(12, 3), (99, 10)])
 def test_a_text_ends_where_the_target_ends_it(pair: Pair, last: int, n: int) -> None:
     assert pair.meter.write(TEXT, 10, 1, lambda token: token == last) == list(range(10, 10 + n))
-
-
-class Digits:
-    """Stands for a Translation: the target's tokens are letters, or two of them; the draft's are letters."""
-
-    target = Words(*"abcdefgh", "ab", "cd", "ef")
-    draft = Words(*"hgfedcba")
-
-    def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
-        prompt = self.draft.fragment(b"".join(map(self.target.piece, text)))
-        return prompt, Translator(self.target, self.draft, len(text), prompt)
-
-    def guesser(self, *, ends: bool) -> Greedy:
-        return Greedy()
-
-
-def test_a_draft_with_another_vocabulary_is_scored_on_the_targets_tokens(pair: Pair) -> None:
-    target, draft = Digits.target, Digits.draft
-    order = "abcdefgh"
-
-    def following(prefix: Sequence[int]) -> int:
-        last = draft.piece(prefix[-1]).decode()
-        return draft.of(order[(order.index(last) + 1) % len(order)])[0]
-
-    pair.draft.choose, pair.draft.n_vocab = following, draft.n_vocab
-    text = target.of("cd", "ef", "g", "h", "ab", "h", "ab", "cd")
-    translation = cast("Translation", Digits())
-    scores, ratio = pair.meter.score(target.of("ab"), text, 1, translation)
-    assert [right for _, right in scores] == [True, True, True, True, True, False, True, True]
-    assert ratio == pytest.approx((16 + 11) / (16 + 7)), "letters for each token that the draft was told, and a prior"
 
 
 # Ends
