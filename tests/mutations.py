@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import queue
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -65,21 +65,18 @@ def main() -> int:
     if not chosen:
         parser.error(f"no mutation has {options.names[0]!r} in its name")
     width, n_missed = max(len(mutation.name) for mutation in chosen), 0
-    copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    mine = threading.local()  # a copy of the repository for each thread
 
     def try_it(mutation: Mutation) -> tuple[bool, str, float]:
-        copy, start = copies.get(), time.monotonic()
-        try:
-            return *run(mutation, copy), time.monotonic() - start
-        finally:
-            copies.put(copy)
+        start = time.monotonic()
+        if not hasattr(mine, "copy"):
+            mine.copy = copied(Path(tempfile.mkdtemp(dir=folder)))
+        return *run(mutation, mine.copy), time.monotonic() - start
 
     with (
         tempfile.TemporaryDirectory(prefix="duo-mutations-", ignore_cleanup_errors=True) as folder,
         ThreadPoolExecutor(options.jobs) as pool,
     ):
-        for i in range(options.jobs):
-            copies.put(copied(Path(folder) / str(i)))
         try:
             for mutation, (is_found, by, seconds) in zip(chosen, pool.map(try_it, chosen), strict=True):
                 n_missed += not is_found
@@ -96,7 +93,7 @@ def main() -> int:
 
 
 def copied(folder: Path) -> Path:
-    """Copy the tracked files, as they are in the working tree, into a new `folder`."""
+    """Copy the tracked files, as they are in the working tree, into a `folder`."""
     command = ["git", "ls-files", "-z"]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     for name in listed.split("\0"):
