@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -50,16 +50,6 @@ class ManualClock(Clock):
 
     def now(self) -> float:
         return self.time
-
-
-class ScriptedClock(Clock):
-    """Tells the times of a script, one after the other."""
-
-    def __init__(self, times: Iterable[float]) -> None:
-        self._times = iter(times)
-
-    def now(self) -> float:
-        return next(self._times)
 
 
 CERTAIN = (1.0,) * (len(Calibration.EDGES) + 1)  # the acceptance of a draft that is always right

@@ -11,18 +11,9 @@ import gguf
 from gguf import GGUFValueType as Kind
 
 NUMBERS: dict[Kind, str] = {
-    Kind.UINT8: "B",
-    Kind.INT8: "b",
-    Kind.UINT16: "H",
-    Kind.INT16: "h",
-    Kind.UINT32: "I",
-    Kind.INT32: "i",
-    Kind.FLOAT32: "f",
-    Kind.BOOL: "B",
-    Kind.UINT64: "Q",
-    Kind.INT64: "q",
-    Kind.FLOAT64: "d",
-}
+    Kind.UINT8: "B", Kind.INT8: "b", Kind.UINT16: "H", Kind.INT16: "h", Kind.UINT32: "I", Kind.INT32: "i",
+    Kind.FLOAT32: "f", Kind.BOOL: "B", Kind.UINT64: "Q", Kind.INT64: "q", Kind.FLOAT64: "d",
+}  # fmt: skip
 
 
 @dataclass
@@ -92,19 +83,13 @@ class Head:
         marks: list[tuple[int, int]] = []
 
         def number(form: str, value: int) -> None:
-            width = struct.calcsize(form)
-            marks.append((len(out), width))
-            out.extend((int(value) % 2 ** (8 * width)).to_bytes(width, "little"))
+            data = packed(form, value)
+            marks.append((len(out), len(data)))
+            out.extend(data)
 
         def text(value: bytes) -> None:
             number("Q", len(value))
             out.extend(value)
-
-        def single(kind: int, value: Any) -> None:
-            if kind == Kind.STRING:
-                text(value)
-            else:
-                out.extend(packed(NUMBERS[Kind(kind)], value))
 
         number("I", 3)
         number("Q", len(self.tensors) if self.n_tensors is None else self.n_tensors)
@@ -117,7 +102,10 @@ class Head:
             if key.array:
                 number("Q", len(key.value))
             for value in key.value if key.array else [key.value]:
-                single(key.kind, value)
+                if key.kind == Kind.STRING:
+                    text(value)
+                else:
+                    out.extend(packed(NUMBERS[Kind(key.kind)], value))
         for tensor in self.tensors:
             text(tensor.name)
             number("I", len(tensor.dims))
@@ -137,8 +125,5 @@ def packed(form: str, value: float) -> bytes:
             return struct.pack(f"<{form}", value)
         except OverflowError:
             return struct.pack(f"<{form}", float("inf"))
-    return (
-        (int(value) % 2 ** (8 * width)).to_bytes(width, "little")
-        if value == value and abs(value) < 1e30
-        else bytes(width)
-    )
+    is_number = isinstance(value, int) or abs(value) < 1e30  # no NaN
+    return (int(value) % 2 ** (8 * width) if is_number else 0).to_bytes(width, "little")
