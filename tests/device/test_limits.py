@@ -5,40 +5,35 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-from duo.llama.devices import gpus
 from tests.command import Run, duo
 
 CELL = 2 * 30 * 192 * 2  # bytes of the demo target's KV cache for each token
-
-
-@pytest.fixture
-def too_many(gpu: str) -> int:
-    """Tokens whose cache is larger than the device."""
-    return gpus()[0].memory[1] // CELL + 1000
+FREE = 2**31  # bytes of each device, as code for `before` says
+TOO_MANY = FREE // CELL + 1000  # tokens whose cache is larger
+BEFORE = f"from duo.llama.devices import Device; Device.memory = property(lambda self: ({FREE}, 2**40))"
 
 
 def run(target: Path, n_ctx: int, *more: str) -> Run:
-    return duo("-m", target, "-p", "a", "-n", "2", "-t", "1", *more, "-c", str(n_ctx), "--no-warmup")
+    options = ("-n", "2", "-t", "1", *more, "-c", str(n_ctx), "--no-warmup")
+    return duo("-m", target, "-p", "a", *options, before=BEFORE)
 
 
 def test_a_context_larger_than_the_device_is_refused_and_what_is_said_to_fit_does(
-    demo_pair: tuple[Path, Path], gpu: str, too_many: int
+    demo_pair: tuple[Path, Path], gpu: str
 ) -> None:
-    refused = run(demo_pair[0], too_many, "-ngl", "99")
+    refused = run(demo_pair[0], TOO_MANY, "-ngl", "99")
     assert refused.status == 1, refused.stderr
     (error,) = (line for line in refused.stderr.splitlines() if "error" in line)
     fits = re.search(r"at most (\d+) tokens fit \(-c\); fewer layers there \(-ngl\)", error)
     assert fits is not None, error
     assert gpu in error
-    assert 0 < int(fits[1]) < too_many
+    assert 0 < int(fits[1]) < TOO_MANY
     fitting = run(demo_pair[0], int(fits[1]), "-ngl", "99")
     assert fitting.status == 0, fitting.stderr
 
 
-def test_automatic_layers_leave_the_device_to_what_fits(demo_pair: tuple[Path, Path], too_many: int) -> None:
-    automatic = run(demo_pair[0], too_many)
+def test_automatic_layers_leave_the_device_to_what_fits(demo_pair: tuple[Path, Path], gpu: str) -> None:
+    automatic = run(demo_pair[0], TOO_MANY)
     assert automatic.status == 0, automatic.stderr
     assert re.search(r"target [12]?\d of 31", automatic.stderr), automatic.stderr
 
