@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
+import psutil
 
 import duo
 from benchmarks.contestants import Setup
@@ -45,7 +44,7 @@ class EngineCost(Scenario):
             with duo.load(setup.target, setup.draft, profile=False) as engine:
                 engine.generate("Once upon a time", max_tokens=16)
             if i in _REPORTED or i == setup.n_rounds:
-                memory[i] = resident_bytes(os.getpid()) / 1e6
+                memory[i] = psutil.Process().memory_info().rss / 1e6
                 note(f"{i} loads: {memory[i]:.1f} MB")
         times = {s.value: median(_step_us(s, setup.n_tokens) for _ in range(_REPETITIONS)) for s in Schedule}
         in_vain = median(_step_us(Schedule.OFF, setup.n_tokens, looks_up=True) for _ in range(_REPETITIONS))
@@ -119,8 +118,3 @@ def _step_us(schedule: Schedule, n_tokens: int, *, looks_up: bool = False) -> fl
     began = time.process_time()
     generation.run(lambda _: None, threading.Event())
     return 1e6 * (time.process_time() - began) / len(metrics.steps)
-
-
-def resident_bytes(process: int) -> float:
-    kib = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, check=True).stdout
-    return 1024 * int(kib)

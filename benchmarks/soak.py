@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any
 
 import httpx
+import psutil
 
 from benchmarks import page, servers
 from benchmarks.contestants import Setup, patched
-from benchmarks.engine import resident_bytes
 from benchmarks.relay import Relay
 from benchmarks.runner import Outcome, Scenario, note, verdict
 from benchmarks.servers import Server, streamed
@@ -144,7 +144,7 @@ class Soak(Scenario):
             for i in range(setup.n_rounds):
                 time.sleep(_EVERY_S)
                 events[dice.choice(backs).happen(dice)] += 1
-                memory.append(resident_bytes(lead.pid))
+                memory.append(psutil.Process(lead.pid).memory_info().rss)
                 n_wrong = len(tally.unanswered) + len(tally.wrong)
                 note(f"{i + 1} events, {tally.counts.total()} requests, {n_wrong} wrong or not answered")
             if watching.problem is not None:
