@@ -70,7 +70,9 @@ async def on_error(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # never sent
     if isinstance(error, HTTPException):
         what = f"{request.method[:20]} {request.url.path[:100]!r}"
-        message = f"{what}: {error.detail} (the base URL of the API is http://HOST:PORT/v1)"
+        allowed = (error.headers or {}).get("Allow")
+        hint = f"use {allowed}" if allowed else "the base URL of the API is http://HOST:PORT/v1"
+        message = f"{what}: {error.detail} ({hint})"
         return ApiError(error.status_code, message).response(error.headers)
     refused = ApiError.of(error)
     if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason

@@ -48,14 +48,20 @@ class ModelApi:
                 404, f"unknown model {wanted[:100]!r}: this server has {self.name!r}", code="model_not_found"
             )
         target = slot.target
-        names = ("vocab_type", "n_vocab", "n_ctx_train", "n_params")
         model = {
             "id": self.name,
             "object": "model",
             "created": self.created,
             "owned_by": "duo",
             "max_model_len": slot.n_ctx,  # as in vLLM
-            "meta": {name: getattr(target, name) for name in names} | {"n_ctx": slot.n_ctx, "size": target.n_bytes},
+            "meta": {
+                "vocab_type": target.vocab_type,
+                "n_vocab": target.n_vocab,
+                "n_ctx": slot.n_ctx,
+                "n_ctx_train": target.n_ctx_train,
+                "n_params": target.n_params,
+                "size": target.n_bytes,
+            },
         }
         return json_response({"object": "list", "data": [model]} if wanted is None else model)
 

@@ -82,15 +82,6 @@ def test_a_draft_that_does_not_pay_is_given_up_for_this_text() -> None:
     assert chosen(drafts, has_other=True) is first
 
 
-def test_drafts_are_numbered_as_they_connect_and_listed_as_they_would_be_used() -> None:
-    drafts, (first, second) = line(2)
-    drafts.leave(first.draft, "left")
-    third = Standing()
-    drafts.join(third.draft)
-    assert drafts.connected == [second.draft, third.draft]
-    assert [draft.number for draft in drafts.connected] == [2, 3]
-
-
 def test_the_number_of_drafts_is_limited_but_for_the_leads_own() -> None:
     drafts, _ = line(MOST)
     assert not drafts.join(Standing().draft)

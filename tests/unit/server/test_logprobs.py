@@ -82,13 +82,6 @@ def test_parts_of_a_character_have_their_bytes_and_count_as_one() -> None:
     assert taken(answer(chat=False), *steps)["text_offset"] == [0, 3, 3, 4]
 
 
-def test_a_stop_string_is_not_shown_except_for_a_token_that_begins_before_it() -> None:
-    hidden = taken(answer(), step(PAR, shown=(b"Par",)), step(STOP, shown=(b"",)))
-    assert [one["token"] for one in hidden["content"]] == ["Par"]
-    part = taken(answer(), step(PAR, HIDES_A_PART, shown=(b"Par", b"!")))
-    assert [one["token"] for one in part["content"]] == ["Par", "!\n"]
-
-
 # Over the API
 
 
