@@ -186,6 +186,17 @@ class WebSocket(Connection, WebSocketsSansIOProtocol):  # type: ignore[misc]
         if event.data or event.fin:  # empty fragments would accumulate
             super().handle_cont(event)
 
+    def pause_writing(self) -> None:
+        """See BaseProtocol. While the client does not read, its pings are not answered, either."""
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See BaseProtocol."""
+        super().resume_writing()
+        if not self.read_paused:
+            self.transport.resume_reading()
+
     async def send(self, message: Any) -> None:
         """Send a message of the application."""
         await super().send(message)
