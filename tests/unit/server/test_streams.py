@@ -64,6 +64,7 @@ def test_a_body_that_is_too_large_is_not_read(lead: Lead) -> None:
         chunked = Exchange(lead.app, "/tokenize")
         for _ in range(20):
             chunked.send(bytes(2**20))
+        chunked.send(b"", more=False)
         assert await chunked.status() == 413
         assert str(MAX_BODY) in error_of(await chunked.body())["message"]
         assert chunked.n_received == MAX_BODY + 2**20
