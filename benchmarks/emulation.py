@@ -23,10 +23,10 @@ from duo.engine.contexts import time_branches, time_draft
 from duo.engine.decoder import Cache
 from duo.engine.engine import Engine
 from duo.engine.request import Drafts
-from duo.engine.slot import Slot, schedules_of
+from duo.engine.slot import Slot
 from duo.errors import DecodeError
 from duo.link.client import DraftClient
-from duo.spec.policy import Policy
+from duo.spec.policy import Policy, policy_for
 
 _TARGET_SEED, _DRAFT_SEED = 1, 2  # of the noise
 _N_JUDGED = 50  # decodes of a draft in another process that are judged together
@@ -91,10 +91,13 @@ class Emulation:
         assert slot.draft_cache is not None
         assert slot.draft_model is not None
         context, threads = slot.draft_cache.context, slot.threads
-        policy = kind(
-            drafting.n_max, drafting.n_ahead, schedules_of(drafting), threads.draft, separate_devices=self.pair.apart,
-            branches=drafting.branches if context.n_branches else 0, aborts=self.pair.machine.aborts,
-        )  # fmt: skip
+        policy = policy_for(
+            drafting if context.n_branches else replace(drafting, branches=0),
+            threads.draft,
+            separate_devices=self.pair.apart,
+            aborts=self.pair.machine.aborts,
+            kind=kind,
+        )
         time_draft(context, slot.draft_model, threads.draft, policy)
         time_branches(context, slot.draft_model, policy)
         self.account.times.clear()

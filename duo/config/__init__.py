@@ -9,6 +9,7 @@ from duo.config.engine_config import (
     MAX_BRANCHES,
     MAX_CANDIDATES,
     MAX_THREADS,
+    DraftConfig,
     EngineConfig,
     split_endpoint,
 )
@@ -18,7 +19,6 @@ from duo.config.model_config import (
     HUB,
     SPLIT_MODES,
     ContextConfig,
-    DraftConfig,
     ModelConfig,
     ThreadConfig,
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from duo.config.model_config import ALL_LAYERS, SPLIT_MODES, ContextConfig, DraftConfig, ModelConfig
+from duo.config.model_config import ALL_LAYERS, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.config.option import COUNT, MAX_INT, PORTS, TEXTS, Bounds, check, names, option, switch
 from duo.errors import UsageError
 
@@ -52,6 +52,16 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 # fmt: off
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """How far ahead to draft and how many candidates to verify at once."""
+
+    n_max: int  # maximum candidates in one target batch; 0: no drafting
+    n_ahead: int  # maximum drafted tokens awaiting verification
+    schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
+    branches: int | None = None  # likely outcomes of a verification that the draft prepares; None: as many as pay
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How models are loaded and decode. What is None or "auto" is chosen for the models and this machine."""

@@ -64,16 +64,6 @@ class ContextConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftConfig:
-    """How far ahead to draft and how many candidates to verify at once."""
-
-    n_max: int  # maximum candidates in one target batch; 0: no drafting
-    n_ahead: int  # maximum drafted tokens awaiting verification
-    schedule: str = "auto"  # one of SCHEDULES; auto: the fastest, found while running
-    branches: int | None = None  # likely outcomes of a verification that the draft prepares; None: as many as pay
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadConfig:
     """Threads of both models in each schedule, and the cores that they are pinned to."""
 

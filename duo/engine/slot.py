@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from dataclasses import replace
 
 from duo.config import MAX_BRANCHES, DraftConfig, EngineConfig, GenerationConfig, ThreadConfig
 from duo.engine.contexts import (
@@ -30,8 +31,8 @@ from duo.llama.context import Context
 from duo.llama.model import Model
 from duo.models.profiles import Profile
 from duo.spec.lookup import Lookup
-from duo.spec.policy import Policy
-from duo.spec.schedule import ALL, Schedule
+from duo.spec.policy import Policy, policy_for
+from duo.spec.schedule import Schedule, schedules_of
 
 log = logging.getLogger("duo.engine")
 
@@ -108,13 +109,10 @@ class Slot:
 
     def new_policy(self, drafting: DraftConfig) -> Policy:
         """A new policy for the local draft."""
-        return Policy(
-            drafting.n_max,
-            drafting.n_ahead,
-            schedules_of(drafting),
+        return policy_for(
+            drafting if self.n_branches else replace(drafting, branches=0),
             self.threads.draft,
             separate_devices=self.threads.apart,
-            branches=drafting.branches if self.n_branches else 0,
             aborts=self.draft_model is None or self.draft_model.places == {CPU},
         )
 
@@ -208,8 +206,3 @@ class Slot:
             self.remote = remote
         remote.limit(self.drafting, self.threads.target)
         self.reserve(0, -1)
-
-
-def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
-    """The schedules that the policy may choose from."""
-    return ALL if drafting.schedule == "auto" else (Schedule(drafting.schedule),)

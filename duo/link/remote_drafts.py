@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from duo.config import DraftConfig, EngineConfig
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.queue import Drafted
-from duo.engine.slot import schedules_of
 from duo.link.admission import TargetVocabulary
 from duo.link.remote_queue import RemoteQueue
 from duo.llama.context import Context
 from duo.llama.model import Model
-from duo.spec.policy import Policy, StepCost
+from duo.spec.policy import Policy, StepCost, policy_for
 from duo.spec.policy_state import PolicyState
 from duo.spec.schedule import Schedule
 from duo.spec.types import Origin
@@ -171,8 +170,7 @@ class RemoteDrafts:
 
     def new_policy(self, model: str) -> Policy:
         """A policy for a draft of this model, with the values learned for it so far."""
-        drafting = self.drafting
-        policy = Policy(drafting.n_max, drafting.n_ahead, schedules_of(drafting), remote=True)
+        policy = policy_for(self.drafting, remote=True)
         policy.restore_kept(self.learned.get(model))
         return policy
 

@@ -12,17 +12,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from duo.config import MAX_BRANCHES
+from duo.config import MAX_BRANCHES, DraftConfig
 from duo.spec.calibration import Calibration, Lookahead
 from duo.spec.constants import DEFAULT
 from duo.spec.decision import best_batch, best_in_order, best_ready
 from duo.spec.learner import REJECTION, Learner, StepCost
 from duo.spec.lookup import HOPELESS
 from duo.spec.policy_statistics import AloneTimes, ByCondition, PolicyStatistics
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Schedule, schedules_of
 from duo.spec.types import Origin, Proposal, common_prefix
 
-__all__ = ["REJECTION", "Decision", "Policy", "StepCost"]
+__all__ = ["REJECTION", "Decision", "Policy", "StepCost", "policy_for"]
 
 _MUCH_LIKELIER = 9  # odds
 
@@ -176,3 +176,25 @@ class Policy(Learner):
             measured=ByCondition(*([n for n in sizes if costs.target(n).n] for costs in both)),
             pair_ms=1000 * alone.pair_time() if alone.pair_times else None,
         )
+
+
+def policy_for(
+    drafting: DraftConfig,
+    draft_threads: Sequence[int] = (1,),
+    *,
+    remote: bool = False,
+    separate_devices: bool = False,
+    aborts: bool = True,
+    kind: type[Policy] = Policy,
+) -> Policy:
+    """A policy with the limits that a user has set for `drafting`; the rest: see PairModel."""
+    return kind(
+        drafting.n_max,
+        drafting.n_ahead,
+        schedules_of(drafting),
+        draft_threads,
+        remote=remote,
+        separate_devices=separate_devices,
+        branches=drafting.branches,
+        aborts=aborts,
+    )

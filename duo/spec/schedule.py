@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from duo.config import DraftConfig
 from duo.spec.constants import DEFAULT
 
 
@@ -20,6 +21,11 @@ class Schedule(str, Enum):
 
 
 ALL = tuple(Schedule)
+
+
+def schedules_of(drafting: DraftConfig) -> tuple[Schedule, ...]:
+    """The schedules that a policy may choose from."""
+    return ALL if drafting.schedule == "auto" else (Schedule(drafting.schedule),)
 
 
 def fastest(rates: Mapping[Schedule, float]) -> Schedule:

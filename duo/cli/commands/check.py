@@ -16,11 +16,10 @@ from duo.cli.terminal.log import send_log
 from duo.config import GenerationConfig
 from duo.diagnose.divergence import Comparison, compare
 from duo.engine.engine import Engine
-from duo.engine.slot import schedules_of
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
+from duo.spec.schedule import Schedule, schedules_of
 
 _N_CTX = 2048
 # A story, a program, an explanation, a letter and a list.
