@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -93,7 +94,7 @@ def test_an_emulated_decode_takes_as_long_as_its_device() -> None:
 
 
 def test_a_pair_is_measured() -> None:
-    target, draft = (FakeContext(lambda _: 0, lambda: None, 512, 64, 300) for _ in range(2))
+    target, draft = (FakeContext(lambda _: 0, lambda: time.sleep(0.001), 512, 64, 300) for _ in range(2))
     found = measure(target, draft, n_threads=2, n_rounds=2)
     written = document("a machine", 2, {"demo": found})
     assert set(written["pairs"]["demo"]["target_ms"]) == {str(n) for n in SIZES}
