@@ -60,6 +60,9 @@ class Listener:
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_error)
         await self._server.serve(self._sockets)
+        for connection in list(self._server.server_state.connections):  # of clients that read nothing
+            connection.transport.abort()
+        await asyncio.sleep(0)  # aborted connections close in the next turn
 
     def close(self) -> None:
         """Wait a few seconds for requests to end, then close the port. A second call does nothing."""

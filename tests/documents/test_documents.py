@@ -281,8 +281,7 @@ def test_a_lead_says_what_is_quoted(demo_pair: tuple[Path, Path]) -> None:
     (block,) = _blocks("text", "listening")
     quoted = block.replace("model main, draft draft", f"model {target.stem}, draft {draft.stem}").splitlines()
     with LeadProcess(target, "-md", draft, "-c", "8192") as lead:
-        # At the usual port, the address for `duo chat` is left out.
-        said = [line.removesuffix(f" {lead.url}").replace(str(lead.port), "5555") for line in lead.lines]
+        said = [line.replace(str(lead.port), "5555") for line in lead.lines]
         assert said[-len(quoted) :] == quoted
 
 
