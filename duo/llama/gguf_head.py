@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 from duo.errors import ModelError
 from duo.llama import library
 from duo.llama.fingerprint import Fingerprint, text_difference
-from duo.llama.handle import Handle
 
 TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
@@ -36,7 +33,7 @@ _INTEGERS: dict[int, Any] = {
 }
 _STRING, _ARRAY = 8, 9
 _MAX_NUMBERS = 4096  # in an array: more than any model has layers
-_MAX_TEXTS = 2**20  # more than any vocabulary has tokens
+_MERGES = "tokenizer.ggml.merges"  # many texts, which are not read
 
 _MAX_WINDOW = 2**24  # tokens, for each of which llama.cpp reserves four bytes
 _NO_WINDOW = 2**32 - 1
@@ -57,34 +54,40 @@ _BY_EXPERTS = ("glm4moe", "grovemoe", "llada-moe", "nemotron_h_moe", "qwen35moe"
 _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear attention also if they are absent
 
 
-class Head(Handle):
-    """The header of one GGUF file."""
+class Head:
+    """The header of one GGUF file.
+
+    `tensors`: bytes of each, by name. `values`: the integers, truth values or texts of each key, one or an array; none
+    for other types.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read it. Raises ModelError for a missing file, or one that is not a GGUF file."""
         if not path.is_file():
             raise ModelError(f"{path}: no such file")
+        lib = _gguf()
         with library.collect_errors() as errors:
-            pointer = _gguf().gguf_init_from_file(bytes(path), _InitParams(no_alloc=True))
+            pointer = lib.gguf_init_from_file(bytes(path), _InitParams(no_alloc=True))
         if not pointer:
             reason = errors[0].partition(": ")[2] if errors else "no reason given"
-            is_other = "invalid magic" in reason or "read magic" in reason
-            raise ModelError(
-                f"{path}: not a GGUF file"
-                if is_other
-                else f"{path}: the file is truncated or damaged: download it again ({reason})"
-            )
-        super().__init__(pointer, _gguf().gguf_free)
+            if "invalid magic" in reason or "read magic" in reason:
+                raise ModelError(f"{path}: not a GGUF file")
+            raise ModelError(f"{path}: the file is truncated or damaged: download it again ({reason})")
+        try:
+            tensors, keys = range(lib.gguf_get_n_tensors(pointer)), range(lib.gguf_get_n_kv(pointer))
+            self.tensors: dict[str, int] = {
+                _decoded(lib.gguf_get_tensor_name(pointer, i)): lib.gguf_get_tensor_size(pointer, i) for i in tensors
+            }
+            self.values = {(key := _decoded(lib.gguf_get_key(pointer, i))): _values(pointer, i, key) for i in keys}
+        finally:
+            lib.gguf_free(pointer)
         self.path = path
+        self.tokens = tuple(text for text in self.values.get(TOKENS, ()) if isinstance(text, bytes))
         self.architecture = self.text("general.architecture")
 
-    def tensors(self) -> dict[str, int]:
-        """Bytes of each tensor, by name."""
-        lib, pointer = _gguf(), self.pointer
-        return {
-            lib.gguf_get_tensor_name(pointer, i).decode("utf-8", "replace"): lib.gguf_get_tensor_size(pointer, i)
-            for i in range(lib.gguf_get_n_tensors(pointer))
-        }
+    def has(self, key: str) -> bool:
+        """Whether there is a value, of any type, for the architecture's `key`."""
+        return f"{self.architecture}.{key}" in self.values
 
     def number(self, key: str) -> int:
         """The maximum of numbers(); 0 if there are none."""
@@ -92,35 +95,13 @@ class Head(Handle):
 
     def numbers(self, key: str) -> list[int]:
         """The integer, or the array of integers, of the architecture's `key`, none below 0; empty for anything else."""
-        return [max(0, number) for number in self.values(f"{self.architecture}.{key}") if not isinstance(number, bytes)]
-
-    def values(self, key: str) -> Sequence[int | bytes]:
-        """The integers, truth values or texts of `key`, one or an array; empty if there are none, or too many."""
-        lib, pointer, index, n = _gguf(), self.pointer, self._index(key), self.count(key)
-        if not n:
-            return []
-        kind = lib.gguf_get_kv_type(pointer, index)
-        if kind == _ARRAY:
-            kind = lib.gguf_get_arr_type(pointer, index)
-        if kind == _STRING:
-            return [lib.gguf_get_arr_str(pointer, index, i) for i in range(n)] if n <= _MAX_TEXTS else []
-        if kind not in _INTEGERS:
-            return []
-        return list((_INTEGERS[kind] * min(n, _MAX_NUMBERS)).from_address(lib.gguf_get_arr_data(pointer, index)))
-
-    def has(self, key: str) -> bool:
-        """Whether there is a value, of any type, for the architecture's `key`."""
-        return self._index(f"{self.architecture}.{key}") >= 0
-
-    def count(self, key: str) -> int:
-        """Number of values of `key`, of which an array has several; 0 if there is no such key."""
-        index = self._index(key)
-        return int(_gguf().gguf_get_arr_n(self.pointer, index)) if index >= 0 else 0
+        values = self.values.get(f"{self.architecture}.{key}", ())
+        return [max(0, number) for number in values if not isinstance(number, bytes)]
 
     def text(self, key: str) -> str:
         """The text of `key`; empty if there is no such key, or something else."""
         value = self._single(key)
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+        return _decoded(value) if isinstance(value, bytes) else ""
 
     def integer(self, key: str) -> int | None:
         """The integer or the truth value of `key`; None if there is no such key, or something else."""
@@ -128,11 +109,24 @@ class Head(Handle):
         return None if isinstance(value, bytes) else value
 
     def _single(self, key: str) -> int | bytes | None:
-        return next(iter(self.values(key)), None) if self.count(key) == 1 else None
+        values = self.values.get(key, ())
+        return values[0] if len(values) == 1 else None
 
-    def _index(self, key: str) -> int:
-        """That of `key`; negative: there is no such key."""
-        return int(_gguf().gguf_find_key(self.pointer, key.encode()))
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _values(pointer: int, index: int, key: str) -> list[int | bytes]:
+    lib = _gguf()
+    kind, n = lib.gguf_get_kv_type(pointer, index), lib.gguf_get_arr_n(pointer, index)
+    if kind == _ARRAY:
+        kind = lib.gguf_get_arr_type(pointer, index)
+    if kind == _STRING and key != _MERGES:
+        return [lib.gguf_get_arr_str(pointer, index, i) for i in range(n)]
+    if kind not in _INTEGERS or not n:
+        return []
+    return list((_INTEGERS[kind] * min(n, _MAX_NUMBERS)).from_address(lib.gguf_get_arr_data(pointer, index)))
 
 
 class _InitParams(ctypes.Structure):
@@ -150,7 +144,8 @@ def _gguf() -> ctypes.CDLL:
         ("get_n_tensors", index, pointer),
         ("get_tensor_name", text, pointer, index),
         ("get_tensor_size", size, pointer, index),
-        ("find_key", index, pointer, text),
+        ("get_n_kv", index, pointer),
+        ("get_key", text, pointer, index),
         ("get_kv_type", ctypes.c_int, pointer, index),
         ("get_arr_type", ctypes.c_int, pointer, index),
         ("get_arr_n", size, pointer, index),
@@ -165,7 +160,7 @@ def check_head(head: Head, *, vocabulary_only: bool = False) -> None:
     if head.integer("split.no"):
         raise ModelError(f"{head.path}: name the first file of a split model (-00001-of-0000N.gguf)")
     # llama.cpp would fill a vocabulary of no kind with as many tokens as the file says.
-    if head.text("tokenizer.ggml.model") in ("none", "no_vocab") or not head.count(TOKENS):
+    if head.text("tokenizer.ggml.model") in ("none", "no_vocab") or not head.tokens:
         raise ModelError(f"{head.path}: this GGUF has no vocabulary")
     if vocabulary_only:
         return
@@ -178,16 +173,11 @@ def check_head(head: Head, *, vocabulary_only: bool = False) -> None:
     if zeros or _MAX_WINDOW < window != _NO_WINDOW:
         wrong = f"{zeros[0]} is 0" if zeros else f"attention.sliding_window is {window}"
         raise ModelError(f"{head.path}: {head.architecture}.{wrong}: the file is damaged")
-    if head.architecture in _LINEAR and not head.count("split.count"):
-        _check_linear(head)
-
-
-def _check_linear(head: Head) -> None:
-    names = head.tensors().keys()
-    for layer in (name.removesuffix(".ssm_out.weight") for name in names if name.endswith(".ssm_out.weight")):
-        for name in (f"{layer}.attn_qkv.weight", f"{layer}.attn_gate.weight"):
-            if name not in names:
-                raise ModelError(f"{head.path}: there is no tensor {name}: the file is damaged")
+    if head.architecture in _LINEAR and "split.count" not in head.values:
+        for layer in (name.removesuffix("ssm_out.weight") for name in head.tensors if name.endswith(".ssm_out.weight")):
+            for name in (f"{layer}attn_qkv.weight", f"{layer}attn_gate.weight"):
+                if name not in head.tensors:
+                    raise ModelError(f"{head.path}: there is no tensor {name}: the file is damaged")
 
 
 # What it says about a model, for a list of models, none of which is loaded
@@ -220,31 +210,29 @@ class GgufSummary:
         return not (self.vocabulary.difference(other.vocabulary) or text_difference(self.tokens, other.tokens))
 
 
-def check_text_model(head: Head, n_tokens: int) -> None:
-    """Raise NoTextModelError unless this is the header of a model that continues text; it has `n_tokens`."""
-    if head.text("general.type") not in ("", "model") or not n_tokens:
+def check_text_model(head: Head) -> None:
+    """Raise NoTextModelError unless this is the header of a model that continues text."""
+    if head.text("general.type") not in ("", "model") or not head.tokens:
         raise NoTextModelError(f"{head.path}: not a text model")
     if any(map(head.has, _ENCODERS)):
         raise NoTextModelError(f"{head.path}: an encoder, which continues no text")
 
 
 def summarize(path: Path) -> GgufSummary:
-    """Read the header, and of a vocabulary all tokens. Raises ModelError, NoTextModelError among them."""
-    with closing(Head(path)) as head:
-        tokens = tuple(token for token in head.values(TOKENS) if isinstance(token, bytes))
-        check_text_model(head, len(tokens))
-        keeps_state = any(map(head.has, _STATES))
-        vocab_type = _TYPES.get(head.text("tokenizer.ggml.model"), -1)
-        bos, eos = (_added(head, name) for name in ("bos", "eos"))
-        return GgufSummary(
-            head.text("general.name"),
-            head.architecture,
-            _quantisation(head.integer("general.file_type")),
-            keeps_state,
-            keeps_state and not head.number("attention.head_count"),
-            Fingerprint(vocab_type, len(tokens), bos, eos),
-            tokens,
-        )
+    """Read the header. Raises ModelError, NoTextModelError among them."""
+    head = Head(path)
+    check_text_model(head)
+    keeps_state = any(map(head.has, _STATES))
+    vocab_type = _TYPES.get(head.text("tokenizer.ggml.model"), -1)
+    return GgufSummary(
+        head.text("general.name"),
+        head.architecture,
+        _quantisation(head.integer("general.file_type")),
+        keeps_state,
+        keeps_state and not head.number("attention.head_count"),
+        Fingerprint(vocab_type, len(head.tokens), _added(head, "bos"), _added(head, "eos")),
+        head.tokens,
+    )
 
 
 def _added(head: Head, name: str) -> int | None:

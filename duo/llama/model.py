@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import llama_cpp
@@ -16,7 +16,7 @@ from duo.llama.build import CPU
 from duo.llama.devices import RPC, Device, devices_for, layer_devices
 from duo.llama.gguf_head import Head, check_head
 from duo.llama.lifeline import blaming, lifeline
-from duo.llama.model_size import read_size
+from duo.llama.model_size import model_size
 from duo.llama.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool]  # called with a share from 0 to 1; False stops the loading
@@ -63,10 +63,10 @@ class Model(Vocabulary):
         call: AbstractContextManager[None],
     ) -> Any:
         config, path = self.config, self.config.path
-        with closing(Head(path)) as head:
-            check_head(head, vocabulary_only=vocabulary_only)
-            if not vocabulary_only:
-                self.size = read_size(head, config)
+        head = Head(path)
+        check_head(head, vocabulary_only=vocabulary_only)
+        if not vocabulary_only:
+            self.size = model_size(config, head)
         params = llama_cpp.llama_model_default_params()
         params.load_mode = config.use_mmap + 2 * config.use_mlock  # llama.h, enum llama_load_mode
         params.vocab_only = vocabulary_only

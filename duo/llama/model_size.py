@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass
 
 from duo.config import ContextConfig, ModelConfig
-from duo.llama.gguf_head import MAX_LAYERS, TOKENS, Head
+from duo.llama.gguf_head import MAX_LAYERS, Head
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 # A layer with tensors of the first kind and none of the second is recurrent: it has no KV cache.
@@ -85,60 +84,46 @@ class ModelSize:
         return max(self.largest, *self.cache_bytes(config), 0)
 
 
-def model_size(config: ModelConfig) -> ModelSize:
-    """Read the sizes from the headers of all files of the model, without its weights. Raises ModelError."""
-    with closing(Head(config.path)) as head:
-        return read_size(head, config)
-
-
-def read_size(file: Head, config: ModelConfig) -> ModelSize:
-    """The same, with the header of the first file."""
-    tensors = file.tensors()
-    for path in config.shards[1:]:
-        with closing(Head(path)) as part:
-            tensors |= part.tensors()
-    layers, output = _weights_by_layer(tensors, file.number("block_count"))
-    n_used = file.number("expert_used_count")
-    return ModelSize(
-        layers=layers,
-        output=output,
-        largest=max((size for name, size in tensors.items() if _LAYER.search(name)), default=0),
-        n_bytes=sum(tensors.values()),
-        cache_widths=_cache_widths(file, tensors, len(layers)),
-        n_vocab=file.count(TOKENS),
-        n_embd=file.number("embedding_length"),
-        n_head=file.number("attention.head_count"),
-        n_ff=max(file.number("feed_forward_length"), n_used * file.number("expert_feed_forward_length")),
-        n_masks=2 if file.number("attention.sliding_window") else 1,
-    )
-
-
-def _weights_by_layer(tensors: dict[str, int], n_layer: int) -> tuple[tuple[int, ...], int]:
-    """Bytes of each layer, and of the output layer."""
-    layers, output = [0] * min(n_layer, MAX_LAYERS), 0
+def model_size(config: ModelConfig, head: Head | None = None) -> ModelSize:
+    """Read the sizes from the headers of all files of the model; `head`: the first. Raises ModelError."""
+    head = head or Head(config.path)
+    tensors = head.tensors | {name: size for path in config.shards[1:] for name, size in Head(path).tensors.items()}
+    layers, output, largest = [0] * min(head.number("block_count"), MAX_LAYERS), 0, 0
     for name, size in tensors.items():
         match = _LAYER.search(name)
+        if match:
+            largest = max(largest, size)
         if match and layers:
             layers[min(int(match[1]), len(layers) - 1)] += size
         elif not _INPUT.match(name):
             output += size
     if "output.weight" not in tensors:
         output += tensors.get("token_embd.weight", 0)
-    return tuple(layers), output
+    n_used = head.number("expert_used_count")
+    return ModelSize(
+        layers=tuple(layers),
+        output=output,
+        largest=largest,
+        n_bytes=sum(tensors.values()),
+        cache_widths=_cache_widths(head, tensors, len(layers)),
+        n_vocab=len(head.tokens),
+        n_embd=head.number("embedding_length"),
+        n_head=head.number("attention.head_count"),
+        n_ff=max(head.number("feed_forward_length"), n_used * head.number("expert_feed_forward_length")),
+        n_masks=2 if head.number("attention.sliding_window") else 1,
+    )
 
 
-def _cache_widths(file: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:
+def _cache_widths(head: Head, names: Iterable[str], n_layer: int) -> tuple[tuple[int, int], ...]:
     """Values of one token in the K and V cache of each layer."""
-    heads = file.numbers("attention.head_count") or [0]
-    per_head = file.number("embedding_length") // max(1, *heads)
-    k = file.number("attention.key_length") or per_head
-    v = file.number("attention.value_length") or per_head
-    if file.number("attention.key_length_mla"):
+    heads = head.numbers("attention.head_count") or [0]
+    per_head = head.number("embedding_length") // max(1, *heads)
+    k = head.number("attention.key_length") or per_head
+    v = head.number("attention.value_length") or per_head
+    if head.number("attention.key_length_mla"):
         v = 0  # multi-head latent attention stores both in K
-    heads_kv = file.numbers("attention.head_count_kv") or heads
-    if len(heads_kv) == 1:
-        heads_kv *= n_layer
+    heads_kv = head.numbers("attention.head_count_kv") or heads
+    heads_kv = heads_kv * n_layer if len(heads_kv) == 1 else [*heads_kv, *[0] * n_layer]
     kinds = {match.groups() for match in map(_KIND.search, names) if match}
     recurrent = {int(i) for i, kind in kinds if kind == "ssm_" and (i, "attn_k.") not in kinds}
-    heads_kv = [0 if i in recurrent else n for i, n in enumerate((heads_kv + [0] * n_layer)[:n_layer])]
-    return tuple((k * n, v * n) for n in heads_kv)
+    return tuple((0, 0) if i in recurrent else (k * n, v * n) for i, n in enumerate(heads_kv[:n_layer]))

@@ -6,13 +6,13 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 from duo.config import ModelConfig
 from duo.errors import ModelError, UsageError
-from duo.llama.gguf_head import TOKENS, Head, check_text_model
+from duo.llama.gguf_head import Head, check_text_model
 from duo.models.hub import quant_of
 from duo.models.storage import cache_dir
 
@@ -62,8 +62,7 @@ def check_draft(path: Path, target: Path) -> None:
     own, targets = size(path), size(target)
     if not is_small_enough(own, targets):
         raise ModelError(f"{path}: {own / 1e6:.0f} MB, more than half of the target's {targets / 1e6:.0f} MB")
-    with closing(Head(path)) as head:
-        check_text_model(head, head.count(TOKENS))
+    check_text_model(Head(path))
 
 
 def _below(folder: Path, most: float) -> list[Path]:
