@@ -104,7 +104,7 @@ def traced(slot: Slot, prompt: Sequence[int], n_tokens: int) -> Trace:
     assert slot.target_cache is not None
     assert slot.draft_cache is not None
     target, draft = slot.target_cache.context, slot.draft_cache.context
-    banned = slot.target.end_tokens()
+    banned = slot.target.end_tokens
     tokens = written(target, prompt, n_tokens, Greedy(banned), lambda _: False)
     found = list(predictions(draft, prompt, tokens, Greedy(banned, N_RANKS), target.n_vocab))
     slot.forget()

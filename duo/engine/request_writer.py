@@ -27,7 +27,6 @@ class RequestWriter:
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
-        self._end_tokens: list[int] | None = None
         self._lock = threading.Lock()  # protects the two below, so that cancel() never affects the next request
         self._running: Generation | None = None
         self._request: TextRequest | None = None
@@ -85,9 +84,7 @@ class RequestWriter:
         cache, threads, cores = slot.target_cache, slot.threads, slot.cores
         assert cache is not None
         context = cache.context
-        if config.stop.ignore_eos and self._end_tokens is None:
-            self._end_tokens = target.end_tokens()
-        banned = self._end_tokens or () if config.stop.ignore_eos else ()
+        banned = target.end_tokens if config.stop.ignore_eos else ()
         verifier, guesser = choosing(target, config, banned, len(DEFAULT.ranks) if slot.n_branches else 0)
         request.n_cached = cache.begin(request.prompt)
         cores.begin()

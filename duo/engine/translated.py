@@ -30,7 +30,6 @@ class Translation:
         ours = find_markers(target.apply_chat_template, bos)
         theirs = find_markers(draft.apply_chat_template, "") if ours is not None else None
         self._markers = (ours, theirs) if ours is not None and theirs is not None else None
-        self._end_tokens: list[int] | None = None
 
     def begin(self, text: Sequence[int]) -> tuple[list[int], Translator]:
         """The target's prompt `text` in the draft's tokens, at least one, and the translator of what follows."""
@@ -51,9 +50,7 @@ class Translation:
 
         The most likely token is accepted at least as often as a sampled one, if draft and target agree.
         """
-        if self._end_tokens is None:
-            self._end_tokens = self._draft.end_tokens()
-        return Greedy(() if ends else self._end_tokens)
+        return Greedy(() if ends else self._draft.end_tokens)
 
 
 @dataclass(slots=True)

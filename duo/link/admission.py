@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duo.errors import LinkError
@@ -19,13 +18,12 @@ class TargetVocabulary:
     """What a draft must match."""
 
     fingerprint: Fingerprint
-    texts: Sequence[bytes]  # the tokens as the vocabulary stores them
     n_ctx: int
 
     @classmethod
     def of(cls, model: Model, context: Context) -> TargetVocabulary:
         """The vocabulary of a target."""
-        return cls(Fingerprint.of(model), model.token_texts(model.n_vocab), context.n_ctx)
+        return cls(Fingerprint.of(model), context.n_ctx)
 
 
 class ConnectionRejected(LinkError):
@@ -64,8 +62,8 @@ class Admission:
             raise ConnectionRejected("token", message, is_final=True)
         if target is None:
             raise ConnectionRejected("loading", "the model is still loading")
-        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
-        if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
+        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.hashes)
+        if difference := fingerprint_difference(target.fingerprint, draft):
             remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
             message = f"the draft does not match the target: {difference}: {remedy}"
             raise ConnectionRejected("vocabulary", message, is_final=True)

@@ -23,7 +23,7 @@ import msgspec
 from duo.config import SamplingConfig
 from duo.errors import DuoError, LinkError
 
-VERSION = 1
+VERSION = 2
 ROUTE = "/v1/draft"  # of the WebSocket, on the lead's port
 TRY_LATER = 1013  # close code (RFC 6455, registry)
 # Neither side compresses: messages are small, and compression costs time and memory.
@@ -52,8 +52,7 @@ class Hello(Message, frozen=True, tag=1):
     n_vocab: Number
     bos: int
     eos: int
-    blocks: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=4096)]
-    tail: Annotated[bytes, msgspec.Meta(max_length=8192)]
+    hashes: Annotated[tuple[Annotated[bytes, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=1024)]
 
 
 class GuessMessage(Message, frozen=True, tag=2):

@@ -6,7 +6,7 @@ and the texts are the same from id 5 on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from duo.llama.model import Model
 
 MAX_SIZE_DIFFERENCE = 128
-BLOCK = 1024  # tokens of a vocabulary that are hashed together
 _FIRST = 5  # token that is compared
-_TAIL = BLOCK + MAX_SIZE_DIFFERENCE  # last tokens, which are hashed one by one: padding can be ignored
-_TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +26,18 @@ class Fingerprint:
     n_vocab: int
     bos: int | None  # the token that is added before a text; -1: none; None: not known
     eos: int | None  # and after it
-    blocks: tuple[bytes, ...] = ()  # hashes of 1,024 tokens each, the last of fewer
-    tail: bytes = b""  # hashes of the last tokens, four bytes each
+    hashes: tuple[bytes, ...] = ()  # of all tokens but the last 128, of one more, and so on up to all
 
     @classmethod
     def of(cls, model: Model) -> Fingerprint:
         """The fingerprint of a model's vocabulary."""
-        texts = model.token_texts(model.n_vocab)
-        blocks = tuple(_hash_block(texts, start) for start in range(0, len(texts), BLOCK))
-        return replace(cls.without_texts(model), blocks=blocks, tail=_hash_each(texts[-_TAIL:]))
+        texts = model.token_texts()
+        n_common = max(_FIRST, len(texts) - MAX_SIZE_DIFFERENCE)
+        digest, hashes = blake2b(digest_size=8), []
+        for some in (texts[_FIRST:n_common], *([text] for text in texts[n_common:])):
+            digest.update(b"".join(len(text).to_bytes(4, "little") + text for text in some))
+            hashes.append(digest.digest())
+        return replace(cls.without_texts(model), hashes=tuple(hashes))
 
     @classmethod
     def without_texts(cls, model: Model) -> Fingerprint:
@@ -56,39 +56,31 @@ class Fingerprint:
             return f"the target's vocabulary has {self.n_vocab} tokens, the draft's {draft.n_vocab}"
         return None
 
+    def hash_of(self, n: int) -> bytes | None:
+        """That of the first `n` tokens; None if there is none."""
+        index = len(self.hashes) - 1 - (self.n_vocab - n)
+        return self.hashes[index] if index >= 0 else None
+
 
 def vocabulary_difference(target: Model, draft: Model) -> str | None:
     """The first difference that prevents `draft` from drafting for `target`; None if the vocabularies match."""
-    n = min(target.n_vocab, draft.n_vocab)
     difference = Fingerprint.without_texts(target).difference(Fingerprint.without_texts(draft))
-    return difference or text_difference(target.token_texts(n), draft.token_texts(n))
+    return difference or text_difference(target.token_texts(), draft.token_texts())
 
 
-def text_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> str | None:
+def text_difference(target: Iterable[bytes], draft: Iterable[bytes]) -> str | None:
     """The first difference of the tokens that both have."""
-    for token, (text, draft_text) in enumerate(zip(target, draft, strict=False)):
-        if token >= _FIRST and text != draft_text:
-            shown = [repr(one.decode("utf-8", "replace")) for one in (text, draft_text)]
-            return f"token {token} is {shown[0]} to the target and {shown[1]} to the draft"
+    for token, texts in enumerate(zip(target, draft, strict=False)):
+        if token >= _FIRST and texts[0] != texts[1]:
+            ours, theirs = (repr(text.decode("utf-8", "replace")) for text in texts)
+            return f"token {token} is {ours} to the target and {theirs} to the draft"
     return None
 
 
-def fingerprint_difference(target: Fingerprint, texts: Sequence[bytes], draft: Fingerprint) -> str | None:
-    """Like vocabulary_difference, from fingerprints; `texts` are the target's tokens."""
+def fingerprint_difference(target: Fingerprint, draft: Fingerprint) -> str | None:
+    """Like vocabulary_difference, from fingerprints."""
     if difference := target.difference(draft):
         return difference
     n = min(target.n_vocab, draft.n_vocab)
-    whole = n // BLOCK  # blocks that both have in full
-    first, offset = max(whole * BLOCK, _FIRST), draft.n_vocab - len(draft.tail) // _TOKEN_BYTES
-    start, end = (_TOKEN_BYTES * (token - offset) for token in (first, n))
-    is_same = start >= 0 and _hash_each(texts[first:n]) == draft.tail[start:end]
-    return None if is_same and target.blocks[:whole] == draft.blocks[:whole] else "tokens of the vocabularies differ"
-
-
-def _hash_block(texts: Sequence[bytes], start: int) -> bytes:
-    parts = (len(text).to_bytes(4, "little") + text for text in texts[max(start, _FIRST) : start + BLOCK])
-    return blake2b(b"".join(parts), digest_size=8).digest()
-
-
-def _hash_each(texts: Sequence[bytes]) -> bytes:
-    return b"".join(blake2b(text, digest_size=_TOKEN_BYTES).digest() for text in texts)
+    theirs = draft.hash_of(n)
+    return None if theirs is not None and theirs == target.hash_of(n) else "tokens of the vocabularies differ"

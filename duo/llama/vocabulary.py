@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -41,6 +41,7 @@ class Vocabulary(Handle):
         self.path = path
         self.vocabulary = vocabulary = llama_cpp.llama_model_get_vocab(pointer)  # llama.cpp's, valid until close()
         self.vocab_type = int(llama_cpp.llama_vocab_type(vocabulary))  # llama.h, enum llama_vocab_type
+        self._is_spm = self.vocab_type == llama_cpp.LLAMA_VOCAB_TYPE_SPM  # SentencePiece
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
         self.bos = int(llama_cpp.llama_vocab_bos(vocabulary))  # begins a text; -1: none
         self.eos = int(llama_cpp.llama_vocab_eos(vocabulary))  # ends a text; -1: none
@@ -65,49 +66,47 @@ class Vocabulary(Handle):
         with self.use():
             return bool(llama_cpp.llama_vocab_is_eog(self.vocabulary, token))
 
+    @functools.cached_property
     def end_tokens(self) -> list[int]:
         """All tokens that end a generation."""
         is_end = llama_cpp.llama_vocab_is_eog
         with self.use():
             return [token for token in range(self.n_vocab) if is_end(self.vocabulary, token)]
 
-    def token_texts(self, n: int) -> list[bytes]:
-        """The first `n` tokens as the vocabulary stores them."""
+    def token_texts(self) -> list[bytes]:
+        """All tokens as the vocabulary stores them."""
         text = llama_cpp.llama_vocab_get_text
         with self.use():
-            return [text(self.vocabulary, token) for token in range(n)]
+            return [text(self.vocabulary, token) for token in range(self.n_vocab)]
 
     @functools.cached_property
     def longest_token(self) -> int:
         """The most bytes of a text that one token replaces."""
-        return max(map(len, self.token_texts(self.n_vocab)))
+        return max(map(len, self.token_texts()))
 
     def n_unknown(self, text: str) -> int:
         """Number of characters of `text` that a SentencePiece vocabulary (others: 0) must spell in bytes."""
-        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
-            return 0
-        return sum(character not in self._characters for character in text)
+        return sum(character not in self._characters for character in text) if self._is_spm else 0
 
     @functools.cached_property
     def _characters(self) -> frozenset[str]:
-        """The tokens that are one character, and the space."""
-        texts = (text.decode("utf-8", "replace") for text in self.token_texts(self.n_vocab))
-        return frozenset((" ", *(text for text in texts if len(text) == 1)))
+        """The tokens that are one character; ▁ is the space."""
+        texts = (text.decode("utf-8", "replace").replace("▁", " ") for text in self.token_texts())
+        return frozenset(text for text in texts if len(text) == 1)
 
     @functools.cached_property
     def _missing_bytes(self) -> frozenset[int]:
         """Bytes without a token, if it is a SentencePiece vocabulary, where unknown characters become bytes."""
-        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+        if not self._is_spm:
             return frozenset()
-        texts = set(self.token_texts(self.n_vocab))
-        return frozenset(n for n in range(256) if not texts & {f"<0x{n:02X}>".encode(), bytes([n])})
+        texts = set(self.token_texts())
+        return frozenset(n for n in range(256) if texts.isdisjoint((b"<0x%02X>" % n, bytes([n]))))
 
     def _spellable(self, text: str) -> str:
         """`text` without the characters that have no tokens, on which llama.cpp would end the process."""
 
         def is_known(one: str) -> bool:
-            one = one.replace(" ", "▁")
-            return one in self._characters or self._missing_bytes.isdisjoint(one.encode())
+            return one in self._characters or self._missing_bytes.isdisjoint(one.replace(" ", "▁").encode())
 
         return "".join(filter(is_known, text)) if self._missing_bytes else text
 
@@ -170,9 +169,7 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _adds_space(self) -> bool:
         """Whether the vocabulary puts a space in front of a text: SentencePiece may do so."""
-        if self.vocab_type != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
-            return False
-        return self.metadata("tokenizer.ggml.add_space_prefix") != "false"
+        return self._is_spm and self.metadata("tokenizer.ggml.add_space_prefix") != "false"
 
     @functools.cached_property
     def _before(self) -> dict[bytes, list[int]]:
@@ -189,21 +186,21 @@ class Vocabulary(Handle):
 
     def spelling(self, tokens: Sequence[int]) -> bytes:
         """The bytes of `tokens` in a prompt, where special tokens are visible."""
-        pieces = {token: self._piece(token, special=True) for token in set(tokens)}
-        return b"".join(map(pieces.__getitem__, tokens))
+        return b"".join(map(self._spelled(tokens).__getitem__, tokens))
+
+    def _spelled(self, tokens: Iterable[int]) -> dict[int, bytes]:
+        return {token: self._piece(token, special=True) for token in set(tokens)}
 
     def prompt_text(self, tokens: Sequence[int]) -> bytes:
         """The text of a prompt with visible special tokens, without its BOS and the spaces that tokenize() adds."""
         if tokens[:1] == [self.bos]:
             tokens = tokens[1:]
-        pieces = {token: self._piece(token, special=True) for token in set(tokens)}
-        special = {token for token in pieces if self._is_special(token)}
-        text = bytearray()
-        begins = self._adds_space
+        special = {token: text for token, text in self._spelled(tokens).items() if self._is_special(token)}
+        text, space = bytearray(), b" " if self._adds_space else b""
+        begins = True  # a text, before which tokenize() adds the space
         for token in tokens:
-            is_special = token in special
-            text += pieces[token] if is_special else self.piece(token).removeprefix(b" " if begins else b"")
-            begins = is_special and self._adds_space
+            text += special[token] if token in special else self.piece(token).removeprefix(space if begins else b"")
+            begins = token in special
         return bytes(text)
 
     def _is_special(self, token: int) -> bool:

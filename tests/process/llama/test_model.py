@@ -25,7 +25,7 @@ def test_facts_and_tokens(demo_pair: tuple[Path, Path]) -> None:
         assert len(model.metadata("tokenizer.chat_template") or "") > 256, "longer than the first buffer"
         for text in ("a", "Grüße, 世界 🙂\n\n", " leading", "x" * 3000):
             assert b"".join(map(model.piece, model.tokenize(text))).decode() == text
-        assert model.eos in model.end_tokens()
+        assert model.eos in model.end_tokens
         assert [model.is_end(token) for token in (model.eos, *model.tokenize("a"))] == [True, False]
 
 

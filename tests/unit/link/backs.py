@@ -54,13 +54,13 @@ class Words:
     def model(self) -> Model:
         return cast(Model, self)
 
-    def token_texts(self, n: int) -> list[bytes]:
-        return list(self.texts[:n])
+    def token_texts(self) -> list[bytes]:
+        return list(self.texts)
 
 
 FINGERPRINT = Fingerprint.of(Words().model)
 ADMISSION = Admission(TOKEN, hello_s=60.0)
-TARGET = TargetVocabulary(FINGERPRINT, Words().texts, n_ctx=1000)
+TARGET = TargetVocabulary(FINGERPRINT, n_ctx=1000)
 
 
 class EagerDrafts(RemoteDrafts):
@@ -264,8 +264,7 @@ def hello(**lies: Any) -> Hello:
         "n_vocab": FINGERPRINT.n_vocab,
         "bos": FINGERPRINT.bos,
         "eos": FINGERPRINT.eos,
-        "blocks": FINGERPRINT.blocks,
-        "tail": FINGERPRINT.tail,
+        "hashes": FINGERPRINT.hashes,
     }
     return Hello(**(right | lies))
 

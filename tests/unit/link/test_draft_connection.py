@@ -48,13 +48,13 @@ STRANGERS: dict[str, tuple[Hello | bytes, str, str]] = {
     "wrong token": (hello(token="Secret"), "token", "wrong"),
     "no token": (hello(token=""), "token", "missing"),
     "token and NUL": (hello(token=TOKEN + "\0"), "token", "wrong"),
-    "older version": (hello(version=0), "version", "protocol 0, the lead 1"),
+    "older version": (hello(version=0), "version", "protocol 0, the lead 2"),
     "later version": (hello(version=2**40), "version", "the same version"),
-    "other fields": (b"\x93\x01\x02\xc0", "version", "protocol 2"),
+    "other fields": (b"\x93\x01\x03\xc0", "version", "protocol 3"),
     "version alone": (b"\x92\x01\xff", "version", "protocol -1"),
     "vocabulary type": (hello(vocab_type=99), "vocabulary", "type"),
     "vocabulary size": (hello(n_vocab=N_VOCAB + 129), "vocabulary", "the draft's 146"),
-    "no tail": (hello(tail=b""), "vocabulary", "differ"),
+    "no hashes": (hello(hashes=()), "vocabulary", "differ"),
 }
 
 

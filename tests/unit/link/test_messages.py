@@ -55,7 +55,7 @@ samplings = st.builds(
     samplers=st.permutations(SAMPLERS).map(tuple),
     seed=st.integers(0, 2**63 - 1),
 )
-hellos = st.builds(Hello, ids, words, words, ids, numbers, ids, ids, st.lists(some_bytes).map(tuple), some_bytes)
+hellos = st.builds(Hello, ids, words, words, ids, numbers, ids, ids, st.lists(some_bytes).map(tuple))
 candidates = st.builds(GuessMessage, numbers, numbers, numbers, numbers, numbers, finite, numbers, st.floats(0, 3600))
 begins = st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans())
 texts = st.builds(Text, numbers, numbers, numbers, tokens, st.booleans())

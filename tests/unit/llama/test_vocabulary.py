@@ -64,8 +64,8 @@ def test_a_closed_model_is_not_used(tmp_path: Path) -> None:
         lambda: model.spelling([token]),
         lambda: model.piece(token),
         lambda: model.is_end(token),
-        model.end_tokens,
-        lambda: model.token_texts(1),
+        lambda: model.end_tokens,
+        model.token_texts,
         lambda: model.metadata("general.architecture"),
     ):
         with pytest.raises(ClosedError, match="Model is closed"):
