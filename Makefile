@@ -23,6 +23,10 @@ CLIENTS := build/clients/venv
 # Other options of llama.cpp's build: make clean, then make CMAKE_ARGS=-DGGML_CUDA=on demo. pip's wheel cache does not
 # ask how a wheel was built, so these are built afresh.
 FRESH := $(if $(CMAKE_ARGS),--no-cache-dir --no-binary llama-cpp-python)
+# GCC before 12.4 and 13.3 compiles llama.cpp's kernels for AMX wrongly: a decode would be a segmentation fault.
+NO_AMX := $(shell echo | $(CXX) -mno-amx-int8 -E -x c++ - >/dev/null 2>&1 && echo -mno-amx-int8)
+export CFLAGS += $(NO_AMX)
+export CXXFLAGS += $(NO_AMX)
 # RPC is off by default, and pip's wheel cache does not ask how a wheel was built: see `ready` below.
 override CMAKE_ARGS := -DGGML_RPC=on $(CMAKE_ARGS)
 export CMAKE_ARGS
@@ -128,7 +132,8 @@ $(VENV)/ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing; the first time llama.cpp is compiled, which takes some minutes."
 	$(BIN)/python -m pip install --quiet $(FRESH) --editable .
-	$(BIN)/python -c "import sys; from duo.llama.library import supports_rpc; sys.exit(not supports_rpc())" \
+	$(BIN)/python -c "import sys; from duo.llama.library import supports_rpc, system_info; \
+	    sys.exit(not supports_rpc() or 'AMX_INT8 = 1' in system_info())" \
 	|| $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	   --no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep -i '^llama.cpp.python==')"
 	$(BIN)/python -c "from duo.llama.library import supports_rpc; assert supports_rpc(), 'llama.cpp was built without RPC'"

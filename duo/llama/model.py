@@ -70,6 +70,8 @@ class Model(Vocabulary):
         params = llama_cpp.llama_model_default_params()
         params.load_mode = config.use_mmap + 2 * config.use_mlock  # llama.h, enum llama_load_mode
         params.vocab_only = vocabulary_only
+        # Kernels for AMX end the process in a segmentation fault (llama.cpp's issue 20824).
+        params.use_extra_bufts = "AMX_INT8 = 1" not in library.system_info()
         # Never NULL: that would be all devices, including those for the other model.
         pointers = (ctypes.c_void_p * (len(devices) + 1))(*(device.pointer for device in devices))
         params.devices = ctypes.addressof(pointers)
