@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import llama_cpp
@@ -66,23 +66,21 @@ class Context(Handle):
         # Sizes of the batches that were decoded, on devices that may compile for each.
         self._sizes: set[int] | None = None if model.places == {CPU} else set()
         self.was_first = False
-        self.n_past = 0
+        self._past = {0: 0}  # tokens in each sequence; in a branch, those shared with the text included
         self.n_vocab = model.n_vocab
         self.exact = config.exact
         self.n_rollback: int | None = None if model.can_roll_back else int(llama_cpp.llama_n_rs_seq(pointer))
         self._n_removable = 0  # tokens of the last decode that can be rolled back, if n_rollback is a number
         # llama.cpp rounds up to 256. Exact decodes pad to two rows: the last cell is reserved for the second.
-        self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - (1 if config.exact else 0)
-        self._branch_past: dict[int, int] = {}  # tokens in each branch, those shared with sequence 0 included
-        self._n_batch_max: int = llama_cpp.llama_n_ubatch(pointer)
-        self.n_branches = min(config.n_branches, self._n_batch_max - 1)  # a decode may have a token of each
+        self.n_ctx: int = min(config.n_ctx, llama_cpp.llama_n_ctx(pointer)) - config.exact
+        self._n_batch_max = most = int(llama_cpp.llama_n_ubatch(pointer))
+        self.n_branches = min(config.n_branches, most - 1)  # a decode may have a token of each
         self._is_remote = model.is_remote
-        self._n_batch_min = min(self._n_batch_max, _FIRST_BATCH)
-        self.n_batch = self._n_batch_min if model.is_remote else self._n_batch_max
+        self._n_batch_min = min(most, _FIRST_BATCH)
+        self.n_batch = self._n_batch_min if model.is_remote else most
         self._threads = (config.n_threads, config.n_threads_batch)
         self._arrays: dict[tuple[int, int], Logits] = {}
-        # A llama_batch, which is filled through arrays of its memory: of ctypes, fastest for one token.
-        most = self._n_batch_max
+        # A llama_batch, which is filled through arrays of its memory.
         self._batch = batch = llama_cpp.llama_batch_init(most, 0, 1)
         self._batch_handle = Handle(batch, llama_cpp.llama_batch_free, parent=self)
         self._tokens, self._positions, self._outputs = (
@@ -90,8 +88,12 @@ class Context(Handle):
             for field in (batch.token, batch.pos, batch.logits)
         )
         for i in range(most):
-            batch.n_seq_id[i] = 1
-        self._n_each = most  # entries of the batch that may be of other sequences than 0
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+
+    @property
+    def n_past(self) -> int:
+        """Tokens of the text in the cache."""
+        return self._past[0]
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
         """Decode `tokens` (1 to n_batch) and return the logits after the last `n_rows` of them.
@@ -104,47 +106,36 @@ class Context(Handle):
         Raises DecodeError if llama.cpp rejects the batch, DecodeAborted after abort(). The cache is then as before, or
         empty if `n_rollback` is a number.
         """
-        n, n_outputs = len(tokens), n_rows
-        if self.exact:
-            tokens = [*tokens, tokens[-1]] if n == 1 else tokens
-            n_outputs = max(2, n_rows) if n_rows else 0
-        self._decode(len(tokens), lambda: self._fill(tokens, n_outputs))
-        self.n_past += len(tokens)
-        self._n_removable = min(self.n_rollback or 0, len(tokens) - 1)
-        if len(tokens) > n:
+        is_padded = self.exact and len(tokens) == 1
+        tokens = [*tokens, tokens[-1]] if is_padded else tokens
+        n, n_outputs = len(tokens), max(2, n_rows) if self.exact and n_rows else n_rows
+        self._decode(tokens, range(self.n_past, self.n_past + n), n_outputs)
+        self._past[0] += n
+        self._n_removable = min(self.n_rollback or 0, n - 1)
+        if is_padded:
             self.rollback(self.n_past - 1)
-            return self._logits(n_outputs)[:n_rows]
-        return self._logits(n_outputs)[n_outputs - n_rows :]
+        rows = self._logits(n_outputs)
+        return rows[:n_rows] if is_padded else rows[n_outputs - n_rows :]
 
-    def _fill(self, tokens: Sequence[int], n_outputs: int) -> None:
-        """Fill the batch with `tokens` of the text, and logits after the last `n_outputs`."""
-        n, first = len(tokens), self.n_past
-        if self._n_each:
-            self._set_sequences([0] * self._n_each)
-            self._n_each = 0
-        if n == 1:
-            self._tokens[0], self._positions[0], self._outputs[0] = tokens[0], first, n_outputs
-            return
-        self._tokens[:n], self._positions[:n] = tokens, range(first, first + n)
-        self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
-
-    def _set_sequences(self, sequences: Sequence[int]) -> None:
-        for i, sequence in enumerate(sequences):
-            self._batch.seq_id[i][0] = sequence
-
-    def _decode(self, n: int, fill: Callable[[], None]) -> None:
-        """Decode the batch, of `n` tokens, which `fill` fills."""
+    def _decode(
+        self, tokens: Sequence[int], positions: Sequence[int], n_outputs: int, sequences: Sequence[int] = ()
+    ) -> None:
+        """Decode a batch of the text, or with a token of each of `sequences`; with logits of the last `n_outputs`."""
+        n = len(tokens)
         self._abort_flag[0] = b"\0"
         if self._aborted:  # checked after the flag is cleared, and set before the flag is: no abort is lost
             raise DecodeAborted("the context is aborted")
         with self.use() as pointer:  # the batch, which is closed too, is written to
-            fill()
+            self._tokens[:n], self._positions[:n] = tokens, positions
+            self._outputs[:n] = bytes(n - n_outputs) + b"\1" * n_outputs
             self._batch.n_tokens = n
+            self._set_sequences(sequences)
             began = time.perf_counter()
             with self.call:
                 status = llama_cpp.llama_decode(pointer, self._batch)
                 if self._is_remote:
                     llama_cpp.llama_synchronize(pointer)
+            self._set_sequences([0] * len(sequences))
         if status:
             n_past = self.n_past
             if self.n_rollback is not None:
@@ -159,45 +150,37 @@ class Context(Handle):
             self.was_first = size not in self._sizes
             self._sizes.add(size)
 
+    def _set_sequences(self, sequences: Sequence[int]) -> None:
+        for i, sequence in enumerate(sequences):
+            self._batch.seq_id[i][0] = sequence
+
     # Branches: other sequences of the same cache, for models that can roll back any number of tokens
 
     def branch(self, sequence: int, n_past: int) -> None:
         """Make `sequence` (1 to n_branches) the first `n_past` tokens of sequence 0, whose cells it shares."""
         self.drop(sequence)
         llama_cpp.llama_memory_seq_cp(self._memory(), 0, sequence, 0, n_past)
-        self._branch_past[sequence] = n_past
+        self._past[sequence] = n_past
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         """Append a token to each sequence of `tokens`: (sequence, token). Logits `[n, n_vocab]` as of decode()."""
-        n = len(tokens)
-
-        def fill() -> None:
-            past = {0: self.n_past, **self._branch_past}
-            self._n_each = max(self._n_each, n)
-            self._set_sequences([sequence for sequence, _ in tokens])
-            self._tokens[:n] = [token for _, token in tokens]
-            self._positions[:n] = [past[sequence] for sequence, _ in tokens]
-            self._outputs[:n] = b"\1" * n
-
-        self._decode(n, fill)
-        for sequence, _ in tokens:
-            if sequence:
-                self._branch_past[sequence] += 1
-            else:
-                self.n_past += 1
-        return self._logits(n)
+        sequences = [sequence for sequence, _ in tokens]
+        positions = [self._past[sequence] for sequence in sequences]
+        self._decode([token for _, token in tokens], positions, len(tokens), sequences)
+        self._past |= {sequence: position + 1 for sequence, position in zip(sequences, positions, strict=True)}
+        return self._logits(len(tokens))
 
     def adopt(self, sequence: int) -> None:
         """Make sequence 0 what `sequence` is, which becomes empty."""
         memory = self._memory()
         llama_cpp.llama_memory_seq_rm(memory, 0, 0, -1)
         llama_cpp.llama_memory_seq_cp(memory, sequence, 0, 0, -1)
-        self.n_past = self._branch_past[sequence]
+        self._past[0] = self._past[sequence]
         self.drop(sequence)
 
     def drop(self, sequence: int) -> None:
         """Forget `sequence`, and free the cells that only it uses."""
-        if self._branch_past.pop(sequence, None) is not None:
+        if self._past.pop(sequence, None) is not None:
             llama_cpp.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
     def _memory(self) -> Any:
@@ -237,7 +220,7 @@ class Context(Handle):
         # With a sliding window it may return True without the beginning. A recurrent state has only a last position.
         if not removed or first != (0 if n_past and not bounded else n_past - 1):
             raise RollbackError(f"the cache could not be rolled back from {self.n_past} to {n_past} tokens")
-        self.n_past = n_past
+        self._past[0] = n_past
 
     def probe_rollback(self) -> bool:
         """Whether this cache can be rolled back: tries it, with one thread, since a team would slow down others."""
@@ -252,7 +235,7 @@ class Context(Handle):
         finally:
             with self.call:
                 llama_cpp.llama_memory_clear(self._memory(), True)
-            self.n_past = 0
+            self._past[0] = 0
             self.set_threads(*self._threads)
         return True
 
