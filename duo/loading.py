@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
@@ -46,6 +46,8 @@ ModelName = str | os.PathLike[str]
 
 # Called with a description, the amount done and the total (None: unknown). Returning False cancels.
 Progress = Callable[[str, float, float | None], bool | None]
+Show = Callable[[str, float, float | None], None]  # the same, and raises if it is cancelled
+T = TypeVar("T")
 
 
 def load(
@@ -83,134 +85,136 @@ def load_engine(
 ) -> Engine:
     """load(), with its settings as a config."""
     names = (target, None if config.draft_n_max == 0 else draft)
-
-    def work(put: Callable[[Engine], None], stop: threading.Event) -> None:
-        with ExitStack() as stack:
-            put(_Loader(names, config, remote_drafts, progress, stop).load(stack))
-
-    # On a background thread, so that the calling thread can handle signals.
-    with background(work, "duo-load") as loading:
-        (engine,) = loading
-    return engine
+    return in_background(lambda show: _load(names, config, remote_drafts, show), progress)
 
 
-@dataclass(slots=True)
-class _Loader:
-    """Assembles one engine."""
+def in_background(work: Callable[[Show], T], progress: Progress) -> T:
+    """What `work` returns, on a background thread, so that the calling thread can handle signals.
 
-    names: tuple[ModelName, ModelName | None]  # target and draft
-    config: EngineConfig
-    remote: RemoteDrafts | None
-    progress: Progress
-    stop: threading.Event
+    The argument of `work` shows its progress, and raises ModelError if that returns False or the thread is to stop.
+    """
 
-    def load(self, stack: ExitStack) -> Engine:
-        """Load the models and assemble an engine that closes what is in `stack`."""
-        drafts = self.remote if self.config.back_port is None else self._listen(self.config.back_port, stack)
-        target_config, draft_config = self._models()
-        on_servers = draft_config is not None and bool(draft_config.rpc_servers)
-        here = [target_config] if draft_config is None or on_servers else [target_config, draft_config]
+    def run(put: Callable[[T], None], stop: threading.Event) -> None:
+        def show(description: str, done: float, total: float | None) -> None:
+            if progress(description, done, total) is False or stop.is_set():
+                raise ModelError(f"{description}: stopped")
+
+        put(work(show))
+
+    with background(run, "duo-load") as loading:
+        (loaded,) = loading
+    return loaded
+
+
+def load_model(config: ModelConfig, show: Show) -> Model:
+    """A model. Raises ModelError, MemoryLimitError, DeviceError, and what `show` raises."""
+    raised: list[BaseException] = []
+
+    def on_progress(share: float) -> bool:
+        try:
+            show(f"loading {config.path.name}", share, 1.0)
+        except BaseException as error:  # raised below: it cannot propagate through llama.cpp
+            raised.append(error)
+        return not raised
+
+    try:
+        return Model(config, on_progress)
+    except ModelError as error:
+        raise (raised or [error])[0] from None
+
+
+def _load(
+    names: tuple[ModelName, ModelName | None], config: EngineConfig, drafts: RemoteDrafts | None, show: Show
+) -> Engine:
+    with ExitStack() as stack:
+        if config.back_port is not None:
+            drafts = _listen(config, config.back_port, stack)
+        target_config, draft_config = _find(names, config, show)
+        configs = [one for one in (target_config, draft_config) if one is not None]
+        here = [one for one in configs if one is target_config or not one.rpc_servers]
         _check_weights(here)
-        target, *others = [self._model(config, stack) for config in here]
-        draft = others[0] if others else None
+        models = [stack.enter_context(closing(load_model(one, show))) for one in here]
+        target, draft = models[0], models[1] if len(models) > 1 else None
         translation = Translation(target, draft) if draft is not None and _differs(target, draft) else None
-        profile = self._profile(target_config, draft_config)
-        if draft_config is not None and on_servers:
+        profile = _profile(config, configs)
+        if draft_config is not None and draft is None:  # on RPC servers
             drafts = drafts or RemoteDrafts()
-            drafts.on_ready = stack.enter_context(self._process(draft_config, target, drafts)).start
+            drafts.on_ready = stack.enter_context(_process(config, draft_config, target, drafts)).start
             if profile is not None and (learned := profile.load().get("policy")) is not None:
                 drafts.learned[draft_config.path.stem] = learned
-        slot = Slot(target, draft, self.config, drafts, profile, translation)
+        slot = Slot(target, draft, config, drafts, profile, translation)
         if drafts is not None:
             drafts.limit(slot.drafting, slot.threads.target)
         if profile is not None:
             stack.callback(_keep, profile, slot, draft_config, drafts)
         return Engine(slot, stack.pop_all())
 
-    def _listen(self, port: int, stack: ExitStack) -> RemoteDrafts:
-        """The drafts that connect. One that does before the target is loaded connects again. Raises UsageError."""
-        # The server's packages take longer to import than all others of duo, and only remote drafts need them.
-        from duo.link.admission import Admission  # noqa: PLC0415
-        from duo.link.draft_connection import draft_app  # noqa: PLC0415
-        from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
-        from duo.link.listener import Listener  # noqa: PLC0415
 
-        host, token, drafts = self.config.back_host, self.config.back_token or "", RemoteDrafts()
-        if not token and not is_loopback(host):
-            raise UsageError(
-                f"back_host {host} is reachable from other machines: remote drafts need a token", "back_host"
-            )
-        listener = stack.enter_context(Listener(draft_app(drafts, Admission(token), host), host, port))
-        log.info("listening for remote drafts at ws://%s:%d", in_url(host), listener.port)
-        return drafts
+def _listen(config: EngineConfig, port: int, stack: ExitStack) -> RemoteDrafts:
+    """The drafts that connect. One that does before the target is loaded connects again. Raises UsageError."""
+    # The server's packages take longer to import than all others of duo, and only remote drafts need them.
+    from duo.link.admission import Admission  # noqa: PLC0415
+    from duo.link.draft_connection import draft_app  # noqa: PLC0415
+    from duo.link.guard import in_url, is_loopback  # noqa: PLC0415
+    from duo.link.listener import Listener  # noqa: PLC0415
 
-    def _models(self) -> tuple[ModelConfig, ModelConfig | None]:
-        """Find the files, downloading them if necessary, and place their layers."""
-        config, (name, draft_name) = self.config, self.names
-        path: Path
-        draft_path: Path | None = None
-        if name == DEMO:
-            if draft_name is not None:
-                raise UsageError("the demo pair includes its own draft: name a target to use with this one")
-            path, draft_path = demo_pair(self._show, offline=config.offline)
-            draft_path = None if config.draft_n_max == 0 else draft_path
-        else:
-            for local in self.names:
-                if isinstance(local, os.PathLike):
-                    check_gguf(Path(local))  # before anything is downloaded
-            path = find_model(name, offline=config.offline)
-            draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
-        target = config.target_model(path, has_draft=draft_path is not None)
-        draft = config.draft_model(draft_path) if draft_path is not None else None
-        for part in [*target.shards, *(draft.shards if draft is not None else ())]:
-            check_gguf(part)
-        return fit(target, draft, expected_context(config))
+    host, token, drafts = config.back_host, config.back_token or "", RemoteDrafts()
+    if not token and not is_loopback(host):
+        why = "other machines can reach this address, so remote drafts must send a token: add back_token"
+        raise UsageError(f"back_host {host}: {why}", "back_host")
+    listener = stack.enter_context(Listener(draft_app(drafts, Admission(token), host), host, port))
+    log.info("listening for remote drafts at ws://%s:%d", in_url(host), listener.port)
+    return drafts
 
-    def _show(self, description: str, done: float, total: float | None) -> None:
-        """Report progress. Raises ModelError if loading is cancelled."""
-        if self.progress(description, done, total) is False or self.stop.is_set():
-            raise ModelError(f"{description}: stopped")
 
-    def _model(self, config: ModelConfig, stack: ExitStack) -> Model:
-        raised: list[BaseException] = []
+def _find(
+    names: tuple[ModelName, ModelName | None], config: EngineConfig, show: Show
+) -> tuple[ModelConfig, ModelConfig | None]:
+    """Find the files, downloading them if necessary, and place their layers."""
+    name, draft_name = names
+    draft_path: Path | None = None
+    if name == DEMO:
+        if draft_name is not None:
+            raise UsageError("the demo pair includes its own draft: name a target to use with this one")
+        path, draft_path = demo_pair(show, offline=config.offline)
+        draft_path = None if config.draft_n_max == 0 else draft_path
+    else:
+        for local in names:
+            if isinstance(local, os.PathLike):
+                check_gguf(Path(local))  # before anything is downloaded
+        path = find_model(name, offline=config.offline)
+        draft_path = find_model(draft_name, offline=config.offline) if draft_name is not None else None
+    target = config.target_model(path, has_draft=draft_path is not None)
+    draft = config.draft_model(draft_path) if draft_path is not None else None
+    for part in [*target.shards, *(draft.shards if draft is not None else ())]:
+        check_gguf(part)
+    return fit(target, draft, expected_context(config))
 
-        def on_progress(share: float) -> bool:
-            try:
-                self._show(f"loading {config.path.name}", share, 1.0)
-            except BaseException as error:  # raised below: it cannot propagate through llama.cpp
-                raised.append(error)
-            return not raised
 
-        try:
-            return stack.enter_context(closing(Model(config, on_progress)))
-        except ModelError as error:
-            raise (raised or [error])[0] from None
+def _process(config: EngineConfig, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
+    """The draft on RPC servers, in its own process, which ends if a server fails."""
+    from duo.link.process import DRAFT_BATCH, DraftProcess  # noqa: PLC0415 - as in _listen()
 
-    def _process(self, draft: ModelConfig, target: Model, drafts: RemoteDrafts) -> DraftProcess:
-        """The draft on RPC servers, in its own process, which ends if a server fails."""
-        from duo.link.process import DRAFT_BATCH, DraftProcess  # noqa: PLC0415 - as in _listen()
+    here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
+    with closing(Model(here, vocabulary_only=True)) as model:
+        differs = _differs(target, model)
+    drafts.vocabulary = TRANSLATED if differs else SHARED
+    n_threads = config.draft_n_threads or 1
+    context = config.context(2 * config.drafting().n_max, n_threads, n_threads, 0)
+    context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
+    name, vocabulary = f"the draft on {', '.join(draft.rpc_servers)}", target.path if differs else None
+    return DraftProcess(name, draft, context, drafts, warmup=config.warmup, vocabulary=vocabulary)
 
-        here = replace(draft, n_gpu_layers=0, rpc_servers=(), devices=())
-        with closing(Model(here, vocabulary_only=True)) as model:
-            differs = _differs(target, model)
-        drafts.vocabulary = TRANSLATED if differs else SHARED
-        n_threads = self.config.draft_n_threads or 1
-        context = self.config.context(2 * self.config.drafting().n_max, n_threads, n_threads, 0)
-        context = replace(context, exact=False, type_k="f16", type_v="f16", n_ubatch=DRAFT_BATCH)
-        name = f"the draft on {', '.join(draft.rpc_servers)}"
-        return DraftProcess(
-            name, draft, context, drafts, warmup=self.config.warmup, vocabulary=target.path if differs else None
-        )
 
-    def _profile(self, target: ModelConfig, draft: ModelConfig | None) -> Profile | None:
-        """The profile of the pair, or of the target alone, unless it is disabled or has no config directory."""
-        if not self.config.profile or (draft is None and self.config.lookup == "off"):
-            return None
-        try:
-            return find_profile(self.config, (target, draft) if draft is not None else (target,))
-        except UsageError as error:
-            log.warning("%s: the profile of this pair is not stored", error)
-            return None
+def _profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile | None:
+    """The profile of the pair, or of the target alone, unless it is disabled or has no config directory."""
+    if not config.profile or (len(models) == 1 and config.lookup == "off"):
+        return None
+    try:
+        return find_profile(config, models)
+    except UsageError as error:
+        log.warning("%s: the profile of this pair is not stored", error)
+        return None
 
 
 def _keep(profile: Profile, slot: Slot, draft: ModelConfig | None, drafts: RemoteDrafts | None) -> None:

@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from duo.cli.inputs import back_token
 from duo.cli.options.groups import EngineOptions, GenerationOptions
 from duo.cli.problems import CUDA, RPC, best_backend, build_with
-from duo.cli.terminal.console import progress_bar, say, warn
+from duo.cli.terminal.console import note, progress_bar, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.config import EngineConfig
 from duo.diagnose.host import read_host
@@ -53,18 +52,19 @@ def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDraft
         raise UsageError("--verify rejection needs the draft's probabilities, which remote and RPC drafts do not send")
     check_gpu(config, has_draft=config.draft_n_max != 0 and options.has_draft)
     if config.back_port is not None:
-        config = replace(config, back_token=_back_token(config, options.back_token_file))
+        config = replace(config, back_token=back_token(config.back_token, options.back_token_file))
 
     with interruptible(
         lambda show: load_engine(target, draft, config, remote_drafts=remote_drafts, progress=show)
     ) as engine:
         if options.is_demo:
             why = "" if options.names_target else "no model given (-m, -hf): "
-            say(f"duo: {why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
+            note(f"{why}using the demo pair, SmolLM2-135M-Instruct in F16 and Q4_0")
         if hint := _draft_hint(engine.slot):
-            say(f"duo: {hint}")
-        if hint := _branches_hint(engine.slot, config.branches, config.schedule, is_rejection=is_rejection):
-            warn(hint)
+            note(hint)
+        if config.branches and not _can_branch(engine.slot, config.schedule, is_rejection=is_rejection):
+            needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
+            warn(f"--branches {config.branches} has no effect: it needs {needed}, and not --verify rejection")
         with engine:
             yield engine
 
@@ -87,23 +87,10 @@ def interruptible(load: Callable[[Show], Loaded]) -> Iterator[Loaded]:
     if interrupt.signal:
         if found is not None:
             found.close()
-        say("duo: interrupted while loading")
+        note("interrupted while loading")
         raise SystemExit(interrupt.status)
     assert found is not None
     yield found
-
-
-def _back_token(config: EngineConfig, file: Path | None) -> str:
-    """The token of remote drafts. Raises UsageError if one is required and missing."""
-    from duo.link.guard import is_loopback  # noqa: PLC0415 - it imports a server's packages
-
-    token = back_token(config.back_token, file)
-    if not token and not is_loopback(config.back_host):
-        raise UsageError(
-            f"--back-host {config.back_host}: other machines can reach this address, so remote drafts must send a "
-            "token: add --back-token TOKEN (or --back-token-file, DUO_BACK_TOKEN)"
-        )
-    return token
 
 
 def _draft_hint(slot: Slot) -> str:
@@ -115,13 +102,9 @@ def _draft_hint(slot: Slot) -> str:
     return f"the draft is not smaller than the target (it has {sizes}): are -m and -md exchanged?"
 
 
-def _branches_hint(slot: Slot, branches: int | None, schedule: str, *, is_rejection: bool) -> str:
-    """That there are no `branches`, if some were asked for; empty otherwise."""
+def _can_branch(slot: Slot, schedule: str, *, is_rejection: bool) -> bool:
     fits = slot.draft_model is not None and slot.can_speculate and slot.translation is None
-    if not branches or (fits and schedule in ("auto", "async") and not is_rejection):
-        return ""
-    needed = "the schedule async and a draft in this process that can roll back and has the target's vocabulary"
-    return f"--branches {branches} has no effect: it needs {needed}, and not --verify rejection"
+    return fits and schedule in ("auto", "async") and not is_rejection
 
 
 def prompt_hint(model: Model, prompt: str) -> str:
@@ -151,7 +134,6 @@ def with_servers(options: EngineOptions) -> EngineConfig:
     are checked, but not used. Raises UsageError, or DeviceError if llama.cpp was built without RPC.
     """
     named, for_draft = tuple(options.engine.rpc_servers), options.engine.draft_rpc_servers
-    check_rpc(named or for_draft)
     if for_draft and not options.has_draft:
         raise UsageError("--rpcd without a draft: name one with -md or -hfd, or use --rpc for the target")
     if for_draft is None and options.has_draft:
@@ -163,21 +145,15 @@ def with_servers(options: EngineOptions) -> EngineConfig:
 
 def check_servers(config: EngineConfig) -> None:
     """Raise UsageError for servers that cannot be used, or DeviceError if llama.cpp was built without RPC."""
-    for_draft = config.draft_rpc_servers or ()
-    check_rpc((*config.rpc_servers, *for_draft))
-    found = set()
-    for server in (*config.rpc_servers, *for_draft):
-        if server in found:
-            message = "a server has one client at a time: start another one on that machine, on another port"
-            raise UsageError(f"{server} is named twice, but {message}")
-        found.add(server)
-    for servers, layers, devices in (
-        (config.rpc_servers, config.n_gpu_layers, config.devices),
-        (for_draft, config.draft_n_gpu_layers, config.draft_devices),
-    ):
-        if servers and (layers == 0 or devices == ()):
-            unused = "with 0 layers (-ngl, -ngld) or -dev none (-devd none) the server is not used"
-            raise UsageError(f"--rpc {servers[0]}: {unused}")
+    for_target, for_draft = config.rpc_servers, config.draft_rpc_servers or ()
+    servers = [*for_target, *for_draft]
+    check_rpc(servers)
+    if twice := [server for server in servers if servers.count(server) > 1]:
+        message = "a server has one client at a time: start another one on that machine, on another port"
+        raise UsageError(f"{twice[0]} is named twice, but {message}")
+    unused = for_target and (config.n_gpu_layers == 0 or config.devices == ())
+    if unused or (for_draft and (config.draft_n_gpu_layers == 0 or config.draft_devices == ())):
+        raise UsageError("--rpc: with 0 layers (-ngl, -ngld) or -dev none (-devd none) a server is not used")
 
 
 def check_rpc(servers: Sequence[str] | None) -> None:
@@ -190,27 +166,24 @@ def check_gpu(config: EngineConfig, *, has_draft: bool) -> None:
     """Warn of options that need a GPU if there is none. Raises UsageError for named devices."""
     if gpus():
         return
-    named: dict[str, object] = {}
-    asked: dict[str, object] = {}
-    if not config.rpc_servers:
-        named["-dev"] = config.devices
-        asked = {"-ngl": config.n_gpu_layers not in ("auto", 0), "-sm": config.split_mode != "layer"}
-        asked |= {"-ts": config.tensor_split, "-mg": config.main_gpu}
-    if has_draft and not config.draft_rpc_servers:
-        named["-devd"] = config.draft_devices
-        asked["-ngld"] = config.draft_n_gpu_layers not in ("auto", 0)
-    if not any((*named.values(), *asked.values())):
+    target, draft = not config.rpc_servers, has_draft and not config.draft_rpc_servers
+    devices = {"-dev": target and config.devices, "-devd": draft and config.draft_devices}
+    layers = {
+        "-ngl": target and config.n_gpu_layers not in ("auto", 0),
+        "-sm": target and config.split_mode != "layer",
+        "-ts": target and config.tensor_split,
+        "-mg": target and config.main_gpu,
+        "-ngld": draft and config.draft_n_gpu_layers not in ("auto", 0),
+    }
+    named, asked = (" and ".join(filter(given.get, given)) for given in (devices, layers))
+    if not (named or asked):
         return
     command = build_with(best_backend(read_host()) or CUDA)
     why = no_gpu_found() or f"llama.cpp was built without a GPU backend; to build it with one: {command}"
-    if any(named.values()) and all(device.kind == CPU for device in list_devices()):
-        raise UsageError(f"{_given(named)}: {why}")
-    if flags := _given(asked):
-        warn(f"{flags}: all layers stay on the CPU: {why}")
-
-
-def _given(options: dict[str, object]) -> str:
-    return " and ".join(flag for flag, value in options.items() if value)
+    if named and all(device.kind == CPU for device in list_devices()):
+        raise UsageError(f"{named}: {why}")
+    if asked:
+        warn(f"{asked}: all layers stay on the CPU: {why}")
 
 
 def no_gpu_found() -> str | None:

@@ -6,10 +6,9 @@ docs/configuration.md derive from it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from duo.errors import UsageError
 
@@ -107,15 +106,10 @@ def declared(config: Any, command: str = "") -> Iterator[Declared]:
 
 def with_values(config: T, values: Mapping[str, Any], command: str = "") -> T:
     """`config` with these values of the options that declared() yields, by their names. Raises UsageError."""
-    changes = {}
-    for one in fields(config):  # type: ignore[arg-type]
-        said: Option | None = one.metadata.get("option")
-        value = getattr(config, one.name)
-        if said is not None and (name := said.name or one.name) in values and (not command or said.is_of(command)):
-            changes[one.name] = values[name]
-        elif is_dataclass(value):
-            changes[one.name] = with_values(value, values, command)
-    changed = replace(config, **changes)  # type: ignore[type-var]
+    parts = {one.name: getattr(config, one.name) for one in fields(config)}  # type: ignore[arg-type]
+    changes = {name: with_values(part, values, command) for name, part in parts.items() if is_dataclass(part)}
+    own = (one for one in declared(config, command) if one.owner is type(config))
+    changed = replace(config, **changes, **{one.field.name: values[one.name] for one in own if one.name in values})  # type: ignore[type-var]
     check(changed)
     return changed
 
@@ -125,10 +119,10 @@ def check(config: Any) -> None:
 
     Raises UsageError.
     """
-    for one in fields(config):
-        said: Option = one.metadata.get("option", Option())
-        name, value = said.name or one.name, getattr(config, one.name)
-        is_whole = str(one.type).startswith("int")
+    for name, said, value, one, owner in declared(config):
+        if owner is not type(config):
+            continue
+        is_whole = one.type.startswith("int")
         if isinstance(value, str):
             if other := said.spellings.get(value):
                 object.__setattr__(config, one.name, other)
@@ -142,18 +136,12 @@ def check(config: Any) -> None:
 def check_number(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> None:
     """Raise UsageError unless `value` is a number within these bounds."""
     least, most, why = bounds
-    try:
-        _ = operator.index(value) if is_whole else None
-    except TypeError:
-        raise UsageError(f"{name} must be a whole number, not {value!r}", name) from None
+    if is_whole and not isinstance(value, SupportsIndex):
+        raise UsageError(f"{name} must be a whole number, not {value!r}", name)
     if not value >= least:  # also nan
-        raise UsageError(f"{name} must be at least {_exactly(least)}, not {value}", name)
+        raise UsageError(f"{name} must be at least {least}, not {value}", name)
     if value > most:
-        raise UsageError(f"{name} must be at most {_exactly(most)}, not {value}: {why}", name)
-
-
-def _exactly(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:.15g}"
+        raise UsageError(f"{name} must be at most {most}, not {value}: {why}", name)
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
@@ -186,17 +174,11 @@ def read(said: Option, kind: str, text: str) -> Any:
         return known
     if said.parse is not None:
         return said.parse(known)
-    words = [repr(word) for word in (*said.choices, *said.spellings) if word.isalpha()]
     try:
-        if kind.startswith("int"):
-            return int(known)
-        if kind.startswith("float"):
-            return float(known)
+        return {"int": int, "float": float}.get(kind.partition(" ")[0], str)(known)
     except ValueError:
+        words = [repr(word) for word in (*said.choices, *said.spellings) if word.isalpha()]
         raise ValueError(f"{text!r} is not {' or '.join(['a number', *words])}") from None
-    if said.choices:
-        raise ValueError(f"{text!r} is not one of {', '.join(map(repr, said.choices))}")
-    return known
 
 
 def names(text: str) -> tuple[str, ...]:

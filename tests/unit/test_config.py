@@ -39,7 +39,7 @@ def test_the_bounds_of_a_number(one: Declared) -> None:
     assert re.fullmatch(r"\w.+ \w.*", why)
     for value in (least, most):
         config_with(one, value)
-    shown = [re.escape(str(n) if isinstance(n, int) else f"{n:.15g}") for n in (least, most)]
+    shown = [re.escape(str(n)) for n in (least, most)]
     refused(one, least - 1, f"at least {shown[0]}, not ")
     for value in (most + 1, 10**100):
         refused(one, value, f"at most {shown[1]}, not {value}: {why}")

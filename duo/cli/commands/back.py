@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from duo.cli.inputs import back_token
-from duo.cli.load import Show, check_gpu, check_servers, interruptible
+from duo.cli.load import check_gpu, check_servers, interruptible
 from duo.cli.options.by_command import BackOptions
 from duo.cli.terminal.console import progress_bar, say
 from duo.cli.terminal.interrupts import on_interrupt
@@ -20,7 +21,7 @@ from duo.engine.cores import check_threads, follows_cores, plan_threads
 from duo.engine.free_cores import CoresInUse
 from duo.errors import UsageError
 from duo.link.process import DRAFT_BATCH, draft_client, end_with_stdin
-from duo.llama.model import Model
+from duo.loading import in_background, load_model
 from duo.models.demo import demo_pair
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
@@ -41,7 +42,7 @@ def back(options: BackOptions) -> int:
 
     vocabulary = options.vocab and check_gguf(options.vocab)
     with (
-        interruptible(lambda show: _load(model_config, show)) as loaded,
+        interruptible(lambda show: in_background(partial(load_model, model_config), show)) as loaded,
         closing(loaded) as model,
         draft_client(
             model, options.lead, token, spare, vocabulary, n_ctx=config.n_ctx, warmup=config.warmup, cores=cores
@@ -56,17 +57,6 @@ def back(options: BackOptions) -> int:
             for _ in running:
                 pass
     return 0
-
-
-def _load(config: ModelConfig, show: Show) -> Model:
-    """Load on another thread, so that the main thread can handle Ctrl-C."""
-
-    def work(put: Callable[[Model], None], stop: threading.Event) -> None:
-        put(Model(config, lambda share: show(f"loading {config.path.name}", share, 1.0) and not stop.is_set()))
-
-    with background(work, "duo-load") as loading:
-        (model,) = loading
-    return model
 
 
 def _model_config(options: BackOptions) -> ModelConfig:

@@ -265,7 +265,7 @@ class PlanOptions:
         None, "--draft-pair-ms MS", "",
         "Milliseconds per decode of the draft of two tokens, as which it reads the last two after all candidates were "
         "accepted. Default: 1.3 times that of one, and the output says that it is assumed.",
-        bounds=Bounds(1e-6, 1e9, "it is a time in ms"))
+        bounds=Bounds(1e-6, 10**9, "it is a time in ms"))
     machine: str | None = option(
         None, "--machine FILE[:PAIR]", "",
         "Machine file with all times, instead of --target-ms and --draft-ms: see docs/benchmarking.md.")

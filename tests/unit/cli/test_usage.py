@@ -20,7 +20,7 @@ OPTIONS = [
     ("-n -3", "-n must be at least -1, not -3"),
     ("-t 0", "-t must be at least 1"),
     ("-ngl x", "'x' is not a number or 'auto' or 'all'"),
-    ("--schedule fast", "'fast' is not one of 'auto', 'async', 'sync', 'off'"),
+    ("--schedule fast", "--schedule must be one of auto, async, sync, off, not 'fast'"),
     ("-Cr nonsense", "-Cr"),
     ("-Cr 0-99999", "-Cr"),
     ("--temp warm", "'--temp' / '--temperature'"),
