@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import split
 
 from benchmarks.process import Cost, run_process
-from duo.bench.programs import SPECULATIVE, Program, checked, drafting, text_options
+from duo.bench.contestants import SPECULATIVE, Program, checked, drafting, text_options
 from duo.bench.rounds import Contestant, Job, ParseError, Run, with_prompt
 from duo.engine.cores import usable_cores
 

@@ -15,7 +15,7 @@ from benchmarks.contestants import Setup, patched
 from benchmarks.emulated import Account, Devices, DeviceTimes, Emulated
 from benchmarks.process import Child
 from benchmarks.relay import Relay
-from duo.bench.modes import InProcess
+from duo.bench.contestants import InProcess
 from duo.bench.rounds import Job, Run
 from duo.config import DraftConfig
 from duo.diagnose.machine_file import Pair

@@ -17,11 +17,9 @@ from typing import Any
 
 from benchmarks.contestants import Setup
 from duo.bench import facts
-from duo.bench.prompts import Prompt, rounds
-from duo.bench.results import Range, Results, speed_up
-from duo.bench.rounds import RATE, Contestant, Sample
+from duo.bench.results import COLUMNS, Range, Results, markdown_table, number, progress, speed_up, spread, table
+from duo.bench.rounds import RATE, Contestant, Prompt, Sample, rounds
 from duo.bench.rounds import measure as take_samples
-from duo.cli.terminal.bench_table import COLUMNS, markdown_table, number, progress, spread, table
 from duo.config import ModelConfig
 from duo.engine.cores import allowed_cores
 
@@ -213,7 +211,7 @@ def note(text: str) -> None:
 
 def circumstances() -> dict[str, Any]:
     """Those of `duo bench`, the load before the measurement, and the caches that all usable cores share."""
-    found = facts.circumstances() | {"load_before": round(os.getloadavg()[0], 2)}
+    found: dict[str, Any] = facts.circumstances() | {"load_before": round(os.getloadavg()[0], 2)}
     found["hardware"] |= {"shared_caches": _shared_caches()}
     return found
 

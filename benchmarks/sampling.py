@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.contestants import ALONE, Setup, duo, patched
 from benchmarks.runner import Comparison, Outcome, Scenario, Verdict, verdict
+from duo.bench.results import markdown_table
 from duo.bench.rounds import Contestant
-from duo.cli.terminal.bench_table import markdown_table
 from duo.config import ContextConfig, ModelConfig, SamplingConfig
 from duo.engine.decoder import decode_all
 from duo.llama.context import Context

@@ -9,7 +9,7 @@ from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched,
 from benchmarks.relay import Relay
 from benchmarks.runner import Bar, Comparison, Scenario
 from benchmarks.servers import Client
-from duo.bench.programs import drafting
+from duo.bench.contestants import drafting
 from duo.bench.rounds import Contestant
 from duo.engine.cores import allowed_cores, usable_cores
 from duo.errors import DuoError

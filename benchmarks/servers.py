@@ -19,7 +19,7 @@ import httpx
 
 from benchmarks.contestants import N_CTX, Setup
 from benchmarks.process import Child
-from duo.bench.programs import last_line
+from duo.bench.contestants import last_line
 from duo.bench.rounds import Contestant, Job, ParseError, Run
 
 _LOOK_S = 0.02

@@ -16,12 +16,10 @@ from benchmarks.runner import Outcome, Scenario, Verdict, mean_rate, note, promp
 from benchmarks.samples import FOLDER
 from benchmarks.servers import free_port
 from benchmarks.traces import N_RANKS, Trace, traced
-from duo.bench.modes import InProcess
-from duo.bench.prompts import Prompt
-from duo.bench.results import Range, Results, speed_up
-from duo.bench.rounds import Contestant
+from duo.bench.contestants import InProcess
+from duo.bench.results import Range, Results, markdown_table, speed_up, spread
+from duo.bench.rounds import Contestant, Prompt
 from duo.cli.commands.plan import foretell, informed
-from duo.cli.terminal.bench_table import markdown_table, spread
 from duo.config import AUTO_DRAFT, DraftConfig
 from duo.diagnose.machine_file import Pair, read_machine, read_pair
 from duo.engine.engine import Engine

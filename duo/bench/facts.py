@@ -1,21 +1,25 @@
-"""The environment that results record: hardware and versions."""
+"""What results record: hardware, versions, devices, models and options."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+
+import msgspec
 
 from duo.diagnose.host import read_host
 from duo.engine.cores import usable_cores
+from duo.engine.slot import Slot
 from duo.llama import library
 from duo.llama.build import versions
 from duo.llama.devices import list_devices
 from duo.llama.model import Model
 
 
-def circumstances() -> dict[str, Any]:
+def circumstances() -> dict[str, object]:
     """Date, versions, hardware and devices; memory in bytes."""
     host = read_host()
     return {
@@ -23,12 +27,50 @@ def circumstances() -> dict[str, Any]:
         "versions": versions() | {"python": platform.python_version(), "system": platform.platform()},
         "hardware": {"cpu": host.cpu, "cores": os.cpu_count(), "usable_cores": usable_cores(),
                      "memory_bytes": host.memory_total},
-        "devices": [{"name": d.name, "description": d.description, "kind": d.kind} for d in list_devices()],
+        "devices": _devices(),
         "llama_cpp": library.system_info(),
     }  # fmt: skip
 
 
-def model_facts(model: Model) -> dict[str, Any]:
-    """Name, size in bytes and quantisation of a model."""
-    names = {"name": model.path.name, "description": model.description}
-    return names | {"bytes": model.n_bytes, "quantisation": model.quantisation}
+def run_facts(slot: Slot, options: object) -> dict[str, object]:
+    """Where, and with what `options`, a text was generated."""
+    return {
+        "versions": versions(), "system": library.system_info(), "devices": _devices(), "models": model_facts(slot),
+        "threads": slot.threads, "context": slot.n_ctx, "options": options,
+    }  # fmt: skip
+
+
+def _devices() -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for each in list_devices():
+        free, total = each.memory
+        about = {"name": each.name, "description": each.description, "kind": each.kind}
+        found.append({**about, "memory_free": free, "memory_total": total})
+    return found
+
+
+def model_facts(slot: Slot) -> dict[str, dict[str, object] | None]:
+    """The target and the draft: sizes in bytes, and what is in the files."""
+    draft = slot.draft_model
+    return {"target": _model_facts(slot.target), "draft": None if draft is None else _model_facts(draft)}
+
+
+def _model_facts(model: Model) -> dict[str, object]:
+    return {
+        "path": model.path, "name": model.path.name, "description": model.description, "bytes": model.n_bytes,
+        "params": model.n_params, "layers": model.n_layer, "quantisation": model.quantisation,
+        "vocabulary": model.n_vocab, "trained_context": model.n_ctx_train,
+    }  # fmt: skip
+
+
+def merged(*parts: object) -> dict[str, object]:
+    """Dataclasses and dicts (None: nothing) as one JSON object."""
+    found: dict[str, object] = {}
+    for part in filter(None, parts):
+        found |= msgspec.to_builtins(part, enc_hook=str, str_keys=True, order="deterministic")
+    return found
+
+
+def write_json(path: Path, *parts: object) -> None:
+    """Write merged() to a file. Raises OSError."""
+    path.write_text(json.dumps(merged(*parts), indent=2) + "\n", encoding="utf-8")

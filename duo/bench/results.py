@@ -1,9 +1,9 @@
-"""The samples of a benchmark, and the rows computed from them."""
+"""The samples of a benchmark, the rows computed from them, and their table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from duo.bench.rounds import RATE, Contestant, Sample, distinct_share, first_dif
 _STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 Row = dict[str, Any]  # the figures of one contestant, as in the JSON; None: not measured
+Columns = dict[str, Callable[[Row], str]]  # heading, and the cell of a row
 
 
 class Range(NamedTuple):
@@ -85,21 +86,21 @@ class Results:
         if self.baseline is not None and contestant is not self.baseline:
             gain = self.speed_up(contestant, self.baseline)
         verified, accepted = (sum(run.figures.get(name) or 0 for run in runs) for name in ("verified", "accepted"))
-        differences = self._differences(samples)
-        where, place = differences[0] if differences else (None, None)
+        pairs = [(each.prompt.category, each.run.text, other.run.text)
+                 for each in samples if (other := self.baseline_sample(each)) and other.run.text]  # fmt: skip
+        places = [(category, first_difference(text, other)) for category, text, other in pairs]
+        where, place = next(((category, place) for category, place in places if place is not None), (None, None))
         row: Row = {
             "mode": contestant.mode, "devices": contestant.devices, "threads": contestant.threads,
             "k": contestant.n_max, "runs": len(runs), "looping_runs": len(samples) - len(runs),
-            **dict(zip(_RATES, rate or (None, None, None), strict=True)),
-            "ms_per_token": rate and 1000 / rate.middle,
-            **dict(zip(_GAINS, gain or (None, None, None), strict=True)),
+            **dict(zip(_RATES, rate or _UNKNOWN, strict=True)), "ms_per_token": rate and 1000 / rate.middle,
+            **dict(zip(_GAINS, gain or _UNKNOWN, strict=True)),
             "accept_rate": accepted / verified if verified else None,
         }  # fmt: skip
         for name in dict.fromkeys(name for run in runs for name in run.figures):
             known = [value for run in runs if (value := run.figures.get(name)) is not None]
             row[name] = median(known) if known else None
-        same = None if differences is None else not differences
-        return row | {"same_text": same, "differs_in": where, "differs_at": place}
+        return row | {"same_text": place is None if pairs else None, "differs_in": where, "differs_at": place}
 
     def baseline_sample(self, sample: Sample) -> Sample | None:
         """The baseline's in the same round; None for itself, or if there is none."""
@@ -108,12 +109,6 @@ class Results:
         found = (s for s in self.samples if s.contestant is self.baseline and s.i_round == sample.i_round)
         return next(found, None)
 
-    def _differences(self, samples: Sequence[Sample]) -> list[tuple[str, int]] | None:
-        """Category and index of the first difference from the baseline, per text; None if no texts were compared."""
-        pairs = [(sample, other) for sample in samples if (other := self.baseline_sample(sample)) and other.run.text]
-        places = [(s.prompt.category, first_difference(s.run.text, other.run.text)) for s, other in pairs]
-        return [(category, place) for category, place in places if place is not None] if pairs else None
-
     def document(self) -> dict[str, Any]:
         """All rows and all runs, as JSON types."""
         return {"rows": [self.row(each) for each in self.contestants], "runs": [_as_json(s) for s in self.samples]}
@@ -121,6 +116,7 @@ class Results:
 
 _RATES = ("tokens_per_s", "tokens_per_s_lower_quartile", "tokens_per_s_upper_quartile")
 _GAINS = ("speed_up", "speed_up_low", "speed_up_high")
+_UNKNOWN = (None, None, None)
 
 
 def _as_json(sample: Sample) -> dict[str, Any]:
@@ -131,3 +127,74 @@ def _as_json(sample: Sample) -> dict[str, Any]:
         "distinct_4grams": round(distinct_share(run.text, sample.prompt.text), 3), "loops": sample.loops,
         "text": run.text,
     }  # fmt: skip
+
+
+# The table, and the line for each text
+
+
+def number(name: str, digits: int, factor: float = 1) -> Callable[[Row], str]:
+    """A cell with one figure, empty for None."""
+    return lambda row: "" if row.get(name) is None else f"{factor * row[name]:.{digits}f}"
+
+
+def spread(found: Range | None, digits: int) -> str:
+    """A figure and its range, if any."""
+    if found is None or found.middle is None:
+        return ""
+    middle = f"{found.middle:.{digits}f}"
+    return middle if found.low is None else f"{middle} ({found.low:.{digits}f}–{found.high:.{digits}f})"
+
+
+def _same(row: Row) -> str:
+    if row["differs_at"] is not None:
+        return f"{row['differs_in']}, from character {row['differs_at']}"
+    return "" if row["same_text"] is None else "yes"
+
+
+COLUMNS: Columns = {
+    **{name: lambda row, name=name: str(row[name] or "") for name in ("mode", "devices", "threads", "k")},  # type: ignore[misc]
+    "runs": number("runs", 0),
+    "prompt t/s": number("prompt_tokens_per_s", 0),
+    "decode t/s": lambda row: spread(Range(*(row[name] for name in _RATES)), 1),
+    "ms/token": number("ms_per_token", 2),
+    "speed-up": lambda row: spread(Range(*(row[name] for name in _GAINS)), 2),
+    "accept %": number("accept_rate", 0, 100),
+    "tokens/decode": number("tokens_per_decode", 2),
+    "target ms": number("target_ms_per_decode", 2),
+    "draft ms": number("draft_ms_per_token", 2),
+    "hidden %": number("hidden", 0, 100),
+    "waste %": number("waste", 0, 100),
+    "first token s": number("first_token_s", 3),
+    "text as plain": _same,
+}
+
+
+def table(rows: Iterable[Row], columns: Columns = COLUMNS) -> list[str]:
+    """The rows as a Markdown table."""
+    return markdown_table([list(columns), *([cell(row) for cell in columns.values()] for row in rows)])
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """An aligned Markdown table; all columns except the first are right-aligned."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    padded = [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in lines]
+    return [f"| {' | '.join(cells)} |" for cells in (padded[0], rule, *padded[1:])]
+
+
+def progress(sample: Sample, results: Results, n_rounds: int) -> str:
+    """A progress line for a new sample."""
+    width = max(len(contestant.name) for contestant in results.contestants)
+    rate, other = sample.run.tokens_per_s, results.baseline_sample(sample)
+    gain = "" if other is None else f"{rate / other.run.tokens_per_s:8.2f} of {other.contestant.name}"
+    head = f"{sample.i_round + 1}/{n_rounds} {sample.prompt.category:<12} {sample.contestant.name:<{width}}"
+    return f"{head} {rate:8.1f} t/s{gain}"
+
+
+def excluded(results: Results) -> list[str]:
+    """The texts that are not counted because they loop; if the baseline's does, the whole round."""
+    looping = results.looping()
+    found = [s for s in results.samples if s.loops and (s.i_round not in looping or s.contestant is results.baseline)]
+    names = ", ".join(f"{s.prompt.category} (round {s.i_round + 1}, {s.contestant.name})" for s in found)
+    return ["", f"Excluded because the text loops: {names}."] if names else []

@@ -41,51 +41,51 @@ class ServerError(DuoError):
 
 class _Model(msgspec.Struct):
     id: str = ""
-    owned_by: str | None = None
+    owned_by: str = ""
 
 
 class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
+class _Delta(msgspec.Struct, frozen=True):
+    content: str = ""
+    reasoning_content: str = ""
 
 
 class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    finish_reason: str | None = None
+    delta: _Delta = _Delta()
+    finish_reason: str = ""  # OpenAI's
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: _Count | None = None
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: _Count = 0
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: _Count | None = None
-    completion_tokens: _Count | None = None
-    prompt_tokens_details: _Details | None = None
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
+    prompt_tokens_details: _Details = _Details()
 
 
-class _Timings(msgspec.Struct):
+class _Timings(msgspec.Struct, frozen=True):
     """As llama-server and duo tell them."""
 
-    predicted_n: _Count | None = None
-    predicted_per_second: float | None = None
-    draft_n: _Count | None = None
-    draft_n_accepted: _Count | None = None
+    predicted_n: _Count = 0
+    predicted_per_second: float = 0.0
+    draft_n: _Count = 0
+    draft_n_accepted: _Count = 0
 
 
-class _Sources(msgspec.Struct):
-    sources: list[tuple[str, int]] | None = None  # what wrote how many characters
+class _Sources(msgspec.Struct, frozen=True):
+    sources: list[tuple[str, int]] = []  # what wrote how many characters
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    timings: _Timings | None = None
-    duo: _Sources | None = None
+    choices: list[_Choice] = []
+    usage: _Usage = _Usage()
+    timings: _Timings = _Timings()
+    duo: _Sources = _Sources()
     error: Any = None
 
 
@@ -94,35 +94,31 @@ class _Reading:
 
     def __init__(self, answer: Answer, show: Show) -> None:
         self._answer, self._show = answer, show
-        self.finished = False
-        self.reason: str | None = None  # OpenAI's finish_reason
+        self.reason = ""  # why it has ended; empty: it has not
         self._first_s = self._last_s = 0.0
 
     def take(self, chunk: _Chunk) -> None:
         """Add a chunk, and show its text."""
-        answer = self._answer
-        for choice in (chunk.choices or [])[:1]:
+        answer, usage, timings = self._answer, chunk.usage, chunk.timings
+        for choice in chunk.choices[:1]:
             self.reason = choice.finish_reason or self.reason
-            self.finished = self.reason is not None
-            delta = choice.delta or _Delta()
-            if delta.content or delta.reasoning_content:
+            content, reasoning = choice.delta.content, choice.delta.reasoning_content
+            if content or reasoning:
                 self._last_s = time.monotonic()
                 self._first_s = self._first_s or self._last_s
-            if delta.reasoning_content:
-                self._show(delta.reasoning_content, 0, None)
-            if delta.content:
-                answer.text += delta.content
-                for piece, source in _runs(delta.content, (chunk.duo and chunk.duo.sources) or []):
-                    self._show(piece, 0 if source is None else len(piece), source or Source.DRAFT)
-        if (usage := chunk.usage) is not None:
-            details = usage.prompt_tokens_details or _Details()
-            answer.prompt = usage.prompt_tokens or 0, details.cached_tokens or 0
-            if not answer.figures[0] and (n := usage.completion_tokens or 0):
-                # The time before the first token is that of the prompt.
-                answer.figures = n, n * (self._last_s - self._first_s) / max(n - 1, 1), 0, 0
-        if (timings := chunk.timings) is not None and (n := timings.predicted_n or 0):
+            if reasoning:
+                self._show(reasoning, 0, None)
+            answer.text += content
+            for piece, source in _runs(content, chunk.duo.sources):
+                self._show(piece, 0 if source is None else len(piece), source or Source.DRAFT)
+        if usage.prompt_tokens:
+            answer.prompt = usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens
+        if n := timings.predicted_n:
             seconds = n / timings.predicted_per_second if timings.predicted_per_second else 0.0
-            answer.figures = n, seconds, timings.draft_n or 0, timings.draft_n_accepted or 0
+            answer.figures = n, seconds, timings.draft_n, timings.draft_n_accepted
+        elif (n := usage.completion_tokens) and not answer.figures[0]:
+            # The time before the first token is that of the prompt.
+            answer.figures = n, n * (self._last_s - self._first_s) / max(n - 1, 1), 0, 0
 
     def end(self, limit: int) -> None:
         """Say why the answer is empty or incomplete; `limit`: of the request, in tokens; negative: none."""
@@ -133,8 +129,7 @@ class _Reading:
             answer.remark = limit_remark(limit) if is_own else full
         elif not answer.text:
             ended = "the model ended the text " + ("after its reasoning" if self._first_s else "at once")
-            known = _one_line(self.reason or "")
-            answer.remark = f"the answer is empty: {known if known not in ('', 'stop') else ended}"
+            answer.remark = f"the answer is empty: {ended if self.reason == 'stop' else _one_line(self.reason)}"
 
 
 class Server:
@@ -207,15 +202,14 @@ class Server:
             response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
                 if event.data == "[DONE]":
-                    reading.finished = True
+                    reading.reason = reading.reason or "stop"
                     break
-                if event.event == "error":
-                    raise ServerError(f"the server reports an error: {_reason(_parse(event.data, Any))}")
-                chunk = _parse(event.data or "{}", _Chunk)
-                if chunk.error:
+                is_error = event.event == "error"
+                chunk = _Chunk(error=_parse(event.data, Any)) if is_error else _parse(event.data or "{}", _Chunk)
+                if chunk.error or is_error:
                     raise ServerError(f"the server reports an error: {_reason(chunk.error)}")
                 reading.take(chunk)
-        if not reading.finished:
+        if not reading.reason:
             raise ServerError(f"the answer of {self.name} is incomplete")
         reading.end(body.get("max_tokens", -1))
         self._known = known
@@ -280,10 +274,15 @@ def _parse_url(url: str) -> httpx.URL:
 def _parse(text: str | bytes, kind: type[T]) -> T:
     """Raises ServerError."""
     try:
+        found = json.loads(text, object_pairs_hook=_without_null)
         # A server may cut a text inside of a surrogate pair.
-        return msgspec.json.decode(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"), type=kind)
+        return msgspec.json.decode(json.dumps(found, ensure_ascii=False).encode(errors="replace"), type=kind)
     except (ValueError, RecursionError):
         raise ServerError("the server sent invalid JSON: is it an OpenAI-compatible server?") from None
+
+
+def _without_null(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if value is not None}
 
 
 def _runs(text: str, sources: list[tuple[str, int]]) -> Iterator[tuple[str, Source | None]]:

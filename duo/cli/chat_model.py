@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import FrameType
 
 from duo.cli.load import empty_hint
-from duo.cli.terminal.console import progress_bar
+from duo.cli.terminal.console import prompt_bar
 from duo.cli.terminal.talk import Answer, Message, Show, limit_remark
 from duo.config import MAX_SEED, GenerationConfig
 from duo.engine.engine import Engine
@@ -49,14 +49,9 @@ class LocalModel:
         prompt, written = self._tokenize(text), list[int]()
         sampling = self._config.sampling
         config = replace(self._config, sampling=replace(sampling, seed=(sampling.seed + attempt) % (MAX_SEED + 1)))
-        n_new, total = len(prompt) - common_prefix(prompt, self._tokens), len(prompt)
+        n_new, n_batch = len(prompt) - common_prefix(prompt, self._tokens), self._engine.slot.config.n_ubatch
         with ExitStack() as streams, ExitStack() as bar:
-            tell = bar.enter_context(progress_bar()) if n_new > self._engine.slot.config.n_ubatch else None
-
-            def on_prompt(n: int) -> None:
-                if tell is not None:
-                    tell("processing the prompt", n, total)
-
+            on_prompt = bar.enter_context(prompt_bar(len(prompt), n_new, n_batch))
             # An exception inside the engine would leave it with a request without a thread, or with a lock held.
             with _interrupts_wait():
                 stream = self._engine.start(prompt, config, on_prompt=on_prompt)

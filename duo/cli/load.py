@@ -34,17 +34,13 @@ Loaded = TypeVar("Loaded", Engine, Model)
 Show = Callable[[str, float, float | None], bool]
 
 
-def check_usage(config: EngineConfig) -> None:
-    """Check what a config says about threads before anything is downloaded or loaded. Raises UsageError."""
-    plan_threads(config, drafting=False)
-
-
 @contextmanager
 def loaded(options: EngineOptions, n_predict: int, *, remote_drafts: RemoteDrafts | None = None) -> Iterator[Engine]:
     """The engine that the options describe, for texts of `n_predict` tokens.
 
     Raises DuoError, or SystemExit after Ctrl-C.
     """
+    plan_threads(options.engine, drafting=False)  # checks them before anything is downloaded
     target, draft = options.model_names()
     config = replace(with_servers(options), n_predict=n_predict)
     is_rejection = isinstance(options, GenerationOptions) and options.generation.is_rejection

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from duo.cli.terminal.report import render, render_comparison, render_verbose, verdict
-from duo.cli.terminal.run_statistics import CoreCounts, RunStatistics, Sampling
+from duo.cli.terminal.report import RunStatistics, render, render_comparison, verdict
+from duo.config import GenerationConfig, SamplingConfig
 from duo.engine.statistics import (
     BranchStatistics,
     DraftStatistics,
@@ -37,7 +37,8 @@ _NOTHING: dict[str, Any] = {
     "tokens_per_decode": None,
 }  # fmt: skip
 LOOKUP = LookupStatistics(14, 9, 9 / 14, 3, {"off": 9})
-COOL, HOT = Sampling(0.0, 7, "greedy"), Sampling(0.8, 7, "coupled")
+COOL = GenerationConfig(SamplingConfig(temp=0.0, seed=7))
+HOT = GenerationConfig(SamplingConfig(temp=0.8, seed=7))
 
 
 def made(
@@ -56,7 +57,7 @@ def made(
         lookup,
     )
     learned = replace(_POLICY, **policy) if policy is not None else None
-    return replace(RunStatistics(text, COOL, 1_234_500_000, CoreCounts(2, 2, 2), learned), **more)
+    return replace(RunStatistics(text, COOL, 1_234_500_000, {"all": 2, "now": 2, "fewest": 2}, learned), **more)
 
 
 ALONE: dict[str, Any] = {"tokens_per_s": 10.0, "tokens_by_schedule": {"off": 15}}
@@ -69,9 +70,9 @@ _BRANCHES = BranchStatistics(12, 15, 4, 3, 0.75, [1.0, None, 0.5])
 
 RUNS = {
     "a plain run": PLAIN,
-    "other programs have left fewer cores": replace(PLAIN, cores=CoreCounts(2, 2, 1)),
+    "other programs have left fewer cores": replace(PLAIN, cores={"all": 2, "now": 2, "fewest": 1}),
     "nothing generated": replace(made(generation=_NOTHING, draft=None, policy=None), peak_bytes=None),
-    "with a draft, sampled": made(sampling=HOT),
+    "with a draft, sampled": made(config=HOT),
     "in turns only, with no time beside the draft": made(
         generation={"tokens_by_schedule": {"sync": 15}},
         policy={"target_ms": ByCondition({1: 100.0}, {}), "measured": ByCondition([1], [2])},
@@ -158,7 +159,7 @@ COMPARED = {
     "a small gain": (made(), alone(rate=14.4)),
     "a small loss": (made(draft=None), alone(rate=15.6)),
     "another text": (made(), alone(_OTHER)),
-    "another text, with rejection": (made(sampling=Sampling(0.5, 7, "rejection")), alone(_OTHER)),
+    "another text, with rejection": (made(config=replace(HOT, verify="rejection")), alone(_OTHER)),
     "the end of another": (made(), alone(TOKENS[:4])),
     "slower by the forecast": (_chose({"off": 15}, _forecast(9.0)), alone()),
     "both": (_chose({"sync": 3, "off": 12}, _forecast(10.2)), alone()),
@@ -177,7 +178,7 @@ def reports() -> str:
 
 def _lines() -> Iterator[str]:
     for name, run in RUNS.items():
-        yield from (f"# {name}", render(run), "# -v", render_verbose(run), "")
+        yield from (f"# {name}", render(run), "# -v", render(run, verbose=True), "")
     yield "# Why a draft was not used"
     for name, learned in NOT_USED.items():
         yield f"{name}: {verdict(made(generation=ALONE, draft=None, policy=learned))}"

@@ -12,7 +12,7 @@ from tests.command import ROOT
 PACKAGE = ROOT / "duo"
 # They run other programs, or tell what to type.
 WITH_OPTIONS = {
-    "bench/programs.py",
+    "bench/contestants.py",
     "config/engine_config.py",
     "config/text_config.py",
     "diagnose/host.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -12,19 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from duo.bench import programs
-from duo.bench.facts import circumstances, model_facts
-from duo.bench.modes import ALONE, MODES, own_modes
-from duo.bench.prompts import Prompt, built_in, chosen, parse_prompts, rounds
-from duo.bench.results import Results
-from duo.bench.rounds import Job, Sample, measure
+from duo.bench import contestants, results
+from duo.bench.facts import circumstances, merged, model_facts
+from duo.bench.rounds import Job, Prompt, Sample, built_in, chosen, measure, parse_prompts, rounds
 from duo.cli.inputs import read_file
 from duo.cli.installation import SLOWING
-from duo.cli.load import check_usage, loaded
+from duo.cli.load import loaded
 from duo.cli.options.by_command import BenchOptions
-from duo.cli.terminal import bench_table
 from duo.cli.terminal.console import note, say, warn
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
@@ -33,11 +28,10 @@ from duo.engine.background import background
 from duo.engine.cores import usable_cores
 from duo.engine.engine import Engine
 from duo.engine.free_cores import cpu_times, is_busy, other_cpu_use
-from duo.engine.slot import Slot
 from duo.errors import PromptError, UsageError
 from duo.llama.model import Model
 
-_MAX_DIGITS = 40  # of a number; Python refuses to convert thousands
+_NUMBER = re.compile(r"0{,40}[1-9]\d{,40}")  # Python refuses to convert thousands of digits
 _ROOM = 32  # extra context tokens that the programs may need
 
 
@@ -63,40 +57,41 @@ def bench(options: BenchOptions) -> int:
     plan = read_plan(options)
     load_before, since = round(os.getloadavg()[0], 2), cpu_times()
     options = replace(options, engine=replace(options.engine, draft_n_max=plan.largest))
-    check_usage(options.engine)
-    versions = {name: {"path": str(path), "version": programs.version(path)} for name, path in plan.programs.items()}
+    versions = {name: {"path": path, "version": contestants.version(path)} for name, path in plan.programs.items()}
     with loaded(options, options.predict) as engine:
         slot = engine.slot
-        prompts = [replace(p, text=_text(p, slot.target, raw=options.raw)) for p in plan.prompts]
-        taken = rounds(prompts, options.repetitions)
+        taken = rounds([replace(p, text=_text(p, slot.target, raw=options.raw)) for p in plan.prompts],
+                       options.repetitions)  # fmt: skip
         _reserve(engine, taken, options.predict)
         limits = {name: replace(slot.config, draft_n_max=n).drafting() for name, n in plan.limits.items()}
-        contestants = own_modes(engine, _possible(plan, slot), limits)
-        results = Results(contestants + programs.other_programs(plan.programs, list(plan.limits.values()), engine))
-        if missing := plan.programs.keys() - {contestant.mode for contestant in results.contestants}:
+        found = results.Results(
+            contestants.own_modes(engine, plan.modes, limits)
+            + contestants.other_programs(plan.programs, list(plan.limits.values()), engine)
+        )
+        if missing := plan.programs.keys() - {each.mode for each in found.contestants}:
             warn(f"{', '.join(missing)} needs a draft with the target's vocabulary: skipped")
-        facts = circumstances() | {"load_before": load_before, "complete": False, "peers": versions}
-        facts["options"] = msgspec.to_builtins(options, enc_hook=str) | {"draft": options.limits}
-        draft = slot.draft_model
-        facts["models"] = {"target": model_facts(slot.target), "draft": draft and model_facts(draft)}
+        about = circumstances() | {"load_before": load_before, "peers": versions, "models": model_facts(slot)}
+        about["options"] = merged(options) | {"draft": options.limits}
         _caution(other_cpu_use(since))
-        job = Job(slot.target.path, None if draft is None else draft.path, "", Path(), options.predict, slot.n_ctx)
+        draft = None if slot.draft_model is None else slot.draft_model.path
+        job = Job(slot.target.path, draft, "", Path(), options.predict, slot.n_ctx)
+        status = 1
         try:
-            status = _measure(results, taken, job, engine)
-            facts["complete"] = not status
+            status = _measure(found, taken, job, engine)
             return status
         finally:  # also after an error
-            if results.samples:
-                text = json.dumps(results.document() | facts, indent=2)
-                print(text if options.output == "json" else "\n".join(_markdown(results, facts)))  # noqa: T201
+            if found.samples:
+                about = merged(about, {"complete": not status})
+                as_json = json.dumps(found.document() | about, indent=2)
+                print(as_json if options.output == "json" else "\n".join(_markdown(found, about)))  # noqa: T201
 
 
 def read_plan(options: BenchOptions) -> Plan:
     """Parse and check the list options, before any model is loaded. Raises UsageError or PromptError."""
     modes = _split(options.modes or ("plain,sync,async,auto" if options.has_draft else "plain,lookup"), "--modes")
-    if unknown := [mode for mode in modes if mode not in MODES]:
-        raise UsageError(f"--modes: unknown mode {unknown[0]!r} (available: {', '.join(MODES)})")
-    if not options.has_draft and (drafting := [mode for mode in modes if mode not in (*ALONE, "auto")]):
+    if unknown := [mode for mode in modes if mode not in contestants.MODES]:
+        raise UsageError(f"--modes: unknown mode {unknown[0]!r} (available: {', '.join(contestants.MODES)})")
+    if not options.has_draft and (drafting := [mode for mode in modes if mode not in (*contestants.ALONE, "auto")]):
         raise UsageError(f"--modes {drafting[0]} needs a draft: name one with -md or -hfd")
     prompts = built_in()
     if options.prompts is not None:
@@ -110,7 +105,7 @@ def read_plan(options: BenchOptions) -> Plan:
 def _limit(name: str) -> int | None:
     if name == "auto":
         return None
-    if not name.isdecimal() or not 0 < len(name.lstrip("0")) <= _MAX_DIGITS:
+    if not _NUMBER.fullmatch(name):
         raise UsageError(f"--draft: {name!r} is neither a number of at least 1 nor auto")
     return int(name)
 
@@ -118,12 +113,12 @@ def _limit(name: str) -> int | None:
 def _programs(text: str | None) -> dict[str, Path]:
     """The programs that --peers names; by default those on the PATH. Raises UsageError."""
     if text is None:
-        return {name: Path(path) for name in programs.PROGRAMS if (path := shutil.which(name)) is not None}
+        return {name: Path(path) for name in contestants.PROGRAMS if (path := shutil.which(name)) is not None}
     found: dict[str, Path] = {}
     for item in _split(text, "--peers") if text != "none" else ():
         name, _, path = item.partition("=")
-        if name not in programs.PROGRAMS or name in found or not Path(path).expanduser().is_file():
-            names = ", ".join(programs.PROGRAMS)
+        if name not in contestants.PROGRAMS or name in found or not Path(path).expanduser().is_file():
+            names = ", ".join(contestants.PROGRAMS)
             raise UsageError(f"--peers: {item!r} is not of the form NAME=FILE, with each of {names} once at most")
         found[name] = Path(path).expanduser().absolute()
     return found
@@ -155,13 +150,6 @@ def _reserve(engine: Engine, prompts: Sequence[Prompt], n_predict: int) -> None:
         raise PromptError(f"{longest} prompt tokens and {n_predict} more exceed the context of {n_ctx}: reduce -n")
 
 
-def _possible(plan: Plan, slot: Slot) -> Sequence[str]:
-    """The modes that these models support; loading has warned of the others."""
-    drafts = slot.draft is not None or slot.draft_model is None
-    found = [mode for mode in plan.modes if drafts or mode in ALONE]
-    return [mode for mode in found if slot.looks_up or mode != "lookup"] or ["plain"]
-
-
 def _caution(n_others: float) -> None:
     """Warn about conditions that distort the figures: other programs that use `n_others` cores, and variables."""
     cores = usable_cores()
@@ -171,15 +159,13 @@ def _caution(n_others: float) -> None:
         note(f"{name} is set: it can make decodes of all programs several times slower")
 
 
-def _measure(results: Results, prompts: Sequence[Prompt], job: Job, engine: Engine) -> int:
-    """Fill `results`. Returns the exit status: nonzero after Ctrl-C."""
+def _measure(found: results.Results, prompts: Sequence[Prompt], job: Job, engine: Engine) -> int:
+    """Fill `found`. Returns the exit status: nonzero after Ctrl-C."""
+    stopped, n_rounds, n_contestants = threading.Event(), len(prompts), len(found.contestants)
+    note(f"{n_rounds} rounds of {n_contestants} contestants, {job.n_tokens} tokens per text")
 
     def work(put: Callable[[Sample], None], stop: threading.Event) -> None:
-        measure(results.contestants, prompts, job, put, note, stop)
-
-    stopped = threading.Event()
-    n_texts = len(prompts) * len(results.contestants)
-    note(f"{len(prompts)} rounds of {len(results.contestants)} contestants, {job.n_tokens} tokens per text")
+        measure(found.contestants, prompts, job, put, note, stop)
 
     def stop() -> None:
         stopped.set()
@@ -188,25 +174,25 @@ def _measure(results: Results, prompts: Sequence[Prompt], job: Job, engine: Engi
     with on_interrupt(stop) as interrupt, background(work, "duo-target", stopped) as measuring:
         start = time.monotonic()
         for sample in measuring:
-            results.samples.append(sample)
-            say(bench_table.progress(sample, results, len(prompts)))
-            if len(results.samples) == len(results.contestants) < n_texts:
-                left_s = (time.monotonic() - start) * (len(prompts) - 1)
-                note(f"about {left_s:.0f} s more, after one of {len(prompts)} rounds")
+            found.samples.append(sample)
+            say(results.progress(sample, found, n_rounds))
+            if len(found.samples) == n_contestants and n_rounds > 1:
+                left_s = (time.monotonic() - start) * (n_rounds - 1)
+                note(f"about {left_s:.0f} s more, after one of {n_rounds} rounds")
     if interrupt.signal:
-        note(f"interrupted after {len(results.samples)} of {n_texts} texts")
+        note(f"interrupted after {len(found.samples)} of {n_rounds * n_contestants} texts")
     return interrupt.status
 
 
-def _markdown(results: Results, facts: dict[str, Any]) -> list[str]:
+def _markdown(found: results.Results, about: dict[str, Any]) -> list[str]:
     """The table, and the facts as JSON."""
-    models = [model for model in facts["models"].values() if model]
+    models = [model for model in about["models"].values() if model]
     pair = ", draft ".join(f"{model['name']} ({model['quantisation']})" for model in models)
-    categories = dict.fromkeys(sample.prompt.category for sample in results.samples)
-    n_rounds = len({sample.i_round for sample in results.samples})
-    rows = [results.row(contestant) for contestant in results.contestants]
+    categories = dict.fromkeys(sample.prompt.category for sample in found.samples)
+    n_rounds = len({sample.i_round for sample in found.samples})
     return [
-        f"{pair}; {facts['options']['predict']} greedy tokens each, {n_rounds} rounds ({', '.join(categories)}). "
+        f"{pair}; {about['options']['predict']} greedy tokens each, {n_rounds} rounds ({', '.join(categories)}). "
         "Decode t/s: median (quartiles); speed-up over plain: geometric mean of the rounds (95 % t interval).",
-        "", *bench_table.table(rows), *bench_table.excluded(results), "", "```json", json.dumps(facts, indent=2), "```",
+        "", *results.table(map(found.row, found.contestants)), *results.excluded(found),
+        "", "```json", json.dumps(about, indent=2), "```",
     ]  # fmt: skip

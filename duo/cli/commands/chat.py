@@ -39,25 +39,19 @@ def chat(options: ChatOptions) -> int:
 def converse(options: RunOptions | ChatOptions) -> int:
     """Chat with a model in this process. Returns the exit status. Raises DuoError."""
     if isinstance(options, RunOptions):
-        _check_run(options)
+        options.check_model()
+        if options.live or options.json or options.trace or options.display_prompt:
+            raise UsageError(
+                "--live, --json, --trace and --display-prompt are for a single text, -cnv for a conversation"
+            )
     send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
     from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
-    from duo.cli.load import check_usage, loaded  # noqa: PLC0415
+    from duo.cli.load import loaded  # noqa: PLC0415
 
     config = options.config(escape=options.escape)
-    check_usage(options.engine)
     first = _first(options)
     with loaded(options, config.stop.n_predict) as engine:
         return _talk(LocalModel(engine, config), options, first)
-
-
-def _check_run(options: RunOptions) -> None:
-    """Raises UsageError without a model, and for options of a single text."""
-    if not options.names_target:
-        options.model_names()  # which may know better what is missing
-        raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo chat`")
-    if options.live or options.json or options.trace or options.display_prompt:
-        raise UsageError("--live, --json, --trace and --display-prompt are for a single text, -cnv for a conversation")
 
 
 def _talk(backend: ChatBackend, options: RunOptions | ChatOptions, first: str | None) -> int:

@@ -9,14 +9,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from duo.bench.prompts import built_in, rounds
-from duo.bench.rounds import loops
+from duo.bench.facts import run_facts, write_json
+from duo.bench.rounds import built_in, loops, rounds
 from duo.cli.inputs import read_argument
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, columns, note, progress_bar, size_of, with_options
 from duo.cli.terminal.interrupts import on_interrupt
-from duo.cli.terminal.run_statistics import Facts, write_json
 from duo.diagnose.draft_comparison import DraftComparison, DraftFigures
 from duo.diagnose.measure import SIZES, Stopped
 from duo.engine.engine import Engine
@@ -113,7 +112,7 @@ def compare_drafts(options: TuneOptions) -> int:
             _measure(engine, options, prompts, found, show, stop)
         if stop.is_set():
             note("interrupted" + (": the table has what was measured" if found.ranking else ""))
-        facts = Facts.of(engine.slot, options) if options.json else None
+        about = run_facts(engine.slot, options) if options.json else None
         target = engine.slot.target
         family = family_of((target.path.name, options.hf_repo or "", target.metadata("general.name") or ""))
     if rows := found.ranking:
@@ -127,7 +126,7 @@ def compare_drafts(options: TuneOptions) -> int:
         print("\n".join(said))  # noqa: T201 - the output
         if options.json:
             with blame("--json", options.json):
-                write_json(options.json, facts, found)
+                write_json(options.json, about, found)
     return interrupt.status
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from socket import gethostname
 
 from duo.cli.inputs import api_keys, back_token
-from duo.cli.load import check_usage, loaded
+from duo.cli.load import loaded
 from duo.cli.options.by_command import LeadOptions
 from duo.cli.options.groups import RANDOM_SEED
 from duo.cli.terminal.console import say
@@ -29,7 +29,6 @@ _MAX_QUEUED = 4096  # steps that wait to be printed
 def lead(options: LeadOptions) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status. Raises DuoError."""
     send_log(options)
-    check_usage(options.engine)
     keys = api_keys(options.api_key, options.api_key_file)
     if not keys and not is_loopback(options.host):
         raise UsageError(

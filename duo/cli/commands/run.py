@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from duo import __version__
+from duo.bench.facts import run_facts, write_json
 from duo.cli.inputs import DEMO_PROMPT, read_argument, read_prompt
-from duo.cli.load import check_usage, empty_hint, loaded, prompt_hint
+from duo.cli.load import empty_hint, loaded, prompt_hint
 from duo.cli.options.by_command import DemoOptions, RunOptions
-from duo.cli.terminal.console import blame, check_writable, discard_stdout, note, progress_bar, say, warn
+from duo.cli.terminal.console import blame, check_writable, discard_stdout, note, prompt_bar, say, warn
 from duo.cli.terminal.interrupts import Interrupt, on_interrupt
 from duo.cli.terminal.live import REFRESH_S, Live, can_be_shown
 from duo.cli.terminal.log import finish_notices, send_log
-from duo.cli.terminal.report import render, render_comparison, render_verbose
-from duo.cli.terminal.run_statistics import Facts, RunStatistics
+from duo.cli.terminal.report import RunStatistics, render, render_comparison
 from duo.cli.terminal.writer import TextWriter, marks_tokens
 from duo.config import GenerationConfig
 from duo.diagnose.trace import TraceFile
@@ -36,27 +37,26 @@ def run(options: RunOptions) -> int:
     config = options.config(escape=options.escape)
     with loaded(options, config.stop.n_predict) as engine:
         text = _prompt_text(options, prompt, engine)
-        if text == prompt and options.conversation is not False:
-            _hint(prompt_hint(engine.slot.target, text))
+        if text == prompt and options.conversation is not False and (hint := prompt_hint(engine.slot.target, text)):
+            note(hint)
         metrics = Metrics()
         live, trace = _live(options, metrics), _trace(options, metrics, engine.slot)
         stream, tokens, status = _write(options, engine, text, config, metrics, live, trace)
-        policy = stream.request.policy or (engine.slot.policy if engine.slot.draft is not None else None)
-        statistics = RunStatistics.of(engine.slot, stream.statistics, config, policy, options.engine.schedule)
-        facts = Facts.of(engine.slot, options) if options.json else None
+        statistics = RunStatistics.of(engine.slot, stream)
+        about = run_facts(engine.slot, options) if options.json else None
         alone = None
         # The demo compares duo with the target alone; --json and -v have reports of their own.
         compares = options.is_demo and options.engine.schedule == "auto" and not (options.json or options.verbose)
-        if compares and policy is not None and statistics.text.tokens_per_s is not None and not status:
+        if compares and statistics.policy is not None and statistics.text.tokens_per_s is not None and not status:
             alone, status = _write_alone(engine, stream.request, len(tokens))
     finish_notices()  # so that the statistics come last
     if alone is not None:
         say(render_comparison(statistics, tokens, alone, exact=options.engine.exact))
     else:
-        say(render_verbose(statistics) if options.verbose else render(statistics))
-    if options.json and facts is not None:
+        say(render(statistics, verbose=options.verbose))
+    if options.json:
         with blame("--json", options.json):
-            statistics.write_json(options.json, facts)
+            write_json(options.json, statistics.document(), about)
     if options.trace and trace is not None and trace.error is not None:
         with blame("--trace", options.trace):
             raise trace.error
@@ -70,16 +70,13 @@ def demo(options: DemoOptions) -> int:
 
 def _check(options: RunOptions) -> str | None:
     """The prompt; None: that of the demo. Raises UsageError, and PromptError, before anything is loaded."""
-    if not options.names_target:
-        options.model_names()  # which may know better what is missing
-        raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo`")
+    options.check_model()
     # Without --back-port, link messages are about a draft process of this command.
     send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
     check_writable(options.json, "--json")
     check_writable(options.trace, "--trace")
     if options.json and options.trace and options.json.absolute() == options.trace.absolute():
         raise UsageError(f"--json and --trace both write {options.json}: use a different file for each")
-    check_usage(options.engine)
     prompt = read_prompt(options.prompt, options.file, escape=options.escape)
     if prompt is None and not options.is_demo:
         raise UsageError("no prompt: add -p or -f (-f - reads standard input), or chat with -cnv")
@@ -116,11 +113,6 @@ def _write(
     writer = TextWriter(marks=marks_tokens(options.color), stream=live)
     watchers = [watcher for watcher in (live, trace) if watcher is not None]
     prompt, tokens, has_text = engine.prompt_tokens(text), list[int](), False
-    bar = ExitStack()
-
-    def on_prompt(n: int) -> None:
-        if show is not None:
-            show("processing the prompt", n, len(prompt))
 
     def refresh() -> None:
         for watcher in watchers:
@@ -131,38 +123,32 @@ def _write(
         if metrics.steps and not watchers:  # for a long prompt, there is a progress bar
             warn("no token for 30 seconds: the model is very slow or its device hangs (Ctrl-C to stop)")
 
-    show = bar.enter_context(progress_bar()) if len(prompt) > options.engine.n_ubatch else None
     try:
-        with (
-            bar,
-            ExitStack() as watching,
-            _stoppable(lambda: engine.start(prompt, config, metrics=metrics, on_prompt=on_prompt)) as (
-                stream,
-                interrupt,
-            ),
-            _until_hang_up(interrupt),
-        ):
-            for watcher in watchers:
-                watching.enter_context(watcher)
-            stream.items.on_stall, stream.items.stall_s = on_stall, REFRESH_S if watchers else 30.0
-            if options.display_prompt:
-                writer.prompt(text)
-            for step in stream:
-                bar.close()
-                writer.step(step)
-                has_text = has_text or any(step.pieces)
-                tokens += step.tokens
-                refresh()
+        with ExitStack() as watching, ExitStack() as bar:
+            on_prompt = bar.enter_context(prompt_bar(len(prompt), len(prompt), options.engine.n_ubatch))
+            start = partial(engine.start, prompt, config, metrics=metrics, on_prompt=on_prompt)
+            with _stoppable(start) as (stream, interrupt):
+                for watcher in watchers:
+                    watching.enter_context(watcher)
+                stream.items.on_stall, stream.items.stall_s = on_stall, REFRESH_S if watchers else 30.0
+                if options.display_prompt:
+                    writer.prompt(text)
+                for step in stream:
+                    bar.close()
+                    writer.step(step)
+                    has_text = has_text or any(step.pieces)
+                    tokens += step.tokens
+                    refresh()
     finally:
         writer.end()
-    if not has_text:
-        _hint(empty_hint(metrics.stop, config.stop.n_predict))
+    if not has_text and (hint := empty_hint(metrics.stop, config.stop.n_predict)):
+        note(hint)
     return stream, tokens, interrupt.status
 
 
 @contextmanager
 def _stoppable(start: Callable[[], Stream]) -> Iterator[tuple[Stream, Interrupt]]:
-    """A text that the first signal stops."""
+    """A text that the first signal stops. A terminal that is gone ends the text, not the run."""
     started: list[Stream] = []
 
     def stop() -> None:
@@ -173,18 +159,12 @@ def _stoppable(start: Callable[[], Stream]) -> Iterator[tuple[Stream, Interrupt]
         started.append(stream)
         if interrupt.signal:  # before there was a stream to stop
             stop()
-        yield stream, interrupt
-
-
-@contextmanager
-def _until_hang_up(interrupt: Interrupt) -> Iterator[None]:
-    """A terminal that is gone ends the text, not the run: --json is written all the same."""
-    try:
-        yield
-    except OSError:
-        if interrupt.signal != signal.SIGHUP:
-            raise
-        discard_stdout()
+        try:
+            yield stream, interrupt
+        except OSError:
+            if interrupt.signal != signal.SIGHUP:
+                raise
+            discard_stdout()
 
 
 def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[Completion | None, int]:
@@ -203,13 +183,9 @@ def _write_alone(engine: Engine, request: TextRequest, n_tokens: int) -> tuple[C
 
     with _stoppable(again) as (stream, interrupt), suppress(DuoError):
         alone = stream.completion()
-    is_whole = alone is not None and not interrupt.signal and alone.statistics.tokens_per_s is not None
-    return alone if is_whole else None, interrupt.status
-
-
-def _hint(text: str) -> None:
-    if text:
-        note(text)
+    if interrupt.signal or (alone is not None and alone.statistics.tokens_per_s is None):
+        alone = None
+    return alone, interrupt.status
 
 
 def _live(options: RunOptions, metrics: Metrics) -> Live | None:

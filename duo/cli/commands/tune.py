@@ -6,15 +6,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from duo.bench.facts import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
 from duo.cli.commands.plan import Prospects, foretell, render, sufficient
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
-from duo.cli.load import check_usage, loaded
+from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
 from duo.cli.terminal.console import blame, check_writable, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
-from duo.cli.terminal.run_statistics import Facts, write_json
 from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped
 from duo.diagnose.timing import Measurements
 from duo.engine.contexts import N_SEQUENCES
@@ -55,7 +55,6 @@ def tune(options: TuneOptions) -> int:
     send_log(options)
     check_writable(options.json, "--json")
     options.model_names()
-    check_usage(options.engine)
     return compare_drafts(options) if names or not options.has_draft else _tune_pair(options)
 
 
@@ -76,7 +75,7 @@ def _tune_pair(options: TuneOptions) -> int:
             raise UsageError("no directory to save the profile in: set DUO_CONFIG")
         measured = _measure(engine, prompts, options.predict)
         profile = slot.profile
-        facts = Facts.of(slot, options) if options.json else None
+        about = run_facts(slot, options) if options.json else None
     if isinstance(measured, int):
         note("interrupted: nothing was saved")
         return measured
@@ -97,7 +96,7 @@ def _tune_pair(options: TuneOptions) -> int:
     print("\n".join(said))  # noqa: T201 - the output
     if options.json:
         with blame("--json", options.json):
-            write_json(options.json, facts, result, {"forecast_tokens_per_s": prospects.rates})
+            write_json(options.json, about, result, {"forecast_tokens_per_s": prospects.rates})
     return 0
 
 

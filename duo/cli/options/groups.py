@@ -85,6 +85,12 @@ class EngineOptions(LogOptions):
             raise UsageError(f"{what}: name the target with -m or -hf")
         return DEMO, None
 
+    def check_model(self) -> None:
+        """Raise UsageError if no target is named."""
+        if not self.names_target:
+            self.model_names()  # which may know better what is missing
+            raise UsageError("no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo` or `duo chat`")
+
     @property
     def has_draft(self) -> bool:
         """Whether there is a draft, such as that of the demo pair."""

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +73,16 @@ class ProgressBar:
                 self._progress.remove_task(task)
             self._tasks = {description: self._progress.add_task(description, total=total)}
         self._progress.update(self._tasks[description], completed=done, total=total)
+
+
+@contextmanager
+def prompt_bar(n_tokens: int, n_new: int, n_batch: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many tokens of a prompt are processed, if those that are new are more than a batch."""
+    if n_new <= n_batch:
+        yield lambda _: None
+        return
+    with progress_bar() as show:
+        yield lambda n: show("processing the prompt", n, n_tokens)
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from duo.cli.terminal.run_statistics import RunStatistics
+from duo.bench.facts import merged
+from duo.config import GenerationConfig
 from duo.engine.metrics import TRANSLATED
-from duo.engine.statistics import (
-    BranchStatistics,
-    DraftStatistics,
-    GenerationStatistics,
-    LookupStatistics,
-    PromptStatistics,
-    Statistics,
-)
-from duo.engine.stream import Completion
+from duo.engine.slot import Slot
+from duo.engine.statistics import DraftStatistics, GenerationStatistics, LookupStatistics, PromptStatistics, Statistics
+from duo.engine.stream import Completion, Stream
+from duo.llama.memory import peak_bytes
 from duo.spec import forecast
 from duo.spec.constants import DEFAULT, assumed
 from duo.spec.policy_statistics import PolicyStatistics
@@ -24,7 +21,7 @@ from duo.spec.types import common_prefix
 CLOSE = 0.05  # smaller differences between two rates are noise: the machine's speed varies
 _WORTH = 1.1  # times the target alone: a smaller forecast is no reason to try something
 _SMALLER = 4  # times as fast as this draft is one that is a quarter of its size
-_MAX_CHANGES = 5  # of the schedule that are shown
+_EMPTY: tuple[object, ...] = (None, [], {})
 _NAMES = {
     "lookup": "lookup",
     Schedule.OFF.value: "the target alone",
@@ -33,20 +30,69 @@ _NAMES = {
 }
 
 
-def render(run: RunStatistics) -> str:
-    """What a run prints at its end: at most five lines, the last `tokens: N tps: R`."""
-    prompt, generation, draft, lookup = run.text.prompt, run.text.generation, run.text.draft, run.text.lookup
-    seed = f"; seed {run.sampling.seed}" if run.sampling.temperature else ""
-    lines = [f"speed   {_tokens(generation)}; prompt: {_tokens(prompt)}; stopped: {generation.stop}{seed}"]
+@dataclass(frozen=True, slots=True)
+class RunStatistics:
+    """The statistics of one text."""
+
+    text: Statistics
+    config: GenerationConfig  # how it was generated
+    peak_bytes: int | None
+    cores: dict[str, int]  # for the threads of the models: all, now, and the fewest that other programs have left
+    policy: PolicyStatistics | None  # None: nothing was to be decided
+    schedule: str = "auto"  # --schedule
+    apart: bool = False  # the draft has hardware of its own
+    n_others: float = 0.0  # cores that other programs used, if that disturbed the run
+    is_draft_larger: bool = False  # than the target
+
+    @classmethod
+    def of(cls, slot: Slot, stream: Stream) -> RunStatistics:
+        """Those of a text that `slot` has just written."""
+        cores, draft = slot.cores, slot.draft_model
+        policy = stream.request.policy or (slot.policy if slot.draft is not None else None)
+        return cls(
+            stream.statistics,
+            stream.request.config,
+            peak_bytes(),
+            {"all": cores.n_cores, "now": cores.limit or cores.n_cores, "fewest": cores.fewest},
+            None if policy is None else policy.statistics(),
+            slot.config.schedule,
+            slot.threads.apart or slot.remote is not None,
+            slot.recorder.n_others,
+            draft is not None and draft.n_bytes > slot.target.n_bytes,
+        )
+
+    def document(self) -> dict[str, object]:
+        """The figures of --json."""
+        sampling = self.config.sampling
+        figures = {
+            "memory": {"peak_bytes": self.peak_bytes},
+            "sampling": {"temperature": sampling.temp, "seed": sampling.seed, "mode": self.config.mode},
+            "cores": self.cores,
+        }
+        return merged(self.text, figures, {"policy": self.policy} if self.policy is not None else None)
+
+    @property
+    def seed(self) -> str:
+        """The seed, in words; empty if it decided nothing."""
+        sampling = self.config.sampling
+        return f"; seed {sampling.seed}" if sampling.temp else ""
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether there was a draft to choose."""
+        return self.policy is not None and self.policy.has_draft
+
+
+def render(run: RunStatistics, *, verbose: bool = False) -> str:
+    """What a run prints at its end: with `verbose` all figures; at most five lines, the last `tokens: N tps: R`."""
+    generation, draft, lookup = run.text.generation, run.text.draft, run.text.lookup
+    lines = [*_details(run)] if verbose else []
+    lines.append(
+        f"speed   {_tokens(generation)}; prompt: {_tokens(run.text.prompt)}; stopped: {generation.stop}{run.seed}"
+    )
     if run.has_draft:
-        parts = [
-            f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft and draft.drafted else "not used",
-            _translated(draft) if draft and draft.vocabulary == TRANSLATED else "",
-            _prepared(draft.branches) if draft and draft.branches else "",
-            f"failed: {draft.error}" if draft and draft.error else "",
-            f"lookup: {_accepted(lookup)}" if lookup else "",
-        ]
-        lines.append(f"draft   {'; '.join(filter(None, parts))}")
+        parts = [*_drafted(draft)] if draft else ["not used"]
+        lines.append(f"draft   {'; '.join([*parts, *([f'lookup: {_accepted(lookup)}'] if lookup else [])])}")
     elif lookup:
         lines.append(f"lookup  {_accepted(lookup)}")
     if lookup or run.has_draft:
@@ -56,34 +102,14 @@ def render(run: RunStatistics) -> str:
     return "\n".join([*lines, last_line(generation)])
 
 
-def render_verbose(run: RunStatistics) -> str:
-    """All statistics as lines, for -v; the last is that of `render`."""
-    generation, draft, lookup, cores = run.text.generation, run.text.draft, run.text.lookup, run.cores
-    lines = [
-        f"prompt      {_tokens(run.text.prompt)}",
-        f"first token {_value(generation.time_to_first_token_s, '.2f')} s",
-        f"generated   {_tokens(generation)}; stopped: {generation.stop}",
-        f"target      {generation.decodes} decodes, {_value(generation.target_ms_per_decode, '.2f')} ms each, "
-        f"{_value(generation.tokens_per_decode, '.2f')} tokens each, "
-        f"waited {generation.waited_s:.2f} s for the draft",
-    ]
-    if generation.seconds and generation.target_ms_per_decode:
-        lines.append(f"time        {_time_by_activity(generation, draft)}")
-    if (sampling := run.sampling).temperature:
-        lines.append(f"sampling    temperature {sampling.temperature:g}, seed {sampling.seed}, {sampling.mode}")
-    if cores.fewest != cores.all:
-        lines.append(
-            f"cores       other programs left {cores.fewest} of {cores.all} at times; now {cores.now} are used"
-        )
-    if draft:
-        lines += _draft_lines(draft)
-    if lookup:
-        lines.append(f"lookup      {_accepted(lookup)} in {lookup.decodes} decodes")
-    if run.policy is not None and (lookup or run.has_draft):
-        lines += [*_policy_lines(run.policy, generation.tokens_by_schedule), f"gain        {verdict(run)}"]
-    if run.peak_bytes:
-        lines.append(f"memory      {run.peak_bytes / 1e6:.0f} MB at most")
-    return "\n".join([*lines, last_line(generation)])
+def _drafted(draft: DraftStatistics) -> Iterator[str]:
+    yield f"{draft.drafted} tokens drafted, {_accepted(draft)}" if draft.drafted else "not used"
+    if draft.vocabulary == TRANSLATED:
+        yield f"vocabulary translated, {_value(draft.lost_to_translation, 'd')} guesses lost by it"
+    if draft.branches:
+        yield f"{draft.branches.prepared} outcomes prepared, hit rate {_percent(draft.branches.hit_rate)}"
+    if draft.error:
+        yield f"failed: {draft.error}"
 
 
 def last_line(generation: GenerationStatistics) -> str:
@@ -96,13 +122,10 @@ def verdict(run: RunStatistics) -> str:
     generation, draft, lookup = run.text.generation, run.text.draft, run.text.lookup
     assert run.policy is not None
     rate, by_schedule, ms = generation.tokens_per_s, generation.tokens_by_schedule, run.policy.alone_ms.this_run
-    shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
-    used = f"; tokens: {shares}" if run.has_draft and shares else ""
+    few_looked_up = not lookup or lookup.verified <= CLOSE * generation.tokens
     if run.n_others:
         said = f"unknown: other programs used {run.n_others:.1f} cores; try again when the machine is idle"
-    elif (
-        rate and set(by_schedule) == {Schedule.OFF} and (lookup.verified if lookup else 0) <= CLOSE * generation.tokens
-    ):
+    elif rate and set(by_schedule) == {Schedule.OFF} and few_looked_up:
         return why_no_gain(run)
     elif not rate or not ms:
         said = "unknown: the target alone was not measured in this run"
@@ -115,7 +138,8 @@ def verdict(run: RunStatistics) -> str:
         else:
             compared = "about as fast as" if times > 1 - CLOSE else f"{100 * (1 - times):.0f} % slower than"
             said = f"{why_no_gain(run)}; {compared} the target alone ({alone} by its decodes)"
-    return said + used
+    shares = ", ".join(f"{n} {name}" for name, n in by_schedule.items())
+    return f"{said}; tokens: {shares}" if run.has_draft and shares else said
 
 
 def why_no_gain(run: RunStatistics) -> str:
@@ -162,81 +186,41 @@ def _remedy(policy: PolicyStatistics, *, is_apart: bool) -> str:
     return f"{said}: it needs {needs}, and {100 * policy.acceptance:.0f} % of its tokens are right; try {advice}"
 
 
-def _time_by_activity(generation: GenerationStatistics, draft: DraftStatistics | None) -> str:
-    """Where the time since the first token went, as shares of it."""
-    seconds, target_s = generation.seconds, generation.decodes * (generation.target_ms_per_decode or 0.0) / 1000
-    rest_s = max(0.0, seconds - target_s - generation.waited_s)
-    parts = {"target computes": target_s, "waits for the draft": generation.waited_s, "rest": rest_s}
-    said = ", ".join(f"{name} {_percent(part_s / seconds)}" for name, part_s in parts.items() if part_s)
-    if draft and draft.computed_s:
-        share, concurrent = _percent(draft.computed_s / seconds), _percent(draft.hidden)
-        said += f"; draft computes {share}, {concurrent} of that concurrently with the target"
-    return said
+def _details(run: RunStatistics) -> Iterator[str]:
+    """All figures by their names in --json, and where the time went."""
+    for name, figures in run.document().items():
+        if isinstance(figures, dict):
+            known = {each: value for each, value in figures.items() if value not in _EMPTY}
+            nested = [each for each, value in known.items() if isinstance(value, (dict, list, tuple))]
+            yield f"{name:<12}{', '.join(f'{each} {_figures(known[each])}' for each in known if each not in nested)}"
+            yield from (f"{'':<12}{each} {_figures(known[each])}" for each in nested)
+    generation, draft = run.text.generation, run.text.draft
+    seconds, ms, waited_s = generation.seconds, generation.target_ms_per_decode, generation.waited_s
+    if seconds and ms:
+        target_s = generation.decodes * ms / 1000
+        parts_s = {"target computes": target_s, "waits for the draft": waited_s, "rest": seconds - target_s - waited_s}
+        said = ", ".join(f"{name} {_percent(part_s / seconds)}" for name, part_s in parts_s.items() if part_s > 0)
+        if draft and draft.computed_s:
+            share, concurrent = _percent(draft.computed_s / seconds), _percent(draft.hidden)
+            said += f"; draft computes {share}, {concurrent} of that concurrently with the target"
+        yield f"time    {said}"
+
+
+def _figures(value: object) -> str:
+    """What is in a JSON document, in one line."""
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name}: {_figures(each)}' for name, each in value.items())})"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_figures, value))
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def _accepted(found: DraftStatistics | LookupStatistics) -> str:
     return f"{found.verified} verified, {found.accepted} accepted ({_percent(found.accept_rate)})"
 
 
-def _prepared(branches: BranchStatistics) -> str:
-    return f"{branches.prepared} outcomes prepared, hit rate {_percent(branches.hit_rate)}"
-
-
-def _translated(draft: DraftStatistics) -> str:
-    return f"vocabulary translated, {_value(draft.lost_to_translation, 'd')} guesses lost by it"
-
-
-def _draft_lines(draft: DraftStatistics) -> list[str]:
-    lines = [
-        f"draft       {draft.drafted} drafted, {_accepted(draft)}; {_percent(draft.unused)} of the drafted never used",
-        f"            {_value(draft.ms_per_token, '.2f')} ms/token",
-    ]
-    if draft.accept_rate_by_position:
-        lines.append(f"            accepted by position, %: {_shares(draft.accept_rate_by_position)}")
-        sizes = ", ".join(f"{n} × {k}" for k, n in enumerate(draft.decodes_by_candidates) if n)
-        lines.append(f"            decodes × candidates verified: {sizes}")
-    if draft.vocabulary == TRANSLATED:
-        lines.append(f"            {_translated(draft)}")
-    if draft.error:
-        lines.append(f"            the draft failed: {draft.error}")
-    if branches := draft.branches:
-        lines.append(
-            f"branches    {_prepared(branches)} ({branches.hits} of {branches.contradictions} contradictions); "
-            f"{branches.tokens} tokens drafted in them; by position, %: {_shares(branches.hit_rate_by_position)}"
-        )
-    return lines
-
-
-def _policy_lines(policy: PolicyStatistics, tokens: dict[str, int]) -> list[str]:
-    """The schedules, and the times that were measured: the others are interpolated or assumed."""
-    target, draft = policy.target_ms, policy.draft_ms
-    measured = []
-    for name, times, draft_ms in (
-        ("alone or sequential", target.alone, draft.alone),
-        ("concurrent", target.beside, draft.beside),
-    ):
-        if times:
-            values = ", ".join(f"T({n}) = {ms:.1f}" for n, ms in times.items())
-            measured.append(f"measured    {name}: {values} ms, draft {_value(draft_ms, '.1f')} ms")
-    if not policy.has_draft:
-        return measured
-    shares = ", ".join(f"{n} tokens {schedule}" for schedule, n in tokens.items())
-    forecasts = ", ".join(f"{schedule.value} {rate:.1f}" for schedule, rate in policy.forecast_tokens_per_s.items())
-    changes = [f"            {each.schedule.value} at {each.tokens} ({each.reason})" for each in policy.changes]
-    return [
-        f"schedule    {shares or policy.schedule.value}; forecast in tokens/s: {forecasts or '-'}",
-        *changes[:_MAX_CHANGES],
-        *measured,
-        f"            {_percent(policy.acceptance)} accepted, λ = {policy.rate:.1f} tokens/s",
-    ]
-
-
 def _tokens(phase: PromptStatistics | GenerationStatistics) -> str:
     return f"{phase.tokens} tokens in {phase.seconds:.2f} s, {_value(phase.tokens_per_s, '.1f')} tokens/s"
-
-
-def _shares(shares: Iterable[float | None]) -> str:
-    return " ".join(_value(None if share is None else 100 * share, ".0f") for share in shares)
 
 
 def _percent(share: float | None) -> str:
@@ -255,24 +239,20 @@ def render_comparison(run: RunStatistics, tokens: Sequence[int], alone: Completi
 
     Both must have a rate, so at least two tokens, and the run a policy. `exact`: with --exact.
     """
-    text, sampling = run.text, run.sampling
-    rate, alone_rate = text.tokens_per_s, alone.statistics.tokens_per_s
-    assert rate is not None
-    assert alone_rate is not None
+    rate, alone_rate = run.text.tokens_per_s or 0.0, alone.statistics.tokens_per_s or 1.0
     times = rate / alone_rate
     compared = "about" if abs(times - 1) < CLOSE else f"{times:.2f} times"
-    seed = f"; seed {sampling.seed}" if sampling.temperature else ""
     same = "the same text"
     if list(tokens) != list(alone.tokens):
-        why = "--verify rejection" if sampling.mode == "rejection" else "rounding; --exact avoids it"
+        why = "--verify rejection" if run.config.is_rejection else "rounding; --exact avoids it"
         same = f"differs from token {common_prefix(tokens, alone.tokens) + 1}" + ("" if exact else f": {why}")
     lines = (
-        f"duo           {len(tokens)} tokens, {rate:.1f} tokens/s: {compared} as fast as the target alone{seed}",
+        f"duo           {len(tokens)} tokens, {rate:.1f} tokens/s: {compared} as fast as the target alone{run.seed}",
         f"target alone  {len(alone.tokens)} tokens, {alone_rate:.1f} tokens/s; {same}",
-        f"duo chose     {_chosen(text)}",
+        f"duo chose     {_chosen(run.text)}",
         f"because       {_reason(run)}",
     )
-    return "\n".join([*lines, last_line(text.generation)])
+    return "\n".join([*lines, last_line(run.text.generation)])
 
 
 def _chosen(text: Statistics) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.programs import run_process
+from duo.bench.contestants import run_process
 from duo.bench.rounds import Interrupted
 from tests.command import ONE_EACH, Argument, environment, models
 from tests.gguf_files import tiny_llama
@@ -120,7 +120,7 @@ def test_what_a_script_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_program_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
-    start = "import sys, threading; from duo.bench.programs import run_process; run_process({}, threading.Event())"
+    start = "import sys, threading; from duo.bench.contestants import run_process; run_process({}, threading.Event())"
     program = [sys.executable, "-c", WRITE_PID, str(tmp_path / "pid")]
     with subprocess.Popen([sys.executable, "-c", start.format(program)]) as bench:
         pid = pid_in(tmp_path / "pid")

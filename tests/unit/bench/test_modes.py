@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.modes import own_modes
-from duo.bench.programs import other_programs
+from duo.bench.contestants import other_programs, own_modes
 from duo.bench.rounds import Contestant, Interrupted, Job, Run
 from duo.config import DraftConfig
 from duo.engine.engine import Engine

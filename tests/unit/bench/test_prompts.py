@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duo.bench.prompts import OWN, Prompt, built_in, parse_prompts, rounds
+from duo.bench.rounds import OWN, Prompt, built_in, parse_prompts, rounds
 from duo.errors import PromptError
 
 EIGHT = ["chat", "code", "story", "summary", "translation", "list", "JSON", "reasoning"]

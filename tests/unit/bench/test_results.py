@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from duo.bench.prompts import Prompt
-from duo.bench.results import Range, Results, Row, middle_and_quartiles, speed_up
-from duo.bench.rounds import Contestant, Job, Run, Sample
-from duo.cli.terminal.bench_table import excluded, progress, table
+from duo.bench.results import Range, Results, Row, excluded, middle_and_quartiles, progress, speed_up, table
+from duo.bench.rounds import Contestant, Job, Prompt, Run, Sample
 
 STORY = " ".join(f"word{i}" for i in range(40))
 OTHER = STORY[:10] + "!" + STORY[11:]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duo.bench.prompts import Prompt
-from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Run, Sample, measure
+from duo.bench.rounds import Contestant, Interrupted, Job, ParseError, Prompt, Run, Sample, measure
 
 PROMPTS = [Prompt("chat", "one"), Prompt("code", "two\n"), Prompt("list", "three")]
 

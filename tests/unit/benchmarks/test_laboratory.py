@@ -23,9 +23,8 @@ from benchmarks.samples import ACCEPTANCES, DRAFTS, FOLDER, N_TEXTS, N_TOKENS, c
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.traces import Trace
 from benchmarks.virtual import Replay
-from duo.bench.prompts import Prompt
 from duo.bench.results import Results
-from duo.bench.rounds import Contestant, Job, Sample
+from duo.bench.rounds import Contestant, Job, Prompt, Sample
 from duo.bench.rounds import Run as Text
 from duo.diagnose.machine_file import read_machine
 from duo.errors import DecodeAborted, DecodeError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from duo.bench.facts import write_json
 from duo.cli.terminal.report import render
-from duo.cli.terminal.run_statistics import write_json
 from duo.spec.policy import Policy
 from tests.golden.reports import REPORTS, RUNS, reports
 

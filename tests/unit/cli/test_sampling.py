@@ -44,7 +44,7 @@ def test_rejection_sampling(tiny: Path) -> None:
     options = ("--temp", "0.9", "-s", "3", "--verify", "rejection", "--schedule", "sync", "--draft", "4", "-v")
     run = duo(*models(tiny, tiny), *PROMPT, *options)
     assert (run.status, run.n_tokens) == (0, 24)
-    assert "temperature 0.9, seed 3, rejection" in run.stderr
+    assert "sampling    mode rejection, seed 3, temperature 0.9" in run.stderr
     assert re.search(r"drafted, [1-9]\d* verified, [1-9]\d* accepted", run.stderr)
     assert text(*models(tiny, tiny), "--verify", "rejection") == text("-m", tiny), "greedy"
 

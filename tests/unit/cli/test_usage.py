@@ -50,7 +50,7 @@ OPTIONS = [
 COMMANDS = [
     ("-md draft.gguf -p x", "a draft without a target"),
     ("-m missing.gguf", "no prompt: add -p or -f"),
-    ("-n 128", "no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo`"),
+    ("-n 128", "no model: add -m FILE or -hf USER/REPO:QUANT, or try `duo demo` or `duo chat`"),
     ("-m demo -md draft.gguf -p x", "the demo pair has its own draft: name the target with -m or -hf"),
     ("-n 3 doctor", "options of `duo doctor` must follow `doctor`"),
     ("tune -m a.gguf -hf user/repo -md b.gguf", "-m and -hf both name the target"),
