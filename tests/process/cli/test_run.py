@@ -42,9 +42,9 @@ def test_the_text_and_the_statistics_of_the_main_job(demo_pair: tuple[Path, Path
     assert draft["accepted"] + generation["decodes"] + 1 == N
     assert draft["drafted"] >= draft["verified"] >= draft["accepted"] > 0
     assert 0 <= draft["hidden"] <= 1
-    assert f"{generation['decodes']} decodes, {generation['target_ms_per_decode']:.2f} ms each" in said
+    assert f"decodes {generation['decodes']}, " in said
     assert f"{draft['drafted']} tokens drafted, {draft['verified']} verified, {draft['accepted']} accepted" in said
-    assert f"{100 * policy['acceptance']:.1f} % accepted, λ = {policy['rate']:.1f} tokens/s" in said
+    assert f"acceptance {policy['acceptance']:.4g}, " in said
     assert run.lines[-1] == f"tokens: {N} tps: {generation['tokens_per_s']:.3f}"
 
 
