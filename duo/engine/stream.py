@@ -95,26 +95,23 @@ class AsyncSteps:
         self._steps.append(step)
         if not self._begun:
             self._begun = True
-            self.wake()
+            self._notify()
 
     def end(self, error: BaseException | None) -> None:
         """End the iteration, with `error` if it is not None. From any thread."""
         self._error = error
         self._ended = self._begun = True
-        self.wake()
+        self._notify()
 
-    def wake(self) -> None:
-        """Let next() check its conditions. From any thread."""
+    def _notify(self) -> None:
         with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._wake.set)
 
-    async def next(self, gone: Callable[[], bool] = lambda: False) -> list[Step] | None:
-        """Wait for one or more steps; None at the end, or if `gone()` is true when woken. Raises the error of end()."""
+    async def next(self) -> list[Step] | None:
+        """Wait for one or more steps; None at the end. Raises the error of end()."""
         import asyncio  # noqa: PLC0415
 
         while not self._steps:
-            if gone():
-                return None
             if self._ended and not self._steps:
                 if self._error is not None:
                     raise self._error

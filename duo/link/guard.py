@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duo.link.messages import ROUTE
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+# OpenAI's types of errors
+_KINDS = {401: "authentication_error", 403: "permission_error", 500: "server_error", 503: "unavailable_error"}
 _WITHOUT_KEY = ("/health", "/v1/health", ROUTE)  # remote drafts have a token of their own
 
 
@@ -53,11 +55,11 @@ class Guard:
             body = error_body(400, "a request must not have both Content-Length and Transfer-Encoding")
             await JSONResponse(body, 400, {"Connection": "close"})(scope, receive, send)
         elif error is not None:
-            await JSONResponse(error_body(403, error, "permission_error"), 403)(scope, receive, send)
+            await JSONResponse(error_body(403, error), 403)(scope, receive, send)
         elif not self._keys or self._is_public(scope) or self._has_key(headers):
             await self._app(scope, receive, send)
         else:
-            body = error_body(401, "the API key is missing or wrong", "authentication_error", "invalid_api_key")
+            body = error_body(401, "the API key is missing or wrong", "invalid_api_key")
             await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _fault(self, path: str, headers: Headers) -> str | None:
@@ -87,10 +89,9 @@ class Guard:
         return sum(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys) > 0
 
 
-def error_body(
-    status: int, message: str, kind: str = "invalid_request_error", code: str | None = None
-) -> dict[str, object]:
+def error_body(status: int, message: str, code: str | None = None) -> dict[str, object]:
     """The JSON of an error in OpenAI's format."""
+    kind = _KINDS.get(status, "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": code or status}}
 
 

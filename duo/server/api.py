@@ -1,26 +1,28 @@
-"""The bodies of the API's requests: OpenAI's, with llama-server's additions. Pure: JSON in, values out."""
+"""The bodies of the API's requests: OpenAI's, with llama-server's additions. Pure: JSON in, values out.
+
+Numbers are checked by the config that they become part of.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
-from duo.config import MAX_LOGIT, MAX_LOGPROBS
+from duo.config import MAX_LOGPROBS
 from duo.server.api_error import ApiError
 
 MAX_BIASED = 1024  # tokens with a logit_bias
+MAX_TOKENS = 2**20  # in one request
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
-Length = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 LogprobCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, msgspec.Meta(max_length=1024)]
 Json = dict[str, object]  # an object
 
 # OpenAI's object, or llama-server's array, which may name texts and forbid tokens
 BiasedText = Annotated[str, msgspec.Meta(max_length=64)]
-Bias = Annotated[float, msgspec.Meta(ge=-MAX_LOGIT, le=MAX_LOGIT)] | bool
+Bias = float | bool
 LogitBias = dict[BiasedText, Bias] | Annotated[list[tuple[int | BiasedText, Bias]], msgspec.Meta(max_length=MAX_BIASED)]
 
 
@@ -48,19 +50,19 @@ class TextBody(msgspec.Struct):
     """The fields of both chats and completions. None: the server's default."""
 
     model: str | None = None
-    max_tokens: Length | None = None
-    max_completion_tokens: Length | None = None
-    n_predict: Length | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
-    top_p: Share | None = None
-    top_k: Length | None = None
-    min_p: Share | None = None
-    typical_p: Share | None = None
-    repeat_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=100)] | None = None
-    repeat_last_n: Length | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n_predict: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
     stop: StopString | Annotated[list[StopString], msgspec.Meta(max_length=32)] | None = None
     logit_bias: LogitBias | None = None
     stream: bool | None = None
@@ -75,12 +77,6 @@ class TextBody(msgspec.Struct):
     echo: bool | None = None
     suffix: str | None = None
     duo: bool | None = None  # whether each chunk of a stream tells where its characters come from
-
-    @property
-    def has_schema(self) -> bool:
-        """Whether there may be a JSON schema to convert, which takes a while."""
-        form = self.response_format
-        return self.json_schema is not None or (form is not None and form.type != "text")
 
     @property
     def n_logprobs(self) -> int | None:
@@ -104,7 +100,7 @@ class GivenFunction(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b'""'))  # not decoded: there may be much
 
-    def parsed(self) -> Json:
+    def plain(self) -> Json:
         """The call for the chat template. Raises ApiError if the arguments are not a JSON object."""
         try:
             arguments = msgspec.json.decode(self.arguments, type=str | Json)
@@ -130,8 +126,8 @@ class ChatMessage(msgspec.Struct):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    reasoning_content: str | None = None
     tool_calls: list[GivenCall] | None = None
+    reasoning_content: str | None = None
     tool_call_id: str | None = None
 
     def plain(self) -> Json:
@@ -142,15 +138,15 @@ class ChatMessage(msgspec.Struct):
                 raise ApiError(400, f"content of type {other[0][:40]!r} is not supported: only text is")
             content = "".join(part.text for part in content)
         role = "system" if self.role == "developer" else self.role  # OpenAI's newer name for it
-        message: Json = {"role": role, "content": content}
-        if self.tool_calls:
-            message["tool_calls"] = [
-                ({"id": call.id} if call.id is not None else {})
-                | {"type": call.type, "function": call.function.parsed()}
-                for call in self.tool_calls
-            ]
-        others = {"name": self.name, "reasoning_content": self.reasoning_content, "tool_call_id": self.tool_call_id}
-        return message | {name: value for name, value in others.items() if value is not None}
+        calls = [
+            _without_none({"id": call.id, "type": call.type, "function": call.function.plain()})
+            for call in self.tool_calls or ()
+        ]
+        return _without_none(asdict(self) | {"role": role, "content": content, "tool_calls": calls or None})
+
+
+def _without_none(values: Json) -> Json:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Function(msgspec.Struct):
@@ -172,7 +168,7 @@ class Function(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """A tool."""
+    """A tool, or a `tool_choice` that names the function to call."""
 
     function: Function
     type: Literal["function"] = "function"
@@ -184,20 +180,7 @@ class Tool(msgspec.Struct):
         return {"type": self.type, "function": described}
 
 
-class NamedFunction(msgspec.Struct):
-    """`tool_choice.function`."""
-
-    name: str
-
-
-class NamedTool(msgspec.Struct):
-    """A `tool_choice` that names the function to call."""
-
-    function: NamedFunction
-    type: Literal["function"] = "function"
-
-
-ToolChoice = Literal["auto", "none", "required"] | NamedTool
+ToolChoice = Literal["auto", "none", "required"] | Tool
 
 
 class ChatBody(TextBody):
@@ -213,11 +196,6 @@ class ChatBody(TextBody):
     top_logprobs: LogprobCount | None = None
 
     @property
-    def has_schema(self) -> bool:
-        """See TextBody."""
-        return bool(self.tools) or super().has_schema
-
-    @property
     def n_logprobs(self) -> int | None:
         """See TextBody."""
         if self.logprobs:
@@ -230,7 +208,7 @@ class ChatBody(TextBody):
 class CompletionBody(TextBody):
     """POST /v1/completions."""
 
-    prompt: str | list[int | str] = ""
+    prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)] = ""
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
 
@@ -254,4 +232,4 @@ class TokenizeBody(msgspec.Struct):
 class DetokenizeBody(msgspec.Struct):
     """POST /detokenize."""
 
-    tokens: list[int]
+    tokens: Annotated[list[int], msgspec.Meta(max_length=MAX_TOKENS)]

@@ -24,10 +24,9 @@ log = logging.getLogger("duo.server")
 class ApiError(Exception):
     """An error response in OpenAI's format."""
 
-    def __init__(self, status: int, message: str, kind: str = "invalid_request_error", code: str | None = None) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind
         self.code = code
 
     @classmethod
@@ -37,18 +36,18 @@ class ApiError(Exception):
             case ApiError():
                 return error
             case ClosedError():
-                return cls(503, STOPPING, "unavailable_error")
+                return cls(503, STOPPING)
             case BusyError():
-                return cls(503, str(error), "unavailable_error")
+                return cls(503, str(error))
             case UsageError() | PromptError():
                 return cls(400, str(error))
             case RecursionError():
                 return cls(400, "the request is nested too deeply")
-        return cls(500, f"the generation failed: {error}", "server_error")
+        return cls(500, f"the generation failed: {error}")
 
     def body(self) -> dict[str, object]:
         """The JSON body."""
-        return error_body(self.status, str(self)[:_MAX_MESSAGE], self.kind, self.code)  # it may quote the request
+        return error_body(self.status, str(self)[:_MAX_MESSAGE], self.code)  # it may quote the request
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """The response."""
@@ -69,18 +68,17 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # never sent
     if isinstance(error, HTTPException):
-        what = f"{request.method[:20]} {request.url.path[:100]!r}"
-        allowed = (error.headers or {}).get("Allow")
-        hint = f"use {allowed}" if allowed else "the base URL of the API is http://HOST:PORT/v1"
-        message = f"{what}: {error.detail} ({hint})"
-        return ApiError(error.status_code, message).response(error.headers)
+        headers = error.headers or {}
+        hint = f"use {headers['Allow']}" if "Allow" in headers else "the base URL of the API is http://HOST:PORT/v1"
+        message = f"{request.method[:20]} {request.url.path[:100]!r}: {error.detail} ({hint})"
+        return ApiError(error.status_code, message).response(headers)
     refused = ApiError.of(error)
     if refused.status == 400 and (warning := request.scope.get(WARNING)):  # which may be the reason
-        refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.kind, refused.code)
+        refused = ApiError(400, f"{str(refused)[:300]} ({warning})", refused.code)
     return refused.response()
 
 
 async def on_fault(request: Request, error: Exception) -> Response:
     """The response for a fault of the server, which is logged."""
     log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
-    return ApiError(500, f"internal error: {type(error).__name__}", "server_error").response()
+    return ApiError(500, f"internal error: {type(error).__name__}").response()

@@ -10,7 +10,7 @@ import msgspec
 from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
 from duo.llama.grammar import schema_grammar
 from duo.llama.model import Model
-from duo.server.api import ChatBody, Function, NamedTool, Tool, ToolChoice
+from duo.server.api import ChatBody, Function, Tool, ToolChoice
 from duo.server.api_error import ApiError
 from duo.server.parse_request import MAX_OPTIONS, check_text
 
@@ -75,7 +75,7 @@ class Calls:
             raise ApiError(400, "tools: each function must have a name of its own")
         if not functions or choice == "none":
             return None
-        if isinstance(choice, NamedTool):
+        if isinstance(choice, Tool):
             name = choice.function.name
             functions = [function for function in functions if function.name == name]
             if not functions:

@@ -6,11 +6,12 @@ import math
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
-from duo.config import GenerationConfig, StopConfig
+from duo.config import GenerationConfig
+from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.llama.grammar import checked, schema_grammar
 from duo.llama.model import Model
@@ -18,69 +19,57 @@ from duo.server.answer_parser import AnswerFormat
 from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, LogitBias, TextBody
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
-from duo.server.parse_request import check_text, checked_tokens
+from duo.server.parse_request import check_text
 
 _MIN_TEMPERATURE = 1e-6  # anything below is 0
 _ID = re.compile(r"[+-]?[0-9]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """The server's defaults."""
-
-    config: GenerationConfig
-    random_seed: bool  # a new seed for each text
+_UNSUPPORTED = {"functions": ": send tools", "echo": "", "suffix": ""}  # with what to do instead
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """What a client asks for."""
 
+    body: ChatBody | CompletionBody
     prompt: Sequence[int]
     config: GenerationConfig
-    is_chat: bool
     format: AnswerFormat  # what the text may have besides content
-    streams: bool
-    wants_usage: bool  # at the end of a stream
-    wants_sources: bool  # each chunk of a stream tells where its characters come from
 
     @classmethod
-    def of(cls, body: ChatBody | CompletionBody, engine: Engine, defaults: Defaults) -> GenerationRequest:
+    def of(
+        cls, body: ChatBody | CompletionBody, engine: Engine, defaults: GenerationConfig, *, random_seed: bool
+    ) -> GenerationRequest:
         """What the body asks for. Blocks if it has a JSON schema. Raises ApiError, PromptError, UsageError, BusyError.
 
         The grammar is that of the calls where there may be some.
         """
         target, n_ctx = engine.slot.target, engine.slot.n_ctx
-        calls, form, thinks = None, AnswerFormat(), None
+        calls, thinks, shows_tags = None, None, False
         if isinstance(body, ChatBody):
             chat = ChatPrompt.of(body, target, n_ctx)
             prompt, calls, thinks = engine.tokenize(chat.text), chat.calls, chat.thinks
-            form = AnswerFormat(None if body.reasoning_format == "none" else thinks, calls is not None)
+            shows_tags = body.reasoning_format == "none"
         else:
             prompt = _prompt_tokens(body.prompt, engine)
         _check(body, prompt, n_ctx)
-        grammar = _grammar(body, calls, thinks) or defaults.config.grammar
-        if grammar is not None and calls is None:
-            form = AnswerFormat()  # such a grammar has no room for a thought
-        return cls(
-            prompt,
-            _config(body, defaults, grammar, target, n_ctx),
-            isinstance(body, ChatBody),
-            form,
-            bool(body.stream),
-            bool(body.stream_options and body.stream_options.include_usage),
-            bool(body.duo),
-        )
+        grammar = _grammar(body, calls, thinks) or defaults.grammar
+        if shows_tags or (grammar is not None and calls is None):  # such a grammar has no room for a thought
+            thinks = None
+        config = _config(body, defaults, grammar, target, n_ctx, random_seed=random_seed)
+        return cls(body, prompt, config, AnswerFormat(thinks, calls is not None))
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
-    """The tokens of a completion's prompt. Raises ApiError."""
+    """The tokens of a completion's prompt. Raises ApiError or PromptError."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
-    if not isinstance(prompt, str):
-        return checked_tokens(prompt, engine.slot.target)
-    check_text(prompt, engine.slot.target, engine.slot.n_ctx)
-    return engine.tokenize(prompt)
+    if isinstance(prompt, str):
+        check_text(prompt, engine.slot.target, engine.slot.n_ctx)
+        return engine.tokenize(prompt)
+    tokens = [token for token in prompt if isinstance(token, int)]
+    if len(tokens) < len(prompt):
+        raise ApiError(400, "several prompts in one request are not supported")
+    return engine.prompt_tokens(tokens)
 
 
 def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -> None:
@@ -89,11 +78,9 @@ def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -
         raise ApiError(400, f"n must be 1, not {body.n}: several choices are not supported")
     if isinstance(body, CompletionBody) and body.tools:
         raise ApiError(400, "tools are not supported here: use /v1/chat/completions")
-    if body.functions:
-        raise ApiError(400, "functions is not supported: send tools")
-    for name in ("echo", "suffix"):  # an explicit False is the default
-        if getattr(body, name):
-            raise ApiError(400, f"{name} is not supported")
+    for name, instead in _UNSUPPORTED.items():
+        if getattr(body, name):  # an explicit False is the default
+            raise ApiError(400, f"{name} is not supported{instead}")
     if not prompt:
         raise ApiError(400, "the prompt has no tokens")
     if len(prompt) > n_ctx:
@@ -101,34 +88,25 @@ def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -
         raise ApiError(400, message, code="context_length_exceeded")
 
 
-def _config(body: TextBody, defaults: Defaults, grammar: str | None, model: Model, n_ctx: int) -> GenerationConfig:
-    """The options of a text. Raises ApiError."""
-    default, temp, seed = defaults.config, body.temperature, body.seed
-    if seed is None:
-        seed = -1 if defaults.random_seed else default.sampling.seed
-    given = {
-        "temp": 0.0 if temp is not None and temp < _MIN_TEMPERATURE else temp,
-        "top_p": body.top_p,
-        "top_k": body.top_k and max(0, body.top_k),  # -1 is off
-        "min_p": body.min_p,
-        "typical": body.typical_p,
-        "repeat_penalty": body.repeat_penalty,
-        "repeat_last_n": n_ctx if body.repeat_last_n == -1 else body.repeat_last_n,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "logit_bias": _token_biases(body.logit_bias, model) if body.logit_bias else None,
-        "seed": secrets.randbits(32) if seed == -1 else seed % 2**64,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    lengths = (body.max_completion_tokens, body.max_tokens, body.n_predict)
-    stops = [stop for stop in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if stop]
-    stop = StopConfig(
-        next((length for length in lengths if length is not None), default.stop.n_predict),
-        (*default.stop.stop_strings, *stops),
-        default.stop.ignore_eos if body.ignore_eos is None else body.ignore_eos,
-    )
-    sampling = replace(default.sampling, **changes)  # type: ignore[arg-type]  # checked where they were parsed
-    return GenerationConfig(sampling, stop, grammar, n_logprobs=body.n_logprobs)
+def _config(
+    body: TextBody, defaults: GenerationConfig, grammar: str | None, model: Model, n_ctx: int, *, random_seed: bool
+) -> GenerationConfig:
+    """The options of a text. Raises ApiError or UsageError."""
+    given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+    for name, without_limit in (("top_k", 0), ("repeat_last_n", n_ctx)):
+        if given.get(name) == -1:
+            given[name] = without_limit
+    if 0 < given.get("temperature", 0) < _MIN_TEMPERATURE:
+        given["temperature"] = 0.0
+    if body.logit_bias is not None:
+        given["logit_bias"] = _token_biases(body.logit_bias, model)
+    lengths = (body.max_completion_tokens, body.max_tokens, body.n_predict, defaults.stop.n_predict)
+    given["max_tokens"] = next(length for length in lengths if length is not None)
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    given["stop"] = (*defaults.stop.stop_strings, *filter(None, stops))
+    seed = given.get("seed", -1 if random_seed else defaults.sampling.seed)
+    given["seed"] = secrets.randbits(32) if seed == -1 else seed % 2**64
+    return with_values(defaults, given | {"grammar": grammar, "logprobs": body.n_logprobs})
 
 
 def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from itertools import count
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -24,6 +26,8 @@ from duo.server.prometheus import ServerMetrics
 from duo.server.response_formatter import ResponseFormatter
 from duo.spec.types import Step
 
+T = TypeVar("T")
+
 
 class GenerationService:
     """The generations that clients have requested, once there is an engine."""
@@ -32,19 +36,22 @@ class GenerationService:
         self,
         drafts: RemoteDrafts,
         n_queue: int,
+        alias: str | None,
         on_step: Callable[[Step], None],
         on_text: Callable[[TextRequest], None],
     ) -> None:
-        """`n_queue`: most requests that wait."""
+        """`n_queue`: most requests that wait. `alias`: the model's name for clients; None: the file's."""
+        self.drafts = drafts
         self.metrics = ServerMetrics(lambda: self.n_texts, drafts)
         self.stopped = threading.Event()
         self.n_queue = min(n_queue, MAX_CONNECTIONS // 2)  # others, such as /health, need connections, too
         self.on_submit: Callable[[int, TextRequest], None] | None = None  # with each text and its number
+        self._alias = alias
         self._on_step = on_step
         self._on_text = on_text
         self.loaded: Engine | None = None  # the engine, also after stop()
         self.unfinished: dict[TextRequest, int] = {}  # texts in the order of their requests, and their numbers
-        self._n_submitted = 0
+        self._numbers = count(1)
 
     @property
     def n_texts(self) -> int:
@@ -58,23 +65,28 @@ class GenerationService:
             raise BusyError(STOPPING if self.stopped.is_set() else "the model is still loading")
         return self.loaded
 
+    @property
+    def model_name(self) -> str:
+        """The model's name in the API. Raises BusyError before load() and after stop()."""
+        return self._alias or self.engine.slot.target.path.stem
+
     def stop(self) -> None:
         """End all texts and reject further requests. From any thread."""
         self.stopped.set()
         if self.loaded is not None:
             self.loaded.fail(BusyError(STOPPING), self.unfinished)
 
-    async def respond(self, request: Request, wanted: GenerationRequest, model_name: str) -> Response:
+    async def respond(self, request: Request, wanted: GenerationRequest) -> Response:
         """Generate a text. Raises ApiError, DuoError or ClientDisconnect before the response has begun."""
         engine = self.engine
         if engine.n_texts > self.n_queue:
             raise BusyError(f"the queue is full ({self.n_queue} requests): try again later")
         steps = AsyncSteps()
         text = self._submit(engine, wanted, steps)
-        formatter = ResponseFormatter(wanted, text, engine.slot.target, model_name)
+        formatter = ResponseFormatter(wanted, text, engine.slot.target, self.model_name)
         try:
-            found = await _while_connected(request, steps, only_first=wanted.streams)
-            if not wanted.streams:  # there may be much to format
+            found = await _while_connected(request, _collect(steps, only_first=bool(wanted.body.stream)))
+            if not wanted.body.stream:  # there may be much to format
                 return await anyio.to_thread.run_sync(lambda: json_response(formatter.whole(found)))
         except BaseException:
             engine.cancel(text)
@@ -99,22 +111,21 @@ class GenerationService:
                 steps.end(error)
 
         text = TextRequest(wanted.prompt, wanted.config, put)
-        self._n_submitted += 1
-        self.unfinished[text] = self._n_submitted
+        number = self.unfinished[text] = next(self._numbers)
         try:
             engine.submit(text, end)
         except BaseException:
             self.unfinished.pop(text, None)
             raise
         if self.on_submit is not None:
-            self.on_submit(self._n_submitted, text)
+            self.on_submit(number, text)
         return text
 
 
 class EventStream(StreamingResponse):
     """Server-sent events. `close` is always called at the end, even if the response never began."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+    def __init__(self, pieces: AsyncIterable[bytes], close: Callable[[], None]) -> None:
         # The last header turns off buffering in nginx.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(pieces, media_type="text/event-stream", headers=headers)
@@ -128,46 +139,55 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-async def _while_connected(request: Request, steps: AsyncSteps, *, only_first: bool) -> list[Step]:
-    """The steps of a text, or the first ones. Raises ApiError if it fails, or ClientDisconnect."""
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work` on a text. Raises ApiError if the text fails, or ClientDisconnect."""
 
     async def disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        steps.wake()
 
-    gone, found = asyncio.create_task(disconnect()), list[Step]()
+    working, gone = asyncio.create_task(work), asyncio.create_task(disconnect())
     try:
-        while (new := await steps.next(gone.done)) is not None:
-            found += new
-            if only_first:
-                return found
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        gone.cancel()
+    if not working.done():
+        raise ClientDisconnect
+    try:
+        return working.result()
     except Exception as error:
         raise ApiError.of(error) from None
-    finally:
-        gone.cancel()
-    if gone.done():
-        raise ClientDisconnect
+
+
+async def _collect(steps: AsyncSteps, *, only_first: bool) -> list[Step]:
+    """All steps, or those that come first."""
+    found: list[Step] = []
+    while (new := await steps.next()) is not None:
+        found += new
+        if only_first:
+            break
     return found
 
 
 async def _stream(first: list[Step], steps: AsyncSteps, formatter: ResponseFormatter) -> AsyncIterator[bytes]:
     """The text as server-sent events, beginning with the `first` steps."""
     for document in formatter.begin():
-        yield _event(document)
+        yield event(document)
     try:
         new: list[Step] | None = first
         while new is not None:
             if documents := [document for step in new for document in formatter.push(step)]:
-                yield b"".join(map(_event, documents))
+                yield b"".join(map(event, documents))
             new = await steps.next()
     except Exception as error:  # of the generation: the status has been sent already
-        yield _event(ApiError.of(error).body())
+        yield event(ApiError.of(error).body())
     else:
         for document in formatter.end():
-            yield _event(document)
+            yield event(document)
     yield b"data: [DONE]\n\n"
 
 
-def _event(document: object) -> bytes:
-    return b"data: %b\n\n" % msgspec.json.encode(document)
+def event(document: object, name: str = "") -> bytes:
+    """A server-sent event of JSON."""
+    return b"%bdata: %b\n\n" % (f"event: {name}\n".encode() if name else b"", msgspec.json.encode(document))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -23,17 +25,17 @@ from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
 from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
-from duo.server.api import ChatBody, CompletionBody
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from duo.server.api_error import EXPECTED, WARNING, WARNING_HEADER, ApiError, json_response, on_error, on_fault
-from duo.server.chat_prompt import ChatPrompt
 from duo.server.events import LiveEvents
-from duo.server.generation_request import Defaults, GenerationRequest
+from duo.server.generation_request import GenerationRequest
 from duo.server.generation_service import GenerationService
-from duo.server.model_api import ModelApi
+from duo.server.model_api import ModelApi, apply_template, detokenize, tokenize
 from duo.server.page import page_routes
 from duo.server.parse_request import RequestWork
 from duo.spec.types import Step
 
+Body = TypeVar("Body", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -83,11 +85,10 @@ class Lead:
         self.takes_drafts = bool(back_token or (is_loopback(host) and not api_keys))
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
-        self._defaults = Defaults(defaults or GenerationConfig(), random_seed)
-        self._service = GenerationService(self.drafts, n_queue, on_step, on_text)
+        self._defaults, self._random_seed = defaults or GenerationConfig(), random_seed
+        self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
         self._work = RequestWork()
-        self._model_api = ModelApi(self._service, self._work, alias, self._defaults)
-        self._events = LiveEvents(self._service, self.drafts, lambda: self.model_name)
+        self._events = LiveEvents(self._service)
         admission = Admission(back_token, closed=not self.takes_drafts, hello_s=limits.hello_s)
         routes = [*self._routes(), draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)]
         app: ASGIApp = Starlette(
@@ -140,10 +141,10 @@ class Lead:
     @property
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
-        return self._model_api.name
+        return self._service.model_name
 
     def _routes(self) -> list[BaseRoute]:
-        model = self._model_api
+        model = ModelApi(self._service, self._defaults, self._random_seed)
         get: dict[str, Endpoint] = {
             "/metrics": self._metrics,
             "/v1/duo/events": self._events.events,
@@ -151,54 +152,44 @@ class Lead:
             "/props": model.props,
         }
         post: dict[str, Endpoint] = {
-            "/apply-template": self._apply_template,
-            "/tokenize": model.tokenize,
-            "/detokenize": model.detokenize,
+            "/apply-template": partial(self._answer, ChatBody, apply_template),
+            "/tokenize": partial(self._answer, TokenizeBody, tokenize),
+            "/detokenize": partial(self._answer, DetokenizeBody, detokenize),
         }
+        of = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
         for prefix in ("/v1", ""):  # as in llama-server
             get |= {f"{prefix}/health": self._health, f"{prefix}/models": model.models}
-            post[f"{prefix}/chat/completions"] = partial(self._generate, ChatBody)
-            post[f"{prefix}/completions"] = partial(self._generate, CompletionBody)
+            post[f"{prefix}/chat/completions"] = partial(self._answer, ChatBody, of)
+            post[f"{prefix}/completions"] = partial(self._answer, CompletionBody, of)
         return [
             *(Route(path, endpoint) for path, endpoint in get.items()),
-            *(Route(path, _warning(endpoint), methods=["POST"]) for path, endpoint in post.items()),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()),
         ]
 
     async def _health(self, _: Request) -> Response:
         engine = self._service.engine
         if engine.fault is not None:
-            raise ApiError(500, f"internal error in the last generation: {engine.fault}", "server_error")
+            raise ApiError(500, f"internal error in the last generation: {engine.fault}")
         return json_response({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def _generate(self, kind: type[ChatBody | CompletionBody], request: Request) -> Response:
+    async def _answer(
+        self, kind: type[Body], work: Callable[[Body, Engine], Response | GenerationRequest], request: Request
+    ) -> Response:
+        """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
         engine = self._service.engine
-        body, n_bytes = await self._work.parse_request(request, kind)
-        make = partial(GenerationRequest.of, body, engine, self._defaults)
-        wanted = await self._work.run(n_bytes, make, has_schema=body.has_schema)
-        self._model_api.warn(request, body.model)
-        return await self._service.respond(request, wanted, self.model_name)
-
-    async def _apply_template(self, request: Request) -> Response:
-        slot = self._service.engine.slot
-        body, n_bytes = await self._work.parse_request(request, ChatBody)
-        chat = await self._work.run(n_bytes, lambda: ChatPrompt.of(body, slot.target, slot.n_ctx))
-        self._model_api.warn(request, body.model)
-        return json_response({"prompt": chat.text})
-
-
-def _warning(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with a header that says what the client should know."""
-
-    async def respond(request: Request) -> Response:
-        response = await endpoint(request)
+        body, is_slow = await self._work.parse_request(request, kind)
+        made = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
+        model = getattr(body, "model", None)
+        if model not in (None, "", "default", self.model_name):  # this one answers, as in llama-server
+            note = f"unknown model {model[:100]!a}: {self.model_name!a} answers"
+            request.scope[WARNING] = "; ".join(filter(None, (request.scope[WARNING], note)))
+        response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
         if warning := request.scope[WARNING]:
             response.headers[WARNING_HEADER] = warning
         return response
-
-    return respond
 
 
 async def _upgrade_required(_: Request) -> Response:

@@ -1,9 +1,8 @@
-"""ModelApi: the endpoints that generate no text: /v1/models, /props, /tokenize, /detokenize."""
+"""ModelApi: the endpoints that generate no text: /v1/models, /props, /tokenize, /detokenize, /apply-template."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,45 +10,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duo import __version__
+from duo.config import GenerationConfig
+from duo.config.option import declared
+from duo.engine.engine import Engine
 from duo.llama.model import Model
-from duo.server.api import DetokenizeBody, TokenizeBody
-from duo.server.api_error import WARNING, ApiError, json_response
-from duo.server.generation_request import Defaults
+from duo.server.api import ChatBody, DetokenizeBody, TokenizeBody
+from duo.server.api_error import ApiError, json_response
+from duo.server.chat_prompt import ChatPrompt
 from duo.server.generation_service import GenerationService
-from duo.server.parse_request import RequestWork, check_text, checked_tokens
+from duo.server.parse_request import check_text
 
 
 @dataclass(slots=True)
 class ModelApi:
-    """What the lead says about its model, and its tokens."""
+    """What the lead says about its model."""
 
     service: GenerationService
-    work: RequestWork
-    alias: str | None  # the model's name for clients; None: the file's
-    defaults: Defaults
+    defaults: GenerationConfig
+    random_seed: bool  # a new seed for each text
     created: int = field(default_factory=lambda: int(time.time()))
-
-    @property
-    def name(self) -> str:
-        """The model's name in the API. Raises BusyError before a model is loaded and after it has stopped."""
-        return self.alias or self.service.engine.slot.target.path.stem
-
-    def warn(self, request: Request, name: str | None) -> None:
-        """Tell the client if it asks for another model: this one answers, as in llama-server."""
-        if name not in (None, "", "default", self.name):
-            note = f"unknown model {str(name)[:100]!a}: {self.name!a} answers"
-            request.scope[WARNING] = "; ".join(filter(None, (request.scope[WARNING], note)))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models and /v1/models/{name}."""
-        slot, wanted = self.service.engine.slot, request.path_params.get("name")
-        if wanted not in (None, "", "default", self.name):
-            raise ApiError(
-                404, f"unknown model {wanted[:100]!r}: this server has {self.name!r}", code="model_not_found"
-            )
+        slot, name, wanted = self.service.engine.slot, self.service.model_name, request.path_params.get("name")
+        if wanted not in (None, "", "default", name):
+            raise ApiError(404, f"unknown model {wanted[:100]!r}: this server has {name!r}", "model_not_found")
         target = slot.target
         model = {
-            "id": self.name,
+            "id": name,
             "object": "model",
             "created": self.created,
             "owned_by": "duo",
@@ -67,24 +55,16 @@ class ModelApi:
 
     async def props(self, _: Request) -> Response:
         """GET /props: llama-server's fields that are true here."""
-        slot, defaults = self.service.engine.slot, self.defaults
-        model, sampling, stop = slot.target, defaults.config.sampling, defaults.config.stop
-        same = "top_k", "top_p", "min_p", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"
-        params = {
-            "seed": -1 if defaults.random_seed else sampling.seed,
-            "temperature": sampling.temp,
-            "typical_p": sampling.typical,
-            **{name: getattr(sampling, name) for name in same},
-            "stop": stop.stop_strings,
-            "max_tokens": stop.n_predict,
-            "n_predict": stop.n_predict,
-            "ignore_eos": stop.ignore_eos,
-        }
+        slot = self.service.engine.slot
+        model, params = slot.target, {option.name: option.default for option in declared(self.defaults)}
+        params["n_predict"] = params["max_tokens"]
+        if self.random_seed:
+            params["seed"] = -1
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
                 "total_slots": 1,
-                "model_alias": self.name,
+                "model_alias": self.service.model_name,
                 "model_path": model.path.name,  # clients need not know the folder
                 "model_ftype": model.quantisation,
                 "modalities": {"vision": False, "audio": False, "video": False},
@@ -99,41 +79,35 @@ class ModelApi:
             }
         )
 
-    async def tokenize(self, request: Request) -> Response:
-        """POST /tokenize."""
-        slot = self.service.engine.slot
-        body, n_bytes = await self.work.parse_request(request, TokenizeBody)
 
-        def work() -> Response:
-            check_text(body.content, slot.target, slot.n_ctx, is_prompt=False)
-            tokens = slot.target.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
-            return json_response({"tokens": _with_pieces(tokens, slot.target) if body.with_pieces else tokens})
-
-        return await self.work.run(n_bytes, work)
-
-    async def detokenize(self, request: Request) -> Response:
-        """POST /detokenize."""
-        model = self.service.engine.slot.target
-        body, n_bytes = await self.work.parse_request(request, DetokenizeBody)
-
-        def work() -> Response:
-            content = model.spelling(checked_tokens(body.tokens, model)).decode("utf-8", "replace")
-            return json_response({"content": content})
-
-        return await self.work.run(n_bytes, work)
+def tokenize(body: TokenizeBody, engine: Engine) -> Response:
+    """POST /tokenize."""
+    model = engine.slot.target
+    check_text(body.content, model, engine.slot.n_ctx, is_prompt=False)
+    tokens = model.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
+    if not body.with_pieces:
+        return json_response({"tokens": tokens})
+    pieces = {token: msgspec.Raw(msgspec.json.encode(_piece(token, model))) for token in set(tokens)}
+    return json_response({"tokens": [pieces[token] for token in tokens]})
 
 
-def _with_pieces(tokens: Sequence[int], model: Model) -> list[msgspec.Raw]:
-    """Each token with its text, or its bytes if they are not text."""
-    found = {}
-    for token in set(tokens):
-        piece = model.spelling([token])
-        try:
-            text: str | list[int] = piece.decode()
-        except UnicodeDecodeError:
-            text = list(piece)
-        found[token] = msgspec.Raw(msgspec.json.encode({"id": token, "piece": text}))
-    return [found[token] for token in tokens]
+def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
+    """POST /detokenize."""
+    return json_response({"content": engine.detokenize(engine.prompt_tokens(body.tokens))})
+
+
+def apply_template(body: ChatBody, engine: Engine) -> Response:
+    """POST /apply-template."""
+    return json_response({"prompt": ChatPrompt.of(body, engine.slot.target, engine.slot.n_ctx).text})
+
+
+def _piece(token: int, model: Model) -> dict[str, object]:
+    """A token with its text, or its bytes if they are not text."""
+    piece = model.spelling([token])
+    try:
+        return {"id": token, "piece": piece.decode()}
+    except UnicodeDecodeError:
+        return {"id": token, "piece": list(piece)}
 
 
 def _spelling(model: Model, token: int) -> str:

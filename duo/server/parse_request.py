@@ -22,14 +22,12 @@ log = logging.getLogger("duo.server")
 MAX_BODY = 8 * 1024 * 1024  # bytes
 MAX_OPTIONS = 2**19  # bytes of a request that are not its text
 LARGE = 2**14  # bytes whose processing may take longer than a few milliseconds
-MAX_TOKENS = 2**20  # in one request
 _MAX_TEXT = 2**20  # bytes that are tokenised for one request, or
 _MAX_PER_TOKEN = 8  # so many for each token of the context, if that is more
 # llama.cpp's SentencePiece copies all tokens so far for each character that the vocabulary does not have: 2 s.
 _MAX_COPIES = 2**36
-_PARSED_AT_ONCE = 2**16  # bytes that are parsed in less than a millisecond
-_MAX_CONVERSIONS = 2  # of JSON schemas at a time: each may take a core for a second
-MAX_LARGE = MAX_CONNECTIONS // 4  # requests, and conversions, in progress: others need connections, too
+MAX_SLOW = MAX_CONNECTIONS // 4  # slow requests in progress: others need connections, too
+_SLOW_FIELDS = ("json_schema", "response_format", "tools")  # with schemas, of which each may take a core for a second
 
 # Fields of other servers. Many clients send them, and they resemble fields that mean something else.
 _OTHERS = {
@@ -46,27 +44,25 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class RequestWork:
-    """Processes requests on other threads: large ones one after the other, so that they do not delay small ones."""
+    """Processes requests on other threads: slow ones one after the other, so that they do not delay the others."""
 
     def __init__(self) -> None:
-        self._large = anyio.CapacityLimiter(1)
-        self._conversions = anyio.CapacityLimiter(_MAX_CONVERSIONS)
-        self._n_large = 0
+        self._one = anyio.CapacityLimiter(1)
+        self._n_slow = 0
         self._logged: set[str] = set()  # misspelt names, each once and few, so that no client fills the log
 
-    async def run(self, n_bytes: int, work: Callable[[], T], *, has_schema: bool = False) -> T:
-        """The result of `work` on a request of `n_bytes`. Raises what it raises, and BusyError if too many wait."""
-        limiter = self._conversions if has_schema else self._large if n_bytes > LARGE else None
-        if limiter is not None and self._n_large >= MAX_LARGE:
-            raise BusyError(f"{MAX_LARGE} large requests are in progress: try again later")
-        self._n_large += limiter is not None
+    async def run(self, work: Callable[[], T], *, is_slow: bool) -> T:
+        """The result of `work`. Raises what it raises, and BusyError if too many wait."""
+        if is_slow and self._n_slow >= MAX_SLOW:
+            raise BusyError(f"{MAX_SLOW} large requests are in progress: try again later")
+        self._n_slow += is_slow
         try:
-            return await anyio.to_thread.run_sync(work, limiter=limiter)
+            return await anyio.to_thread.run_sync(work, limiter=self._one if is_slow else None)
         finally:
-            self._n_large -= limiter is not None
+            self._n_slow -= is_slow
 
-    async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, int]:
-        """The body of a request, and its size in bytes. Notes in its scope what the client should know.
+    async def parse_request(self, request: Request, kind: type[R]) -> tuple[R, bool]:
+        """The body of a request, and whether it is slow. Notes in its scope what the client should know.
 
         Raises ApiError if it is invalid or too large, and BusyError.
         """
@@ -75,20 +71,22 @@ class RequestWork:
             data += chunk
             if len(data) > MAX_BODY:
                 raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
+        is_large = len(data) > LARGE
 
-        def parse() -> R:
+        def parse() -> tuple[R, bool]:
             try:
                 if len(data) > MAX_OPTIONS:
                     _check_size(data)
-                hints = misspelt(msgspec.json.decode(data, type=dict[str, msgspec.Raw]), kind.__struct_encode_fields__)
+                fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+                hints = misspelt(fields, kind.__struct_encode_fields__)
                 self._log(hints)
                 request.scope[WARNING] = "; ".join([*hints.values()][:3])
-                return msgspec.json.decode(data, type=kind)
+                is_slow = is_large or any(bytes(fields.get(name, b"null")) != b"null" for name in _SLOW_FIELDS)
+                return msgspec.json.decode(data, type=kind), is_slow
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
                 raise ApiError(400, f"invalid request: {error}") from None
 
-        parsed = parse() if len(data) <= _PARSED_AT_ONCE else await self.run(len(data), parse)
-        return parsed, len(data)
+        return await self.run(parse, is_slow=True) if is_large else parse()
 
     def _log(self, hints: Mapping[str, str]) -> None:
         for name, hint in hints.items():
@@ -123,7 +121,7 @@ class _LargeFields(msgspec.Struct):
 def _check_size(body: bytearray) -> None:
     """Raise ApiError if too much of `body` is not text: megabytes of nested values take a second to decode."""
     text = msgspec.json.decode(body, type=_LargeFields)
-    n_text = max(len(bytes(raw)) for raw in (text.messages, text.prompt, text.content, text.tokens))
+    n_text = max(len(bytes(raw)) for raw in msgspec.structs.astuple(text))
     if len(body) - n_text > MAX_OPTIONS:
         raise ApiError(413, f"a request may have at most {MAX_OPTIONS} bytes besides its text")
 
@@ -140,17 +138,3 @@ def check_text(text: str, model: Model, n_ctx: int, *, is_prompt: bool = True) -
     if n_bytes > LARGE and (n_unknown := model.n_unknown(text)) * n_bytes > _MAX_COPIES:
         message = f"{n_unknown} characters of the text are not in the vocabulary: a text of {n_bytes} bytes may have"
         raise ApiError(400, f"{message} at most {_MAX_COPIES // n_bytes} of them")
-
-
-def checked_tokens(tokens: Sequence[object], model: Model) -> list[int]:
-    """The tokens of a request. Raises ApiError if they are invalid."""
-    if len(tokens) > MAX_TOKENS:
-        raise ApiError(400, f"too many tokens: at most {MAX_TOKENS} are allowed")
-    if len(tokens) > 1 and not isinstance(tokens[0], int):
-        raise ApiError(400, "several prompts in one request are not supported")
-    found, n_vocab = [], model.n_vocab
-    for token in tokens:
-        if not isinstance(token, int) or not 0 <= token < n_vocab:
-            raise ApiError(400, f"no token {str(token)[:40]!r} in a vocabulary of {n_vocab}")
-        found.append(token)
-    return found

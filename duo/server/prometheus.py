@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -25,36 +26,39 @@ _COUNTERS = {
     "duo:outcomes_prepared": "Number of likely outcomes that a draft prepared in branches.",
     "duo:contradictions": "Number of times that the target contradicted a draft with branches.",
     "duo:contradictions_prepared": "Number of contradictions that the draft had prepared.",
+    "spec_decode_num_accepted_tokens_per_pos": "Number of candidates accepted, by draft position.",
+    "duo:generations": "Number of generations finished, by stop reason.",
+    "duo:worker_joins": "Number of times that a remote draft connected.",
+    "duo:worker_stalls": "Number of times that the remote draft in use timed out.",
+    "duo:stale_candidates": "Number of candidates from remote drafts discarded as late or useless.",
+    "duo:worker_drops": "Number of times that a remote draft disconnected, by reason.",
+    "duo:worker_refusals": "Number of times that a remote draft was refused, by reason.",
+}
+_LABELS = {
+    "spec_decode_num_accepted_tokens_per_pos": "position",
+    "duo:generations": "stop",
+    "duo:worker_drops": "reason",
+    "duo:worker_refusals": "reason",
+}
+_OF_DRAFTS = {  # see RemoteDrafts.counts
+    "joined": "duo:worker_joins",
+    "stalled": "duo:worker_stalls",
+    "stale": "duo:stale_candidates",
+    "dropped": "duo:worker_drops",
+    "refused": "duo:worker_refusals",
 }
 
 
-class ServerMetrics:
-    """Counters over all generations. Updated on the engine's thread, exported on the server's."""
+class ServerMetrics(Collector):
+    """What is counted over all generations. Updated on the engine's thread, exported on the server's."""
 
     def __init__(self, n_texts: Callable[[], int], drafts: RemoteDrafts) -> None:
         """`n_texts` returns the number of generations that are running or wait in the queue."""
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = registry = CollectorRegistry()
-        self._counters = {name: Counter(name, text, registry=registry) for name, text in _COUNTERS.items()}
-        by_position = "spec_decode_num_accepted_tokens_per_pos", "Number of candidates accepted, by draft position."
-        self._by_position = Counter(*by_position, ["position"], registry=registry)
-        stops = "duo:generations", "Number of generations finished, by stop reason."
-        self._stops = Counter(*stops, ["stop"], registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, registry=registry)
-
-        rate = "rate in tokens per second."
-        self._prompt_rate = gauge("llamacpp:prompt_tokens_seconds", f"Last prompt processing {rate}")
-        self._rate = gauge("llamacpp:predicted_tokens_seconds", f"Last generation {rate}")
-        processing = gauge("llamacpp:requests_processing", "Number of requests being processed.")
-        processing.set_function(lambda: min(1, n_texts()))
-        deferred = gauge("llamacpp:requests_deferred", "Number of requests in the queue.")
-        deferred.set_function(lambda: max(0, n_texts() - 1))
-        gauge("duo:workers_connected", "Number of remote drafts connected.").set_function(lambda: drafts.n_connected)
-        round_trip = "Seconds from an order to the remote draft to its first candidate, less the time to draft it."
-        gauge("duo:round_trip_seconds", round_trip).set_function(lambda: drafts.latency_s)
-        registry.register(_DraftCounts(drafts))
+        self._n_texts = n_texts
+        self._drafts = drafts
+        self._counts = defaultdict[tuple[str, str], float](float)  # by counter and the value of its label, if any
+        self._counts |= {(name, ""): 0.0 for name in _COUNTERS if name not in _LABELS}
+        self._prompt_rate = self._rate = 0.0
 
     def add(self, metrics: Metrics, n_cached: int) -> None:
         """Count a generation that has ended."""
@@ -69,47 +73,45 @@ class ServerMetrics:
             "llamacpp:tokens_predicted": generation.tokens,
             "llamacpp:tokens_predicted_seconds": generation.seconds,
             "llamacpp:n_decode": generation.decodes,
-            "spec_decode_num_draft_tokens": totals.draft.verified + totals.lookup.verified,
+            "spec_decode_num_draft_tokens": statistics.verified,
             "spec_decode_num_drafts": totals.draft.decodes + totals.lookup.decodes,
-            "spec_decode_num_accepted_tokens": totals.draft.accepted + totals.lookup.accepted,
+            "spec_decode_num_accepted_tokens": statistics.accepted,
             "duo:outcomes_prepared": branches.prepared if branches else 0,
             "duo:contradictions": branches.contradictions if branches else 0,
             "duo:contradictions_prepared": branches.hits if branches else 0,
         }
         for name, n in counts.items():
-            self._counters[name].inc(n)
+            self._counts[name, ""] += n
         for source in (totals.draft, totals.lookup):
             for position, n in source.accepted_at.items():
-                self._by_position.labels(position).inc(n)
-        self._stops.labels(generation.stop).inc()
-        self._rate.set(generation.tokens_per_s or 0)
-        self._prompt_rate.set((prompt.tokens - n_cached) / prompt.seconds if prompt.seconds else 0)
+                self._counts["spec_decode_num_accepted_tokens_per_pos", str(position)] += n
+        self._counts["duo:generations", generation.stop] += 1
+        self._rate = generation.tokens_per_s or 0
+        self._prompt_rate = (prompt.tokens - n_cached) / prompt.seconds if prompt.seconds else 0
+
+    def collect(self) -> Iterable[Metric]:
+        """See Collector."""
+        counts = self._counts.copy()  # at once: the engine's thread may add to them
+        for event, n_events in self._drafts.counts.items():
+            kind, _, reason = event.partition(": ")
+            counts[_OF_DRAFTS[kind], reason] = n_events
+        for name, text in _COUNTERS.items():
+            family = CounterMetricFamily(name, text, labels=[_LABELS[name]] if name in _LABELS else [])
+            for (counter, label), n in counts.items():
+                if counter == name:
+                    family.add_metric([label], n)
+            yield family
+        n_texts, round_trip = self._n_texts(), "Seconds from an order to the remote draft to its first candidate"
+        for name, text, value in (
+            ("llamacpp:prompt_tokens_seconds", "Last prompt processing rate in tokens per second.", self._prompt_rate),
+            ("llamacpp:predicted_tokens_seconds", "Last generation rate in tokens per second.", self._rate),
+            ("llamacpp:requests_processing", "Number of requests being processed.", min(1, n_texts)),
+            ("llamacpp:requests_deferred", "Number of requests in the queue.", max(0, n_texts - 1)),
+            ("duo:workers_connected", "Number of remote drafts connected.", self._drafts.n_connected),
+            ("duo:round_trip_seconds", f"{round_trip}, less the time to draft it.", self._drafts.latency_s),
+        ):
+            yield GaugeMetricFamily(name, text, value)
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
-
-
-class _DraftCounts(Collector):
-    """Exports the counts of RemoteDrafts."""
-
-    def __init__(self, drafts: RemoteDrafts) -> None:
-        self._drafts = drafts
-
-    def collect(self) -> Iterable[Metric]:
-        counts = self._drafts.counts
-        for key, name, text in (
-            ("joined", "duo:worker_joins", "Number of times that a remote draft connected."),
-            ("stalled", "duo:worker_stalls", "Number of times that the remote draft in use timed out."),
-            ("stale", "duo:stale_candidates", "Number of candidates from remote drafts discarded as late or useless."),
-        ):
-            yield CounterMetricFamily(name, text, value=counts.get(key, 0))
-        for prefix, name, text in (
-            ("dropped: ", "duo:worker_drops", "Number of times that a remote draft disconnected, by reason."),
-            ("refused: ", "duo:worker_refusals", "Number of times that a remote draft was refused, by reason."),
-        ):
-            family = CounterMetricFamily(name, text, labels=["reason"])
-            for key, value in counts.items():
-                if key.startswith(prefix):
-                    family.add_metric([key.removeprefix(prefix)], value)
-            yield family
+        return generate_latest(self)

@@ -13,7 +13,7 @@ from duo.engine.request import TextRequest
 from duo.engine.text import CONTEXT_FULL, LIMIT
 from duo.llama.model import Model
 from duo.server.answer_parser import AnswerParser, Part, ToolCall
-from duo.server.api import Json
+from duo.server.api import ChatBody, Json
 from duo.server.generation_request import GenerationRequest
 from duo.spec.types import Step, TokenLogprobs
 
@@ -25,14 +25,15 @@ class ResponseFormatter:
 
     def __init__(self, wanted: GenerationRequest, text: TextRequest, model: Model, model_name: str) -> None:
         self._text = text
-        self._wanted = wanted
-        self._is_chat = wanted.is_chat
-        self._id = f"{'chatcmpl' if wanted.is_chat else 'cmpl'}-{secrets.token_hex(16)}"
-        self._created = int(time.time())
-        self._model_name = model_name
+        self._body = wanted.body
+        self._is_chat = isinstance(wanted.body, ChatBody)
+        self._head: Json = {
+            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": model_name,
+        }
         self._parser = AnswerParser(wanted.format)
-        has_logprobs = wanted.config.n_logprobs is not None
-        self._logprobs = LogprobsFormatter(model, chat=wanted.is_chat) if has_logprobs else None
+        self._logprobs = LogprobsFormatter(model, chat=self._is_chat)
         self._sources: list[str] = []  # of each character: the draft, the lookup, or the target itself
         self._n_tokens = 0  # since the last chunk
         self._n_calls = 0
@@ -40,8 +41,7 @@ class ResponseFormatter:
     def whole(self, steps: Sequence[Step]) -> Json:
         """The answer as one document."""
         for step in steps:
-            if self._logprobs is not None:
-                self._logprobs.push(step)
+            self._logprobs.push(step)
         parts = [*self._parser.push("".join(step.text for step in steps)), *self._parser.end()]
         calls = [self._call(part.call) for part in parts if part.call is not None]
         reasoning = "".join(part.text for part in parts if part.is_reasoning)
@@ -52,23 +52,18 @@ class ResponseFormatter:
             message |= {"reasoning_content": reasoning} if reasoning else {}
             message |= {"tool_calls": calls} if calls else {}
             answer = {"message": message}
-        logprobs = self._logprobs.take() if self._logprobs is not None else None
-        choice = _choice(answer, logprobs, self._finish_reason())
-        return self._document([choice], "chat.completion") | {
-            "usage": _usage(self._text),
-            "timings": _timings(self._text),
-        }
+        document = self._document(answer, self._finish_reason(), kind="chat.completion")
+        return document | {"usage": _usage(self._text), "timings": _timings(self._text)}
 
     def begin(self) -> Iterator[Json]:
         """The chunks before the text."""
         if self._is_chat:
-            yield self._document([_choice({"delta": {"role": "assistant", "content": ""}})])
+            yield self._document({"delta": {"role": "assistant", "content": ""}})
 
     def push(self, step: Step) -> Iterator[Json]:
         """The chunks for the next step."""
-        if self._logprobs is not None:
-            self._logprobs.push(step)
-        if self._wanted.wants_sources:
+        self._logprobs.push(step)
+        if self._body.duo:
             self._n_tokens += len(step.tokens)
             n = len(step.text)
             n_drafted = min(n, len(b"".join(step.pieces[: step.n_accepted]).decode("utf-8", "replace")))
@@ -79,19 +74,16 @@ class ResponseFormatter:
         """The chunks at the end of the text."""
         yield from map(self._part, self._parser.end())
         nothing: Json = {"delta": {}} if self._is_chat else {"text": ""}
-        choice = _choice(nothing, self._new_logprobs(), self._finish_reason())
-        yield self._document([choice]) | {"timings": _timings(self._text)}
-        if self._wanted.wants_usage:
-            yield self._document([]) | {"usage": _usage(self._text)}
+        yield self._document(nothing, self._finish_reason()) | {"timings": _timings(self._text)}
+        options = self._body.stream_options
+        if options is not None and options.include_usage:
+            yield self._document(None) | {"usage": _usage(self._text)}
 
-    def _document(self, choices: list[Json], kind: str = "chat.completion.chunk") -> Json:
-        return {
-            "id": self._id,
-            "created": self._created,
-            "model": self._model_name,
-            "object": kind if self._is_chat else "text_completion",
-            "choices": choices,
-        }
+    def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
+        """A whole answer, or a chunk of it with the logprobs since the last one."""
+        choice = {"index": 0, **(answer or {}), "logprobs": self._logprobs.take(), "finish_reason": finish}
+        kind = kind if self._is_chat else "text_completion"
+        return {**self._head, "object": kind, "choices": [choice] if answer is not None else []}
 
     def _part(self, part: Part) -> Json:
         if part.call is not None:
@@ -100,8 +92,8 @@ class ResponseFormatter:
             content = {"delta": {"reasoning_content" if part.is_reasoning else "content": part.text}}
         else:
             content = {"text": part.text}
-        document = self._document([_choice(content, self._new_logprobs())])
-        if self._wanted.wants_sources:
+        document = self._document(content)
+        if self._body.duo:
             runs = groupby(self._sources[part.start : part.start + len(part.text)])
             document["duo"] = {"tokens": self._n_tokens, "sources": [(name, len([*same])) for name, same in runs]}
             self._n_tokens = 0
@@ -117,15 +109,6 @@ class ResponseFormatter:
         if self._text.metrics.stop in (LIMIT, CONTEXT_FULL):
             return "length"
         return "tool_calls" if self._n_calls else "stop"
-
-    def _new_logprobs(self) -> Json | None:
-        """The logprobs since the last chunk, if there are any."""
-        found = self._logprobs.take() if self._logprobs is not None else {}
-        return found if any(found.values()) else None
-
-
-def _choice(content: Json, logprobs: Json | None = None, finish: str | None = None) -> Json:
-    return {"index": 0, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
 def _usage(text: TextRequest) -> Json:
@@ -177,8 +160,8 @@ class LogprobsFormatter:
         self._waiting += step.logprobs
         self._n_left += sum(map(len, step.pieces))
 
-    def take(self) -> Json:
-        """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown.
+    def take(self) -> Json | None:
+        """The `logprobs` of a choice: of the tokens since the last call whose text has begun to be shown, if any.
 
         A completion's `text_offset` counts the characters of the answer.
         """
@@ -190,6 +173,8 @@ class LogprobsFormatter:
             piece = self._model.piece(found[-1].token)
             self._n_left -= len(piece)
             self._n_characters += len(self._characters.decode(piece))
+        if not found:
+            return None
         if self._is_chat:
             entries = [
                 self._entry(token, logprob) | {"top_logprobs": [self._entry(*other) for other in top]}
@@ -197,15 +182,15 @@ class LogprobsFormatter:
             ]
             return {"content": entries, "refusal": None}
         return {
-            "tokens": [self._name(logprobs.token) for logprobs in found],
-            "token_logprobs": [max(logprobs.logprob, _MIN_LOGPROB) for logprobs in found],
+            "tokens": [self._name(token) for token, _, _ in found],
+            "token_logprobs": [max(logprob, _MIN_LOGPROB) for _, logprob, _ in found],
             "top_logprobs": [self._by_text(logprobs) for logprobs in found],
             "text_offset": offsets,
         }
 
     def _entry(self, token: int, logprob: float) -> Json:
-        piece = self._model.piece(token)
-        return {"token": self._name(token), "logprob": max(logprob, _MIN_LOGPROB), "bytes": list(piece) or None}
+        bytes_of_it = list(self._model.piece(token)) or None
+        return {"token": self._name(token), "logprob": max(logprob, _MIN_LOGPROB), "bytes": bytes_of_it}
 
     def _by_text(self, logprobs: TokenLogprobs) -> dict[str, float]:
         """As OpenAI has it: always with the chosen token. Of tokens with the same text, that or the likeliest."""

@@ -14,7 +14,7 @@ from duo.engine.engine import Engine
 from duo.llama.chat_template import ChatTemplate
 from duo.server.answer_parser import AnswerFormat
 from duo.server.api import ChatBody
-from duo.server.generation_request import Defaults, GenerationRequest
+from duo.server.generation_request import GenerationRequest
 from tests.chat_templates import HERMES, OTHER, PLAIN
 from tests.scripted import ScriptedSlot
 from tests.serving import assert_error
@@ -133,7 +133,7 @@ def test_the_format_of_an_answer(
     use(source)
     slot.n_ctx = 4096
     body = msgspec.convert({"messages": [HELLO], **fields}, ChatBody)
-    assert GenerationRequest.of(body, engine, Defaults(GenerationConfig(), True)).format == expected
+    assert GenerationRequest.of(body, engine, GenerationConfig(), random_seed=True).format == expected
 
 
 def test_an_answer_by_a_schema_has_no_thought(

@@ -17,7 +17,7 @@ from duo.config import ModelConfig
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
-from duo.server.api import NamedFunction, NamedTool, Tool
+from duo.server.api import Function, Tool
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, until
 from tests.gguf_files import tiny_llama
@@ -98,7 +98,7 @@ def rest(model: Model) -> Rest:
         (None, [*FUNCTIONS], False, True),
         ("auto", [*FUNCTIONS], False, True),
         ("required", [*FUNCTIONS], True, True),
-        (NamedTool(NamedFunction("plan")), ["plan"], True, False),
+        (Tool(Function("plan")), ["plan"], True, False),
     ],
 )
 def test_tool_choices(choice: Any, names: list[str], is_required: bool, is_parallel: bool) -> None:
@@ -176,7 +176,7 @@ def test_a_required_call(rest: Rest) -> None:
     assert rest(grammar, "") == "|"
     assert rest(grammar, "Hi") == "Hi"
     assert rest(grammar, f"{PARIS}\n{NOW}") == ""
-    named = calls(NamedTool(NamedFunction("get_weather"))).grammar(None)
+    named = calls(Tool(Function("get_weather"))).grammar(None)
     assert rest(named, PARIS) == ""
     assert rest(named, NOW) == 'now", "arguments": {}}' + ENDS
     assert rest(named, f"{PARIS}\n{PARIS}") == f"\n{PARIS}"
