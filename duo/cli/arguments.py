@@ -11,7 +11,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from duo.cli.commands import COMMANDS
-from duo.cli.llama_flags import ALIASES, SWITCH_VALUES, flags
+from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
 from duo.cli.options.by_command import RunOptions
 from duo.config.option import Option, declared, nearest, similar
 from duo.errors import UsageError
@@ -65,29 +65,29 @@ class ArgumentReader:
         if self._ignored:
             from duo.cli.terminal.console import say  # noqa: PLC0415 - slow, and rarely needed
 
-            say(f"duo: without effect here: {', '.join(self._ignored)}")
+            say(f"duo: {NO_EFFECT}: {', '.join(self._ignored)}")
         return found
 
     def _read(self, argument: str, rest: deque[str]) -> list[str]:
         """An option with its value."""
         name, equals, value = argument.partition("=")
-        own = "--" + name[2:].replace("_", "-") if name.startswith("--") else name  # as llama.cpp reads it
-        own = name if name in self._options else ALIASES.get(own, own)
-        match = _ATTACHED.fullmatch(argument)
-        if own not in self._options and match and match[1] in self._options and not self._options[match[1]].is_flag:
-            own, equals, value = match[1], "=", match[2]
+        dashed = name.replace("_", "-")  # as llama.cpp reads it
+        own = name if name in self._options else ALIASES.get(dashed, dashed)
+        attached = _ATTACHED.fullmatch(argument)
+        if own not in self._options and attached and not getattr(self._options.get(attached[1]), "is_flag", True):
+            own, equals, value = attached[1], "=", attached[2]
         if equals:
             rest.appendleft(value)
-        if own not in self._options:
+        option = self._options.get(own)
+        if option is None:
             self._leave_out(name, rest)
             return []
-        option = self._options[own]
         if option.is_flag:
             if equals:
-                raise UsageError(f"{name} takes no value ({self._help})")
+                raise UsageError(f"{own} takes no value ({self._help})")
             return [own]
         spellings = self._said[option.name].spellings if option.name in self._said else {}
-        if "" in spellings and not equals and (not rest or (rest[0].startswith("-") and rest[0] not in spellings)):
+        if "" in spellings and not (equals or _begins_with_value(rest)):
             return [own, str(spellings[""])]
         return [own, self._value(own, rest)]
 
@@ -101,32 +101,33 @@ class ArgumentReader:
         flag = self._llama_flags.get(name)
         if flag is None:
             raise UsageError(f"No such option: {name}{self._advice(name)} ({self._help})")
-        value = None
-        if flag.optional:
-            value = rest.popleft() if rest and rest[0] in SWITCH_VALUES else None
-        else:
-            for _ in range(flag.n_values):
-                value = self._value(name, rest)
-        if flag.is_refused(value, self._command):
+        has_values = not flag.optional or _begins_with_value(rest)
+        values = [self._value(name, rest) for _ in range(flag.n_values * has_values)]
+        if flag.is_refused(values[-1] if values else None, self._command):
             self._refused.setdefault(flag.instead, []).append(name)
         else:
             self._ignored[name] = None
 
     def _advice(self, name: str) -> str:
         """What may have been meant: the same name in another command, or similar names in this one."""
-        owners = [
-            f"`duo {one}`"
-            for one, command in COMMANDS.items()
-            if any(name in found.option.flags for found in declared(command.options, one))
-        ]
-        if any(name in found.option.flags for found in declared(RunOptions(), "duo")):
+        owners = [f"`duo {one}`" for one, command in COMMANDS.items() if name in _names(command.options, one)]
+        if name in _names(RunOptions(), "duo"):
             owners = ["`duo`"]
         if owners:
             return f"; an option of {' and '.join(owners)}"
         known = [known for known, option in self._options.items() if not option.hidden and known.startswith("-")]
         if self._llama_flags:
-            known += [*ALIASES, *(name for name, flag in self._llama_flags.items() if not flag.instead)]
+            known += [*ALIASES, *(one for one, flag in self._llama_flags.items() if flag.instead == NO_EFFECT)]
         return similar(name, known)
+
+
+def _begins_with_value(rest: Sequence[str]) -> bool:
+    """Whether a value that may be missing is there: a word, or -1 for auto."""
+    return bool(rest) and (not rest[0].startswith("-") or rest[0] == "-1")
+
+
+def _names(options: Any, command: str) -> set[str]:
+    return {name for one in declared(options, command) for name in one.option.flags}
 
 
 def help_command(context: Any) -> str:
@@ -135,25 +136,26 @@ def help_command(context: Any) -> str:
     return "duo --help-all" if path == "duo" else f"{path} --help"
 
 
-# What to say about a word that needs no arguments.
-_WORDS = {
+# What to say about a word that is no command: the first pattern that it matches counts.
+_MEANT = {
     "suggest": "`duo tune -m FILE`, without -md, measures which draft is fastest",
     "profile": "`duo tune --list` lists what was learned about pairs of models, `duo tune --reset NAME` forgets it",
     "trace": "`duo -v` says where the time went; Perfetto (https://ui.perfetto.dev) opens the file of --trace",
     "devices": "`duo --list-devices` lists the devices, `duo doctor` says what is wrong with them",
-    "serve": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
-    "server": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
+    "serve|server": "`duo lead -m FILE` serves a model over an OpenAI-compatible API (-hf: from Hugging Face)",
     "ps": "duo has no service in the background: a model is loaded while its command runs; `duo list` shows all models",
     "stop": "duo has no service in the background: Ctrl-C ends `duo lead` and its models",
-    "ls": "`duo list` shows the models in the caches",
-    "show": "`duo list` shows the models in the caches",
-    "rm": "models are files: `duo list` shows where they are; delete them there",
-    "cp": "models are files: `duo list` shows where they are; copy them there",
+    "ls|show": "`duo list` shows the models in the caches",
+    "rm|cp": "models are files: `duo list` shows where they are; delete or copy them there",
     "create": "duo has no model definitions: give -sys, --temp and other options to `duo chat` or `duo lead`",
     "push": "duo publishes no models: use huggingface-cli upload",
-    "generate": "`duo -m FILE -p TEXT` generates a text",
-    "completion": "`duo -m FILE -p TEXT` generates a text",
+    "generate|completion": "`duo -m FILE -p TEXT` generates a text",
     "cli": "`duo chat -m FILE` chats with a model",
+    "run|pull": "`duo chat {model}` or `duo {model} -p TEXT` (-hf: a model on Hugging Face, downloaded on first use)",
+    r".*\.gguf": "a model follows -m: `duo chat -m {word}`, or `duo -m {word} -p TEXT`",
+    "https?://.*": "to chat with a server: `duo chat {word}`",
+    r"\d+": "a switch such as -v takes no value",
+    r"(?s).*\S .*": "a prompt follows -p: `duo -m FILE -p {word}`",
 }
 
 
@@ -161,7 +163,8 @@ def unknown_command(word: str, arguments: Sequence[str]) -> str:
     """One line about a word that is no command: what was meant, as far as `arguments` show it; else similar names."""
     model = next((argument for argument in arguments if not argument.startswith("-")), "")
     if not (meant := _meant(word, model)):
-        near = nearest(word, (*COMMANDS, "help", "version", *_WORDS, "run", "pull"))
+        words = (one for pattern in _MEANT for one in pattern.split("|") if one.isalpha())
+        near = nearest(word, (*COMMANDS, "help", "version", *words))
         meant = _meant(near[0], model) if near else "`duo --help` lists the commands"
         meant = meant or f"similar: {', '.join(one for one in near if not _meant(one, model))}"
     return f"no command {word!r}: {meant}"
@@ -169,17 +172,8 @@ def unknown_command(word: str, arguments: Sequence[str]) -> str:
 
 def _meant(word: str, model: str) -> str:
     """What to use instead of a word of another program, a model, an address or a number; empty for any other word."""
-    if word in ("run", "pull"):
-        repo = model.removeprefix("https://").removeprefix("hf.co/").removeprefix("huggingface.co/")
-        name = f"-hf {shlex.quote(repo)}" if repo.count("/") == 1 else "-hf USER/REPO:QUANT"
-        option = f"-m {shlex.quote(model)}" if model.endswith(".gguf") else name
-        return f"`duo chat {option}` or `duo {option} -p TEXT` (-hf: a model on Hugging Face, downloaded on first use)"
-    if word.endswith(".gguf"):
-        return f"a model follows -m: `duo chat -m {shlex.quote(word)}`, or `duo -m {shlex.quote(word)} -p TEXT`"
-    if word.startswith(("http://", "https://")):
-        return f"to chat with a server: `duo chat {shlex.quote(word)}`"
-    if word.isdecimal():
-        return "a switch such as -v takes no value"
-    if " " in word.strip():
-        return f"a prompt follows -p: `duo -m FILE -p {shlex.quote(word)}`"
-    return _WORDS.get(word, "")
+    repo = model.removeprefix("https://").removeprefix("hf.co/").removeprefix("huggingface.co/")
+    name = f"-hf {shlex.quote(repo)}" if repo.count("/") == 1 else "-hf USER/REPO:QUANT"
+    option = f"-m {shlex.quote(model)}" if model.endswith(".gguf") else name
+    meant = next((text for pattern, text in _MEANT.items() if re.fullmatch(pattern, word)), "")
+    return meant.format(word=shlex.quote(word), model=option)

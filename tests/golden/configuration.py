@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 import typer
 
 from duo.cli.app import app
-from duo.cli.llama_flags import ACCEPTED, ALIASES, NO_EFFECT, NOT_HERE, parts
+from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
 from duo.config import EngineConfig, GenerationConfig
 from duo.config.option import declared
 from tests.command import ROOT
@@ -39,27 +38,24 @@ def _between(document: str, start: str, end: str, text: str) -> str:
 
 
 def _all_flags() -> str:
-    said = ["Accepted (the last five by `duo lead`):\n\n", _wrapped(_flags(parts(ACCEPTED)) + ".")]
-    said += [_wrapped(", ".join(f"`{alias}` as `{own}`" for alias, own in ALIASES.items()) + ".")]
+    own = names_of(whole_command())
+    found = defaultdict(list)
+    for flag in dict.fromkeys(flags().values()):
+        if flag.names[0] not in own:
+            names = " ".join(f"`{name}`" for name in flag.names)
+            found[flag.instead].append(names + f" (= {' or '.join(flag.harmless)})" * bool(flag.harmless))
+    said = [_wrapped(", ".join(f"`{alias}` as `{own}`" for alias, own in ALIASES.items()) + ".")]
     said += ["\nNo effect here: these change only the speed, the log, or what duo does anyway.\n\n"]
-    accepted = set(ACCEPTED.split())
-    others = [part for part in parts(NO_EFFECT) if part.split()[0] not in accepted]
-    said += [_wrapped(_flags(others) + ".")]
+    said += [_wrapped(", ".join(found.pop(NO_EFFECT)) + ".")]
     said += ["\nNot here, and what to use instead; after `=` a value that is accepted:\n\n"]
-    for why, text in NOT_HERE.items():
-        others = [part for part in parts(text) if part.split()[0] not in accepted]
-        said += [_wrapped(f"{_flags(others)}: {why}.")] * bool(others)
-    return "".join(said)
+    return "".join([*said, *(_wrapped(f"{', '.join(names)}: {why}.") for why, names in found.items())])
 
 
-def _flags(some: Iterable[str]) -> str:
-    """The names of flags, without the words for their values."""
-    found = []
-    for part in some:
-        head, *harmless = part.split(" = ")
-        names = " ".join(f"`{name}`" for name in head.split() if name.startswith("-"))
-        found.append(names + (f" (= {' or '.join(harmless)})" if harmless else ""))
-    return ", ".join(found)
+def names_of(command: Any) -> dict[str, Any]:
+    """The options of a command, by each of their names."""
+    return {
+        name: option for option in command.params for name in (*option.opts, *option.secondary_opts) if name[0] == "-"
+    }
 
 
 def whole_command() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from itertools import product
 from typing import Any
@@ -11,20 +12,15 @@ import typer
 
 from duo.cli.arguments import ArgumentReader
 from duo.cli.llama_flags import ALIASES, flags
-from duo.config.option import MAX_INT
+from duo.config.option import MAX_INT, declared
 from duo.errors import UsageError
 from tests.command import assert_refused
-from tests.golden.configuration import whole_command
+from tests.golden.configuration import names_of, whole_command
 from tests.unit.cli.runner import duo, parse
 
 ROOT = whole_command()
 COMMANDS: dict[str, Any] = {"": ROOT, **ROOT.commands}
-
-
-def names(command: str) -> dict[str, Any]:
-    """The options of a command, by each of their names."""
-    options = COMMANDS[command].params
-    return {name: option for option in options for name in (*option.opts, *option.secondary_opts) if name[0] == "-"}
+NAMES = {name: names_of(command) for name, command in COMMANDS.items()}
 
 
 def read(command: str, *arguments: str) -> list[str]:
@@ -44,7 +40,7 @@ def value(own: dict[str, Any], name: str) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_short_options_in_all_pairs(command: str) -> None:
     """Side by side they are two, and the value of the first may look like the second; together one name or none."""
-    own = names(command)
+    own = NAMES[command]
     one_dash = [name for name in own if name[1] != "-"]
     for first, second in product(one_dash, one_dash):
         taken = [] if own[first].is_flag or own[first].name == "flash_attn" else [second]
@@ -65,44 +61,28 @@ def test_short_options_in_all_pairs(command: str) -> None:
             assert said.startswith((f"No such option: {both}", f"{both}: "))
 
 
-@pytest.mark.parametrize("typed", ["-n512 -t4 -c4096 -ngl99 -s-1", "--n_predict=512 -t=4 -c=4096 -ngl=99 -s=-1"])
-def test_attached_numbers(typed: str) -> None:
-    options = parse(*typed.split())
-    assert (options.generation.stop.n_predict, options.engine.n_threads) == (512, 4)
-    assert (options.engine.n_ctx, options.engine.n_gpu_layers) == (4096, 99)
-
-
-def test_values_of_llama_cpp_with_the_same_meaning() -> None:
-    options = parse("-n", "-2", "-t", "-1", "-tb=-1", "-td-1", "--repeat-last-n", "-1", "--top-k", "-1", "--temp=-1")
-    engine, sampling = options.engine, options.config().sampling
-    assert options.generation.stop.n_predict == -1
-    assert (engine.n_threads, engine.n_threads_batch, engine.draft_n_threads) == (None, None, None)
-    assert (sampling.repeat_last_n, sampling.top_k, sampling.temp) == (MAX_INT, 0, 0.0)
-
-
-def test_values_that_begin_with_a_dash() -> None:
-    options = parse("-p", "-f", "-n", "-1", "-r", "--", "-sys=--jinja")
-    assert (options.prompt, options.generation.stop.n_predict) == ("-f", -1)
-    assert (options.reverse_prompt, options.system_prompt) == (["--"], "--jinja")
-
-
 @pytest.mark.parametrize(
-    ("typed", "flash", "color"),
+    ("typed", "found"),
     [
-        ("-fa --color -v", "on", "auto"),
-        ("-fa 1 -co off", "on", "never"),
-        ("-fa off --color=auto", "off", "auto"),
-        ("-fa=0 --color never", "off", "never"),
-        ("-fa -1 --color on", "auto", "always"),
+        ("-n512 -t4 -c4096 -ngl99 -s-1", {"max_tokens": 512, "n_threads": 4, "n_ctx": 4096, "n_gpu_layers": 99}),
+        ("--n_predict=512 -t=4 -ngl=99 -s=-1", {"max_tokens": 512, "n_threads": 4, "n_gpu_layers": 99}),
+        ("-n -2 -t -1 -tb=-1 -td-1", {"max_tokens": -1, "n_threads": None, "draft_n_threads": None}),
+        ("--repeat-last-n -1 --top-k -1 --temp=-1", {"repeat_last_n": MAX_INT, "top_k": 0, "temperature": 0.0}),
+        ("-p -f -n -1 -r -- -sys=--jinja", {"prompt": "-f", "stop": ["--"], "system_prompt": "--jinja"}),
+        ("-fa --color -v", {"flash_attn": "on", "color": "auto", "verbose": True}),
+        ("-fa 1 -co off", {"flash_attn": "on", "color": "never"}),
+        ("-fa off --color=auto", {"flash_attn": "off", "color": "auto"}),
+        ("-fa=0 --color never", {"flash_attn": "off", "color": "never"}),
+        ("-fa -1 --color on", {"flash_attn": "auto", "color": "always"}),
     ],
 )
-def test_switches_as_llama_cpp_spells_them(typed: str, flash: str, color: str) -> None:
-    options = parse(*typed.split())
-    assert (options.engine.flash_attn, options.color) == (flash, color)
+def test_values_as_llama_cpp_spells_them(typed: str, found: dict[str, Any]) -> None:
+    options = {one.name: one.default for one in declared(parse(*typed.split()), "duo")}
+    assert {name: options[name] for name in found} == found
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("typed", "said"),
     [
         ("chat a b", "(b) (see duo chat --help)"),
         ("lead --host", "--host requires an argument (see duo lead --help)"),
@@ -116,7 +96,22 @@ def test_switches_as_llama_cpp_spells_them(typed: str, flash: str, color: str) -
         ("--host 0.0.0.0", "--host; an option of `duo lead` and `duo rpc-server` (see duo --help-all)"),
         ("doctor -m x", "-m; an option of `duo` (see duo doctor --help)"),
         ("-x", "No such option: -x (see duo --help-all)"),
+        # Words that users of other programs type
+        ("run llama3.2", "no command 'run': `duo chat -hf USER/REPO:QUANT` or `duo -hf"),
+        ("run hf.co/user/repo:Q8_0", "`duo chat -hf user/repo:Q8_0` or"),
+        ("run --verbose ./main.gguf", "`duo chat -m ./main.gguf` or"),
+        ("pul user/repo", "no command 'pul': `duo chat -hf user/repo` or"),
+        ("serv", "no command 'serv': `duo lead -m FILE` serves a model"),
+        ("ps", "no service in the background"),
+        ("'my model.gguf' -p x", "a model follows -m: `duo chat -m 'my model.gguf'`, or `duo -m"),
+        ("http://localhost:5555", "`duo chat http://localhost:5555`"),
+        ("'Why is the sky blue?'", "a prompt follows -p: `duo -m FILE -p 'Why is the sky blue?'`"),
+        ("benhc", "no command 'benhc': similar: bench\n"),
+        ("-m a.gguf lad", "similar: lead\n"),
+        ("-m a.gguf -v 1", "no command '1': a switch such as -v takes no value"),
+        ("profile", "`duo tune --list`"),
+        ("help nonsense", "no command 'nonsense': `duo --help` lists the commands"),
     ],
 )
-def test_what_does_not_fit(arguments: str, said: str) -> None:
-    assert_refused(duo(*arguments.split()), said, status=2)
+def test_what_does_not_fit(typed: str, said: str) -> None:
+    assert_refused(duo(*shlex.split(typed)), said, status=2)

@@ -55,6 +55,11 @@ def test_version_devices_and_notices() -> None:
     assert "ggml" in last
 
 
+def test_help_and_version_as_words() -> None:
+    assert duo("help", "lead").text == duo("lead", "--help").text
+    assert duo("version").text == duo("--version").text
+
+
 def test_the_installed_command_runs_main() -> None:
     (command,) = entry_points(group="console_scripts", name="duo")
     assert command.value == "duo.cli.main:main"

@@ -4,53 +4,54 @@ from __future__ import annotations
 
 import re
 import subprocess
+from typing import Any
 
 import pytest
 
-from duo.cli.llama_flags import ACCEPTED, ALIASES, NO_EFFECT, NOT_HERE, flags, parts
+from duo.cli.llama_flags import ALIASES, NO_EFFECT, flags
 from duo.errors import UsageError
 from tests.command import ROOT, assert_refused
+from tests.golden.configuration import CONFIGURATION, FLAGS_START
 from tests.unit.cli.runner import duo, parse
-from tests.unit.cli.test_arguments import names, read
+from tests.unit.cli.test_arguments import NAMES, read
 
 PROGRAMS = ROOT / "build" / "peers" / "bin"
-
-
-def values(name: str) -> list[str]:
-    flag = flags()[name]
-    return ["-1"] * flag.n_values if flag.optional else ["-x"] * flag.n_values
+ACCEPTED = re.findall(
+    r"`[^,]*", CONFIGURATION.read_text(encoding="utf-8").partition("Accepted (")[2].partition(FLAGS_START)[0]
+)[1:]
+OWN: dict[str, Any] = NAMES["lead"] | NAMES[""]
 
 
 def test_the_flags_that_people_use_most_are_each_written_once() -> None:
-    written = [name for text in (NO_EFFECT, *NOT_HERE.values()) for part in parts(text) for name in part.split()]
-    written = [name for name in written if re.fullmatch(r"--?[A-Za-z].*", name)]
-    assert len(written) == len(set(written)) == len(flags()) > 200
-    assert len(list(parts(ACCEPTED))) > 60
+    written = sum(len(flag.names) for flag in dict.fromkeys(flags().values()))
+    assert written == len(flags()) > 200
+    assert "=" not in "".join(flags())
 
 
 def test_flags_that_duo_has() -> None:
-    own = names("lead") | names("")
-    for flag in parts(ACCEPTED):
-        assert len({own[name].name for name in flag.split()}) == 1, flag
+    assert len(ACCEPTED) > 60
+    for flag in ACCEPTED:
+        assert len({OWN[name].name for name in re.findall("`(.+?)`", flag)}) == 1, flag
     for alias, name in ALIASES.items():
-        command = "" if name in names("") else "lead"
-        value = [] if own[name].is_flag else ["x"]
+        value = [] if OWN[name].is_flag else ["x"]
+        command = "" if name in NAMES[""] else "lead"
         assert read(command, alias, *value, "-n", "7") == [name, *value, "-n", "7"]
 
 
 @pytest.mark.parametrize("command", ["", "bench", "chat", "check", "lead", "tune"])
 def test_flags_that_duo_does_not_have(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in sorted(set(flags()) - set(names(command))):
-        reason = flags()[name].instead
+    for name in sorted(set(flags()) - set(NAMES[command])):
+        flag = flags()[name]
+        values = (["-1"] if flag.optional else ["-x"]) * flag.n_values
         said = ""
         try:
-            assert read(command, name, *values(name), "-v") == ["-v"], name
+            assert read(command, name, *values, "-v") == ["-v"], name
         except UsageError as error:
             said = str(error)
         left_out = capsys.readouterr().err == f"duo: without effect here: {name}\n"
-        assert left_out != (said == f"{name}: {reason}"), name
-        assert left_out or reason, name
-        for value in flags()[name].harmless:
+        assert left_out != (said == f"{name}: {flag.instead}"), name
+        assert left_out or flag.instead != NO_EFFECT, name
+        for value in flag.harmless if flag.n_values else ():
             assert read(command, name, value, "-v") == ["-v"], name
             assert capsys.readouterr().err == f"duo: without effect here: {name}\n"
 
@@ -63,7 +64,6 @@ def test_one_line_says_all() -> None:
     reason = flags()["--lora"].instead
     assert_refused(run, f"error: --lora, --lora-scaled: {reason}; --slots: ", "/metrics", "; --mirostat: ", status=2)
     assert_refused(duo("-m", "x", "-p", "x", "-lv"), "-lv requires an argument", status=2)
-    assert read("", "--direct-io", "-cd", "512", "--draft-min", "3", "--spec-draft-p-min", "0.5") == []
 
 
 def test_a_conversation_is_one_command() -> None:
@@ -84,6 +84,6 @@ def test_the_table_has_every_flag_of(program: str) -> None:
     lines = re.findall(r"^((?:--?\w[\w.-]*(?:, *)?)+)( \S+)?", text, re.MULTILINE)
     assert len(lines) > 150
     found = {name: bool(value.strip()) for names, value in lines for name in re.findall(r"-[\w.-]+", names)}
-    assert {*found} - {*flags(), *ALIASES, *ACCEPTED.split()} == set()
+    assert {*found} - {*flags(), *ALIASES, *OWN} == set()
     with_value = {name for name in {*found} & {*flags()} if flags()[name].n_values}
     assert with_value ^ {name for name, takes in found.items() if takes and name in flags()} == set()
