@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Run
-from tests.command import ROOT
-from tests.documents.documents import programs
+from tests.documents.documents import LEAD, blocks
 from tests.serving import LeadProcess
 
-LEAD = ROOT / "docs" / "lead.md"
-PROGRAMS = dict(programs(LEAD))
+PROGRAMS = dict(blocks(LEAD, "python"))
 QUESTION = "What is the capital of France?"
 
 

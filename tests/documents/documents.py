@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.command import ROOT
+from tests.unit.cli.runner import duo
 
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "benchmarks" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+_DOCS = ROOT / "docs"
+README, PYTHON, LEAD, RECIPES = ROOT / "README.md", _DOCS / "python.md", _DOCS / "lead.md", _DOCS / "recipes.md"
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted(_DOCS.glob("*.md"))]
 
 # The first words of what is a command. Anything else in a block of code is output or a picture.
 WORDS = ("duo", "make", "python", "pip", "pipx", "uv", "curl", "ssh", "git", "eval", ".")
@@ -28,80 +26,85 @@ class Command:
 
     text: str
     place: str  # such as README.md:41
-    section: str
+    section: str = ""
 
 
 def commands() -> list[Command]:
     """Those of all documents."""
-    return [command for document in DOCUMENTS for command in _commands_in(document)]
-
-
-def _commands_in(document: Path) -> Iterator[Command]:
-    lines = document.read_text(encoding="utf-8").splitlines()
-    for number in _code_lines(lines):
-        if _IS_COMMAND.match(lines[number].strip()):
-            text = re.sub(r"\s+(#\s|\s~/).*", "", lines[number].strip())
-            text = re.sub(r" \[((?:-|http)[^\]]*)\]", r" \1", text)  # an optional part is typed, too
-            yield Command(text, f"{document.relative_to(ROOT)}:{number + 1}", _section(lines, number))
-
-
-def programs(document: Path) -> list[tuple[str, str]]:
-    """The blocks of Python in a document, each with its place."""
-    text = document.read_text(encoding="utf-8")
-    return [
-        (f"{document.name}:{text[: found.start()].count(chr(10)) + 1}", found[1])
-        for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    ]
-
-
-def json_block(document: Path) -> str:
-    """The only block of JSON in a document."""
-    (found,) = re.findall(r"^```json\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return str(found)
-
-
-def strangers() -> list[str]:
-    """Lines between commands that are none that is known here."""
     found = []
     for document in DOCUMENTS:
         lines = document.read_text(encoding="utf-8").splitlines()
-        code = {number for number in _code_lines(lines) if lines[number].strip()}
-        known = {number for number in code if _IS_COMMAND.match(lines[number].strip())}
-        strange = [number for number in sorted(code - known) if {number - 1, number + 1} & known]
-        found += [f"{document.relative_to(ROOT)}:{number + 1}" for number in strange]
+        for number, line in _code(lines).items():
+            if _IS_COMMAND.match(line):
+                text = re.sub(r"\s+(#\s|\s~/).*", "", line)
+                text = re.sub(r" \[((?:-|http)[^\]]*)\]", r" \1", text)  # an optional part is typed, too
+                before, after = "\n".join(lines[:number]), "\n".join(lines[number:])
+                section = before.rpartition("\n#")[2] + after.partition("\n#")[0]
+                found.append(Command(text, _place(document, number), section))
     return found
 
 
-def _code_lines(lines: list[str]) -> Iterator[int]:
-    """The numbers of lines that are indented by four or fenced."""
-    fenced = False
+def strangers() -> list[str]:
+    """Lines next to commands that are none that is known here."""
+    found = []
+    for document in DOCUMENTS:
+        code = _code(document.read_text(encoding="utf-8").splitlines())
+        known = {number for number, line in code.items() if _IS_COMMAND.match(line)}
+        found += [_place(document, number) for number in code.keys() - known if {number - 1, number + 1} & known]
+    return found
+
+
+def _code(lines: list[str]) -> dict[int, str]:
+    """The lines that are indented by four or fenced, by number, without those that are blank."""
+    fenced, found = False, {}
     for number, line in enumerate(lines):
         if line.startswith("```"):
             fenced = not fenced
-        elif fenced or line.startswith("    "):
-            yield number
+        elif (fenced or line.startswith("    ")) and line.strip():
+            found[number] = line.strip()
+    return found
 
 
-def _section(lines: list[str], number: int) -> str:
-    edges = [-1, *(at for at, line in enumerate(lines) if line.startswith("#")), len(lines)]
-    start = max(edge for edge in edges if edge < number)
-    return "\n".join(lines[max(start, 0) : min(edge for edge in edges if edge > number)])
+def _place(document: Path, number: int) -> str:
+    return f"{document.relative_to(ROOT)}:{number + 1}"
+
+
+def blocks(document: Path, kind: str) -> list[tuple[str, str]]:
+    """The fenced blocks of this kind in a document, each with its place."""
+    text = document.read_text(encoding="utf-8")
+    return [
+        (_place(document, text[: found.start()].count("\n")), found[1])
+        for found in re.finditer(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 def inline_commands() -> list[Command]:
     """`duo …` in running text."""
     return [
-        Command(text.replace("\n", " "), str(document.relative_to(ROOT)), "")
+        Command(text.replace("\n", " "), str(document.relative_to(ROOT)))
         for document in DOCUMENTS
-        for text in re.findall(r"(?<!`)`(duo [^`]+)`(?!`)", _prose(document.read_text(encoding="utf-8")))
+        for text in re.findall(r"(?<!`)`(duo [^`]+)`(?!`)", _prose(document))
     ]
+
+
+def with_predictions(recipes: str) -> str:
+    """The text, with what `duo plan` predicts now below its command lines."""
+
+    def predicted(found: re.Match[str]) -> str:
+        run = duo(*shlex.split(found[1])[1:])
+        assert run.status == 0, run.stderr
+        return f"{found[1]}\n\n```text\n{run.text}```"
+
+    return re.sub(
+        r"(?<=^    )(duo plan [^\n]*)\n\n```text\n.*?```$", predicted, recipes, flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def broken_links() -> list[str]:
     """Links to files and headings that are not there."""
     broken = []
     for document in DOCUMENTS:
-        for link in re.findall(r"\]\(([^)\s]+)\)", _prose(document.read_text(encoding="utf-8"))):
+        for link in re.findall(r"\]\(([^)\s]+)\)", _prose(document)):
             name, _, anchor = link.partition("#")
             path = document.parent / name if name else document
             if re.match(r"\w+:", link) or (path.exists() and (not anchor or anchor in _anchors(path))):
@@ -110,11 +113,12 @@ def broken_links() -> list[str]:
     return broken
 
 
-def _prose(text: str) -> str:
+def _prose(document: Path) -> str:
+    text = document.read_text(encoding="utf-8")
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def _anchors(document: Path) -> set[str]:
     """As GitHub makes them from headings."""
-    headings = re.findall(r"^#+ (.+)$", _prose(document.read_text(encoding="utf-8")), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", _prose(document), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -23,16 +23,8 @@ import pytest
 from duo.config.settings import Settings, TextOptions
 from duo.llama.library import supports_rpc
 from tests.command import ROOT, environment
-from tests.documents.documents import (
-    DOCUMENTS,
-    Command,
-    broken_links,
-    commands,
-    inline_commands,
-    json_block,
-    programs,
-    strangers,
-)
+from tests.documents import documents
+from tests.documents.documents import LEAD, PYTHON, README, RECIPES, Command, blocks, commands, inline_commands
 from tests.gguf_files import tiny_llama
 from tests.golden.configuration import whole_command
 from tests.serving import PATIENCE_S, LeadProcess, RpcServer, Served, free_port
@@ -61,8 +53,7 @@ SHORTLY = {"bench": "-n 4 -r 1 --peers none", "check": "-n 4"}
 BUSY = "try again when"  # the machine is idle
 MACHINES = r"(?<=//)host\b|\blocalhost\b|\b10\.0\.0\.1\b|\b192\.168\.1\.1\d\b|\b[abc](?=:20002)"
 
-PYTHON, LEAD = ROOT / "docs" / "python.md", ROOT / "docs" / "lead.md"
-PROGRAMS = [*programs(PYTHON), *programs(ROOT / "README.md")]
+PROGRAMS = dict([*blocks(PYTHON, "python"), *blocks(README, "python")])
 
 COMMANDS = list({command.text: command for command in reversed(commands())}.values())[::-1]
 
@@ -84,16 +75,13 @@ def _lines(pattern: str) -> pytest.MarkDecorator:
 def names(demo_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What stands for the files that the documents name."""
     folder = tmp_path_factory.mktemp("documents")
-    (folder / "prompt.txt").write_text("Once upon a time")
-    (folder / "keys").write_text("sk-1\n")
-    (folder / "token").write_text("secret\n")
-    tiny_llama(folder / "tiny.gguf")
-    (folder / "machine.json").write_text(json_block(ROOT / "docs" / "benchmarking.md"))
-    target, draft = demo_pair
-    _shell(f"duo -m {target} -md {draft} -p Once -n 8", folder)
-    return {"main.gguf": str(target), "draft.gguf": str(draft)} | {
-        name: str(folder / name) for name in ("prompt.txt", "keys", "token", "tiny.gguf", "machine.json")
-    }
+    ((_, machine),) = blocks(ROOT / "docs" / "benchmarking.md", "json")
+    texts = {"prompt.txt": "Once upon a time", "keys": "sk-1\n", "token": "secret\n", "machine.json": machine}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    models = dict(zip(("main.gguf", "draft.gguf"), demo_pair, strict=True))
+    files = models | {"tiny.gguf": tiny_llama(folder / "tiny.gguf")} | {name: folder / name for name in texts}
+    return {name: str(path) for name, path in files.items()}
 
 
 def _here(command: Command, names: dict[str, str]) -> str:
@@ -200,7 +188,7 @@ def test_a_script_is_there(command: Command) -> None:
 # Python
 
 
-@pytest.mark.parametrize("program", [program for _, program in PROGRAMS], ids=[place for place, _ in PROGRAMS])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     for name, path in zip(("main.gguf", "draft.gguf"), demo_pair, strict=True):
         (tmp_path / name).symlink_to(path)
@@ -222,7 +210,7 @@ def test_every_parameter_is_in_the_document_for_python() -> None:
 
 def test_every_command_is_run_or_has_a_reason() -> None:
     """So that a line that nobody has thought of is noticed."""
-    assert strangers() == []
+    assert documents.strangers() == []
     kinds = r"duo |make |python -m benchmarks|benchmarks/|curl "
     assert [c.place for c in COMMANDS if _is_run(c) and not re.match(kinds, c.text)] == []
     patterns = (*NEEDS_HARDWARE, *NOT_RUN)
@@ -258,11 +246,11 @@ def test_every_message_in_troubleshooting_is_in_the_code() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    assert broken_links() == []
+    assert documents.broken_links() == []
 
 
 def test_lines_have_at_most_120_characters() -> None:
-    for path in (*DOCUMENTS, ROOT / "CHANGELOG.md"):
+    for path in (*documents.DOCUMENTS, ROOT / "CHANGELOG.md"):
         lines = path.read_text(encoding="utf-8").splitlines()
         assert [line for line in lines if len(line) > 120] == [], path.name
 
@@ -270,15 +258,9 @@ def test_lines_have_at_most_120_characters() -> None:
 # docs/lead.md to clients; tests/clients runs its programs
 
 
-def _blocks(kind: str, holds: str) -> list[str]:
-    """The blocks of code of this kind that have `holds`."""
-    text = LEAD.read_text(encoding="utf-8")
-    return [block for block in re.findall(rf"^```{kind}\n(.*?)^```", text, re.M | re.S) if holds in block]
-
-
 def test_a_lead_says_what_is_quoted(demo_pair: tuple[Path, Path]) -> None:
     target, draft = demo_pair
-    (block,) = _blocks("text", "listening")
+    (block,) = (block for _, block in blocks(LEAD, "text") if "listening" in block)
     quoted = block.replace("model main, draft draft", f"model {target.stem}, draft {draft.stem}").splitlines()
     with LeadProcess(target, "-md", draft, "-c", "8192") as lead:
         said = [line.replace(str(lead.port), "5555") for line in lead.lines]
@@ -286,14 +268,25 @@ def test_a_lead_says_what_is_quoted(demo_pair: tuple[Path, Path]) -> None:
 
 
 def test_all_settings_have_the_address_of_a_lead() -> None:
-    ((block,), url) = _blocks("text", "listening"), "://localhost:5555/v1"
-    assert "://127.0.0.1:5555 " in block
-    for key, holds in (("apiBase", "provider: openai"), ("api_base", "model_id: duo")):
-        (settings,) = _blocks("yaml", holds)
-        assert f"{key}: http{url}\n" in settings
-    clients = [program for _, program in programs(LEAD)]
-    assert len(clients) == 4
-    assert all(re.search(rf'(base_url|api_base)="http{url}"', program) for program in clients)
-    web = [*_blocks("text", "open-webui serve"), *_blocks("text", "docker run")]
-    hosts = [re.findall(r"OPENAI_API_BASE_URL=http://(\S+):5555/v1 ", block) for block in web]
-    assert hosts == [["127.0.0.1"], ["127.0.0.1"], ["host.docker.internal"]]
+    setting = r'(?:OPENAI_API_BASE_URL|base_url|api_base|apiBase)(?:=|: )"?http://(\S+?):5555/v1(?="|\s)'
+    hosts = re.findall(setting, LEAD.read_text(encoding="utf-8"))
+    assert hosts == [*["127.0.0.1"] * 2, "host.docker.internal", *["localhost"] * 6]
+
+
+# docs/recipes.md; its commands are run above
+
+
+def test_predictions_are_quoted_as_duo_makes_them() -> None:
+    text = RECIPES.read_text(encoding="utf-8")
+    assert text == documents.with_predictions(text)
+
+
+def test_every_machine_has_a_figure_with_its_source() -> None:
+    head, *sections = RECIPES.read_text(encoding="utf-8").split("\n## ")
+    assert re.search(r"\*\*Untested: .* no recipe has been run on its\s+hardware\.\*\*", head)
+    machines = [section for section in sections if "*Expect*" in section]
+    assert len(machines) == 6
+    for section in machines:
+        assert re.search(r"\*Expect\*.*\]\(\s*(https://|comparison\.md)", section, re.DOTALL), section[:40]
+        assert re.search(r"^    duo (-m|chat -m|lead -m)", section, re.MULTILINE)
+        assert re.search(r"^\| target \| .* \| .* \|$", section, re.MULTILINE)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 FULL = "DUO_FUZZ" in os.environ
 SAMPLE = 200
+BATCH = 50
+SEED = random.getrandbits(32) if FULL else 1
 
 
 def n_cases(full: int) -> int:
@@ -22,6 +27,17 @@ def cases(full: int) -> settings:
     return settings(
         max_examples=n_cases(full), deadline=None, derandomize=not FULL, suppress_health_check=list(HealthCheck)
     )
+
+
+def batches(full: int, size: int = BATCH) -> pytest.MarkDecorator:
+    """Parameters of a test with `full` cases at full length: the numbers of `size` cases each."""
+    numbers = range(n_cases(full))
+    return pytest.mark.parametrize("numbers", [numbers[at : at + size] for at in numbers[::size]], ids=str)
+
+
+def dice(number: int) -> Random:
+    """The random numbers of a case."""
+    return Random(f"{SEED} {number}")
 
 
 def record(

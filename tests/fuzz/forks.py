@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import IO, NoReturn
 
 import typer
 
-import duo.cli.commands.back
-import duo.cli.commands.bench
-import duo.cli.commands.chat
-import duo.cli.commands.check
-import duo.cli.commands.lead
-import duo.cli.commands.plan
-import duo.cli.commands.rpc_server
-import duo.cli.commands.run
 import duo.loading  # noqa: F401 - imported before the fork
 from duo.cli import app as cli
+from duo.cli import commands
 from duo.cli import main as entry
 from duo.llama import library
 from tests.command import environment
@@ -44,15 +39,9 @@ class Forks(subprocess.Popen[str]):
     stdout: IO[str]
 
     def __init__(self, folder: Path) -> None:
-        offline = {"LLAMA_ARG_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
-        super().__init__(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env=environment(offline),
-        )
+        env = environment({"LLAMA_ARG_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"})
+        command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
+        super().__init__(command, stdin=pipe, stdout=pipe, text=True, cwd=folder, env=env)
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
         self.stdin.write(json.dumps(arguments) + "\n")
@@ -60,20 +49,25 @@ class Forks(subprocess.Popen[str]):
         status, stderr = json.loads(self.stdout.readline())
         return status, stderr
 
+    def fault(self, *arguments: str) -> str:
+        """What is wrong with the end of a run, with the end of what it said; empty if nothing is."""
+        status, stderr = self(*arguments)
+        wrong = _fault(status, stderr, may_judge=arguments[0] == "check")
+        return wrong and f"{arguments!r}: {wrong}\n{stderr[-1500:]}"
 
-def fault(status: int, stderr: str, *, may_judge: bool = False) -> str:
-    """What is wrong with the end of a run; empty if nothing is. `may_judge`: status 1 may be a verdict."""
+
+def _fault(status: int, stderr: str, *, may_judge: bool) -> str:
+    """`may_judge`: status 1 may be a verdict."""
     if os.WIFSIGNALED(status):
         return f"signal {os.WTERMSIG(status)}"
     code, lines = os.WEXITSTATUS(status), stderr.splitlines()
-    n_errors = sum(line.startswith("duo: error: ") for line in lines)
     if code not in (0, 1, 2):
         return f"status {code}"
-    if code and n_errors != 1 and not (code == 1 and may_judge):
+    if code and sum(line.startswith("duo: error: ") for line in lines) != 1 and not (code == 1 and may_judge):
         return f"status {code} without one line"
-    if code and any(not line.startswith("duo: ") for line in lines):
+    if code and not all(line.startswith("duo: ") for line in lines):
         return "lines of somebody else"
-    if "Traceback" in stderr or "Warning:" in stderr or "libgomp" in stderr:
+    if any(words in stderr for words in ("Traceback", "Warning:", "libgomp")):
         return "a traceback or warning of somebody else"
     return ""
 
@@ -81,6 +75,8 @@ def fault(status: int, stderr: str, *, may_judge: bool = False) -> str:
 def main() -> None:
     """See the module."""
     library.start()
+    for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
+        import_module(module.name)
     cli.app = typer.main.get_command(cli.app)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")

@@ -28,11 +28,10 @@ NUMERIC_KEYS = sorted(
 )
 
 
-def damaged(base: Head, dice: Random) -> tuple[bytes, str]:
-    """A file like `base` with one to three faults, and their names."""
+def damaged(base: Head, dice: Random) -> bytes:
+    """A file like `base` with one to three faults."""
     head = copy.deepcopy(base)
-    faults = dice.choices(list(_FAULTS), list(_FAULTS.values()), k=dice.choice((1, 1, 1, 2, 3)))
-    for fault in faults:
+    for fault in dice.choices(list(_FAULTS), list(_FAULTS.values()), k=dice.choice((1, 1, 1, 2, 3))):
         fault(head, dice)
     content, marks = head.pack()
     raw = bytearray(content)
@@ -42,10 +41,8 @@ def damaged(base: Head, dice: Random) -> tuple[bytes, str]:
     if dice.random() < 0.08:
         for _ in range(dice.choice((1, 3, 20))):
             raw[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
-    content = bytes(raw) + head.data
-    if dice.random() < 0.05:
-        content = content[: dice.randrange(len(raw) if dice.random() < 0.7 else len(content))]
-    return content, ", ".join(fault.__name__ for fault in faults)
+    whole = bytes(raw) + head.data
+    return whole[: dice.randrange(dice.choice((len(raw), len(whole))))] if dice.random() < 0.05 else whole
 
 
 def _odd(kind: int) -> Any:
@@ -55,32 +52,28 @@ def _odd(kind: int) -> Any:
     return FLOATS if kind in (Kind.FLOAT32, Kind.FLOAT64) else INTEGERS
 
 
-def _single(head: Head, dice: Random, *, text: bool) -> Key:
+def _single(head: Head, dice: Random, *, text: bool = False) -> Key:
     return dice.choice([k for k in head.keys if not k.array and (k.kind == Kind.STRING) == text])
 
 
-def _number(head: Head, dice: Random) -> None:
-    key = _single(head, dice, text=False)
+def _value(head: Head, dice: Random) -> None:
+    key = _single(head, dice, text=dice.random() < 0.2)
     key.value = dice.choice(_odd(key.kind))
-
-
-def _text(head: Head, dice: Random) -> None:
-    _single(head, dice, text=True).value = dice.choice(TEXTS)
 
 
 def _retype(head: Head, dice: Random) -> None:
     key, kind = dice.choice(head.keys), dice.choice([*NUMBERS, Kind.STRING, Kind.STRING])
-    values = key.value if key.array else [key.value]
+    values = (key.value if key.array else [key.value]) or [0]
     if kind == Kind.STRING:
-        values = [v if isinstance(v, bytes) else str(v).encode() for v in values] or [b""]
+        values = [v if isinstance(v, bytes) else str(v).encode() for v in values]
     else:
-        values = [0 if isinstance(v, bytes) else v for v in values] or [0]
+        values = [0 if isinstance(v, bytes) else v for v in values]
     key.kind, key.array = int(kind), dice.random() < 0.4
     key.value = (values * dice.choice((1, 1, 2, 512, 513)))[:5000] if key.array else values[0]
 
 
 def _per_layer(head: Head, dice: Random) -> None:
-    key = _single(head, dice, text=False)
+    key = _single(head, dice)
     key.array, key.value = True, [key.value] * dice.choice((0, 1, 2, 3, 512, 513))
     if key.value and dice.random() < 0.5:
         key.value[dice.randrange(len(key.value))] = dice.choice(INTEGERS)
@@ -105,15 +98,14 @@ def _repeat(head: Head, dice: Random) -> None:
 
 
 def _add(head: Head, dice: Random) -> None:
-    architecture = next((k.value for k in head.keys if k.name == ARCHITECTURE), b"llama")
-    if not isinstance(architecture, bytes):
-        architecture = b"llama"
-    name = dice.choice(NUMERIC_KEYS).encode().replace(b"{arch}", architecture)
-    kind = dice.choice(KINDS)
-    key = Key(name, int(kind), dice.choice(_odd(kind)))
+    architecture = next((k.value for k in head.keys if k.name == ARCHITECTURE and isinstance(k.value, bytes)), b"llama")
+    name, kind = dice.choice(NUMERIC_KEYS).encode().replace(b"{arch}", architecture), dice.choice(KINDS)
+    value = dice.choice(_odd(kind))
+    head.keys = [k for k in head.keys if k.name != name]
     if dice.random() < 0.2:
-        key.array, key.value = True, [key.value] * dice.choice((0, 1, 2, 4))
-    head.keys = [*(k for k in head.keys if k.name != name), key]
+        head.keys.append(Key(name, int(kind), [value] * dice.choice((0, 1, 2, 4)), array=True))
+    else:
+        head.keys.append(Key(name, int(kind), value))
 
 
 def _architecture(head: Head, dice: Random) -> None:
@@ -157,10 +149,8 @@ def _tensor(head: Head, dice: Random) -> None:
 
 
 def _count(head: Head, dice: Random) -> None:
-    if dice.random() < 0.5:
-        head.n_keys = dice.choice((*INTEGERS, len(head.keys) - 1, len(head.keys) + 1))
-    else:
-        head.n_tensors = dice.choice((*INTEGERS, len(head.tensors) - 1, len(head.tensors) + 1))
+    counted, name = dice.choice(((head.keys, "n_keys"), (head.tensors, "n_tensors")))
+    setattr(head, name, dice.choice((*INTEGERS, len(counted) - 1, len(counted) + 1)))
 
 
 def _alignment(head: Head, dice: Random) -> None:
@@ -168,6 +158,6 @@ def _alignment(head: Head, dice: Random) -> None:
 
 
 _FAULTS: dict[Callable[[Head, Random], None], int] = {  # and how often they are chosen
-    _number: 8, _text: 2, _retype: 3, _per_layer: 2, _array: 3, _remove: 2, _repeat: 1, _add: 5, _architecture: 3,
+    _value: 10, _retype: 3, _per_layer: 2, _array: 3, _remove: 2, _repeat: 1, _add: 5, _architecture: 3,
     _tokenizer: 2, _tensor: 4, _count: 1, _alignment: 1,
 }  # fmt: skip

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from tests.fuzz.cases import FULL, n_cases
-from tests.fuzz.forks import Forks, fault
+from tests.fuzz.cases import SEED, batches, dice
+from tests.fuzz.forks import Forks
 from tests.fuzz.gguf_mutations import damaged
 from tests.gguf_files import tiny_gemma, tiny_hybrid, tiny_llama, tiny_mamba, tiny_qwen35
 from tests.gguf_head import Head
 
-N = n_cases(2000)
-BATCH = 50
 SHORT = ("-p", "the cat sat ä!\n", "-n", "6", "-c", "64", "-t", "1")
 
 
@@ -36,13 +31,6 @@ def bases(good: Path) -> list[Head]:
     return [Head.read(path) for path in (good, good, *others)]
 
 
-@pytest.fixture(scope="module")
-def duo(good: Path) -> Iterator[Forks]:
-    with Forks(good.parent) as running:
-        yield running
-        running.stdin.close()
-
-
 def test_the_bases_are_sound(good: Path, bases: list[Head], duo: Forks, tmp_path: Path) -> None:
     for base in bases:
         path = str(base.write(tmp_path / "base.gguf"))
@@ -51,14 +39,13 @@ def test_the_bases_are_sound(good: Path, bases: list[Head], duo: Forks, tmp_path
             assert status == 0, stderr
 
 
-@pytest.mark.parametrize("batch", range(-(-N // BATCH)))
-def test_a_damaged_file_ends_no_process(good: Path, bases: list[Head], duo: Forks, tmp_path: Path, batch: int) -> None:
+@batches(2000)
+def test_a_damaged_file_ends_no_process(
+    good: Path, bases: list[Head], duo: Forks, tmp_path: Path, numbers: range
+) -> None:
     path = tmp_path / "bad.gguf"
-    for number in range(batch * BATCH, min(N, (batch + 1) * BATCH)):
-        seed = random.getrandbits(32) if FULL else number
-        chosen = Random(seed)
-        content, what = damaged(chosen.choice(bases), chosen)
+    for number in numbers:
+        chosen = dice(number)
+        path.write_bytes(damaged(chosen.choice(bases), chosen))
         models = ["-m", str(good), "-md", str(path), "-td", "1"] if chosen.random() < 0.25 else ["-m", str(path)]
-        path.write_bytes(content)
-        status, stderr = duo(*SHORT, *models)
-        assert not fault(status, stderr), f"seed {seed}, {what}: {fault(status, stderr)}\n{stderr}"
+        assert not (fault := duo.fault(*SHORT, *models)), f"seed {SEED}, case {number}, {fault}"

@@ -36,46 +36,44 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded() -> Iterator[None]:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    def most() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before = most()
     yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_GROWTH
+    assert most() - before < MOST_GROWTH
 
 
 # Schemas
 
-_names = st.sampled_from(
-    ["a", "b", "root", "string", "x" * 300, "-", "", "é\u2028", '"', "\\", "$ref", "\0", "a b"]
-) | st.text(max_size=4)  # fmt: skip
-_counts: st.SearchStrategy[Any] = st.sampled_from(
-    [0, 1, 2, 3, 15, 99, 100, 2000, 2001, 9999, 10**5, 10**9, 10**30, -1, 1.5, "2", None]
+some_of = st.sampled_from
+Strategy = st.SearchStrategy[Any]
+
+_names = some_of(["a", "b", "root", "string", "x" * 300, "-", "", "é\u2028", '"', "\\", "$ref", "\0"]) | st.text(
+    max_size=4
 )
+_counts: Strategy = some_of([0, 1, 2, 3, 15, 99, 100, 2000, 2001, 9999, 10**5, 10**9, 10**30, -1, 1.5, "2", None])
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3),
     max_leaves=5,
 )
-_patterns = st.lists(
-    st.sampled_from(
-        ["a", "b", ".", "(", ")", "[a-z]", "[^", "]", "|", "*", "+", "?", "{3}", "{,5}", "{2,}", "{0,9999}", "{}",
-         "{x}", "{99999999}", "\\d", "\\", '"', "(?:", "(?=a)", "é", "a{1000}", "(a|b)*", "(a*)*", "^", "$", "\\u0041"]
-    ),
-    max_size=8,
-).map(lambda parts: f"^{''.join(parts)}$")  # fmt: skip
-_refs = st.sampled_from(
+_parts = some_of(
+    ["a", "b", ".", "(", ")", "[a-z]", "[^", "]", "|", "*", "+", "?", "{3}", "{,5}", "{2,}", "{0,9999}", "{}", "{x}",
+     "{99999999}", "\\d", "\\", '"', "(?:", "(?=a)", "é", "a{1000}", "(a|b)*", "(a*)*", "^", "$", "\\u0041"]
+)  # fmt: skip
+_refs = some_of(
     ["#", "#/", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/none", "https://192.0.2.1/schema", "http://192.0.2.1/",
      "file:///dev/zero", "https://192.0.2.1/#/a", "", "#/$defs/a/items"]
 )  # fmt: skip
-_types: st.SearchStrategy[Any] = st.sampled_from(
+_types: Strategy = some_of(
     ["string", "array", "object", "integer", "number", "boolean", "null", "nonsense", 5, None, ["string", "null"], []]
 )
-_formats = st.sampled_from(["date", "time", "date-time", "uuid", "uuid4", "email", 5])
-
-
-_leaves: st.SearchStrategy[Any] = st.one_of(
+_leaves: Strategy = st.one_of(
     record(type=_types),
     record({"minLength": _counts, "maxLength": _counts}, type="string"),
-    record({"type": st.just("string")}, pattern=_patterns),
-    record(type="string", format=_formats),
+    record({"type": st.just("string")}, pattern=st.lists(_parts, max_size=8).map(lambda parts: f"^{''.join(parts)}$")),
+    record(type="string", format=some_of(["date", "time", "date-time", "uuid", "uuid4", "email", 5])),
     st.fixed_dictionaries({"$ref": _refs}),
     record(enum=st.lists(_json, max_size=4)),
     record(const=_json),
@@ -84,9 +82,8 @@ _leaves: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    several = st.lists(inner, max_size=3)
-    properties = st.dictionaries(_names, inner, max_size=4)
+def _larger(inner: Strategy) -> Strategy:
+    several, properties = st.lists(inner, max_size=3), st.dictionaries(_names, inner, max_size=4)
     more = {
         "type": st.just("object"),
         "required": st.lists(_names, max_size=3),
@@ -98,35 +95,31 @@ def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         record({"minItems": _counts, "maxItems": _counts}, type="array", items=inner),
         record(prefixItems=several),
         record(more, properties=properties),
-        st.dictionaries(st.sampled_from(["anyOf", "oneOf", "allOf"]), several, min_size=1, max_size=1),
+        st.dictionaries(some_of(["anyOf", "oneOf", "allOf"]), several, min_size=1, max_size=1),
     )
 
 
-def _deep(schema: Any, depth: int) -> Any:
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema, "minItems": 3}
-    return schema
-
-
-_widths = st.sampled_from([12, 200, 900])
-_random_schemas = st.recursive(_leaves, _larger, max_leaves=8)
-_schemas = st.one_of(
-    _random_schemas,
-    st.builds(_deep, _random_schemas, st.sampled_from([12, 90, 400])),
-    st.builds(lambda one, n: {"properties": {f"p{i}": one for i in range(n)}}, _random_schemas, _widths),
-    st.builds(lambda text, n: {"enum": [f"{text}{i}" for i in range(n)]}, _names, st.sampled_from([10, 1000, 6000])),
-)
-_schema_texts = _schemas.map(json.dumps) | st.builds(
-    lambda part, n: part * n, st.sampled_from(['{"items":', "[", '{"a":[', "1"]), st.sampled_from([1, 3000, 9000])
+_DEEP = '{"type": "array", "minItems": 3, "items": '
+_schemas = st.recursive(_leaves, _larger, max_leaves=8)
+_schema_texts = st.one_of(
+    _schemas.map(json.dumps),
+    st.builds(lambda one, n: _DEEP * n + json.dumps(one) + "}" * n, _schemas, some_of([12, 90, 400])),
+    st.builds(
+        lambda one, n: json.dumps({"properties": {f"p{i}": one for i in range(n)}}), _schemas, some_of([12, 200, 900])
+    ),
+    st.builds(
+        lambda text, n: json.dumps({"enum": [f"{text}{i}" for i in range(n)]}), _names, some_of([10, 1000, 6000])
+    ),
+    st.builds(lambda part, n: part * n, some_of(['{"items":', "[", '{"a":[', "1"]), some_of([1, 3000, 9000])),
 )
 
 # Grammars
 
-_rules = st.sampled_from(["root", "a", "b", "c", "none"])
-_repeats = st.sampled_from(
+_rules = some_of(["root", "a", "b", "c", "none"])
+_repeats = some_of(
     ["", "", "", "*", "+", "?", "{2}", "{0,3}", "{1000}", "{0,2000}", "{2001}", "{,2}", "{99999999999999999999}"]
 )  # fmt: skip
-_atoms = st.sampled_from(
+_atoms = some_of(
     ['"a"', '"ab"', '""', "[a-z]", "[^a]", "[]", ".", '"é"', '"\\n"', '"\\x61"', '"\\u0061"', '"🙂"', "<[5]>", "!<[5]>",
      "</s>", "<none>", "<[99999999999]>", "[", '"', "(", ")", "#", "|", "::=", "\\", "\n", "a"]
 )  # fmt: skip
@@ -139,7 +132,7 @@ def _group(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 _bodies = st.recursive(_atoms | _rules, _group, max_leaves=8)
-_chains = st.sampled_from(["r{1}", "r{1} r{1}", "r{1} | r{1}", 'r{1} "a" | ', "r{1} r{0}", "r{1}*", '("a" | r{1})?'])
+_chains = some_of(["r{1}", "r{1} r{1}", "r{1} | r{1}", 'r{1} "a" | ', "r{1} r{0}", "r{1}*", '("a" | r{1})?'])
 
 
 def _chain(body: str, last: str, n: int) -> str:
@@ -152,9 +145,9 @@ _grammars = st.one_of(
     st.dictionaries(_rules, _bodies, max_size=4).map(
         lambda rules: "\n".join(f"{name} ::= {body}" for name, body in {"root": "a b", **rules}.items())
     ),
-    st.builds(_chain, _chains, _bodies, st.sampled_from([5, 18, 200, 3000])),
-    st.builds(lambda body, n: "root ::= " + "(" * n + body + ")" * n, _bodies, st.sampled_from([30, 3000, 100_000])),
-    st.builds(lambda body, n: "root ::= " + f"{body} " * n, _bodies, st.sampled_from([20, 1000])),
+    st.builds(_chain, _chains, _bodies, some_of([5, 18, 200, 3000])),
+    st.builds(lambda body, n: "root ::= " + "(" * n + body + ")" * n, _bodies, some_of([30, 3000, 100_000])),
+    st.builds(lambda body, n: "root ::= " + f"{body} " * n, _bodies, some_of([20, 1000])),
     st.text(max_size=20).map("root ::= ".__add__),
     st.text(alphabet='root:=()[]{}"|*+?,0123456789 \n\\<>!#.^-', max_size=60),
 )
@@ -166,9 +159,18 @@ _grammars = st.one_of(
 )
 @cases(5000)
 def test_a_schema_or_grammar(model: Model, which: tuple[str, str], choices: list[int]) -> None:
+    """It is refused, or some tokens that it allows are written."""
     kind, text = which
+    logits = np.zeros(model.n_vocab, np.float32)
     try:
-        _use(model, schema_grammar(text, "the schema") if kind == "schema" else text, choices)
+        grammar = Grammar(model, schema_grammar(text, "the schema") if kind == "schema" else text)
+        for choice in choices:
+            allowed = np.flatnonzero(np.isfinite(grammar.mask(logits)))
+            token = int(allowed[choice % len(allowed)])
+            assert grammar.allows(token)
+            grammar.accept(token)
+            if token == model.eos:
+                return
     except GrammarError:  # no token is allowed
         pass
     except UsageError as error:
@@ -176,16 +178,3 @@ def test_a_schema_or_grammar(model: Model, which: tuple[str, str], choices: list
         assert said.startswith(("the schema ", "the grammar "))
         assert "\n" not in said
         assert len(said) < 1100
-
-
-def _use(model: Model, text: str, choices: list[int]) -> None:
-    """Write some tokens that the grammar allows."""
-    logits = np.zeros(model.n_vocab, np.float32)
-    grammar = Grammar(model, text)
-    for choice in choices:
-        allowed = np.flatnonzero(np.isfinite(grammar.mask(logits)))
-        token = int(allowed[choice % len(allowed)])
-        assert grammar.allows(token)
-        grammar.accept(token)
-        if token == model.eos:
-            return

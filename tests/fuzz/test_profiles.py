@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,24 +28,15 @@ from duo.models.hub import resolve_hub
 from duo.models.profiles import Key, Profile, saved_profiles
 from duo.spec.pair import Machine
 from duo.spec.policy import Policy
-from tests.fuzz.cases import FULL, n_cases
+from tests.fuzz.cases import batches, dice
 from tests.gguf_files import tiny_llama
 
-N = n_cases(2000)
-BATCH = 50
-BATCHES = pytest.mark.parametrize("batch", range(-(-N // BATCH)))
-SEED = random.getrandbits(32) if FULL else 1
 MACHINE = Machine([0.1, 0.11, 0.12, 0.13, 0.2], 0.02, [0.12, 0.13, 0.14, 0.15, 0.25], 0.03)
 KEY = Key((), ("CPU",), 2, (), ())
 JUNK: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 0.5, -0.0, 1e-320, 1e-9, 1e-7, 1e5, 1e9, 1e308, -1e308, float("nan"), float("inf"),
     2**31, 2**63, 10**400, "", "1", "x", "nan", "٣", "\ud800", [], {}, [1], [[1, 1]], {"1": [0.1, 0]}, {"": None},
 )  # fmt: skip
-
-
-def draws(batch: int) -> list[Random]:
-    """A source of random numbers for each case of a batch."""
-    return [Random(f"{SEED} {i}") for i in range(batch * BATCH, min(N, (batch + 1) * BATCH))]
 
 
 def changed(draw: Random, value: Any) -> Any:
@@ -119,11 +109,11 @@ def learned() -> dict[str, Any]:
     return {"policy": policy.state(), "threads": {"target": 1, "draft": 1, "beside": [1, 1]}}
 
 
-@BATCHES
-def test_a_policy_and_threads_from_a_damaged_profile(learned: Any, batch: int) -> None:
+@batches(2000)
+def test_a_policy_and_threads_from_a_damaged_profile(learned: Any, numbers: range) -> None:
     """They are those without a profile, or work: forecasts are finite, and what is saved can be read again."""
     threads = plan_threads(EngineConfig(), drafting=True)
-    for draw in draws(batch):
+    for draw in map(dice, numbers):
         profile = Profile(KEY)
         profile.save(learned)
         profile.path.write_bytes(variant(draw, json.loads(profile.path.read_text())))
@@ -144,8 +134,8 @@ def test_a_policy_and_threads_from_a_damaged_profile(learned: Any, batch: int) -
         assert kept_s.keys() == now_s.keys()
 
 
-@BATCHES
-def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], batch: int) -> None:
+@batches(2000)
+def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], numbers: range) -> None:
     """Each is a row of printable text, be it only that it is damaged."""
     model = {"path": "/models/a.gguf", "bytes": 10**9, "gpu_layers": -1, "devices": None, "servers": []}
     key: Any = {"models": [model, model | {"devices": []}], "devices": ["CPU"], "cores": 2}
@@ -153,7 +143,7 @@ def test_damaged_profiles_are_listed_and_shown(learned: dict[str, Any], batch: i
     profile = Profile(msgspec.convert(key, Key))
     profile.save({"policy": learned["policy"]})
     good = json.loads(profile.path.read_text())
-    for draw in draws(batch):
+    for draw in map(dice, numbers):
         other_key = json.dumps(good | {"for": mutated(draw, good["for"])}).encode()
         profile.path.write_bytes(other_key if draw.random() < 0.7 else variant(draw, good))
         (saved,) = saved_profiles()
@@ -172,13 +162,13 @@ def text_of(pair: tuple[Path, Path]) -> str:
         return engine.generate("the cat", max_tokens=24, ignore_eos=True).text
 
 
-@pytest.mark.parametrize("batch", range(n_cases(100) // 10))
-def test_the_text_of_a_run_with_a_damaged_profile(pair: tuple[Path, Path], tmp_path: Path, batch: int) -> None:
+@batches(100, 10)
+def test_the_text_of_a_run_with_a_damaged_profile(pair: tuple[Path, Path], tmp_path: Path, numbers: range) -> None:
     """It is that without a profile, and the run leaves a valid one."""
     expected = text_of(pair)
     (path,) = (tmp_path / "profiles").glob("target+draft*")
     good = path.read_bytes()
-    for draw in draws(batch)[:10]:
+    for draw in map(dice, numbers):
         path.write_bytes(variant(draw, json.loads(good)))
         assert text_of(pair) == expected
         document = json.loads(path.read_bytes())
@@ -186,8 +176,8 @@ def test_the_text_of_a_run_with_a_damaged_profile(pair: tuple[Path, Path], tmp_p
         Policy(16, 32).restore(document["policy"])
 
 
-@BATCHES
-def test_damaged_statistics_for_plan(tmp_path: Path, batch: int, capsys: pytest.CaptureFixture[str]) -> None:
+@batches(2000)
+def test_damaged_statistics_for_plan(tmp_path: Path, numbers: range, capsys: pytest.CaptureFixture[str]) -> None:
     """Predicted from, or refused."""
     curve, path = [100.0 + i for i in range(17)], tmp_path / "run.json"
     policy = {
@@ -196,7 +186,7 @@ def test_damaged_statistics_for_plan(tmp_path: Path, batch: int, capsys: pytest.
         "pair_ms": 13.0,
         "measured": {"alone": [1, 4], "beside": []},
     }
-    for draw in draws(batch):
+    for draw in map(dice, numbers):
         path.write_bytes(variant(draw, {"policy": {**policy, "acceptance": 0.7}}))
         said = ""
         try:
@@ -207,8 +197,8 @@ def test_damaged_statistics_for_plan(tmp_path: Path, batch: int, capsys: pytest.
         assert "nan" not in capsys.readouterr().out
 
 
-@BATCHES
-def test_a_damaged_cache_of_the_hub(tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@batches(2000)
+def test_a_damaged_cache_of_the_hub(tmp_path: Path, numbers: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference to a commit leads to this snapshot, or nowhere."""
     folder = tmp_path / "models--user--repo"
     model = folder / "snapshots" / ("a" * 40) / "model-Q4_K_M.gguf"
@@ -217,7 +207,7 @@ def test_a_damaged_cache_of_the_hub(tmp_path: Path, batch: int, monkeypatch: pyt
     (tmp_path / "other-Q4_K_M.gguf").write_bytes(b"GGUF")
     (folder / "refs").mkdir()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    for draw in draws(batch):
+    for draw in map(dice, numbers):
         other = draw.choice((b"", b".", b"..", b"../..", b"/", b"a\0", b"\xff", b"a" * 5000, b"*", b"a/../.."))
         (folder / "refs" / "main").write_bytes(draw.choice((other, damaged(draw, b"a" * 40))))
         with suppress(DownloadError):

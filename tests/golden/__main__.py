@@ -1,7 +1,8 @@
-"""Write the expected help texts and reports, and all options into docs/configuration.md."""
+"""Write the expected help texts and reports, and what docs/ has of options and predictions."""
 
 from __future__ import annotations
 
+from tests.documents.documents import RECIPES, with_predictions
 from tests.golden import HELP, help_text
 from tests.golden.configuration import CONFIGURATION, SETTINGS, settings, with_options
 from tests.golden.reports import REPORTS, reports
@@ -12,6 +13,7 @@ def main() -> None:
     for arguments, path in HELP.items():
         path.write_text(help_text(*arguments), encoding="utf-8")
     REPORTS.write_text(reports(), encoding="utf-8")
+    RECIPES.write_text(with_predictions(RECIPES.read_text(encoding="utf-8")), encoding="utf-8")
     CONFIGURATION.write_text(with_options(CONFIGURATION.read_text(encoding="utf-8")), encoding="utf-8")
 
 
