@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,13 @@ _INTEGERS: dict[int, Any] = {
     11: ctypes.c_int64,
 }
 _STRING, _ARRAY = 8, 9
+_INTEGER_TENSORS = range(24, 28)  # ggml.h, enum ggml_type
 _MAX_NUMBERS = 4096  # in an array: more than any model has layers
 _MERGES = "tokenizer.ggml.merges"  # many texts, which are not read
 
-_MAX_WINDOW = 2**24  # tokens, for each of which llama.cpp reserves four bytes
-_NO_WINDOW = 2**32 - 1
+# llama.cpp reserves four bytes for each token of a window, and returns the length of a context as an int32.
+_MOST = {"attention.sliding_window": 2**24, "context_length": 2**31 - 1}
+_NO_WINDOW = ("attention.sliding_window", 2**32 - 1)
 # Keys that llama.cpp divides by or steps with, and the architectures of which it does not: there 0 has a meaning.
 _DIVISORS = {
     "attention.output_group_count": (),
@@ -57,8 +60,8 @@ _LINEAR = ("qwen35", "qwen35moe")  # llama.cpp reads tensors of their linear att
 class Head:
     """The header of one GGUF file.
 
-    `tensors`: bytes of each, by name. `values`: the integers, truth values or texts of each key, one or an array; none
-    for other types.
+    `tensors`: bytes of each, by name. `integers`: names of those that have integers. `values`: the integers, truth
+    values or texts of each key, one or an array; none for other types.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,6 +81,8 @@ class Head:
             self.tensors: dict[str, int] = {
                 _decoded(lib.gguf_get_tensor_name(pointer, i)): lib.gguf_get_tensor_size(pointer, i) for i in tensors
             }
+            kinds = {name: lib.gguf_get_tensor_type(pointer, i) for i, name in enumerate(self.tensors)}
+            self.integers = [name for name, kind in kinds.items() if kind in _INTEGER_TENSORS]
             self.values = {(key := _decoded(lib.gguf_get_key(pointer, i))): _values(pointer, i, key) for i in keys}
         finally:
             lib.gguf_free(pointer)
@@ -144,6 +149,7 @@ def _gguf() -> ctypes.CDLL:
         ("get_n_tensors", index, pointer),
         ("get_tensor_name", text, pointer, index),
         ("get_tensor_size", size, pointer, index),
+        ("get_tensor_type", ctypes.c_int, pointer, index),
         ("get_n_kv", index, pointer),
         ("get_key", text, pointer, index),
         ("get_kv_type", ctypes.c_int, pointer, index),
@@ -162,22 +168,28 @@ def check_head(head: Head, *, vocabulary_only: bool = False) -> None:
     # llama.cpp would fill a vocabulary of no kind with as many tokens as the file says.
     if head.text("tokenizer.ggml.model") in ("none", "no_vocab") or not head.tokens:
         raise ModelError(f"{head.path}: this GGUF has no vocabulary")
-    if vocabulary_only:
-        return
-    zeros = [key for key, allowed in _DIVISORS.items() if head.numbers(key) == [0] and head.architecture not in allowed]
-    if head.architecture in _BY_HEADS and not any(head.numbers("attention.head_count")[:1]):
+    if not vocabulary_only and (fault := next(_faults(head), "")):
+        raise ModelError(f"{head.path}: {fault}: the file is damaged")
+
+
+def _faults(head: Head) -> Iterator[str]:
+    architecture = head.architecture
+    zeros = [key for key, allowed in _DIVISORS.items() if head.numbers(key) == [0] and architecture not in allowed]
+    if architecture in _BY_HEADS and not any(head.numbers("attention.head_count")[:1]):
         zeros.append("attention.head_count")
-    if head.architecture in _BY_EXPERTS and not any(map(head.number, ("expert_count", "expert_feed_forward_length"))):
+    if architecture in _BY_EXPERTS and not any(map(head.number, ("expert_count", "expert_feed_forward_length"))):
         zeros.append("expert_count")
-    window = head.number("attention.sliding_window")
-    if zeros or _MAX_WINDOW < window != _NO_WINDOW:
-        wrong = f"{zeros[0]} is 0" if zeros else f"attention.sliding_window is {window}"
-        raise ModelError(f"{head.path}: {head.architecture}.{wrong}: the file is damaged")
-    if head.architecture in _LINEAR and "split.count" not in head.values:
+    yield from (f"{architecture}.{key} is 0" for key in zeros)
+    for key, most in _MOST.items():
+        if (value := head.number(key)) > most and (key, value) != _NO_WINDOW:
+            yield f"{architecture}.{key} is {value}"
+    # llama.cpp multiplies by no integers, and calls NULL instead; tables of experts by token are not multiplied.
+    yield from (f"{name} has integers" for name in head.integers if "tid2eid" not in name)
+    if architecture in _LINEAR and "split.count" not in head.values:
         for layer in (name.removesuffix("ssm_out.weight") for name in head.tensors if name.endswith(".ssm_out.weight")):
             for name in (f"{layer}attn_qkv.weight", f"{layer}attn_gate.weight"):
                 if name not in head.tensors:
-                    raise ModelError(f"{head.path}: there is no tensor {name}: the file is damaged")
+                    yield f"there is no tensor {name}"
 
 
 # What it says about a model, for a list of models, none of which is loaded

@@ -38,6 +38,7 @@ def refusal(head: Head, path: Path) -> str:
         ("qwen35.ssm.group_count", 0),
         ("llama.rope.dimension_count", 0),
         ("llama.attention.sliding_window", 2**31),
+        ("llama.context_length", 2**31),
         ("phimoe.attention.head_count", 0),
         ("glm4moe.expert_count", 0),
     ],
@@ -51,6 +52,12 @@ def test_a_tensor_that_llama_cpp_reads_although_it_is_absent(tmp_path: Path) -> 
     changed = head(tmp_path, "qwen35")
     next(tensor for tensor in changed.tensors if tensor.name == b"blk.0.attn_gate.weight").name = b"other"
     assert refusal(changed, tmp_path / "bad.gguf") == "there is no tensor blk.0.attn_gate.weight: the file is damaged"
+
+
+def test_a_weight_of_integers(tmp_path: Path) -> None:
+    changed = head(tmp_path)
+    next(tensor for tensor in changed.tensors if tensor.name == b"blk.0.attn_output.weight").kind = 26
+    assert refusal(changed, tmp_path / "bad.gguf") == "blk.0.attn_output.weight has integers: the file is damaged"
 
 
 def test_a_vocabulary_of_a_size_but_without_tokens(tmp_path: Path) -> None:
