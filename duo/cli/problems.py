@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,94 +40,71 @@ class Problem:
 
     name: str
     what: str
-    command: str = ""
+    command: str
     advice: bool = False
 
 
 def find_problems(here: Installation) -> list[Problem]:
     """All problems, advice last."""
-    missing = list(_build(here))
+    rebuilt = list(_build(here))
     # One build with all features, so that no command undoes another.
-    features = (feature for feature, _ in missing if feature)
+    features = filter(None, (problem.command for problem in rebuilt))
     command = build_with(*features, backends=[*here.build.backends, *here.build.gpu_backends])
-    found = [replace(problem, command=problem.command or command) for _, problem in missing]
-    found += [*_gpu(here), *_environment(here), *_machine(here)]
-    return sorted(found, key=lambda problem: problem.advice)
+    found = [replace(problem, command=command) for problem in rebuilt]
+    return sorted([*found, *_others(here)], key=lambda problem: problem.advice)
 
 
-def _build(here: Installation) -> Iterator[tuple[str | None, Problem]]:
-    """What another build of llama.cpp fixes, with the feature that it needs; the command is added later."""
+def _build(here: Installation) -> Iterator[Problem]:
+    """What another build of llama.cpp fixes, with the feature that it needs for a command."""
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - slow, and only for advice
 
-    build, best, number = here.build, best_backend(here.host), here.versions[LLAMA]
+    build, number, best = here.build, here.versions[LLAMA], best_backend(here.host) or ""
     if number and not SpecifierSet(here.tested_range or "").contains(number, prereleases=True):
         what = f"{LLAMA} {number} is installed, but duo was tested with {here.tested_range}."
-        yield None, Problem("version", what)
+        yield Problem("version", what, "")
     if build.failure:
-        what = f"llama.cpp cannot be loaded: {build.failure}"
-        if here.hidden:
-            without, unset = _variables(here, here.hidden.variables)
-            yield None, Problem("load", f"{what}; without {without}, it can be loaded.", unset)
-        else:
-            yield best, Problem("load", what)
+        if not here.hidden:
+            yield Problem("load", f"llama.cpp cannot be loaded: {build.failure}", best)
         return
     if unused := [name for name in here.host.instructions if name not in build.features]:
         what = f"llama.cpp was built without {', '.join(unused)}, which this CPU supports: it is slower than necessary."
-        yield NATIVE, Problem("instructions", what)
+        yield Problem("instructions", what, NATIVE)
     names = ", ".join(gpu.name for gpu in here.host.gpus)
     if best and not build.gpu_backends:
         what = f"{names}: llama.cpp was built without a GPU backend, so everything runs on the CPU."
         # Others are often integrated into the CPU, share its memory and are seldom faster.
         discrete = any(gpu.vendor in (NVIDIA, APPLE) for gpu in here.host.gpus)
-        yield best, Problem("gpu", what, advice=not discrete)
+        yield Problem("gpu", what, best, advice=not discrete)
     elif best == CUDA and build.gpu and CUDA not in build.gpu_backends:
         what = f"{names}: llama.cpp uses it through {', '.join(build.gpu_backends)}; CUDA is usually faster."
-        yield best, Problem("cuda", what, advice=True)
+        yield Problem("cuda", what, best, advice=True)
     if not build.rpc:
         what = "llama.cpp was built without RPC: devices of other machines (--rpc) cannot be used."
-        yield RPC, Problem("rpc", what, advice=True)
+        yield Problem("rpc", what, RPC, advice=True)
 
 
-def _gpu(here: Installation) -> Iterator[Problem]:
-    """A build for GPUs that finds none."""
-    build, hidden = here.build, here.hidden
-    if build.gpu or not build.gpu_backends:
-        return
-    what = f"llama.cpp was built with {', '.join(build.gpu_backends)} but finds no GPU"
+def _others(here: Installation) -> Iterator[Problem]:
+    """What needs no other build."""
+    build, hidden, variables, n_cores = here.build, here.hidden, here.environment, here.cores.usable
+    no_gpu = f"llama.cpp was built with {', '.join(build.gpu_backends)} but finds no GPU"
     if hidden:
         found = ", ".join(f"{device.name}, {device.description}" for device in hidden.devices)
-        hiding, unset = _variables(here, hidden.variables)
-        yield Problem("hidden", f"{what}: {hiding} hides {found}.", unset)
-        return
-    tried = [name for backend in build.gpu_backends for name in GPU_BACKENDS[backend].variables]
-    if tried := [name for name in dict.fromkeys(tried) if name in here.environment]:
-        what += f", also without {_variables(here, tried)[0]}"
-    what += "".join(f'. llama.cpp says: "{line}"' for line in build.messages[:1])
-    if VULKAN in build.gpu_backends:
-        what += ". A Vulkan device of the type CPU, such as llvmpipe, is used only if GGML_VK_VISIBLE_DEVICES names it"
-    look = "; ".join(_CHECKS[name] for name in build.gpu_backends)
-    yield Problem("driver", f"{what}. Check the driver:", look)
-
-
-def _variables(here: Installation, names: Sequence[str]) -> tuple[str, str]:
-    """These variables with their values, and the command that unsets them."""
-    assigned = " and ".join(f"{name}={shlex.quote(here.environment[name])}" for name in names)
-    return assigned, f"unset {' '.join(names)}"
-
-
-def _environment(here: Installation) -> Iterator[Problem]:
-    variables, n_cores = here.environment, here.cores.usable
+        named, unset = _values(variables, hidden.variables), f"unset {' '.join(hidden.variables)}"
+        if build.failure:
+            what = f"llama.cpp cannot be loaded: {build.failure}; without {named}, it can be loaded."
+            yield Problem("load", what, unset)
+        else:
+            yield Problem("hidden", f"{no_gpu}: {named} hides {found}.", unset)
+    elif build.gpu_backends and not build.gpu:
+        yield _driver(here, no_gpu)
     for name in SLOWING:
-        if variables.get(name) and (not here.build.features or "OPENMP" in here.build.features):
+        if variables.get(name) and (not build.features or "OPENMP" in build.features):
             what = f"{name}={variables[name]} is set: it can make every decode several times slower."
             yield Problem("openmp", what, f"unset {name}")
     threads = variables.get("LLAMA_ARG_THREADS", "")
     if threads.isdecimal() and float(threads) > n_cores:  # int() refuses thousands of digits
         what = f"LLAMA_ARG_THREADS={threads} is more than the {n_cores} usable cores: threads wait for each other."
         yield Problem("threads", what, "unset LLAMA_ARG_THREADS")
-
-
-def _machine(here: Installation) -> Iterator[Problem]:
     free = here.host.memory_available
     if free is not None and free < _MIN_MEMORY:
         what = f"Only {free / 1e9:.1f} GB of memory are available for models. To list the largest processes:"
@@ -142,6 +119,22 @@ def _machine(here: Installation) -> Iterator[Problem]:
     if here.optional["huggingface_hub"] is None:
         what = "huggingface_hub is not installed: -hf and -hfd do not work."
         yield Problem("hub", what, f"{_PIP} 'huggingface_hub>=0.30'", advice=True)
+
+
+def _driver(here: Installation, what: str) -> Problem:
+    """A build for GPUs that finds none, for no reason that is known here."""
+    backends = here.build.gpu_backends
+    names = dict.fromkeys(name for backend in backends for name in GPU_BACKENDS[backend].variables)
+    if tried := [name for name in names if name in here.environment]:
+        what += f", also without {_values(here.environment, tried)}"
+    what += "".join(f'. llama.cpp says: "{line}"' for line in here.build.messages[:1])
+    if VULKAN in backends:
+        what += ". A Vulkan device of the type CPU, such as llvmpipe, is used only if GGML_VK_VISIBLE_DEVICES names it"
+    return Problem("driver", f"{what}. Check the driver:", "; ".join(_CHECKS[name] for name in backends))
+
+
+def _values(variables: Mapping[str, str], names: Iterable[str]) -> str:
+    return " and ".join(f"{name}={shlex.quote(variables[name])}" for name in names)
 
 
 def build_with(*features: str, backends: Iterable[str] | None = None) -> str:

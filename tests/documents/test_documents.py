@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from duo.config.settings import Settings, TextOptions
+from duo.config import EngineConfig, GenerationConfig
+from duo.config.option import declared
 from duo.llama.library import supports_rpc
 from tests.command import ROOT, environment
 from tests.documents import documents
@@ -201,7 +202,7 @@ def test_a_program(program: str, demo_pair: tuple[Path, Path], tmp_path: Path) -
 
 def test_every_parameter_is_in_the_document_for_python() -> None:
     text = PYTHON.read_text(encoding="utf-8")
-    names = [*Settings.__annotations__, *TextOptions.__annotations__]
+    names = ["json_schema", *(one.name for one in (*declared(EngineConfig()), *declared(GenerationConfig())))]
     assert [name for name in names if not re.search(rf"`{name}\b", text)] == []
 
 
