@@ -70,7 +70,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return bytes.fromhex(code[1:].decode()) if code[:1] == b"x" else _ESCAPES.get(code, code)
 
 
-def read_file(file: str, *, escape: bool, limit: int = _MAX_PROMPT) -> tuple[str, str]:
+def read_file(file: str, *, escape: bool = False, limit: int = _MAX_PROMPT) -> tuple[str, str]:
     """Name and text of a file of at most `limit` bytes, or of standard input for `-`. Raises PromptError."""
     name = "standard input" if file == "-" else file
     try:

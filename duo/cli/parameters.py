@@ -29,14 +29,15 @@ def with_parameters(call: Callable[[typer.Context, T], None], defaults: T, comma
     options = sorted(declared(defaults, command), key=lambda one: PANELS.index(one.option.panel))
 
     def wrapper(context: typer.Context, **values: Any) -> None:
-        given = {name: value for name, value in values.items() if value is not None and value != []}
-        typed = frozenset(one.name for one in options if comes_from(context, one.name, "COMMANDLINE"))
-        for one in options:
-            other = one.option.excludes
-            if one.name in typed and comes_from(context, other, "ENVIRONMENT"):
-                given.pop(other, None)
+        typed = {one.name: one.option for one in options if comes_from(context, one.name, "COMMANDLINE")}
+        excluded = {said.excludes for said in typed.values()}
+        given = {
+            name: value
+            for name, value in values.items()
+            if value not in (None, []) and not (name in excluded and comes_from(context, name, "ENVIRONMENT"))
+        }
         found = with_values(defaults, given, command)
-        call(context, replace(found, given=typed) if hasattr(found, "given") else found)  # type: ignore[type-var]
+        call(context, replace(found, given=frozenset(typed)) if hasattr(found, "given") else found)  # type: ignore[type-var]
 
     parameters = [_parameter("context", None, typer.Context), *map(_option, options)]
     main = {one.name for one in options if one.option.is_main or one.option.panel == PANELS[0]}
@@ -99,12 +100,12 @@ def _described(said: Option) -> str:
 def _help(main: set[str]) -> list[inspect.Parameter]:
     """--help, which Typer itself would list first, and --help-all if --help shows only the options of these names."""
 
-    def parameter(name: str, text: str, *flags: str, shows: Container[str] | None = None) -> inspect.Parameter:
+    def parameter(name: str, text: str, *flags: str, shows: Container[str] = ()) -> inspect.Parameter:
         def show(context: typer.Context, value: bool) -> None:
             if not value or context.resilient_parsing:  # the shell asks for completions
                 return
-            for one in context.command.params if shows is not None else ():
-                one.hidden = one.name not in shows  # type: ignore[attr-defined, operator]
+            for one in context.command.params if shows else ():
+                one.hidden = one.name not in shows  # type: ignore[attr-defined]
                 one.rich_help_panel = PANELS[0]  # type: ignore[attr-defined]
             typer.echo(context.get_help())
             raise typer.Exit

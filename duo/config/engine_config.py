@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from duo.config.model_config import ALL_LAYERS, SPLIT_MODES, ContextConfig, ModelConfig
 from duo.config.option import COUNT, MAX_INT, PORTS, TEXTS, Bounds, check, names, option, switch
@@ -207,9 +208,11 @@ class EngineConfig:
 
     def target_model(self, path: Path, *, has_draft: bool) -> ModelConfig:
         """The target's weights and layers."""
-        target = self._model(path, self.n_gpu_layers, self.devices, self.rpc_servers)
-        return replace(
-            target,
+        return self._model(
+            path,
+            self.n_gpu_layers,
+            self.devices,
+            self.rpc_servers,
             # If the target is on RPC servers and the draft is local, the GPUs are reserved for the draft.
             uses_gpus=not (self.rpc_servers and has_draft and not self.draft_rpc_servers),
             split_mode=self.split_mode,
@@ -220,21 +223,22 @@ class EngineConfig:
     def draft_model(self, path: Path) -> ModelConfig:
         """The draft's weights and layers."""
         servers = self.draft_rpc_servers or ()
-        draft = self._model(path, self.draft_n_gpu_layers, self.draft_devices, servers)
-        return replace(draft, uses_gpus=not servers, prefix="draft_")
+        layers, devices = self.draft_n_gpu_layers, self.draft_devices
+        return self._model(path, layers, devices, servers, uses_gpus=not servers, prefix="draft_")
 
     def _model(
-        self, path: Path, layers: int | str, devices: Sequence[str] | None, servers: Sequence[str]
+        self, path: Path, layers: int | str, devices: Sequence[str] | None, servers: Sequence[str], **more: Any
     ) -> ModelConfig:
         return ModelConfig(
             path,
-            n_gpu_layers=ALL_LAYERS if isinstance(layers, str) else layers,
-            fits_layers=layers == "auto",
-            use_mmap=self.use_mmap,
-            use_mlock=self.use_mlock,
-            rpc_servers=tuple(servers),
-            rpc_timeout_s=self.rpc_timeout_s,
+            ALL_LAYERS if isinstance(layers, str) else layers,
+            layers == "auto",
+            self.use_mmap,
+            self.use_mlock,
+            tuple(servers),
+            self.rpc_timeout_s,
             devices=None if devices is None else tuple(devices),
+            **more,
         )
 
     def drafting(self) -> DraftConfig:

@@ -123,21 +123,21 @@ class BackConfig(EngineConfig):
 
     rpc_servers: Sequence[str] = option(
         (), "--rpc --rpcd HOST:PORT,... $LLAMA_ARG_RPC", "Devices",
-        "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", who="back", parse=parse_servers)
+        "RPC servers (duo rpc-server, or llama.cpp's) for the draft.", parse=parse_servers)
     n_threads: int | None = option(
-        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.", who="back",
+        None, "-t -td --threads N (all cores) $LLAMA_ARG_THREADS", "Threads", "Number of threads.",
         bounds=THREAD_COUNT)
     n_gpu_layers: int | str = option(
         "auto", "-ngl -ngld --gpu-layers N|all|auto $LLAMA_ARG_N_GPU_LAYERS", "Devices",
-        "Number of draft layers to offload to its devices; auto: as many as fit.", who="back", choices=("auto", "all"),
+        "Number of draft layers to offload to its devices; auto: as many as fit.", choices=("auto", "all"),
         bounds=LAYERS)
     devices: Sequence[str] | None = option(
         None, "-dev -devd --device --device-draft NAME,...|none (all GPUs) $LLAMA_ARG_DEVICE", "Devices",
-        "Devices of the draft, named as by duo --list-devices; none: do not offload.", who="back", parse=names)
+        "Devices of the draft, named as by duo --list-devices; none: do not offload.", parse=names)
     n_ctx: int = option(
         0, "-c --ctx-size N $LLAMA_ARG_CTX_SIZE", "Context",
         "Size of the context in tokens; 0: as the lead's texts need, up to the size that the draft was trained with.",
-        who="back", bounds=COUNT)
+        bounds=COUNT)
 
 
 @dataclass(frozen=True)

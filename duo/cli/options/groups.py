@@ -17,12 +17,10 @@ from duo.errors import UsageError
 from duo.models.storage import MIB
 
 RANDOM_SEED = -1
-# Other names of samplers in llama.cpp.
-_ALIASES = {
-    "top-k": "top_k", "topk": "top_k", "top-p": "top_p", "topp": "top_p", "nucleus": "top_p", "min-p": "min_p",
-    "minp": "min_p", "typ-p": "typ_p", "typp": "typ_p", "typ": "typ_p", "temp": "temperature",
-}  # fmt: skip
-_UNSUPPORTED = ("dry", "xtc", "top_n_sigma", "infill", "adaptive_p")
+# Samplers by all of their names in llama.cpp, without - and _.
+_NAMES = {name.replace("_", ""): name for name in SAMPLERS}
+_NAMES |= {"nucleus": "top_p", "typ": "typ_p", "temp": "temperature"}
+_UNSUPPORTED = ("dry", "xtc", "topnsigma", "infill", "adaptivep")
 
 
 # fmt: off
@@ -150,14 +148,12 @@ class GenerationOptions:
 
         sources = {"--grammar": self.grammar, "--grammar-file": self.grammar_file}
         sources |= {"-j": self.json_schema, "-jf": self.json_schema_file}
-        given = {flag: value for flag, value in sources.items() if value is not None}
+        given = [(flag, value) for flag, value in sources.items() if value is not None]
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} each give a grammar: use only one")
-        for flag, value in given.items():
-            if flag in ("--grammar-file", "-jf"):
-                text = read_file(value, escape=False, limit=MIB)[1]
-            else:
-                text = read_argument(value, flag, escape=False)
+            raise UsageError(f"{' and '.join(flag for flag, _ in given)} each give a grammar: use only one")
+        for flag, value in given:
+            is_file = flag in ("--grammar-file", "-jf")
+            text = read_file(value, limit=MIB)[1] if is_file else read_argument(value, flag, escape=False)
             return text if flag.startswith("--grammar") else schema_grammar(text, flag)
         return None
 
@@ -173,11 +169,11 @@ def _bias(value: str) -> tuple[int, float]:
 
 def _sampler_names(text: str) -> Iterator[str]:
     for part in filter(None, (part.strip().lower() for part in text.split(";"))):
-        name = _ALIASES.get(part, part)
-        if name.replace("-", "_") in _UNSUPPORTED:
+        plain = part.replace("-", "").replace("_", "")
+        if plain in _UNSUPPORTED:
             warn(f"--samplers: {part} is not supported and ignored")
         else:
-            yield name
+            yield _NAMES.get(plain, part)
 
 
 # fmt: off
