@@ -4,8 +4,8 @@ llama-cpp-python's converter repeats what a schema repeats before anything can b
 minute and gigabytes. Here, time, memory and output are limited. Only the standard library is imported: it is started
 for every new schema. Of an array, the rules of the first schema begin with `s0-`, those of the second with `s1-`.
 
-Arguments: the path of llama_cpp/llama_grammar.py, CPU seconds, bytes of memory, bytes of output, and `several` for an
-array. Exit status 1: standard output has the reason. A signal: the CPU time was used up.
+Arguments: the path of llama_cpp/llama_grammar.py, and `several` for an array. Exit status 1: standard output has the
+reason. A signal: the CPU time was used up.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
+MAX_S = 1.0  # CPU time
+MAX_GRAMMAR = 2**18  # bytes
+_MAX_MEMORY = 2**28
 # The converter allows line ends and other control characters in strings, as JSON does not.
 _CHARACTER, _NO_CONTROL = r'char ::= [^"\\] |', r'char ::= [^"\\\x00-\x1F\x7F] |'
 _LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]*\}|(?P<name>[A-Za-z0-9-]+)', re.DOTALL)
@@ -26,24 +29,20 @@ _LITERAL_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[\d,]*\
 
 def main() -> None:
     """Convert, as the arguments say; exits with a reason if the schema cannot be converted."""
-    converter, most_s, most_memory, most_output, *several = sys.argv[1:]
+    converter, *several = sys.argv[1:]
     with suppress(ValueError, OSError):  # macOS has no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (int(most_memory),) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY,) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, float(most_s))
+    signal.setitimer(signal.ITIMER_PROF, MAX_S)
     loader = SourceFileLoader("llama_grammar", converter)
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None
     module = module_from_spec(spec)
     loader.exec_module(module)
     try:
-        schema = sys.stdin.buffer.read().decode()
-        parsed = json.loads(schema)
-        if several:
-            grammars = (module.json_schema_to_gbnf(json.dumps(one)) for one in parsed)
-            text = "\n".join(renamed(one, f"s{i}-") for i, one in enumerate(grammars))
-        else:
-            text = module.json_schema_to_gbnf(schema)
+        schema = json.loads(sys.stdin.buffer.read().decode())
+        grammars = [module.json_schema_to_gbnf(json.dumps(one)) for one in (schema if several else [schema])]
+        text = "\n".join(renamed(one, f"s{i}-") if several else one for i, one in enumerate(grammars))
         grammar = text.replace(_CHARACTER, _NO_CONTROL).encode()
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         refuse(f"is not valid JSON: {error}")
@@ -52,8 +51,8 @@ def main() -> None:
     except Exception as error:  # the converter checks nothing, so it may raise anything
         reason = str(error).removesuffix(" (use --allow-fetch for force)")
         refuse(f"is an invalid or unsupported JSON schema: {reason or type(error).__name__}")
-    if len(grammar) > int(most_output):
-        refuse(f"is a grammar of more than {most_output} bytes")
+    if len(grammar) > MAX_GRAMMAR:
+        refuse(f"is a grammar of more than {MAX_GRAMMAR} bytes")
     sys.stdout.buffer.write(grammar)
 
 
@@ -66,7 +65,3 @@ def refuse(reason: str) -> None:
     """Exit with this reason, shortened to one line."""
     sys.stdout.buffer.write(" ".join(reason[:1000].split()).encode("utf-8", "replace"))
     sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,21 +9,17 @@ from weakref import WeakKeyDictionary
 
 import llama_cpp.llama_grammar
 import numpy as np
-import numpy.typing as npt
 
 from duo.errors import BusyError, DuoError, GrammarError, UsageError
-from duo.llama import child, convert_schema
+from duo.llama import child
+from duo.llama.context import Logits
+from duo.llama.convert_schema import MAX_GRAMMAR, MAX_S
 from duo.llama.grammar_process import ACCEPT, ALLOWS, MASK, PARSE, GrammarProcess
 from duo.llama.handle import Handle
 from duo.llama.model import Model
 
-MAX_GRAMMAR = 2**18  # bytes
-MAX_SCHEMA = 2**16
-_CONVERT_S = 1.0  # CPU time
-_CONVERT_MEMORY = 2**28
+MAX_SCHEMA = 2**16  # bytes
 _HUNG_S = 60.0  # whatever the machine is doing
-
-Logits = npt.NDArray[np.float32]
 
 _idle: WeakKeyDictionary[Model, GrammarProcess] = WeakKeyDictionary()
 
@@ -43,11 +39,11 @@ class Grammar(Handle):
         super().__init__(process, functools.partial(_release, model), parent=model)
         try:
             if process.ask(PARSE, data) == b"\0":
-                said = [
+                said = (
                     line.removeprefix("parse: ") for line in process.lines() if "grammar" in line or "parse" in line
-                ]
+                )
                 # What follows the first line is the rest of the grammar.
-                raise UsageError(f"the grammar is invalid: {''.join(said[:1])[:300] or 'llama.cpp gives no reason'}")
+                raise UsageError(f"the grammar is invalid: {next(said, 'llama.cpp gives no reason')[:300]}")
         except DuoError:
             self.close()
             raise
@@ -101,8 +97,7 @@ def schema_grammar(schema: str, name: str, *, several: bool = False) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _converted(schema: bytes, name: str, *options: str) -> str:
-    limits = map(str, (_CONVERT_S, _CONVERT_MEMORY, MAX_GRAMMAR))
-    command = child.script(convert_schema, llama_cpp.llama_grammar.__file__, *limits, *options)
+    command = child.call("duo.llama.convert_schema", llama_cpp.llama_grammar.__file__, *options)
     try:
         done = subprocess.run(
             command, input=schema, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_HUNG_S, check=False
@@ -112,7 +107,7 @@ def _converted(schema: bytes, name: str, *options: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"{name} takes too long to convert to a grammar", name) from None
     if done.returncode == -signal.SIGPROF:
-        raise UsageError(f"{name} takes longer than {_CONVERT_S:g} s to convert to a grammar", name)
+        raise UsageError(f"{name} takes longer than {MAX_S:g} s to convert to a grammar", name)
     if done.returncode or len(done.stdout) > MAX_GRAMMAR:
         reason = done.stdout[:1000].decode("utf-8", "replace") or "cannot be converted to a grammar"
         raise UsageError(f"{name} {reason}", name)

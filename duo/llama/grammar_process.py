@@ -106,10 +106,10 @@ class GrammarProcess(Handle):
     def lines(self) -> list[str]:
         """What it has written to standard error since the last call. Its position in the file is the same as ours."""
         self._log.seek(0)
-        text = self._log.read(2**16).decode("utf-8", "replace")
+        lines = self._log.read(2**16).decode("utf-8", "replace").splitlines()
         self._log.seek(0)
         self._log.truncate()
-        return text.splitlines()
+        return lines
 
 
 def _end(connection: Connection, log: IO[bytes], process: subprocess.Popen[bytes]) -> None:
@@ -150,8 +150,8 @@ def _serve(model: Model, connection: Connection) -> None:
     while True:
         request = connection.recv_bytes()
         kind, data = request[:1], request[1:]
-        most_s = MAX_S * max(1, model.n_vocab / _USUAL) if kind == MASK else MAX_S
-        signal.setitimer(signal.ITIMER_PROF, most_s)  # which ends this process
+        # The signal ends this process.
+        signal.setitimer(signal.ITIMER_PROF, MAX_S * max(1, model.n_vocab / _USUAL) if kind == MASK else MAX_S)
         if kind == PARSE:
             if grammar:
                 llama_cpp.llama_sampler_free(grammar)
@@ -159,11 +159,11 @@ def _serve(model: Model, connection: Connection) -> None:
             connection.send_bytes(b"\1" if grammar else b"\0")
         elif kind == ALLOWS:
             one["id"] = int(data)
-            connection.send_bytes(b"\1" if _allowed(grammar, one)[0] else b"\0")
+            connection.send_bytes(bytes(_allowed(grammar, one)))
         elif kind == ACCEPT:
             llama_cpp.llama_sampler_accept(grammar, int(data))
         else:
-            connection.send_bytes(np.packbits(_allowed(grammar, everything)).tobytes())
+            connection.send_bytes(bytes(np.packbits(_allowed(grammar, everything))))
 
 
 def _allowed(grammar: Any, tokens: Tokens) -> npt.NDArray[np.bool_]:
@@ -172,5 +172,4 @@ def _allowed(grammar: Any, tokens: Tokens) -> npt.NDArray[np.bool_]:
     data = tokens.ctypes.data_as(llama_cpp.llama_token_data_p)
     array = llama_cpp.llama_token_data_array(data, len(tokens), -1, False)
     llama_cpp.llama_sampler_apply(grammar, ctypes.byref(array))
-    allowed: npt.NDArray[np.bool_] = tokens["logit"] == 0.0
-    return allowed
+    return np.asarray(tokens["logit"] == 0.0, np.bool_)

@@ -23,7 +23,6 @@ def test_in_an_archive_the_program_is_duo(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "executable", "/opt/duo/duo")
     assert child.call("duo.link.process", "{}") == ["/opt/duo/duo", "--call", "duo.link.process:main", "{}"]
-    assert child.script(convert_schema, "1")[1:] == ["--call", "duo.llama.convert_schema:main", "1"]
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(BusyError, match="not known where"):
         child.call("duo.link.process")
