@@ -75,15 +75,17 @@ def ggml() -> ctypes.CDLL:
 
 def list_devices() -> list[Device]:
     """All devices in llama.cpp's order, including those of added RPC servers."""
-    lib, found = ggml(), []
-    for i in range(lib.ggml_backend_dev_count()):
-        pointer = lib.ggml_backend_dev_get(i)
-        name, description = lib.ggml_backend_dev_name(pointer), lib.ggml_backend_dev_description(pointer)
-        # An RPC device reports itself as a GPU, whatever it is.
-        is_rpc = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)) == RPC.encode()
-        kind = RPC if is_rpc else _KINDS[lib.ggml_backend_dev_type(pointer)]
-        found.append(Device(name.decode(), description.decode(), kind, pointer))
-    return found
+    lib = ggml()
+    return list(map(_device, map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))))
+
+
+def _device(pointer: int) -> Device:
+    lib = ggml()
+    name, description = lib.ggml_backend_dev_name(pointer), lib.ggml_backend_dev_description(pointer)
+    # An RPC device reports itself as a GPU, whatever it is.
+    is_rpc = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(pointer)) == RPC.encode()
+    kind = RPC if is_rpc else _KINDS[lib.ggml_backend_dev_type(pointer)]
+    return Device(name.decode(), description.decode(), kind, pointer)
 
 
 def list_backends() -> list[str]:
@@ -205,20 +207,16 @@ def _function(name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
 def devices_for(config: ModelConfig) -> list[Device]:
     """The devices for layers of this model, RPC first as in llama.cpp; empty: all stay on the CPU.
 
-    Raises DeviceError for a server that does not answer, UsageError for an unknown device.
+    Raises DeviceError for a server that does not answer, UsageError for an unknown device or main_gpu.
     """
-    served = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
-    named = find_devices(config.devices, f"{config.prefix}devices") if config.devices is not None else None
-    if config.n_gpu_layers == 0:
+    devices = [device for server in config.rpc_servers for device in add_server(server, config.rpc_timeout_s)]
+    if config.devices is not None:
+        devices = find_devices(config.devices, f"{config.prefix}devices")
+    elif config.uses_gpus:
+        devices += gpus()
+    if not config.n_gpu_layers or not devices:
         return []
-    if named is not None:
-        return named
-    return served + gpus() if config.uses_gpus else served
-
-
-def layer_devices(config: ModelConfig, devices: list[Device]) -> list[Device]:
-    """Those of the model's `devices` that hold layers. Raises UsageError for a main_gpu that is none of them."""
-    if config.split_mode != "none" or not devices:
+    if config.split_mode != "none":
         return devices
     if config.main_gpu >= len(devices):
         raise UsageError(f"main_gpu: the last of the {len(devices)} devices is {len(devices) - 1}", "main_gpu")

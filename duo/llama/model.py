@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from duo.config import SPLIT_MODES, ModelConfig
 from duo.errors import ModelError, UsageError
 from duo.llama import library
 from duo.llama.build import CPU
-from duo.llama.devices import RPC, Device, devices_for, layer_devices
+from duo.llama.devices import RPC, devices_for
 from duo.llama.gguf_head import Head, check_head
 from duo.llama.lifeline import blaming, lifeline
 from duo.llama.model_size import model_size
@@ -29,11 +29,12 @@ class Model(Vocabulary):
         """Load the file, or only its vocabulary. Raises ModelError, DeviceError or UsageError."""
         library.start()
         self.config = config
-        devices = devices_for(config)
-        self.devices = layer_devices(config, devices)
-        self.is_remote = any(device.kind == RPC for device in devices)  # whether an RPC server holds some of its layers
+        self.devices = devices_for(config)
+        self.is_remote = any(
+            device.kind == RPC for device in self.devices
+        )  # whether an RPC server holds some of its layers
         call = lifeline if self.is_remote else nullcontext()
-        pointer = self._load(devices, progress, vocabulary_only, call)
+        pointer = self._load(progress, vocabulary_only, call)
         super().__init__(pointer, config.path, call)
         if self.adds_bos and (self.bos < 0 or (self.adds_eos and self.eos < 0)):  # it would abort at the first prompt
             self.close()
@@ -55,13 +56,7 @@ class Model(Vocabulary):
         on_cpu = {CPU} if 0 <= n_given <= self.n_layer else set()
         self.places = frozenset({device.name for device in self.devices} | on_cpu)  # names of what holds its layers
 
-    def _load(
-        self,
-        devices: Sequence[Device],
-        progress: Progress | None,
-        vocabulary_only: bool,
-        call: AbstractContextManager[None],
-    ) -> Any:
+    def _load(self, progress: Progress | None, vocabulary_only: bool, call: AbstractContextManager[None]) -> Any:
         config, path = self.config, self.config.path
         head = Head(path)
         check_head(head, vocabulary_only=vocabulary_only)
@@ -73,10 +68,10 @@ class Model(Vocabulary):
         # Kernels for AMX end the process in a segmentation fault (llama.cpp's issue 20824).
         params.use_extra_bufts = "AMX_INT8 = 1" not in library.system_info()
         # Never NULL: that would be all devices, including those for the other model.
-        pointers = (ctypes.c_void_p * (len(devices) + 1))(*(device.pointer for device in devices))
+        pointers = (ctypes.c_void_p * (len(self.devices) + 1))(*(device.pointer for device in self.devices))
         params.devices = ctypes.addressof(pointers)
-        params.n_gpu_layers, params.main_gpu = config.n_gpu_layers, config.main_gpu
-        params.split_mode = SPLIT_MODES.index(config.split_mode)
+        params.n_gpu_layers, params.split_mode = config.n_gpu_layers, SPLIT_MODES.index(config.split_mode)
+        params.main_gpu = 0 if config.split_mode == "none" else config.main_gpu  # then there is one device
         most = llama_cpp.llama_max_devices()
         if len(config.tensor_split) > most:
             raise UsageError(f"tensor_split: llama.cpp supports at most {most} devices", "tensor_split")

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from duo.config import ALL_LAYERS, ContextConfig, EngineConfig, ModelConfig
 from duo.errors import MemoryLimitError
-from duo.llama.devices import devices_for, layer_devices
+from duo.llama.devices import devices_for
 from duo.llama.memory import uses_host_memory
 from duo.llama.model_size import model_size
 from duo.spec.placement import Footprint, Layout, Room, fill, place
@@ -40,11 +40,11 @@ def fit(
     _check_weights(models)
     if not any(model.rooms and model.n_layers is None for model in models):
         return target, draft
-    first, second = models[0], models[-1]
+    first, *others = models
     layouts: Sequence[Layout] = (
-        [fill(first.footprint, first.rooms, first.n_layers)]
-        if len(models) == 1
-        else place(first.footprint, second.footprint, first.rooms, second.rooms, first.n_layers, second.n_layers)
+        place(first.footprint, others[0].footprint, first.rooms, others[0].rooms, first.n_layers, others[0].n_layers)
+        if others
+        else [fill(first.footprint, first.rooms, first.n_layers)]
     )
     placed = [(model, layout) for model, layout in zip(models, layouts, strict=True) if model.rooms]
     log.info(
@@ -52,8 +52,8 @@ def fit(
         ", ".join(model.parameter for model, _ in placed),
         ", ".join(model.summary(layout) for model, layout in placed),
     )
-    configs = [model.placed(layout) for model, layout in zip(models, layouts, strict=True)]
-    return configs[0], configs[1] if len(configs) > 1 else draft
+    target, *drafts = (model.placed(layout) for model, layout in zip(models, layouts, strict=True))
+    return target, drafts[0] if drafts else draft
 
 
 def _check_weights(models: Sequence[_Placed]) -> None:
@@ -72,12 +72,11 @@ class _Placed:
     """One of the models, in terms of duo.spec.placement. `parameter` is that of its number of layers."""
 
     def __init__(self, name: str, parameter: str, config: ModelConfig, context: ContextConfig) -> None:
-        self._name, self.parameter = name, parameter
-        self._config, self._context = config, context
+        self._name, self.parameter, self._config, self._context = name, parameter, config, context
         self.n_layers = None if config.fits_layers else config.n_gpu_layers
         if config.split_mode not in ("none", "layer"):  # each layer is split
             self.n_layers = ALL_LAYERS
-        self.rooms = [Room(device.name, device.memory[0]) for device in layer_devices(config, devices_for(config))]
+        self.rooms = [Room(device.name, device.memory[0]) for device in devices_for(config)]
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -85,13 +84,10 @@ class _Placed:
         buffers = size.compute_bytes(self._context, len(self.rooms)), size.staging_bytes(self._context)
         return Footprint(size.layers, size.output, size.cache_bytes(self._context), *buffers)
 
-    @cached_property
+    @property
     def required_bytes(self) -> int:
         """Weights of the layers that have to be on devices."""
-        if not self.rooms or not self.n_layers:
-            return 0
-        weights = self.footprint.weights
-        return sum(weights if self.n_layers < 0 else weights[-self.n_layers :])
+        return sum(self.footprint.weights[-max(0, self.n_layers) :]) if self.rooms and self.n_layers else 0
 
     def summary(self, layout: Layout) -> str:
         names = [room.name for room, n in zip(self.rooms, layout.tensor_split, strict=True) if n]
