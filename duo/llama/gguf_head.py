@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from duo.errors import ModelError
 from duo.llama import library
@@ -20,18 +20,8 @@ from duo.llama.fingerprint import Fingerprint, text_difference
 TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS = 512  # llama-hparams.h, LLAMA_MAX_LAYERS
 
-# gguf.h, enum gguf_type
-_INTEGERS: dict[int, Any] = {
-    0: ctypes.c_uint8,
-    1: ctypes.c_int8,
-    2: ctypes.c_uint16,
-    3: ctypes.c_int16,
-    4: ctypes.c_uint32,
-    5: ctypes.c_int32,
-    7: ctypes.c_bool,
-    10: ctypes.c_uint64,
-    11: ctypes.c_int64,
-}
+# gguf.h, enum gguf_type, and the formats of struct
+_INTEGERS = dict(enumerate("BbHhIi")) | {7: "?", 10: "Q", 11: "q"}
 _STRING, _ARRAY = 8, 9
 _INTEGER_TENSORS = range(24, 28)  # ggml.h, enum ggml_type
 _MAX_NUMBERS = 4096  # in an array: more than any model has layers
@@ -131,7 +121,8 @@ def _values(pointer: int, index: int, key: str) -> list[int | bytes]:
         return [lib.gguf_get_arr_str(pointer, index, i) for i in range(n)]
     if kind not in _INTEGERS or not n:
         return []
-    return list((_INTEGERS[kind] * min(n, _MAX_NUMBERS)).from_address(lib.gguf_get_arr_data(pointer, index)))
+    numbers = struct.Struct(f"={min(n, _MAX_NUMBERS)}{_INTEGERS[kind]}")
+    return list(numbers.unpack(ctypes.string_at(lib.gguf_get_arr_data(pointer, index), numbers.size)))
 
 
 class _InitParams(ctypes.Structure):

@@ -22,9 +22,7 @@ F16, Q4_0 = 1, 2  # llama.h, enum llama_ftype
 _logger = logging.getLogger("duo.llama")
 logging.getLogger("duo").addHandler(logging.NullHandler())  # silent unless the program configures logging
 
-# ggml.h, enum ggml_log_level
-_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
-_CONTINUES = 5
+_CONTINUES = 5  # ggml.h, enum ggml_log_level; 1 to 4 are Python's levels / 10, and 0 is none
 # Ends of the lines that llama.cpp logs as errors when a decode is cancelled.
 _CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret = 2")
 
@@ -32,23 +30,9 @@ _CANCELLED = ("failed with error 1", "compute status: 1", "failed to decode, ret
 class _Log(threading.local):
     """The unfinished line of this thread, and its errors inside collect_errors()."""
 
-    def __init__(self) -> None:
-        self.level = logging.INFO
-        self.line = ""
-        self.errors: list[str] | None = None
-
-    def add(self, level: int, text: str) -> None:
-        if level != _CONTINUES:
-            self.level = _LEVELS.get(level, logging.INFO)
-        self.line += text
-        if not self.line.endswith("\n"):
-            return
-        line, self.line = self.line.rstrip(), ""
-        if self.level >= logging.ERROR and line.endswith(_CANCELLED):
-            self.level = logging.DEBUG
-        if self.errors is not None and self.level >= logging.ERROR:
-            self.errors.append(line)
-        _logger.log(self.level, "%s", line)
+    level = logging.INFO
+    line = ""
+    errors: list[str] | None = None
 
 
 _log = _Log()
@@ -56,7 +40,17 @@ _log = _Log()
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
-    _log.add(level, text.decode("utf-8", "replace"))
+    if level != _CONTINUES:
+        _log.level = 10 * level or logging.INFO
+    _log.line += text.decode("utf-8", "replace")
+    if not _log.line.endswith("\n"):
+        return
+    line, _log.line = _log.line.rstrip(), ""
+    if _log.level >= logging.ERROR and line.endswith(_CANCELLED):
+        _log.level = logging.DEBUG
+    if _log.errors is not None and _log.level >= logging.ERROR:
+        _log.errors.append(line)
+    _logger.log(_log.level, "%s", line)
 
 
 @functools.cache
@@ -94,10 +88,9 @@ def bind(prefix: str, functions: Iterable[tuple[Any, ...]]) -> ctypes.CDLL:
 @contextmanager
 def collect_errors() -> Iterator[list[str]]:
     """Collect the errors that llama.cpp logs on this thread inside the block."""
-    errors: list[str] = []
-    _log.errors = errors
+    _log.errors = []
     try:
-        yield errors
+        yield _log.errors
     finally:
         _log.errors = None
 
@@ -116,9 +109,8 @@ def system_info() -> str:
 
 def file_type_name(file_type: int) -> str:
     """What llama.cpp calls a number of llama.h, enum llama_ftype: `Q4_0`, `Q4_K - Medium`."""
-    name = llama_cpp.llama_ftype_name(file_type).decode()
     # "all F32", or with "(guessed) " in front where the file does not name it.
-    return str(name.removeprefix("(guessed) ").removeprefix("all "))
+    return str(llama_cpp.llama_ftype_name(file_type).decode().removeprefix("(guessed) ").removeprefix("all "))
 
 
 def quantize(source: Path, target: Path, file_type: int) -> None:

@@ -35,7 +35,7 @@ class Lifeline:
     """Watches calls into llama.cpp that use RPC servers: `with` surrounds each."""
 
     def __init__(self) -> None:
-        self.servers: list[str] = []
+        self._servers: dict[str, None] = {}
         self._timeout_s = 0.0
         self._depth = 0  # calls in progress
         self._since = 0.0  # time of the last sign of life
@@ -44,18 +44,20 @@ class Lifeline:
     def watch(self, server: str, timeout_s: float) -> None:
         """Watch `server`, host:port: it times out after `timeout_s` seconds without a sign of life during a call."""
         self._timeout_s = timeout_s
-        if not self.servers:
+        if not self._servers:
             threading.Thread(target=self._run, name="duo-lifeline", daemon=True).start()
-        if server not in self.servers:
-            self.servers.append(server)
+        self._servers[server] = None
+
+    @property
+    def names(self) -> str:
+        """The servers, for messages."""
+        return f"the RPC server {' or '.join(self._servers)}"
 
     def __enter__(self) -> None:
-        """A call begins."""
         self.beat()
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        """The call has ended."""
         self._depth -= 1
 
     def beat(self) -> None:
@@ -72,8 +74,7 @@ class Lifeline:
             limit_s = self._timeout_s * (_LOADING_FACTOR if self.is_loading else 1)
             since = self._since
             if woke - since > limit_s and self._depth and self._since == since:
-                which = " or ".join(self.servers)
-                _die(f"the RPC server {which} did not answer within {limit_s:g} s: it hangs or is very slow")
+                _die(f"{self.names} did not answer within {limit_s:g} s: it hangs or is very slow")
 
 
 lifeline = Lifeline()  # one per process, because it ends the process
@@ -116,11 +117,10 @@ def _on_abort(message: bytes) -> None:
     """Called by ggml_abort() on any thread. Must not return."""
     where, _, what = message.decode("utf-8", "replace").strip().partition(": ")
     if "RPC" in what or "ggml-rpc" in where or "Failed to connect" in what:
-        _die(f"the RPC server {' or '.join(lifeline.servers)} has died or uses another version of the protocol")
-    where = Path(where).name
-    if path := getattr(_reading, "path", None):
-        _die(f"{path}: the file is damaged, or needs another llama.cpp, which aborted: {what} ({where})")
-    _die(f"llama.cpp aborted: {what} ({where})")
+        _die(f"{lifeline.names} has died or uses another version of the protocol")
+    path = getattr(_reading, "path", None)
+    blamed = f"{path}: the file is damaged, or needs another llama.cpp, which" if path else "llama.cpp"
+    _die(f"{blamed} aborted: {what} ({Path(where).name})")
 
 
 def _die(message: str) -> NoReturn:

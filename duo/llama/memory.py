@@ -69,7 +69,7 @@ def check_memory(model: Model, config: ContextConfig) -> None:
             "available: use a smaller n_ctx or n_ubatch, or q8_0 for type_k and type_v"
         )
 
-    free, total = (sum(device.memory[i] for device in model.devices) for i in (0, 1))
+    free, total = map(sum, zip((0, 0), *(device.memory for device in model.devices), strict=True))
     if not total or uses_host_memory():  # 0: not reported
         return
     if free == total:  # a driver that does not report what is used: at least the weights are
@@ -77,9 +77,9 @@ def check_memory(model: Model, config: ContextConfig) -> None:
     needed = logits + on_devices + mask
     if needed > free:
         fits = int(max(0, free - logits) / (needed - logits) * config.n_ctx) // _CELLS * _CELLS
+        most = f"at most {fits} tokens fit (n_ctx)" if fits else "no context fits"
         raise MemoryLimitError(
             f"{need} {needed / 2**30:.1f} GiB on {', '.join(device.name for device in model.devices)}, and "
-            f"{max(0, free) / 2**30:.1f} GiB are free: "
-            + (f"at most {fits} tokens fit (n_ctx)" if fits else "no context fits")
-            + f"; fewer layers there ({model.config.prefix}n_gpu_layers) leave more room"
+            f"{max(0, free) / 2**30:.1f} GiB are free: {most}; fewer layers there "
+            f"({model.config.prefix}n_gpu_layers) leave more room"
         )

@@ -50,11 +50,9 @@ def size(path: Path) -> int:
 
 def hub_name(path: Path) -> str | None:
     """What -hf calls a file in Hugging Face's cache, such as user/repo:Q4_K_M; None for any other file."""
-    folder = next((part for part in path.parts[:-1] if part.startswith("models--")), None)
+    folder = re.search(r"(?:^|/)models--([^/]*)/", path.as_posix())
     quant = quant_of(path.name)
-    if folder is None or quant is None:
-        return None
-    return f"{folder.removeprefix('models--').replace('--', '/', 1)}:{quant}"
+    return f"{folder[1].replace('--', '/', 1)}:{quant}" if folder and quant else None
 
 
 def check_draft(path: Path, target: Path) -> None:
@@ -67,8 +65,8 @@ def check_draft(path: Path, target: Path) -> None:
 
 def _below(folder: Path, most: float) -> list[Path]:
     """The GGUF files of at most `most` bytes in and below `folder`, the smallest first."""
-    files = [path for path in folder.rglob("*.gguf") if path.is_file() and not _LATER_PART.fullmatch(path.name)]
-    return sorted((path for path in files if size(path) <= most), key=lambda path: (size(path), path))
+    files = (path for path in folder.rglob("*.gguf") if path.is_file() and not _LATER_PART.fullmatch(path.name))
+    return [path for n_bytes, path in sorted((size(path), path) for path in files) if n_bytes <= most]
 
 
 def model_folders() -> list[Path]:

@@ -71,20 +71,21 @@ def resolve_hub(spec: str, offline: bool = False) -> Path:
             import_module(f"huggingface_hub.{module}")
     except ImportError as error:
         raise DownloadError("models from Hugging Face need huggingface_hub: pip install huggingface_hub") from error
-    if offline or hub.constants.HF_HUB_OFFLINE:
-        if found := _find_cached(hub, repo, quant):
-            return found
-        raise DownloadError(f"{spec} is not in {hub.constants.HF_HUB_CACHE}, and duo is offline")
-    try:
-        return _fetch(hub, repo, quant)
-    except DownloadError:
-        raise
-    except Exception as error:  # three major versions with three HTTP libraries: they share no base class
-        reason = _explain(hub, repo, error)
-        if found := _find_cached(hub, repo, quant):
-            _logger.warning("%s; using %s from the cache", reason, spec)
-            return found
-        raise DownloadError(reason) from error
+    if offline := offline or hub.constants.HF_HUB_OFFLINE:
+        reason = f"{spec} is not in {hub.constants.HF_HUB_CACHE}, and duo is offline"
+    else:
+        try:
+            return _fetch(hub, repo, quant)
+        except DownloadError:
+            raise
+        except Exception as error:  # three major versions with three HTTP libraries: they share no base class
+            reason = _explain(hub, repo, error)
+    found = _find_cached(hub, repo, quant)
+    if found is None:
+        raise DownloadError(reason)
+    if not offline:
+        _logger.warning("%s; using %s from the cache", reason, spec)
+    return found
 
 
 def _fetch(hub: Any, repo: str, quant: str | None) -> Path:

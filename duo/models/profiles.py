@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypedDict, cast
 
 import msgspec
 
-from duo.models.storage import MIB, config_dir, read_own
+from duo.models.storage import MIB, config_dir, open_own, read_at_most
 from duo.spec.policy_state import PolicyState
 
 _VERSION = 4
@@ -127,7 +127,8 @@ def _slug(name: str) -> str:
 def _read(path: Path) -> ProfileDocument:
     """The document of a file; empty if it is missing or damaged."""
     try:
-        document = json.loads(read_own(path, _MAX_BYTES))
+        with open_own(path) as file:
+            document = json.loads(read_at_most(file, _MAX_BYTES))
         json.dumps(document)  # it can be written again, however deep it is
     except (OSError, ValueError, RecursionError):
         return {}

@@ -69,23 +69,15 @@ def work_folder(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Ite
 
 def read_at_most(file: BinaryIO, most: int) -> bytes:
     """All of `file`, such as a pipe or /dev/stdin. Raises OSError (EFBIG) if it has more than `most` bytes."""
-    data = bytearray()
-    while chunk := file.read(MIB):
-        data += chunk
-        if len(data) > most:
-            raise OSError(errno.EFBIG, f"it has more than {most // MIB} MiB, the most that is read")
-    return bytes(data)
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most // MIB} MiB, the most that is read")
+    return data
 
 
 def read_path(path: Path, most: int) -> bytes:
     """All of the file at `path`, which may be a pipe. Raises OSError."""
     with path.open("rb") as file:
-        return read_at_most(file, most)
-
-
-def read_own(path: Path, most: int) -> bytes:
-    """All of a file that duo or another program keeps at `path`. Raises OSError, also if it is not a regular file."""
-    with open_own(path) as file:
         return read_at_most(file, most)
 
 

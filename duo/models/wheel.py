@@ -10,13 +10,16 @@ import re
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import unquote
 from urllib.request import url2pathname
 
 import certifi
 import httpx
+from packaging.utils import canonicalize_name
 
 from duo.errors import DownloadError
 from duo.llama import child
@@ -28,6 +31,7 @@ _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)""", re.IGNORECASE)
 _TIMEOUT_S = 60.0  # without an answer
 
 Report = Callable[[int, int | None], None]
+Get = Callable[[httpx.URL], AbstractContextManager[httpx.Response]]
 
 
 def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> Path:
@@ -37,7 +41,7 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
     and certificates. `report` is called with the bytes so far and in all (None: unknown). Raises DownloadError.
     """
     settings = pip_settings()
-    reasons = ["no package index has it"]
+    reason: object = "no package index has it"
     try:
         with httpx.Client(
             proxy=settings.get("proxy"),
@@ -48,31 +52,30 @@ def fetch_wheel(requirement: str, sha256: str, folder: Path, report: Report) -> 
         ) as client:
             for text in index_urls(settings):
                 index = httpx.URL(re.sub("^file:///", "file://localhost/", text))  # httpx wants a host
+                get = partial(_get, client, index)
                 try:
-                    if url := _find_wheel(client, index, requirement):
-                        return _download(client, url, index, sha256, folder, report)
+                    if url := _find_wheel(get, index, requirement):
+                        return _download(get, url, sha256, folder, report)
                 except httpx.HTTPError as error:
-                    reasons.append(f"{index.host}: {root_cause(error)}")
+                    reason = f"{index.host}: {root_cause(error)}"
     except (httpx.InvalidURL, OSError, ValueError) as error:
-        reasons.append(str(error))
-    raise DownloadError(f"cannot download {requirement}: {reasons[-1]}")
+        reason = error
+    raise DownloadError(f"cannot download {requirement}: {reason}")
 
 
 def pip_settings() -> dict[str, str]:
     """pip's settings by name, from its files and its variables; without pip, from its variables alone."""
-    found, lines = {}, []
+    lines = []
     if not child.is_frozen():
         command = child.call("pip._internal.cli.main", "config", "list")
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
         )
         lines = re.findall(r"^(global|download)\.([\w-]+)=(.*)$", done.stdout, re.MULTILINE)
-    for _, name, value in sorted(lines, key=lambda line: line[0], reverse=True):  # the general ones first
-        found[name] = str(ast.literal_eval(value))
-    for name, value in os.environ.items():
-        if name.startswith("PIP_") and value:
-            found[name.removeprefix("PIP_").lower().replace("_", "-")] = value
-    return found
+    # The general ones first.
+    found = {name: str(ast.literal_eval(value)) for _, name, value in sorted(lines, key=itemgetter(0), reverse=True)}
+    variables = {name.lower(): value for name, value in os.environ.items() if name.startswith("PIP_") and value}
+    return found | {name.removeprefix("pip_").replace("_", "-"): value for name, value in variables.items()}
 
 
 def index_urls(settings: dict[str, str]) -> list[str]:
@@ -103,7 +106,7 @@ def _certificates(named: str | None) -> ssl.SSLContext:
 
 
 @contextmanager
-def _get(client: httpx.Client, url: httpx.URL, index: httpx.URL) -> Iterator[httpx.Response]:
+def _get(client: httpx.Client, index: httpx.URL, url: httpx.URL) -> Iterator[httpx.Response]:
     """The answer, with the user and password in the address of the index if `url` is on the same server."""
     is_same = (index.scheme, index.host, index.port) == (url.scheme, url.host, url.port)
     auth = (index.username, index.password) if index.username and is_same else None
@@ -112,14 +115,14 @@ def _get(client: httpx.Client, url: httpx.URL, index: httpx.URL) -> Iterator[htt
         yield response
 
 
-def _find_wheel(client: httpx.Client, index: httpx.URL, requirement: str) -> httpx.URL | None:
+def _find_wheel(get: Get, index: httpx.URL, requirement: str) -> httpx.URL | None:
     """The address of the wheel in the page of its project (PEP 503); None if this index does not have it."""
     name, _, version = requirement.partition("==")
-    project = re.sub(r"[-_.]+", "-", name).lower()
+    project = canonicalize_name(name)
     try:
-        with _get(client, index.join(f"{index.path.rstrip('/')}/{project}/"), index) as response:
+        with get(index.join(f"{index.path.rstrip('/')}/{project}/")) as response:
             links = map(html.unescape, _LINK.findall(response.read().decode("utf-8", "replace")))
-            found = [response.url.join(link) for link in links]
+            found = map(response.url.join, links)
     except httpx.HTTPStatusError as error:
         if error.response.status_code == 404:
             return None
@@ -132,11 +135,9 @@ def _name(url: httpx.URL) -> str:
     return unquote(url.path).rpartition("/")[2]
 
 
-def _download(
-    client: httpx.Client, url: httpx.URL, index: httpx.URL, sha256: str, folder: Path, report: Report
-) -> Path:
+def _download(get: Get, url: httpx.URL, sha256: str, folder: Path, report: Report) -> Path:
     path, digest, done = folder / _name(url), hashlib.sha256(), 0
-    with _get(client, url, index) as response, path.open("wb") as file:
+    with get(url) as response, path.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0) or None
         for chunk in response.iter_bytes(MIB):
             done += len(chunk)
