@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
+from jinja2.ext import loopcontrols
 from jinja2.sandbox import SandboxedEnvironment
 
 from duo.errors import PromptError
@@ -21,6 +20,9 @@ CALL, END_OF_CALL = "<tool_call>", "</tool_call>"
 TAGS = frozenset(tag.encode() for tag in (THINK, END_OF_THOUGHT, CALL, END_OF_CALL))
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")  # names that no option may have
+
+# Transformers' block `generation` marks the assistant's text for training.
+_MARK = re.compile(r"({%[-+]?\s*)(end)?generation(\s*[-+]?%})")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
@@ -33,11 +35,8 @@ _CONVERSATION: Messages = (
     {"role": "assistant", "content": "", "tool_calls": [_CALL]},
     {"role": "tool", "tool_call_id": _ID, "name": _TOOL, "content": "!"},
 )
-_PARAMETERS = {
-    "type": "object",
-    "properties": {_ARGUMENT: {"type": "string", "description": "?"}},
-    "required": [_ARGUMENT],
-}
+_PROPERTIES = {_ARGUMENT: {"type": "string", "description": "?"}}
+_PARAMETERS = {"type": "object", "properties": _PROPERTIES, "required": [_ARGUMENT]}
 _TOOLS: Tools = ({"type": "function", "function": {"name": _TOOL, "description": "?", "parameters": _PARAMETERS}},)
 
 
@@ -49,6 +48,7 @@ class ChatTemplate:
         self._name = name
         self._constants = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
         self.has_thoughts = THINK in source  # whether the model may think between <think> and </think>
+        source = _MARK.sub(lambda found: found[1] + ("endif" if found[2] else "if true") + found[3], source)
         try:
             self._template = _environment().from_string(source)
         except Exception as error:
@@ -82,10 +82,8 @@ class ChatTemplate:
         """Whether the arguments of calls are objects to it; otherwise, they are JSON as text."""
         try:
             prompt = self._render(_CONVERSATION, _TOOLS)
-        except TypeError:
-            return False
-        except Exception:
-            return True
+        except Exception as error:
+            return not isinstance(error, TypeError)
         return f"{{'{_ARGUMENT}'" not in prompt  # as Python writes it
 
     def _try(self, messages: Messages) -> str:
@@ -104,21 +102,10 @@ class ChatTemplate:
         return PromptError(f"{self._name}: the chat template failed: {error}")
 
 
-class _Generation(Extension):
-    """Transformers' `generation` block, which marks the assistant's text for training."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """What the block contains."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
 @functools.cache
 def _environment() -> SandboxedEnvironment:
     """What templates are written for: the environment of transformers; but templates may append to lists."""
-    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: f"{datetime.now():{form}}"}
     return environment
@@ -135,11 +122,11 @@ def _to_json(value: Any, **options: Any) -> str:
 
 def _with_texts(messages: Messages) -> Messages:
     """The messages with the arguments of calls as JSON."""
-    found = []
-    for message in messages:
-        calls = [
-            {**call, "function": {**call["function"], "arguments": _to_json(call["function"]["arguments"])}}
-            for call in message.get("tool_calls") or ()
-        ]
-        found.append({**message, "tool_calls": calls} if calls else message)
-    return found
+
+    def as_text(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**call, "function": {**call["function"], "arguments": _to_json(call["function"]["arguments"])}}
+
+    return [
+        {**message, "tool_calls": list(map(as_text, message["tool_calls"]))} if message.get("tool_calls") else message
+        for message in messages
+    ]

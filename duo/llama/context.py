@@ -143,8 +143,12 @@ class Context(Handle):
             if status == _ABORTED:
                 raise DecodeAborted("the decode was aborted")
             raise DecodeError(f"llama.cpp rejected {n} tokens after {n_past} in a context of {self.n_ctx} ({status})")
-        if self._is_remote:
-            self._pace(n, time.perf_counter() - began)
+        if self._is_remote:  # one batch is to take about a second
+            seconds = time.perf_counter() - began
+            if n == self.n_batch and seconds < _BATCH_S / 2:
+                self.n_batch = min(2 * n, self._n_batch_max)
+            elif seconds > 2 * _BATCH_S:
+                self.n_batch = max(self.n_batch // 2, self._n_batch_min)
         if self._sizes is not None:
             size = min(n, _LARGE)
             self.was_first = size not in self._sizes
@@ -193,28 +197,18 @@ class Context(Handle):
         if not address:
             raise DecodeError("llama.cpp returned no logits: is this a text generation model?")
         # Cached: the memory seldom moves, and making an array of it takes longer than finding the largest logit.
-        array = self._arrays.get((address, n_rows))
-        if array is None:
+        if (address, n_rows) not in self._arrays:
             memory: Any = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(address)
-            array = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
-            self._arrays[address, n_rows] = array
-        return array
-
-    def _pace(self, n_tokens: int, seconds: float) -> None:
-        """Adapt the size of batches on RPC servers so that one takes about a second."""
-        if n_tokens == self.n_batch and seconds < _BATCH_S / 2:
-            self.n_batch = min(2 * self.n_batch, self._n_batch_max)
-        elif seconds > 2 * _BATCH_S:
-            self.n_batch = max(self.n_batch // 2, self._n_batch_min)
+            self._arrays[address, n_rows] = np.frombuffer(memory, np.float32).reshape(n_rows, self.n_vocab)
+        return self._arrays[address, n_rows]
 
     def rollback(self, n_past: int) -> None:
         """Remove everything from position `n_past` on. Raises RollbackError if the cache cannot."""
-        n = self.n_past - n_past
-        if not n:
+        if n_past == self.n_past:
             return
         bounded, memory = self.n_rollback is not None, self._memory()
         # Not left to llama.cpp: it may return True after a rollback to a state of an earlier batch.
-        is_possible = not bounded or not n_past or n <= self._n_removable
+        is_possible = not bounded or not n_past or self.n_past - n_past <= self._n_removable
         removed = is_possible and llama_cpp.llama_memory_seq_rm(memory, 0, n_past, -1)
         first = llama_cpp.llama_memory_seq_pos_min(memory, 0)
         # With a sliding window it may return True without the beginning. A recurrent state has only a last position.

@@ -55,11 +55,9 @@ class Vocabulary(Handle):
         """One metadata value as text; None if the file has no such key."""
         with self.use() as pointer:
             size = 1 + llama_cpp.llama_model_meta_val_str(pointer, key.encode(), None, 0)
-            if not size:
-                return None
             buffer = ctypes.create_string_buffer(size)
             llama_cpp.llama_model_meta_val_str(pointer, key.encode(), buffer, size)
-        return buffer.value.decode("utf-8", "replace")
+        return buffer.value.decode("utf-8", "replace") if size else None
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation."""
@@ -174,8 +172,8 @@ class Vocabulary(Handle):
     @functools.cached_property
     def _before(self) -> dict[bytes, list[int]]:
         """Characters to put in front of a fragment, and their tokens at the start of a text."""
-        usable = self._spellable("\n|0") if self._spellable(" ") else ""
-        return {one.encode(): self._tokenize(one.encode()) for one in usable}
+        usable = self._spellable("\n|0").encode() if self._spellable(" ") else b""
+        return {bytes([one]): self._tokenize(bytes([one])) for one in usable}
 
     def piece(self, token: int) -> bytes:
         """The bytes of `token` in a text: none if special, unless a tag of thoughts or calls. Raises PromptError."""

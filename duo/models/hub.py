@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,7 @@ def resolve_hub(spec: str, offline: bool = False) -> Path:
     repo, quant = match.groups()
     try:
         hub = import_module("huggingface_hub")
-        for module in ("constants", "errors"):
-            import_module(f"huggingface_hub.{module}")
+        import_module("huggingface_hub.file_download")  # with constants and errors
     except ImportError as error:
         raise DownloadError("models from Hugging Face need huggingface_hub: pip install huggingface_hub") from error
     if offline := offline or hub.constants.HF_HUB_OFFLINE:
@@ -100,14 +100,12 @@ def _fetch(hub: Any, repo: str, quant: str | None) -> Path:
 
 def _find_cached(hub: Any, repo: str, quant: str | None) -> Path | None:
     """Find the model in the Hub's cache, without the network."""
-    try:
+    with suppress(DownloadError, OSError, ValueError):  # for what is not there, or is damaged
         snapshot = Path(hub.snapshot_download(repo, local_files_only=True))
-        if snapshot.parent.name != "snapshots" or ".." in snapshot.parts:
-            return None  # a damaged reference must not lead elsewhere
-        names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
-        return snapshot / select_files(names, repo, quant)[0]
-    except (DownloadError, OSError, ValueError):  # its errors for what is not there, or is damaged
-        return None
+        if snapshot.parent.name == "snapshots" and ".." not in snapshot.parts:  # not a damaged reference
+            names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
+            return snapshot / select_files(names, repo, quant)[0]
+    return None
 
 
 def _explain(hub: Any, repo: str, error: BaseException) -> str:
@@ -127,9 +125,8 @@ def root_cause(error: BaseException) -> str:
     root = error
     while inner := root.__cause__ or root.__context__:
         root = inner
-    if isinstance(root, OSError) and root.strerror:
-        return root.strerror
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    lines = str(error).splitlines() or [type(error).__name__]
+    return root.strerror if isinstance(root, OSError) and root.strerror else lines[0]
 
 
 def select_files(names: Iterable[str], repo: str, quant: str | None) -> list[str]:
@@ -150,8 +147,7 @@ def select_files(names: Iterable[str], repo: str, quant: str | None) -> list[str
 
 def quant_of(name: str) -> str | None:
     """The quantisation in the name of a file, such as Q4_K_M; None if there is none."""
-    found = _QUANT.search(name)
-    return found[1] if found else None
+    return found[1] if (found := _QUANT.search(name)) else None
 
 
 def _is_model(name: str) -> bool:
