@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
@@ -78,16 +78,14 @@ class Measurements:
 class Series:
     """The times of one decode, in seconds, repeated."""
 
-    pending: list[float] = field(default_factory=list)  # not known to be undisturbed yet
     times: list[float] = field(default_factory=list)  # undisturbed
     disturbed: list[float] = field(default_factory=list)
 
     @property
     def seconds(self) -> float | None:
         """The median; if all were disturbed, which makes a decode longer, the lower quartile; None: no times."""
-        if self.times:
-            return float(np.median(self.times))
-        return float(np.percentile(self.disturbed, 25)) if self.disturbed else None
+        times, share = (self.times, 50) if self.times else (self.disturbed, 25)
+        return float(np.percentile(times, share)) if times else None
 
     @property
     def is_settled(self) -> bool:
@@ -97,44 +95,32 @@ class Series:
         low, middle = np.percentile(self.times, (25, 50))  # what disturbs makes only the others longer
         return bool(2 * (middle - low) / math.sqrt(len(self.times)) <= _ERROR * middle)
 
-    def judge(self, *, disturbed: bool) -> None:
-        """Keep the pending times; those that are `disturbed` apart."""
-        found, self.pending = self.pending, []  # a concurrent draft may append meanwhile
-        (self.disturbed if disturbed else self.times).extend(found)
-
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Decodes that are timed together: of the target, of the draft or, concurrently, of both."""
+    """Decodes that are timed together: of the target, or of the draft alone; or of both, the draft's concurrently."""
 
     threads: tuple[int, int]  # of target and draft; 0: it does not run
-    target: dict[int, Series] = field(default_factory=dict)  # by tokens in the batch
-    draft: Series = field(default_factory=Series)
-    n_tokens: int = 1  # of the draft in one decode, in each of
-    n_sequences: int = 1
+    sizes: InitVar[Sequence[int]]
+    n_sequences: int = 1  # of the concurrent draft in one decode
+    timed: dict[int, Series] = field(init=False)  # by tokens in the batch
+    beside: Series = field(default_factory=Series)  # of the concurrent draft
+
+    def __post_init__(self, sizes: Sequence[int]) -> None:
+        self.timed = {n: Series() for n in sizes}
 
     def __str__(self) -> str:
-        n_target, n_draft = self.threads
-        target, draft = f"the target on {n_target} threads", f"the draft on {n_draft} threads"
-        return " and ".join(name for name, n in ((target, n_target), (draft, n_draft)) if n)
-
-    @property
-    def series(self) -> list[Series]:
-        """All that are timed."""
-        return [*self.target.values(), *([self.draft] if self.threads[1] else [])]
+        named = zip(("target", "draft"), self.threads, strict=True)
+        return " and ".join(f"the {name} on {n} threads" for name, n in named if n)
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing needs to be measured again."""
-        return all(series.is_settled for series in self.series)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the target was timed with one token, and the draft, as far as they run."""
-        needed = [*list(self.target.values())[:1], *([self.draft] if self.threads[1] else [])]
-        return all(series.seconds is not None for series in needed)
+        beside = [self.beside] if all(self.threads) else []
+        return all(series.is_settled for series in [*self.timed.values(), *beside])
 
     @property
     def times(self) -> dict[int, float]:
-        """The target's times by tokens in the batch."""
-        return {n: seconds for n, series in self.target.items() if (seconds := series.seconds) is not None}
+        """Seconds by tokens in the batch; none without the smallest batch."""
+        found = {n: seconds for n, series in self.timed.items() if (seconds := series.seconds) is not None}
+        return found if min(self.timed) in found else {}
