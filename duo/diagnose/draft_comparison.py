@@ -6,13 +6,14 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from duo.config import AUTO_DRAFT, EngineConfig
 from duo.diagnose.measure import SIZES, Meter, Progress
 from duo.diagnose.timing import Measurements
 from duo.engine.contexts import draft_context, target_context, warm_up
 from duo.engine.cores import plan_threads
+from duo.engine.decoder import Decoder
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import ModelError, PromptError
 from duo.llama.fingerprint import vocabulary_difference
@@ -58,37 +59,34 @@ class LookupFigures:
     n_accepted: int
 
 
+@dataclass(eq=False)
 class DraftComparison:
     """Measures one target once, then any number of drafts. One thread calls it; closing() frees the target's context.
 
-    Its methods raise Stopped once `stop` is set, DecodeError and MeasurementError.
+    Raises ModelError if the target cannot verify candidates, PromptError for a prompt that is empty or too long,
+    MemoryLimitError or UsageError. Its methods raise Stopped once `stop` is set, DecodeError and MeasurementError.
     """
 
-    def __init__(
-        self,
-        target: Model,
-        config: EngineConfig,
-        prompts: Sequence[Sequence[int]],
-        n_text: int,
-        stop: threading.Event,
-        note: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """`n_text`: tokens to generate after each of `prompts`. `note` gets lines for people.
+    target: Model
+    config: EngineConfig
+    prompts: InitVar[Sequence[Sequence[int]]]
+    n_text: int  # tokens to generate after each of the prompts
+    stop: threading.Event
+    note: Callable[[str], None] = lambda _: None  # gets lines for people
 
-        Raises ModelError if the target cannot verify candidates, PromptError for a prompt that is empty or too long,
-        MemoryLimitError or UsageError.
-        """
-        self._target, self._config, self._stop, self._note = target, config, stop, note
-        self._n_text = n_text
+    def __post_init__(self, prompts: Sequence[Sequence[int]]) -> None:
+        target = self.target
         self.texts: list[Text] = [(prompt, []) for prompt in prompts]  # until measure_target(), only the prompts
         self.measured = Measurements()  # of the target alone
-        self._n_ctx = _context_size(target, prompts, n_text)
-        self._threads = plan_threads(config, drafting=False, target_on=target.places)
-        self._context = target_context(target, config, self._threads, self._n_ctx, AUTO_DRAFT)
+        self._n_ctx = _context_size(target, prompts, self.n_text)
+        self._threads = plan_threads(self.config, drafting=False, target_on=target.places)
+        self._context = target_context(target, self.config, self._threads, self._n_ctx, AUTO_DRAFT)
+        n_rollback = self._context.n_rollback
+        self.n_max = AUTO_DRAFT if n_rollback is None else min(AUTO_DRAFT, n_rollback)  # candidates to verify at once
         try:
             if target.is_recurrent or not self._context.probe_rollback():
                 raise ModelError(f"{target.path}: it cannot roll back its cache, so nothing can be drafted for it")
-            if config.warmup:
+            if self.config.warmup:
                 warm_up(self._context, target, SIZES[-1], SIZES[-1])
         except BaseException:
             self.close()
@@ -98,23 +96,15 @@ class DraftComparison:
         """Free the target's context."""
         self._context.close()
 
-    @property
-    def n_max(self) -> int:
-        """The most candidates that the target can verify at once."""
-        return min(AUTO_DRAFT, AUTO_DRAFT if self._context.n_rollback is None else self._context.n_rollback)
-
     def measure_target(self, show: Progress) -> None:
         """Time the target, and let it write the texts."""
-        n_threads = self._threads.target
-        meter = Meter(self._context, None, show, self._stop, self._note)
-        expected_s, limit_s = self._announce(meter, n_threads, 1)
-        self._note(
+        n = self._threads.target
+        meter, (expected_s, limit_s) = self._meter(None, show, n, 1)
+        self.note(
             f"measuring takes about {expected_s} s for the target and as much for each draft, at most {limit_s} s each"
         )
-        self.measured = meter.measure([n_threads])
-        self.texts = [
-            (prompt, meter.write(prompt, self._n_text, n_threads, self._target.is_end)) for prompt, _ in self.texts
-        ]
+        self.measured = meter.measure([n])
+        self.texts = [(p, meter.write(p, self.n_text, n, self.target.is_end)) for p, _ in self.texts]
 
     def measure_draft(self, draft: Model, show: Progress) -> DraftFigures:
         """Time a draft, alone and concurrently, and let it predict the texts.
@@ -123,28 +113,30 @@ class DraftComparison:
         """
         if not draft.can_roll_back:
             raise ModelError(f"{draft.path}: it cannot roll back its cache")
-        threads = plan_threads(self._config, drafting=True, target_on=self._target.places, draft_on=draft.places)
-        differs = vocabulary_difference(self._target, draft) is not None
-        translation = Translation(self._target, draft) if differs else None
-        context = draft_context(draft, self._config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
+        target, n_target = self.target, self._threads.target
+        threads = plan_threads(self.config, drafting=True, target_on=target.places, draft_on=draft.places)
+        translation = Translation(target, draft) if vocabulary_difference(target, draft) is not None else None
+        context = draft_context(draft, self.config, threads, math.ceil(MORE_TOKENS * self._n_ctx), n_branches=0)
         assert context is not None
         with closing(context):
-            meter = Meter(self._context, context, show, self._stop, self._note)
-            self._announce(meter, max(self._threads.target, sum(threads.beside)), len(_BOTH) / len(SIZES))
+            n_groups = len(_BOTH) / len(SIZES)
+            meter, _ = self._meter(context, show, max(n_target, sum(threads.beside)), n_groups)
             found = meter.measure([], threads.draft, [threads.beside], _BOTH)
             found.target = self.measured.target
-            scored = [meter.score(prompt, text, found.fastest_draft, translation) for prompt, text in self.texts]
-            found.add_scores(scored)
-        policy = found.policy(self._threads.target, threads.beside, self.n_max)
-        return DraftFigures(differs, policy, found.acceptance, len(found.scores))
+            found.add_scores([meter.score(*text, found.fastest_draft, translation) for text in self.texts])
+        policy = found.policy(n_target, threads.beside, self.n_max)
+        return DraftFigures(translation is not None, policy, found.acceptance, len(found.scores))
 
     def lookup(self) -> LookupFigures:
         """What the lookup of candidates would bring."""
         return replay_lookup(self.measured.times(self._threads.target), self.texts, self.n_max)
 
-    def _announce(self, meter: Meter, n_threads: int, n_groups: float) -> tuple[int, int]:
-        n_tokens = self._n_text * len(self.texts)
-        return meter.announce(n_threads, n_groups, n_tokens, self._target.places)
+    def _meter(
+        self, draft: Decoder | None, show: Progress, n_threads: int, n_groups: float
+    ) -> tuple[Meter, tuple[int, int]]:
+        """A meter, and what it announces."""
+        meter = Meter(self._context, draft, show, self.stop, self.note)
+        return meter, meter.announce(n_threads, n_groups, self.n_text * len(self.texts), self.target.places)
 
 
 def replay_lookup(times: dict[int, float], texts: Sequence[Text], n_max: int) -> LookupFigures:

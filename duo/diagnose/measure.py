@@ -69,8 +69,8 @@ class Meter:
         self._begin = time.perf_counter()
         self._expected_s = self._end = math.inf
         self._n_threads = 1  # the most that compute
-        self._n_others = 0.0  # processors that other programs used
-        self._since = cpu_times()  # when it was last asked
+        self._busy = ""  # what other programs do that disturbs
+        self._since = cpu_times()  # the last judgement
         self._timed: list[tuple[Series, float]] = []  # since then
 
     def announce(self, n_threads: int, n_groups: float, n_tokens: int, places: frozenset[str]) -> tuple[int, int]:
@@ -110,17 +110,15 @@ class Meter:
         drafts = [Group((0, n), (1, 2)) for n in draft_threads]
         both = [Group(split, concurrent_sizes or self._sizes) for split in splits]
         self._measure([*alone, *drafts, *both])
-        found = Measurements(doubts=self.doubts)
-        for group in alone:
-            found.target |= {(group.threads[0], n): seconds for n, seconds in group.times.items()}
-        for group in drafts:
-            for n, seconds in group.times.items():
-                (found.draft if n == 1 else found.pair)[group.threads[1]] = seconds
-        for group in both:
-            if group.times and (draft_s := group.beside.seconds) is not None:
-                found.concurrent[group.threads] = group.times, draft_s
-        if not all(
-            got for asked, got in ((alone, found.target), (drafts, found.draft), (both, found.concurrent)) if asked
+        found = Measurements(
+            target={(group.threads[0], n): seconds for group in alone for n, seconds in group.times.items()},
+            draft={group.threads[1]: group.times[1] for group in drafts if 1 in group.times},
+            pair={group.threads[1]: group.times[2] for group in drafts if 2 in group.times},
+            concurrent={group.threads: (group.times, group.beside.seconds) for group in both if group.times},
+            doubts=self.doubts,
+        )
+        if any(
+            asked and not got for asked, got in ((alone, found.target), (drafts, found.draft), (both, found.concurrent))
         ):
             raise self._failure()
         return found
@@ -132,7 +130,7 @@ class Meter:
         """
         groups = [Group(split, _BESIDE, n_sequences=n) for n in sizes]
         self._measure(groups)
-        return {group.n_sequences: s for group in groups if (s := group.beside.seconds) is not None}
+        return {group.n_sequences: group.beside.seconds for group in groups if group.beside.seconds}
 
     def write(
         self, prompt: Sequence[int], n_tokens: int, n_threads: int, is_end: Callable[[int], bool] = lambda _: False
@@ -140,14 +138,12 @@ class Meter:
         """The tokens that the target writes after `prompt`: `n_tokens`, or fewer if it ends the text before."""
         self._target.set_threads(n_threads, n_threads)
         self._target.rollback(0)
-        sampler, text = Greedy(), list[int]()
-        logits = decode_all(self._target, prompt)
-        while True:
+        text: list[int] = []
+        while not text or (len(text) < n_tokens and not is_end(text[-1])):
             self._check("a text")
-            text.append(sampler.sample(logits[0], len(prompt) + len(text)))
-            if len(text) == n_tokens or is_end(text[-1]):
-                return text
-            logits = self._target.decode(text[-1:])
+            logits = decode_all(self._target, text[-1:] or prompt)
+            text.append(int(logits[0].argmax()))
+        return text
 
     def score(
         self, prompt: Sequence[int], text: Sequence[int], n_threads: int, translation: Translation | None = None
@@ -260,11 +256,13 @@ class Meter:
         """Keep the times since the last call if nothing has disturbed them; does nothing within _WINDOW_S of it."""
         if cpu_times().now - self._since.now < _WINDOW_S:
             return
-        self._n_others = other_cpu_use(self._since)
-        self._keep(disturbed=self._is_disturbed)
-        if self._is_disturbed and not self._told:
+        n_others = other_cpu_use(self._since)
+        is_disturbed = is_busy(n_others, self._n_threads)
+        self._busy = f"other programs use {n_others:.1f} of {usable_cores()} cores" if is_disturbed else ""
+        self._keep(disturbed=is_disturbed)
+        if is_disturbed and not self._told:
             self._told = True
-            self._note(f"{self._reason}: measuring again, for up to {self._end - time.perf_counter():.0f} s")
+            self._note(f"{self._busy}: measuring again, for up to {self._end - time.perf_counter():.0f} s")
         self._since = cpu_times()
 
     def _keep(self, *, disturbed: bool) -> None:
@@ -273,15 +271,9 @@ class Meter:
             (series.disturbed if disturbed else series.times).append(seconds)
 
     @property
-    def _is_disturbed(self) -> bool:
-        return is_busy(self._n_others, self._n_threads)
-
-    @property
     def _reason(self) -> str:
         """Why there are no reliable times."""
-        if self._is_disturbed:
-            return f"other programs use {self._n_others:.1f} of {usable_cores()} cores"
-        return "the times vary too much"
+        return self._busy or "the times vary too much"
 
     def _failure(self) -> MeasurementError:
         return MeasurementError(f"the machine cannot be measured now: {self._reason}; try again when it is idle")

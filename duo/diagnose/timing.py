@@ -82,10 +82,10 @@ class Series:
     disturbed: list[float] = field(default_factory=list)
 
     @property
-    def seconds(self) -> float | None:
-        """The median; if all were disturbed, which makes a decode longer, the lower quartile; None: no times."""
+    def seconds(self) -> float:
+        """The median; if all were disturbed, which makes a decode longer, the lower quartile; 0: no times."""
         times, share = (self.times, 50) if self.times else (self.disturbed, 25)
-        return float(np.percentile(times, share)) if times else None
+        return float(np.percentile(times, share)) if times else 0.0
 
     @property
     def is_settled(self) -> bool:
@@ -116,11 +116,12 @@ class Group:
     @property
     def is_settled(self) -> bool:
         """Whether nothing needs to be measured again."""
-        beside = [self.beside] if all(self.threads) else []
-        return all(series.is_settled for series in [*self.timed.values(), *beside])
+        return all(series.is_settled for series in self.timed.values()) and (
+            self.beside.is_settled or not all(self.threads)
+        )
 
     @property
     def times(self) -> dict[int, float]:
-        """Seconds by tokens in the batch; none without the smallest batch."""
-        found = {n: seconds for n, series in self.timed.items() if (seconds := series.seconds) is not None}
-        return found if min(self.timed) in found else {}
+        """Seconds by tokens in the batch; none without those of the smallest batch and of a concurrent draft."""
+        found = {n: series.seconds for n, series in self.timed.items() if series.seconds}
+        return found if min(self.timed) in found and (self.beside.seconds or not all(self.threads)) else {}
