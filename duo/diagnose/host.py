@@ -26,7 +26,7 @@ _INSTRUCTIONS = {"avx": "AVX", "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "av
                  "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}  # fmt: skip
 
 _N_TIMES = 8  # the fastest counts, because other programs only slow it down
-_USUAL = 512 << 20  # bytes to read
+_USUAL = 512 << 20  # bytes to read: more than caches usually hold
 _LEAST = 64 << 20  # less would measure the caches
 
 Numbers = npt.NDArray[np.int32]
@@ -57,9 +57,8 @@ class Host:
 def read_host(root: Path = Path("/"), system: str | None = None, machine: str | None = None) -> Host:
     """Describe this machine; tests use another `root` and `system`."""
     system, machine = system or platform.system(), machine or platform.machine()
-    first = (line.partition(":") for line in _read(root / "proc/cpuinfo").partition("\n\n")[0].splitlines())
-    info = {name.strip(): value.strip() for name, _, value in first}
-    flags = (info.get("flags") or info.get("Features") or "").split()
+    info = dict(re.findall(r"^(.+?)[ \t]*:[ \t]*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE))
+    flags = info.get("flags", info.get("Features", "")).split()
     return Host(
         system=system,
         machine=machine,
@@ -78,8 +77,8 @@ def read_host(root: Path = Path("/"), system: str | None = None, machine: str | 
 
 def _nvidia(root: Path) -> Iterator[Gpu]:
     """The GPUs listed by NVIDIA's driver, or by nvidia-smi where the driver has no /proc entries (WSL)."""
-    found = map(_read, sorted(root.glob("proc/driver/nvidia/gpus/*/information")))
-    names = [line.partition(":")[2] for text in found for line in text.splitlines() if line.startswith("Model:")]
+    found = "".join(map(_read, root.glob("proc/driver/nvidia/gpus/*/information")))
+    names = re.findall(r"^Model:(.+)$", found, re.MULTILINE)
     if not names and (program := shutil.which("nvidia-smi")):
         with suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
@@ -113,12 +112,12 @@ class Bandwidth:
     n_threads: int
 
 
-def measure_bandwidth(n_threads: int, n_bytes: int | None = None) -> Bandwidth | None:
-    """Read `n_bytes` (default: more than caches usually hold) several times.
+def measure_bandwidth(n_threads: int, n_bytes: int = _USUAL) -> Bandwidth | None:
+    """Read `n_bytes` several times.
 
     At most a quarter of the available memory is read; None if so little is available that caches would be measured.
     """
-    n_bytes = min(n_bytes or _USUAL, (available_bytes() or 4 * _USUAL) // 4)
+    n_bytes = min(n_bytes, available_bytes() // 4)
     if n_bytes < _LEAST:
         return None
     numbers = np.empty(n_bytes // 4, np.int32)

@@ -27,7 +27,13 @@ class _Emulated(msgspec.Struct, forbid_unknown_fields=True):
     slow_down: Annotated[float, Meta(gt=0, le=1e6)]
 
 
-class _PairFields(msgspec.Struct, forbid_unknown_fields=True):
+class _Sourced(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    source: str = ""
+    inferred: str = ""
+    assumed: list[str] = []
+
+
+class _PairFields(_Sourced, forbid_unknown_fields=True):
     target_ms: Table
     draft_ms: Milliseconds | Table
     beside_target_ms: Table | None = None
@@ -39,17 +45,11 @@ class _PairFields(msgspec.Struct, forbid_unknown_fields=True):
     delay_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
     two_devices: _Emulated | None = None
     traces: str = ""
-    source: str = ""
-    inferred: str = ""
-    assumed: list[str] = []
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _File(_Sourced, forbid_unknown_fields=True):
     name: str
     pairs: Annotated[dict[str, _PairFields], Meta(min_length=1)]
-    source: str = ""
-    inferred: str = ""
-    assumed: list[str] = []
     noise: Share = 0.0
     spikes: Share = 0.0
 
@@ -98,15 +98,15 @@ def read_pair(text: str, n_max: int = AUTO_DRAFT) -> Pair:
 
 def _pair(name: str, file: _File, n_max: int) -> Pair:
     fields = file.pairs[name]
-    target, drafts, beside_draft = fields.beside_target_ms, fields.draft_ms, fields.beside_draft_ms
+    beside_target, beside_draft = fields.beside_target_ms, fields.beside_draft_ms
     try:
-        if not fields.apart and (target is None or beside_draft is None):
+        if not (fields.apart or (beside_target and beside_draft)):
             raise ValueError("`beside_target_ms` and `beside_draft_ms` are required unless `apart` is true")
-        alone_s, branch_s = _sequences(drafts), _sequences(drafts if beside_draft is None else beside_draft)
+        alone_s, branch_s = _sequences(fields.draft_ms), _sequences(beside_draft or fields.draft_ms)
         machine = Machine(
             curve(fields.target_ms, n_max + 1),
             alone_s[0],
-            curve(fields.target_ms if target is None else target, n_max + 1),
+            curve(beside_target or fields.target_ms, n_max + 1),
             branch_s[0],
             fields.read_ms / 1000,
             fields.pair_ms / 1000,
@@ -120,7 +120,7 @@ def _pair(name: str, file: _File, n_max: int) -> Pair:
         raise ValueError(f"pair {name!r}: {error}") from None
     return Pair(
         name, file.name, machine, fields.apart, fields.delay_ms / 1000, alone_s,
-        None if fields.two_devices is None else fields.two_devices.slow_down, fields.traces,
+        fields.two_devices and fields.two_devices.slow_down, fields.traces,
         fields.source or file.source, fields.assumed or file.assumed,
     )  # fmt: skip
 

@@ -38,11 +38,11 @@ class TraceFile:
         self._start = time.perf_counter()
         self._due = 0.0
         self._recent: deque[StepRecord] = deque(maxlen=_RATE_STEPS)
-        self._named: set[str] = set()
         metrics.details = []
         about = json.loads(json.dumps(about, ensure_ascii=False).encode(errors="replace"))  # may not be valid UTF-8
         first = _event("M", "process_name", 0, args={"name": "duo", "about": about}).removeprefix(b",")
-        self._put(b"[" + first + b"".join(self._lane("target")))
+        named = (_event("M", "thread_name", number, args={"name": lane}) for lane, number in LANES.items())
+        self._put(b"[" + first + b"".join(named))
 
     def __enter__(self) -> TraceFile:
         return self
@@ -73,18 +73,12 @@ class TraceFile:
             if isinstance(record, StepRecord):
                 yield from self._step(record)
             elif record.lane in LANES:
-                yield from self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
+                yield self._span(record.lane, record.name, record.start, record.end, tokens=record.n)
             else:
                 yield self._counter(record.name, record.end, record.n)
 
-    def _lane(self, lane: str) -> Iterator[bytes]:
-        """The name of a lane, before its first event."""
-        if lane not in self._named:
-            self._named.add(lane)
-            yield _event("M", "thread_name", LANES[lane], args={"name": lane})
-
     def _step(self, step: StepRecord) -> Iterator[bytes]:
-        yield from self._span(
+        yield self._span(
             "target", "commit", step.start, step.end, tokens=step.n_tokens, candidates=step.n_candidates,
             accepted=step.n_accepted, schedule=step.schedule, source=step.source,
         )  # fmt: skip
@@ -94,11 +88,10 @@ class TraceFile:
             n_tokens = sum(each.n_tokens for each in others)
             yield self._counter("tokens per second", step.end, n_tokens / (step.end - first.end))
 
-    def _span(self, lane: str, name: str, start: float, end: float, **args: Any) -> Iterator[bytes]:
-        yield from self._lane(lane)
+    def _span(self, lane: str, name: str, start: float, end: float, **args: Any) -> bytes:
         # Both ends are rounded, not the duration, so that adjacent spans do not overlap.
         first, last = self._us(start), self._us(end)
-        yield _event("X", name, LANES[lane], ts=first, dur=round(last - first, 3), args=args)
+        return _event("X", name, LANES[lane], ts=first, dur=round(last - first, 3), args=args)
 
     def _counter(self, name: str, time_s: float, value: float) -> bytes:
         return _event("C", name, 0, ts=self._us(time_s), args={"value": value})
