@@ -58,7 +58,7 @@ def read_host(root: Path = Path("/"), system: str | None = None, machine: str | 
     """Describe this machine; tests use another `root` and `system`."""
     system, machine = system or platform.system(), machine or platform.machine()
     info = dict(re.findall(r"^(.+?)[ \t]*:[ \t]*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE))
-    flags = info.get("flags", info.get("Features", "")).split()
+    flags = (info.get("flags") or info.get("Features") or "").split()
     return Host(
         system=system,
         machine=machine,

@@ -120,7 +120,7 @@ def _pair(name: str, file: _File, n_max: int) -> Pair:
         raise ValueError(f"pair {name!r}: {error}") from None
     return Pair(
         name, file.name, machine, fields.apart, fields.delay_ms / 1000, alone_s,
-        fields.two_devices and fields.two_devices.slow_down, fields.traces,
+        fields.two_devices.slow_down if fields.two_devices else None, fields.traces,
         fields.source or file.source, fields.assumed or file.assumed,
     )  # fmt: skip
 

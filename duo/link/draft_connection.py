@@ -1,12 +1,13 @@
-"""The WebSocket that remote drafts connect to: the lead's side of each connection."""
+"""The WebSocket that remote drafts connect to: which may, and the lead's side of each connection."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -17,11 +18,11 @@ from duo.engine.draft import DraftRequest
 from duo.engine.queue import Drafted
 from duo.errors import LinkError
 from duo.link import messages
-from duo.link.admission import Admission, ConnectionRejected, TargetVocabulary, decode
 from duo.link.guard import Guard, allowed_hosts
 from duo.link.messages import ROUTE, TRY_LATER, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable
-from duo.link.remote_drafts import RemoteDraft, RemoteDrafts
+from duo.link.remote_drafts import RemoteDraft, RemoteDrafts, TargetVocabulary
 from duo.link.remote_queue import RemoteQueue
+from duo.llama.fingerprint import Fingerprint, fingerprint_difference
 from duo.spec.types import Guess
 
 log = logging.getLogger("duo.link")
@@ -29,6 +30,46 @@ log = logging.getLogger("duo.link")
 SPARE = 64  # messages that a draft may send beyond those that an order allows
 _MAX_CREDIT = 16384  # messages that it may send before the next order
 _MAX_CONFIDENCE = 50.0
+_FINAL = ("version", "token", "vocabulary")  # reasons that a draft is told; it does not connect again
+
+
+class ConnectionRejected(LinkError):
+    """The connection ends; `reason` is the label under which this is counted."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The conditions for a draft to connect."""
+
+    token: str = ""  # that drafts must send; empty: any
+    closed: bool = False  # accepts none
+    is_own: bool = False  # for the lead's own process, however many drafts are connected
+    hello_s: float = 5.0  # for a draft to send its first message
+
+    def check(self, data: bytes, target: TargetVocabulary | None) -> tuple[Hello, TargetVocabulary]:
+        """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""
+        if (version := messages.other_version(data)) is not None:
+            versions = f"it uses protocol {version}, the lead {messages.VERSION}"
+            raise ConnectionRejected("version", f"{versions}: use the same version of duo")
+        hello = _decode(data)
+        if not isinstance(hello, Hello):
+            raise ConnectionRejected("garbage", "its first message is not a Hello")
+        if self.closed:
+            raise ConnectionRejected("token", "the lead accepts no remote drafts: start it with a token for them")
+        if not hmac.compare_digest(hello.token.encode(), self.token.encode()) and self.token:
+            fault = "wrong" if hello.token else "missing"
+            raise ConnectionRejected("token", f"the token is {fault}: use the one that the lead was started with")
+        if target is None:
+            raise ConnectionRejected("loading", "the model is still loading")
+        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
+        if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
+            remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
+            raise ConnectionRejected("vocabulary", f"the draft does not match the target: {difference}: {remedy}")
+        return hello, target
 
 
 def draft_app(drafts: RemoteDrafts, admission: Admission, host: str) -> ASGIApp:
@@ -42,13 +83,13 @@ def draft_route(drafts: RemoteDrafts, admission: Admission) -> WebSocketRoute:
     async def serve(socket: WebSocket) -> None:
         await socket.accept()
         client = socket.client
-        name = f"{client.host}:{client.port}" if client else "an unknown address"
+        peer = f"{client.host}:{client.port}" if client else "an unknown address"
         try:
-            await _serve(socket, drafts, admission, name)
+            await _serve(socket, drafts, admission, peer)
         except LinkError:  # it has disconnected
             return
         except Exception:  # not the draft's fault, and the lead can continue
-            log.exception("internal error while serving the remote draft %s", name)
+            log.exception("internal error while serving the remote draft %s", peer)
         with suppress(RuntimeError, WebSocketDisconnect, OSError):  # it may have disconnected
             await socket.close(TRY_LATER)
 
@@ -64,7 +105,7 @@ async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         # While the model is loading, drafts keep trying.
         level = logging.DEBUG if rejection.reason == "loading" else logging.INFO
         log.log(level, "refused a draft at %s: %s", peer, rejection)
-        if rejection.is_final:
+        if rejection.reason in _FINAL:
             await _send(socket, Refused(str(rejection)))
         return
     draft, reason = connection.draft, "left"
@@ -89,13 +130,11 @@ async def _serve(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
 
 
 async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, peer: str) -> DraftConnection:
-    """Wait for the Hello, and answer it. Raises ConnectionRejected, or LinkError."""
+    """Wait for the Hello, and answer it. Raises ConnectionRejected."""
     try:
         data = await asyncio.wait_for(socket.receive_bytes(), admission.hello_s)
-    except asyncio.TimeoutError:
-        raise ConnectionRejected("silence", f"it sent no Hello within {admission.hello_s:g} s") from None
-    except WebSocketDisconnect:
-        raise ConnectionRejected("silence", "it disconnected without a Hello") from None
+    except (asyncio.TimeoutError, WebSocketDisconnect):
+        raise ConnectionRejected("silence", "it sent no Hello") from None
     hello, target = admission.check(data, drafts.target)
     wake, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -109,6 +148,13 @@ async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         raise ConnectionRejected("too many", "too many drafts are connected")
     log.info("draft %s connected", draft.name)
     return DraftConnection(socket, drafts, draft, target, wake)
+
+
+def _decode(data: bytes) -> messages.FromDraft:
+    try:
+        return messages.from_draft(data)
+    except LinkError as error:
+        raise ConnectionRejected("garbage", str(error)) from None
 
 
 async def _send(socket: WebSocket, message: Message) -> None:
@@ -128,17 +174,15 @@ class DraftConnection:
     draft: RemoteDraft
     target: TargetVocabulary
     wake: asyncio.Event  # set when there may be a new order
-    _begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin
+    _begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin, until the End
     _serial: int = 0
-    _n_sent: int = 0  # accepted tokens that were sent
-    _unsent: list[int] = field(default_factory=list)  # accepted tokens after those
-    _sent: tuple[int, bool] | None = None  # epoch and may_draft as sent; None: no text has begun
     _credit: int = SPARE  # messages that it may send before the next order
 
     async def listen(self) -> None:
         """Handle what the draft sends. Raises ConnectionRejected, and WebSocketDisconnect at the end."""
+        draft = self.draft
         while True:
-            message, draft = decode(await self.socket.receive_bytes()), self.draft
+            message = _decode(await self.socket.receive_bytes())
             if isinstance(message, Hello):
                 raise ConnectionRejected("garbage", "it sent a second Hello")
             draft.has_stalled = False
@@ -177,39 +221,23 @@ class DraftConnection:
 
     def _next_message(self) -> Message | None:
         """The next order; None: the draft has to know nothing new."""
-        draft, current = self.draft, self.draft.current
-        if current is None:
-            return self._end()
+        draft, current, begun = self.draft, self.draft.current, self._begun
+        if current is None:  # the text has ended, or another draft is in use
+            draft.waiting_since = self._begun = None
+            if begun is None:
+                return None
+            self._credit = max(self._credit, SPARE)
+            return End(self._serial)
         request, queue = current
-        fresh = self._sent is None or current is not self._begun
-        if current is not self._begun:
-            self._begun, self._n_sent, self._unsent = current, 0, []
-            self._serial += 1
-            self._sent = None
-        order = queue.order(draft.policy.latency_s)
-        self._unsent += order.tokens
-        state = (order.epoch, order.may_draft)
-        idle = self._sent is None or not self._sent[1]
-        if (idle and not order.may_draft) or (state == self._sent and not self._unsent):
-            return None  # an idle draft gets no updates
-        tokens, self._unsent = self._unsent, []
-        position, self._n_sent = self._n_sent, self._n_sent + len(tokens)
-        self._sent = state
+        if (order := queue.order(draft.policy.latency_s)) is None:
+            return None
         # It may answer each order with n_ahead candidates and one Alive per 16 tokens.
         n_ahead = draft.policy.n_ahead
-        self._credit = min(self._credit + n_ahead + SPARE + len(tokens) // 16, _MAX_CREDIT)
-        if order.may_draft == (draft.waiting_since is None):
-            draft.waiting_since = time.perf_counter() if order.may_draft else None
-        if not fresh:
-            return Text(self._serial, order.epoch, position, tokens, order.may_draft)
+        self._credit = min(self._credit + n_ahead + SPARE + len(order.tokens) // 16, _MAX_CREDIT)
+        draft.waiting_since = (draft.waiting_since or time.perf_counter()) if order.may_draft else None
+        if current is begun:
+            return Text(self._serial, *order)
+        self._begun = current
+        self._serial += 1
         options = (self.target.fingerprint.n_vocab, n_ahead, request.sampling, list(request.banned))
-        return Begin(self._serial, *options, order.epoch, tokens, order.may_draft)
-
-    def _end(self) -> Message | None:
-        """The text has ended, or another draft is in use."""
-        self.draft.waiting_since = None
-        if self._sent is None:
-            return None
-        self._sent = self._begun = None
-        self._credit = max(self._credit, SPARE)
-        return End(self._serial)
+        return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)

@@ -16,7 +16,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any
 
 import msgspec
 
@@ -42,6 +44,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     """Base of all messages."""
 
 
+class TextMessage(Message, frozen=True):
+    """Base of those about one text."""
+
+    serial: Number
+
+
 class Hello(Message, frozen=True, tag=1):
     """The first message of a draft. Its first field is the same in every version."""
 
@@ -55,10 +63,9 @@ class Hello(Message, frozen=True, tag=1):
     hashes: Annotated[tuple[Annotated[bytes, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=1024)]
 
 
-class GuessMessage(Message, frozen=True, tag=2):
+class GuessMessage(TextMessage, frozen=True, tag=2):
     """A candidate for `position` and its cost. `n_known`: accepted tokens that it builds on."""
 
-    serial: Number
     epoch: Number
     n_known: Number
     position: Number
@@ -68,16 +75,12 @@ class GuessMessage(Message, frozen=True, tag=2):
     seconds: Seconds
 
 
-class Alive(Message, frozen=True, tag=3):
+class Alive(TextMessage, frozen=True, tag=3):
     """The draft is about to decode many tokens, or is ready for the next text."""
 
-    serial: Number
 
-
-class Unable(Message, frozen=True, tag=4):
+class Unable(TextMessage, frozen=True, tag=4):
     """The draft can no longer draft for this text."""
-
-    serial: Number
 
 
 class Welcome(Message, frozen=True, tag=16):
@@ -92,10 +95,9 @@ class Refused(Message, frozen=True, tag=17):
     reason: str
 
 
-class Begin(Message, frozen=True, tag=18):
+class Begin(TextMessage, frozen=True, tag=18):
     """A text to draft for."""
 
-    serial: Number
     n_vocab: Number  # the target's: tokens beyond it are useless
     n_ahead: Number  # most candidates ahead of the accepted tokens
     sampling: SamplingConfig
@@ -105,65 +107,51 @@ class Begin(Message, frozen=True, tag=18):
     may_draft: bool
 
 
-class Text(Message, frozen=True, tag=19):
+class Text(TextMessage, frozen=True, tag=19):
     """The tokens accepted after the first `position` tokens."""
 
-    serial: Number
     epoch: Number
     position: Number
     tokens: Tokens
     may_draft: bool
 
 
-class End(Message, frozen=True, tag=20):
+class End(TextMessage, frozen=True, tag=20):
     """The text has ended, or another draft is in use."""
-
-    serial: Number
 
 
 FromDraft = Hello | GuessMessage | Alive | Unable
 FromLead = Welcome | Refused | Begin | Text | End
 
-_encoder = msgspec.msgpack.Encoder()
-_from_draft: msgspec.msgpack.Decoder[FromDraft] = msgspec.msgpack.Decoder(FromDraft)
-_from_lead: msgspec.msgpack.Decoder[FromLead] = msgspec.msgpack.Decoder(FromLead)
-
-M = TypeVar("M")
+encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode
 
 
-def encode(message: Message) -> bytes:
-    """Encode a message."""
-    return _encoder.encode(message)
+def _decoding(kind: Any) -> Callable[[bytes | str], Any]:
+    decoder = msgspec.msgpack.Decoder(kind)
+
+    def decode(data: bytes | str) -> Any:
+        try:
+            return decoder.decode(data)  # type: ignore[arg-type]  # text is a TypeError
+        except (msgspec.DecodeError, DuoError, RecursionError, UnicodeDecodeError, TypeError) as error:
+            raise LinkError(f"not a message of protocol {VERSION}: {error}") from None
+
+    return decode
 
 
-def from_draft(data: bytes) -> FromDraft:
-    """Decode a draft's message. Raises LinkError."""
-    return _decode(_from_draft, data)
-
-
-def from_lead(data: bytes | str) -> FromLead:
-    """Decode a lead's message. Raises LinkError."""
-    return _decode(_from_lead, data)
+# They raise LinkError.
+from_draft: Callable[[bytes], FromDraft] = _decoding(FromDraft)
+from_lead: Callable[[bytes | str], FromLead] = _decoding(FromLead)
 
 
 def other_version(data: bytes) -> int | None:
     """The protocol version of a Hello, if it is not this one; None for anything else."""
-    try:
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         match msgspec.msgpack.decode(data):
             case [1, int(version), *_] if version != VERSION:
                 return version
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        pass
     return None
 
 
 def printable(text: str) -> str:
     """What the other side has sent, as it may be shown on a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[M], data: bytes | str) -> M:
-    try:
-        return decoder.decode(data)  # type: ignore[arg-type]  # text is a TypeError
-    except (msgspec.DecodeError, DuoError, RecursionError, UnicodeDecodeError, TypeError) as error:
-        raise LinkError(f"not a message of protocol {VERSION}: {error}") from None

@@ -23,9 +23,8 @@ from duo.engine.contexts import warm_up
 from duo.engine.free_cores import CoresInUse
 from duo.engine.translated import MORE_TOKENS, Translation
 from duo.errors import DuoError, UsageError
-from duo.link.admission import Admission
 from duo.link.client import DraftClient, hello
-from duo.link.draft_connection import draft_app
+from duo.link.draft_connection import Admission, draft_app
 from duo.link.listener import Listener
 from duo.link.remote_drafts import RemoteDrafts
 from duo.llama import child

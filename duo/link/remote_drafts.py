@@ -8,13 +8,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from duo.config import DraftConfig, EngineConfig
 from duo.engine.draft import DraftRequest, QueuedDraft
 from duo.engine.queue import Drafted
-from duo.link.admission import TargetVocabulary
 from duo.link.remote_queue import RemoteQueue
 from duo.llama.context import Context
+from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.policy import Policy, StepCost, policy_for
 from duo.spec.policy_state import PolicyState
@@ -28,11 +29,22 @@ STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models whose policy is kept
 
 
+@dataclass(frozen=True, slots=True)
+class TargetVocabulary:
+    """What a draft must match."""
+
+    fingerprint: Fingerprint
+    texts: Sequence[bytes]  # the tokens as the vocabulary stores them
+    n_ctx: int
+
+
 class RemoteDraft(QueuedDraft):
     """A remote draft as the target's thread sees it, which calls its methods.
 
     It shares the queue and the fields below `current` with the connection, on the server's thread.
     """
+
+    _queue: RemoteQueue
 
     _longest_wait_s = 0.1  # it may be slow for unknown reasons
 
@@ -48,7 +60,7 @@ class RemoteDraft(QueuedDraft):
         self.current: tuple[DraftRequest, RemoteQueue] | None = None  # the text to draft for; replaced as a whole
         self.waiting_since: float | None = None  # its last sign of life, while it may draft
         self.has_stalled = False  # since its last sign of life
-        self.is_unable = False  # to draft for this text
+        self.is_unable = self.is_given_up = False  # in this text: cannot draft; does not pay
 
     @property
     def n_target_threads(self) -> int:
@@ -65,7 +77,6 @@ class RemoteDraft(QueuedDraft):
     def begin(self, request: DraftRequest) -> None:
         """See Draft."""
         super().begin(request)
-        assert isinstance(self._queue, RemoteQueue)
         request.metrics.vocabulary, request.metrics.lost_to_translation = self._drafts.vocabulary, None
         self._queue.open()
         self.current = request, self._queue
@@ -129,7 +140,6 @@ class RemoteDrafts:
         self._counts: Counter[str] = Counter()  # of events
         self._line: list[RemoteDraft] = []
         self._active: RemoteDraft | None = None
-        self._given_up: list[RemoteDraft] = []  # in this text
         self._last_used: RemoteDraft | None = None
 
     @property
@@ -204,15 +214,14 @@ class RemoteDrafts:
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
         """Accept drafts from now on, and call `on_ready`. Raises what it raises."""
-        self.target = TargetVocabulary.of(target, context)
+        self.target = TargetVocabulary(Fingerprint.of(target), target.token_texts(target.n_vocab), context.n_ctx)
         self.on_ready(stop)
 
     def begin(self) -> None:
         """A text begins: all drafts may be used again."""
         with self._lock:
-            self._given_up = []
             for draft in self._line:
-                draft.is_unable = False
+                draft.is_unable = draft.is_given_up = False
 
     def choose(self, *, has_other: bool) -> RemoteDraft | None:
         """The draft to use: the previous one while it is usable, else the first in line that is.
@@ -221,16 +230,15 @@ class RemoteDrafts:
         (`has_other`).
         """
         with self._lock:
-            before = self._active
+            before, line = self._active, self._line
             if before is not None and before.current is not None and before.policy.prefers_target_alone:
-                self._given_up.append(before)
-            usable = [draft for draft in self._line if draft.is_usable]
-            wanted = [draft for draft in usable if draft not in self._given_up] or ([] if has_other else usable)
+                before.is_given_up = True
+            usable = [draft for draft in line if draft.is_usable]
+            wanted = [draft for draft in usable if not draft.is_given_up] or ([] if has_other else usable)
             active = self._active = before if before in wanted else next(iter(wanted), None)
             is_late = False
-            if before is not None and before is not active and before in self._line and before not in usable:
-                self._line.remove(before)
-                self._line.append(before)
+            if before in line and before not in usable:
+                line.append(line.pop(line.index(before)))
                 if is_late := not before.is_unable:
                     before.has_stalled = True
                     self._counts["stalled"] += 1

@@ -15,6 +15,7 @@ class Order(NamedTuple):
     """What a remote draft must know: the tokens accepted since the last order, and whether it may continue."""
 
     epoch: int
+    position: int  # tokens in the text before these
     tokens: list[int]
     may_draft: bool
 
@@ -28,17 +29,24 @@ class RemoteQueue(CandidateQueue):
         """Takes at most `n_ahead` candidates, and as many that are stale, before the target's thread looks."""
         super().__init__(session, watch, clock)
         self._n_most = 2 * n_ahead + 2
+        self._told = (0, False)  # epoch and may_draft of the last order
         self._ordered: float | None = None  # when the draft was told of this epoch, until its first token arrives
 
-    def order(self, latency_s: float) -> Order:
-        """What to send to the draft now. Its first token of a new epoch begins `latency_s` later."""
+    def order(self, latency_s: float) -> Order | None:
+        """What to send to the draft now; None: nothing. Its first token of a new epoch begins `latency_s` later.
+
+        An idle draft is told nothing, and then all at once.
+        """
         with self._changed:
-            accepted, n_told, epoch = self._session.accepted, self._n_told, self._session.epoch
-            may_draft, self._n_told = self._allows(), len(accepted)
+            accepted, position = self._session.accepted, self._n_told
+            epoch, may_draft = self._session.epoch, self._allows()
+            if not (may_draft or self._told[1]) or (self._told == (epoch, may_draft) and position == len(accepted)):
+                return None
+            self._told, self._n_told = (epoch, may_draft), len(accepted)
             if may_draft and (self._decode is None or self._decode.epoch != epoch):
                 self._ordered = self._now()
                 self._decode = Decode(self._ordered + latency_s, epoch, self._n_told, self._n_told)
-            return Order(epoch, accepted[n_told:], may_draft)
+            return Order(epoch, position, accepted[position:], may_draft)
 
     def offer(self, epoch: int, position: int, guess: Guess, n_known: int, drafted: Drafted) -> bool:
         """Take a token that was received, made with knowledge of `n_known` tokens. False if it is of no use."""

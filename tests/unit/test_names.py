@@ -16,7 +16,7 @@ WITH_OPTIONS = {
     "config/engine_config.py",
     "config/text_config.py",
     "diagnose/host.py",
-    "link/admission.py",
+    "link/draft_connection.py",
     "llama/child.py",
     "llama/convert_schema.py",
 }

@@ -57,14 +57,21 @@ def test_a_decode_brings_no_candidate_once_the_target_has_written_the_token_that
 
 def test_an_order_has_what_is_new_and_whether_to_continue() -> None:
     queue = opened(n_ahead=1)
-    assert queue.order(0.0) == (0, PROMPT, True)
-    assert queue.order(0.0) == (0, [], True)
+    assert queue.order(0.0) == (0, 0, PROMPT, True)
+    assert queue.order(0.0) is None
     assert receive(queue)
-    assert queue.order(0.0) == (0, [], False)
+    assert queue.order(0.0) == (0, NEXT, [], False)
+    queue.commit([GUESS.token], 0)
     queue.commit([3], 0)
-    assert queue.order(0.0) == (1, [3], True)
-    queue.close()
-    assert queue.order(0.0) == (1, [], False)
+    assert queue.order(0.0) == (0, NEXT, [GUESS.token, 3], True)
+    assert receive(queue, NEXT + 2)
+    queue.commit([3], 0)
+    queue.allow(as_far_as(0))
+    assert queue.order(0.0) == (1, NEXT + 2, [3], False)
+    queue.commit([4], 0)
+    assert queue.order(0.0) is None, "an idle draft is told nothing"
+    queue.allow(as_far_as(1))
+    assert queue.order(0.0) == (1, NEXT + 3, [4], True)
 
 
 @pytest.mark.parametrize(

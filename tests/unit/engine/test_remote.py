@@ -38,19 +38,21 @@ class FarEnd(RemoteDraft):
         self._choose = choose
         self._text: tuple[DraftRequest, RemoteQueue] | None = None
         self._known: list[int] = []
+        self._epoch, self._may_draft = 0, False
 
     def work(self, n: int) -> None:
         """Draft `n` tokens, if it may."""
         if self.current is not self._text:
-            self._text, self._known = self.current, []
+            self._text, self._known, self._may_draft = self.current, [], False
         if self._text is None:
             return
-        order = self._text[1].order(self.policy.latency_s)
-        self._known += order.tokens
+        if (order := self._text[1].order(self.policy.latency_s)) is not None:
+            self._known += order.tokens
+            self._epoch, self._may_draft = order.epoch, order.may_draft
         drafted = list(self._known)
-        for _ in range(n if order.may_draft else 0):
+        for _ in range(n if self._may_draft else 0):
             token = self._choose(drafted)
-            self._text[1].offer(order.epoch, len(drafted), Guess(token, 1.0), len(self._known), Drafted(1, 1e-5))
+            self._text[1].offer(self._epoch, len(drafted), Guess(token, 1.0), len(self._known), Drafted(1, 1e-5))
             drafted.append(token)
 
 
@@ -113,7 +115,7 @@ def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(loc
     line.add()
     generation = make_generation(FakeContext(n_batch=32), FakeContext() if local else None, make_ending(N), remote=line)
     assert run(generation) == TEXT
-    assert set(line._given_up) == {line.all[0]}
+    assert line.all[0].is_given_up
     assert generation.local is None or generation.draft is generation.local
     line.begin()
     assert line.choose(has_other=True) is line.all[0], "in the next text it may try again"

@@ -17,10 +17,9 @@ from typing import Any, cast
 from starlette.types import ASGIApp
 
 from duo.link import messages
-from duo.link.admission import Admission, TargetVocabulary
-from duo.link.draft_connection import draft_app
+from duo.link.draft_connection import Admission, draft_app
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
-from duo.link.remote_drafts import RemoteDrafts
+from duo.link.remote_drafts import RemoteDrafts, TargetVocabulary
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.policy import Policy

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from duo.link import messages
-from duo.link.admission import Admission
-from duo.link.draft_connection import SPARE
+from duo.link.draft_connection import SPARE, Admission
 from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refused, Unable, Welcome
 from duo.link.remote_drafts import MOST, STALL_S
 from tests.fakes import N_VOCAB
