@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
@@ -215,7 +215,7 @@ class _Announcing:
 
 def hello(token: str, model: Model, vocabulary: Model | None = None) -> Hello:
     """A draft's first message; `token` is the lead's. `vocabulary`: in whose tokens it drafts; None: its own."""
-    return Hello(messages.VERSION, token, model.path.stem[:256], *astuple(Fingerprint.of(vocabulary or model)))
+    return Hello(messages.VERSION, token, model.path.stem[:256], Fingerprint.of(vocabulary or model))
 
 
 def _reason(error: Exception) -> str:

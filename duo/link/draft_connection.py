@@ -20,7 +20,7 @@ from duo.errors import LinkError
 from duo.link import messages
 from duo.link.guard import Guard, allowed_hosts
 from duo.link.messages import ROUTE, TRY_LATER, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable
-from duo.link.remote_drafts import RemoteDraft, RemoteDrafts, TargetVocabulary
+from duo.link.remote_drafts import RemoteDraft, RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
 from duo.llama.fingerprint import Fingerprint, fingerprint_difference
 from duo.spec.types import Guess
@@ -50,7 +50,7 @@ class Admission:
     is_own: bool = False  # for the lead's own process, however many drafts are connected
     hello_s: float = 5.0  # for a draft to send its first message
 
-    def check(self, data: bytes, target: TargetVocabulary | None) -> tuple[Hello, TargetVocabulary]:
+    def check(self, data: bytes, target: Fingerprint | None) -> Hello:
         """Decode and check a draft's first message; `target` is None while it is loading. Raises ConnectionRejected."""
         if (version := messages.other_version(data)) is not None:
             versions = f"it uses protocol {version}, the lead {messages.VERSION}"
@@ -65,11 +65,10 @@ class Admission:
             raise ConnectionRejected("token", f"the token is {fault}: use the one that the lead was started with")
         if target is None:
             raise ConnectionRejected("loading", "the model is still loading")
-        draft = Fingerprint(hello.vocab_type, hello.n_vocab, hello.bos, hello.eos, hello.blocks, hello.tail)
-        if difference := fingerprint_difference(target.fingerprint, target.texts, draft):
+        if difference := fingerprint_difference(target, hello.vocabulary):
             remedy = "start it with --vocab and a GGUF file that has the target's vocabulary"
             raise ConnectionRejected("vocabulary", f"the draft does not match the target: {difference}: {remedy}")
-        return hello, target
+        return hello
 
 
 def draft_app(drafts: RemoteDrafts, admission: Admission, host: str) -> ASGIApp:
@@ -135,7 +134,7 @@ async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
         data = await asyncio.wait_for(socket.receive_bytes(), admission.hello_s)
     except (asyncio.TimeoutError, WebSocketDisconnect):
         raise ConnectionRejected("silence", "it sent no Hello") from None
-    hello, target = admission.check(data, drafts.target)
+    hello = admission.check(data, drafts.target)
     wake, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def ring() -> None:
@@ -147,7 +146,7 @@ async def _greet(socket: WebSocket, drafts: RemoteDrafts, admission: Admission, 
     if not drafts.join(draft, always=admission.is_own):
         raise ConnectionRejected("too many", "too many drafts are connected")
     log.info("draft %s connected", draft.name)
-    return DraftConnection(socket, drafts, draft, target, wake)
+    return DraftConnection(socket, drafts, draft, wake)
 
 
 def _decode(data: bytes) -> messages.FromDraft:
@@ -172,7 +171,6 @@ class DraftConnection:
     socket: WebSocket
     drafts: RemoteDrafts
     draft: RemoteDraft
-    target: TargetVocabulary
     wake: asyncio.Event  # set when there may be a new order
     _begun: tuple[DraftRequest, RemoteQueue] | None = None  # the text of the last Begin, until the End
     _serial: int = 0
@@ -190,7 +188,7 @@ class DraftConnection:
                 draft.waiting_since = time.perf_counter()
             current = self._begun if message.serial == self._serial and draft.current is self._begun else None
             if isinstance(message, GuessMessage):
-                if current is None or not self._offer(message, current[1]):
+                if current is None or not self._offer(message, *current):
                     self.drafts.count("stale")
             elif isinstance(message, Unable) and current is not None:
                 draft.is_unable = True
@@ -199,9 +197,9 @@ class DraftConnection:
             if self._credit < 0:
                 raise ConnectionRejected("flood", "it sends more messages than it was asked for")
 
-    def _offer(self, message: GuessMessage, queue: RemoteQueue) -> bool:
+    def _offer(self, message: GuessMessage, request: DraftRequest, queue: RemoteQueue) -> bool:
         """Put a candidate into the queue. False if it is of no use."""
-        if message.token >= self.target.fingerprint.n_vocab:
+        if message.token >= request.n_vocab:
             raise ConnectionRejected("garbage", f"token {message.token} is not in the target's vocabulary")
         guess = Guess(message.token, min(max(message.confidence, 0.0), _MAX_CONFIDENCE))
         drafted = Drafted(message.n_tokens, max(message.seconds, 1e-6))
@@ -212,7 +210,7 @@ class DraftConnection:
 
     async def give_orders(self) -> None:
         """Send an order whenever there is something new. Slow readers get fewer, larger messages. Raises LinkError."""
-        await _send(self.socket, messages.Welcome(self.target.n_ctx))
+        await _send(self.socket, messages.Welcome(self.drafts.n_ctx))
         while True:
             if (message := self._next_message()) is not None:
                 await _send(self.socket, message)
@@ -239,5 +237,5 @@ class DraftConnection:
             return Text(self._serial, *order)
         self._begun = current
         self._serial += 1
-        options = (self.target.fingerprint.n_vocab, n_ahead, request.sampling, list(request.banned))
+        options = (request.n_vocab, n_ahead, request.sampling, list(request.banned))
         return Begin(self._serial, *options, order.epoch, order.tokens, order.may_draft)

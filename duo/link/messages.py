@@ -24,6 +24,7 @@ import msgspec
 
 from duo.config import SamplingConfig
 from duo.errors import DuoError, LinkError
+from duo.llama.fingerprint import Fingerprint
 
 VERSION = 2
 ROUTE = "/v1/draft"  # of the WebSocket, on the lead's port
@@ -56,11 +57,7 @@ class Hello(Message, frozen=True, tag=1):
     version: int
     token: Word  # authenticates the draft
     model: Word  # name, for logs
-    vocab_type: int
-    n_vocab: Number
-    bos: int
-    eos: int
-    hashes: Annotated[tuple[Annotated[bytes, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=1024)]
+    vocabulary: Fingerprint
 
 
 class GuessMessage(TextMessage, frozen=True, tag=2):

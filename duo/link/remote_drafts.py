@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from duo.config import DraftConfig, EngineConfig
 from duo.engine.draft import DraftRequest, QueuedDraft
@@ -27,15 +26,6 @@ log = logging.getLogger("duo.link")
 MOST = 16  # concurrent connections
 STALL_S = 5.0  # without a sign of life from a draft that may draft
 _MAX_LEARNED = 64  # models whose policy is kept
-
-
-@dataclass(frozen=True, slots=True)
-class TargetVocabulary:
-    """What a draft must match."""
-
-    fingerprint: Fingerprint
-    texts: Sequence[bytes]  # the tokens as the vocabulary stores them
-    n_ctx: int
 
 
 class RemoteDraft(QueuedDraft):
@@ -132,7 +122,8 @@ class RemoteDrafts:
         self.drafting = EngineConfig().drafting()
         self.vocabulary: str | None = None  # of the drafts: see DraftStatistics
         self.n_target_threads = 1  # while a remote draft is in use
-        self.target: TargetVocabulary | None = None  # None while the model is loading
+        self.target: Fingerprint | None = None  # that drafts must match; None while the model is loading
+        self.n_ctx = 0  # of the target's context
         self.on_ready: Callable[[threading.Event | None], None] = lambda _: None  # see ready()
         self.learned: dict[str, PolicyState] = {}  # by the draft's model; for the target's thread
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -214,7 +205,7 @@ class RemoteDrafts:
 
     def ready(self, target: Model, context: Context, stop: threading.Event | None) -> None:
         """Accept drafts from now on, and call `on_ready`. Raises what it raises."""
-        self.target = TargetVocabulary(Fingerprint.of(target), target.token_texts(target.n_vocab), context.n_ctx)
+        self.target, self.n_ctx = Fingerprint.of(target), context.n_ctx
         self.on_ready(stop)
 
     def begin(self) -> None:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from duo.link import messages
 from duo.link.draft_connection import Admission, draft_app
 from duo.link.messages import Begin, End, GuessMessage, Hello, Message, Text, Welcome
-from duo.link.remote_drafts import RemoteDrafts, TargetVocabulary
+from duo.link.remote_drafts import RemoteDrafts
 from duo.llama.fingerprint import Fingerprint
 from duo.llama.model import Model
 from duo.spec.policy import Policy
@@ -59,7 +59,6 @@ class Words:
 
 FINGERPRINT = Fingerprint.of(Words().model)
 ADMISSION = Admission(TOKEN, hello_s=60.0)
-TARGET = TargetVocabulary(FINGERPRINT, n_ctx=1000)
 
 
 class EagerDrafts(RemoteDrafts):
@@ -76,7 +75,7 @@ class Stage:
 
     def __init__(self, admission: Admission = ADMISSION) -> None:
         self.drafts = EagerDrafts()
-        self.drafts.target = TARGET
+        self.drafts.target, self.drafts.n_ctx = FINGERPRINT, 1000
         self.app = draft_app(self.drafts, admission, "0.0.0.0")
         self.target = FakeContext(n_batch=64)
         self.generation: Writing | None = None
@@ -259,11 +258,7 @@ def hello(**lies: Any) -> Hello:
         "version": messages.VERSION,
         "token": TOKEN,
         "model": "back",
-        "vocab_type": FINGERPRINT.vocab_type,
-        "n_vocab": FINGERPRINT.n_vocab,
-        "bos": FINGERPRINT.bos,
-        "eos": FINGERPRINT.eos,
-        "hashes": FINGERPRINT.hashes,
+        "vocabulary": FINGERPRINT,
     }
     return Hello(**(right | lies))
 

@@ -18,7 +18,7 @@ from tests.fakes import FakeContext
 from tests.proxy import Proxy
 from tests.serving import free_port
 from tests.unit.engine.helpers import Limited, until
-from tests.unit.link.backs import TARGET, TOKEN, N, Stage, Words
+from tests.unit.link.backs import FINGERPRINT, TOKEN, N, Stage, Words
 
 HELLO = hello(TOKEN, Words().model)
 
@@ -107,7 +107,7 @@ def test_the_pause_grows_until_the_lead_has_a_text(stage: Stage) -> None:
     stage.drafts.target = None  # it is loading: it accepts connections, and ends them
     with serve(stage) as listener, drafting(listener.port, pause_s=0.01) as drafts:
         until(lambda: drafts.client.pause_s >= 0.08)
-        stage.drafts.target = TARGET
+        stage.drafts.target = FINGERPRINT
         stage.wait_for("joined", 1)
         assert drafts.client.pause_s >= 0.08, "to be connected is not enough"
         write(stage)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -19,7 +20,7 @@ from duo.link.messages import TRY_LATER, Alive, Begin, End, Hello, Message, Refu
 from duo.link.remote_drafts import MOST, STALL_S
 from tests.fakes import N_VOCAB
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import TOKEN, TRUTH, Back, N, Stage, candidate, hello
+from tests.unit.link.backs import FINGERPRINT, TOKEN, TRUTH, Back, N, Stage, candidate, hello
 
 
 @pytest.fixture
@@ -51,9 +52,9 @@ STRANGERS: dict[str, tuple[Hello | bytes, str, str]] = {
     "later version": (hello(version=2**40), "version", "the same version"),
     "other fields": (b"\x93\x01\x03\xc0", "version", "protocol 3"),
     "version alone": (b"\x92\x01\xff", "version", "protocol -1"),
-    "vocabulary type": (hello(vocab_type=99), "vocabulary", "type"),
-    "vocabulary size": (hello(n_vocab=N_VOCAB + 129), "vocabulary", "the draft's 146"),
-    "no hashes": (hello(hashes=()), "vocabulary", "differ"),
+    "vocabulary type": (hello(vocabulary=replace(FINGERPRINT, vocab_type=99)), "vocabulary", "type"),
+    "vocabulary size": (hello(vocabulary=replace(FINGERPRINT, n_vocab=N_VOCAB + 129)), "vocabulary", "the draft's 146"),
+    "no hashes": (hello(vocabulary=replace(FINGERPRINT, hashes=())), "vocabulary", "differ"),
 }
 
 

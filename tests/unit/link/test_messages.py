@@ -15,6 +15,7 @@ from duo.config import SAMPLERS, SamplingConfig
 from duo.errors import LinkError
 from duo.link import messages
 from duo.link.messages import Alive, Begin, End, GuessMessage, Hello, Message, Refused, Text, Unable, Welcome
+from duo.llama.fingerprint import Fingerprint
 
 Parse = Callable[[bytes], Message]
 
@@ -55,7 +56,8 @@ samplings = st.builds(
     samplers=st.permutations(SAMPLERS).map(tuple),
     seed=st.integers(0, 2**63 - 1),
 )
-hellos = st.builds(Hello, ids, words, words, ids, numbers, ids, ids, st.lists(some_bytes).map(tuple))
+fingerprints = st.builds(Fingerprint, ids, ids, ids, ids, st.lists(some_bytes).map(tuple))
+hellos = st.builds(Hello, ids, words, words, fingerprints)
 candidates = st.builds(GuessMessage, numbers, numbers, numbers, numbers, numbers, finite, numbers, st.floats(0, 3600))
 begins = st.builds(Begin, numbers, numbers, numbers, samplings, tokens, numbers, tokens, st.booleans())
 texts = st.builds(Text, numbers, numbers, numbers, tokens, st.booleans())

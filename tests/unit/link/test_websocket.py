@@ -14,7 +14,7 @@ from duo.link import messages
 from duo.link.listener import Listener
 from duo.link.messages import TRY_LATER
 from tests.unit.engine.helpers import until
-from tests.unit.link.backs import TARGET, Stage, hello, raw_websocket
+from tests.unit.link.backs import FINGERPRINT, Stage, hello, raw_websocket
 
 TOO_BIG, TOO_MANY = 1009, 1008
 
@@ -60,7 +60,7 @@ def test_the_close_code_says_whether_to_try_again(stage: Stage, port: int) -> No
         back.send(messages.encode(hello()))
         with pytest.raises(ConnectionClosed) as closed:
             back.recv(60)
-    stage.drafts.target = TARGET
+    stage.drafts.target = FINGERPRINT
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == TRY_LATER
 
