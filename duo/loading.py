@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from duo.config import DEMO, EngineConfig, ModelConfig
 from duo.config.option import check_names, declared
 from duo.engine.background import background
-from duo.engine.cores import kept_threads
 from duo.engine.engine import Engine
 from duo.engine.metrics import SHARED, TRANSLATED
 from duo.engine.profile import find_profile
@@ -30,7 +29,7 @@ from duo.models.demo import demo_pair
 from duo.models.families import family_of
 from duo.models.fitting import expected_context, fit
 from duo.models.hub import check_gguf, find_model
-from duo.models.profiles import Profile
+from duo.models.profiles import Profile, kept_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -59,17 +59,17 @@ class BranchingDrafter(Drafter):
         """Draft one token of the chain, if the target wants more, and of each branch. See Drafter."""
         start = self._now()
         self._reconcile()
-        preparation, n_text = self._preparation, len(self._tokens)
-        if not preparation.lookahead.n_branches:
+        may_draft, n_text = self._update.may_draft, len(self._tokens)
+        if not self._update.lookahead.n_branches:
             return self._draft_token(start)
         is_ready = n_text - self._first - self.context.n_past == 1 and n_text - self._first <= self.context.n_ctx
-        if preparation.may_draft and not (is_ready and self._tokens[-1] < self.context.n_vocab):
+        if may_draft and not (is_ready and self._tokens[-1] < self.context.n_vocab):
             self._prune()  # the context may have to be cleared
             return self._draft_token(start)
         n_new = self._open()
         if branches := self._due():
             self._decode_all(start, branches, n_new)
-        elif preparation.may_draft:
+        elif may_draft:
             return self._draft_token(start)
         else:
             self.queue.rest()
@@ -77,8 +77,10 @@ class BranchingDrafter(Drafter):
 
     def _open(self) -> int:
         """Begin branches for the likely outcomes of this verification, if there is one. Returns how many."""
-        (lookahead, n_verified, _, chain), n_seen = self._preparation, self._n_seen
-        n = min(n_verified + 1 - n_seen, common_prefix([guess.token for guess in chain], self._tokens[n_seen:]))
+        lookahead, chain, n_seen = self._update.lookahead, self._update.chain, self._n_seen
+        n = min(
+            self._update.n_verified + 1 - n_seen, common_prefix([guess.token for guess in chain], self._tokens[n_seen:])
+        )
         chances = [lookahead.probability(guess.confidence) for guess in chain[: max(0, n)]]
         taken, used = {branch.outcome for branch in self._branches}, {branch.sequence for branch in self._branches}
         free = [i for i in range(1, min(lookahead.n_branches, self.context.n_branches) + 1) if i not in used]
@@ -98,8 +100,8 @@ class BranchingDrafter(Drafter):
 
     def _due(self) -> list[Branch]:
         """The branches that are worth another token, during a verification."""
-        lookahead, n_verified, *_ = self._preparation
-        longest = min(lookahead.n_ahead, MAX_DEEP) if n_verified else 0
+        lookahead = self._update.lookahead
+        longest = min(lookahead.n_ahead, MAX_DEEP) if self._update.n_verified else 0
         return [b for b in self._branches if b.survival >= lookahead.least and len(b.tokens) <= longest]
 
     def _prune(self, n_accepted: float = math.inf) -> None:
@@ -110,35 +112,32 @@ class BranchingDrafter(Drafter):
         self._branches = [branch for branch in self._branches if branch.outcome.position >= n_accepted]
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
-        lookahead, _, may_draft, _ = self._preparation
+        may_draft, offers = self._update.may_draft, []
         self.queue.continues((branch.outcome for branch in branches), on_chain=may_draft)
         entries = [(branch.sequence, branch.tokens[-1]) for branch in branches]
         if may_draft:
             entries.append((0, self._tokens[-1]))
         rows = self.context.decode_each(entries)[:, : self.n_vocab]
-        offers = []
         for branch, logits in zip(branches, rows, strict=False):
             position = branch.position
             guess = self.guesser.guess(logits, position, self._recent(position, branch.tokens))
             offers.append((branch.outcome, position, guess))
-            branch.extend(guess, lookahead)
-        own: tuple[int, Guess] | None = None
+            branch.extend(guess, self._update.lookahead)
+        position, own = len(self._tokens), None
         if may_draft:
-            position = len(self._tokens)
-            own = position, self.guesser.guess(rows[-1], position, self._recent(position))
-        end = self._now()
-        useful = self.queue.publish_all(
-            own, offers, 0.0 if self.context.was_first else end - start, more=bool(self._due())
-        )
+            own = self.guesser.guess(rows[-1], position, self._recent(position))
+        end, n_timed = self._now(), 0 if self.context.was_first else 1
+        more = bool(self._due())
+        is_useful = self.queue.publish(self._epoch, position, own, n_timed, end - start, offers, more=more)
         if own is not None:
-            if useful:
-                self._tokens.append(own[1].token)
+            if is_useful:
+                self._tokens.append(own.token)
             self.metrics.drafted(start, end, 1)
         self.metrics.prepared(start, end, len(branches), n_new)
 
     def _reconcile(self) -> None:
         super()._reconcile()
-        self._prune(self._n_seen if self._preparation.lookahead.n_branches else math.inf)
+        self._prune(self._n_seen if self._update.lookahead.n_branches else math.inf)
 
     def _adopt(self, outcome: Outcome) -> bool:
         found = next((branch for branch in self._branches if branch.outcome == outcome), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,6 +30,7 @@ _MAX_S = 2.0
 _SHOWN_EVERY_S = 2.0  # the progress of a warm-up that takes longer
 N_SEQUENCES = (2, 5, 9)  # for which the time of a draft with branches is measured
 _MAX_BRANCHED_S = 0.1  # after which no more sequences are tried
+_FAILED = math.inf  # the time of a decode that failed or was aborted
 
 
 def context_size(model: Model, config: EngineConfig, n_prompt: int, n_predict: int, n_reusable: int) -> int:
@@ -123,15 +125,14 @@ def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -
         # Measured without compiling: a batch takes at least as long as one token.
         if n > _PAIR and n * one_s > _MAX_S:
             return
-        start = time.perf_counter()
-        if not _decode(context, (n * some)[:n], min(n, n_rows_most)):
+        seconds = _time(context, (n * some)[:n], min(n, n_rows_most))
+        if seconds == _FAILED:
             return
-        now = time.perf_counter()
-        if now - shown > _SHOWN_EVERY_S:
-            shown = now
+        if time.perf_counter() - shown > _SHOWN_EVERY_S:
+            shown = time.perf_counter()
             log.info("warming up %s: %d of %d batch sizes", model.path.name, n, most)
         if n == 1:
-            one_s = now - start
+            one_s = seconds
 
 
 def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: Policy) -> None:
@@ -142,7 +143,7 @@ def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: P
     for n_threads in choices:
         if not policy.knows_draft(n_threads):
             context.set_threads(n_threads, n_threads)
-            if not (seconds := _time_token(context, model)):
+            if (seconds := _time_token(context, model)) == _FAILED:
                 return
             policy.learn_warmup(n_threads, seconds)
 
@@ -153,9 +154,9 @@ def time_branches(context: Decoder, model: Model, policy: Policy) -> None:
     The context must be warm. Leaves its cache empty. Ends early where a decode takes long.
     """
     unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
-    one_s = _time_token(context, model) if unknown else 0.0
-    for n in unknown if one_s else ():
-        if not (seconds := _time_token(context, model, n)):
+    one_s = _time_token(context, model) if unknown else _FAILED
+    for n in unknown if one_s < _FAILED else ():
+        if (seconds := _time_token(context, model, n)) == _FAILED:
             return
         policy.learn_branches(n, seconds / one_s)
         if seconds > _MAX_BRANCHED_S:
@@ -163,30 +164,26 @@ def time_branches(context: Decoder, model: Model, policy: Policy) -> None:
 
 
 def _time_token(context: Decoder, model: Model, n_sequences: int = 1) -> float:
-    """Seconds for a token in each sequence: of two decodes the faster, as the first has to start threads; 0: failed."""
-    token, times = max(model.bos, model.eos, 0), []
-    for _ in range(2):
-        for sequence in range(1, n_sequences):
-            context.branch(sequence, 0)
-        start = time.perf_counter()
-        if not _decode(context, [token], 1, n_sequences):
-            return 0.0
-        times.append(time.perf_counter() - start)
-    return min(times)
+    """For a token in each sequence: of two decodes the faster, as the first has to start threads."""
+    return min(_time(context, [max(model.bos, model.eos, 0)], 1, n_sequences) for _ in range(2))
 
 
-def _decode(context: Decoder, tokens: list[int], n_rows: int, n_sequences: int = 1) -> bool:
-    """Decode in an empty cache, and empty it. False if that failed or was aborted."""
+def _time(context: Decoder, tokens: list[int], n_rows: int, n_sequences: int = 1) -> float:
+    """Seconds for `tokens`, or the first of them in each sequence, in an empty cache, which is emptied again."""
+    branches = range(1, n_sequences)
+    for sequence in branches:
+        context.branch(sequence, 0)
+    start = time.perf_counter()
     try:
-        if n_sequences == 1:
-            context.decode(tokens, n_rows)
-        else:
+        if branches:
             context.decode_each([(sequence, tokens[0]) for sequence in range(n_sequences)])
+        else:
+            context.decode(tokens, n_rows)
+        return time.perf_counter() - start
     except DecodeError as error:
         log.debug("the warm-up ended: %s", error)
-        return False
+        return _FAILED
     finally:
-        for sequence in range(1, n_sequences):
+        for sequence in branches:
             context.drop(sequence)
         context.rollback(0)
-    return True

@@ -13,8 +13,7 @@ from pathlib import Path
 from duo.config import MAX_THREADS, EngineConfig, ThreadConfig
 from duo.errors import UsageError
 from duo.llama.build import CPU
-from duo.models.profiles import ProfileDocument
-from duo.spec.policy_state import whole
+from duo.models.profiles import ProfileDocument, kept_threads
 
 log = logging.getLogger("duo.engine")
 
@@ -112,26 +111,15 @@ def plan_threads(
     )
 
 
-def kept_threads(kept: ProfileDocument) -> ProfileDocument:
-    """The numbers of threads in a profile, as {"threads": …}; empty if there are none or they are damaged."""
-    try:
-        tuned = kept["threads"]
-        target, draft, first, second = (whole(n) for n in (tuned["target"], tuned["draft"], *tuned["beside"]))
-    except (KeyError, TypeError, ValueError):
-        return {}
-    is_valid = min(target, draft, first, second) >= 1
-    return {"threads": {"target": target, "draft": draft, "beside": (first, second)}} if is_valid else {}
-
-
 def tuned_threads(threads: ThreadConfig, config: EngineConfig, kept: ProfileDocument) -> ThreadConfig:
     """`threads` with the numbers stored in a profile, unless the user specified any or they are damaged."""
     tuned = kept_threads(kept).get("threads")
     if tuned is None or config.n_threads or config.draft_n_threads:
         return threads
-    first, second = tuned["beside"]
-    if max(tuned["target"], tuned["draft"], first, second) > usable_cores():
+    target, draft, beside = tuned["target"], tuned["draft"], tuned["beside"]
+    if max(target, draft, *beside) > usable_cores():
         return threads
-    return replace(threads, target=tuned["target"], draft=(tuned["draft"],), beside=(first, second))
+    return replace(threads, target=target, draft=(draft,), beside=beside)
 
 
 def follows_cores(config: EngineConfig) -> bool:

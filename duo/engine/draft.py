@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from duo.config import SamplingConfig
 from duo.engine.metrics import Metrics
@@ -34,8 +33,8 @@ class DraftRequest:
     mode: str = ""  # of sampling: see Policy.begin()
 
 
-class Source(Protocol):
-    """Proposes what the target may write next. The target's thread calls it.
+class Source:
+    """Proposes what the target may write next; this one nothing. The target's thread calls it.
 
     At each step, one policy compares what all sources propose by value, and the target verifies the candidates of one.
     A text may use several drafts, one at a time, and return to an earlier one: each begin() starts from all tokens
@@ -47,6 +46,7 @@ class Source(Protocol):
 
     def propose(self) -> Proposal:
         """What there is for the next batch. Never blocks, except for a draft in turns that is scored on the text."""
+        return Proposal()
 
     def verifies(self, n: int) -> None:
         """The target verifies the first `n` of these now."""
@@ -62,7 +62,7 @@ class Source(Protocol):
         """Stop. A second call does nothing."""
 
 
-class TextSource:
+class TextSource(Source):
     """The text itself: what followed earlier occurrences of its last tokens."""
 
     def __init__(self, lookup: Lookup, n_most: int) -> None:
@@ -78,27 +78,21 @@ class TextSource:
         """See Source."""
         return self._lookup.propose(self._n_most)
 
-    def verifies(self, n: int) -> None:
-        """See Source."""
-
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:  # noqa: ARG002
         """See Source."""
         self._lookup.extend(tokens)
 
-    def end(self) -> None:
-        """See Source."""
 
-
-class Draft:
+class Draft(Source):
     """A source whose policy decides which candidates are verified; by itself it proposes none: the target alone.
 
     The target's thread calls it, except interrupt().
     """
 
     def __init__(self, n_target_threads: int = 1, policy: Policy | None = None) -> None:
-        """`n_target_threads`: of a target that shares no cores with a draft."""
+        """`n_target_threads`: of a target that shares no cores with a draft. Without a policy, nothing is verified."""
         self._n_target_threads = n_target_threads
-        self.policy = policy  # None: nothing is verified
+        self.policy = policy
         self._session = Session((), 0)
 
     @property
@@ -117,24 +111,14 @@ class Draft:
         if self.policy is not None:
             self.policy.begin(len(self._session.accepted), request.ending.n_room, request.mode)
 
-    def propose(self) -> Proposal:
-        """See Source."""
-        return Proposal()
-
     def more(self, seconds: float) -> None:
         """Wait up to `seconds` for one more candidate, or make it. If none came, the next proposal expects none."""
-
-    def verifies(self, n: int) -> None:
-        """See Source."""
 
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Source. The tokens are added to the session."""
         self._session.commit(tokens)
         if cost is not None and self.policy is not None:
             self.policy.learn_step(len(tokens), cost)
-
-    def end(self) -> None:
-        """See Source."""
 
     def interrupt(self) -> None:
         """Abort the current decode, because the text ends. From any thread."""
@@ -167,10 +151,9 @@ class QueuedDraft(Draft):
         self._lookahead = Lookahead()  # as the queue knows it
 
     def _make_queue(self) -> CandidateQueue:
-        return CandidateQueue(self._session, self._metrics.pending, self._metrics.clock)
+        return CandidateQueue(self._session, self._metrics)
 
     def _begin_step(self) -> None:
-        """Tell the draft how far it may run ahead, if that has changed."""
         self._in_vain, self._wait_ends = False, None
         if (lookahead := self.policy.lookahead()) != self._lookahead:
             self._lookahead = lookahead
@@ -197,23 +180,21 @@ class QueuedDraft(Draft):
     def commit(self, tokens: Sequence[int], cost: StepCost | None) -> None:
         """See Source."""
         self._look()
-        is_own = cost is not None and cost.source is Origin.DRAFT
-        scores, is_useless = self._queue.commit(tokens, cost.n_candidates if cost is not None and is_own else 0)
+        own = cost if cost is not None and cost.source is Origin.DRAFT else None
+        scores, is_useless = self._queue.commit(tokens, own.n_candidates if own is not None else 0)
         if is_useless:
             self._cancel()
         # From here on the draft continues: to learn may take a while.
         self.policy.learn_scores(scores)
-        if found := self._session.contradictions:
-            self.policy.learn_ranks(contradiction.rank for contradiction in found)
-            if is_own and self._lookahead.n_branches:  # the draft could prepare for this verification
-                for contradiction in found:
-                    self._metrics.resolved(contradiction.position, contradiction.prepared)
+        for position, rank, prepared in self._session.contradictions:
+            self.policy.learn_ranks([rank])
+            if own is not None and self._lookahead.n_branches:  # the draft could prepare for this verification
+                self._metrics.resolved(position, prepared)
         if cost is not None:
             self.policy.learn_step(len(tokens), cost)
         self._begin_step()
 
     def _look(self) -> State:
-        """Look into the queue, and learn from what was drafted."""
         state = self._queue.look()
         for drafted in state.drafted:
             self._learn_drafted(drafted)
@@ -221,7 +202,6 @@ class QueuedDraft(Draft):
         return state
 
     def _learn_drafted(self, drafted: Drafted) -> None:
-        """Learn what it took to draft a token."""
         self.policy.learn_draft(drafted.n_tokens, drafted.seconds, drafted.n_sequences)
 
     def _cancel(self) -> None:
@@ -229,12 +209,12 @@ class QueuedDraft(Draft):
 
     def _next_s(self, state: State) -> float:
         """Seconds until the next candidate is expected; infinity: never."""
-        draft_s, latency_s = self.policy.costs.draft_s, self.policy.latency_s
-        if not draft_s or not state.may_draft:
+        costs, latency_s, decode = self.policy.costs, self.policy.latency_s, state.decode
+        if not costs.draft_s or not state.may_draft:
             return math.inf
-        if (decode := state.decode) is None:
-            return latency_s + draft_s
-        decode_s = self.policy.costs.draft_time(0.0, decode.n_sequences)
+        if decode is None:
+            return latency_s + costs.draft_s
+        decode_s = costs.draft_time(0.0, decode.n_sequences)
         left_s = decode.since + decode_s - self._now()
         if left_s < -(latency_s + decode_s):  # stalled
             return math.inf

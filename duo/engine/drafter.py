@@ -11,12 +11,12 @@ from duo.engine.clock import CLOCK, Clock
 from duo.engine.cores import pin
 from duo.engine.decoder import Decoder, decode_all
 from duo.engine.metrics import Metrics
-from duo.engine.queue import Preparation, TargetSide
+from duo.engine.queue import DraftUpdate, TargetSide
 from duo.engine.statistics import Event
 from duo.errors import DecodeAborted
 from duo.spec.constants import DEFAULT
 from duo.spec.sampling import Guesser
-from duo.spec.types import Guess, Logits, Outcome, common_prefix
+from duo.spec.types import Outcome, common_prefix
 
 
 class Probe(NamedTuple):
@@ -51,8 +51,7 @@ class Drafter:
         self._first = 0  # index of the first token in the cache: above 0 if the text exceeds the draft's context
         self._n_seen = 0  # accepted tokens at the start of _tokens
         self._epoch = 0
-        self._longer: Callable[[Logits, int], Guess | None] | None = None  # see DraftUpdate
-        self._preparation = Preparation()
+        self._update = DraftUpdate(0, [])
 
     def end(self) -> list[int]:
         """The text has ended. Returns the tokens in the cache; none if it does not hold the text's beginning."""
@@ -68,19 +67,19 @@ class Drafter:
         return self._draft_token(start)
 
     def _draft_token(self, start: float) -> bool:
-        position = len(self._tokens)
+        position, longer = len(self._tokens), self._update.longer
         if position - self._first > self.context.n_ctx:
             self._first = position - max(1, self.context.n_ctx // 2)
             self.context.rollback(0)
         # The logits of the last token are needed: if it is in the cache already, it is decoded again.
-        n_rows = 2 if self._longer is not None and position - self._first > 1 else 1
+        n_rows = 2 if longer is not None and position - self._first > 1 else 1
         self.context.rollback(min(self.context.n_past, position - n_rows - self._first))
         fresh = self._tokens[self._first + self.context.n_past :]
         if max(fresh) >= self.context.n_vocab:
             return False
         logits = decode_all(self.context, fresh, n_rows)[:, : self.n_vocab]
         guess = None
-        if self._longer is not None and len(logits) == 2 and (guess := self._longer(logits[0], self._tokens[-1])):
+        if longer is not None and len(logits) == 2 and (guess := longer(logits[0], self._tokens[-1])):
             position -= 1  # it replaces the last token
             self._keep(position)
             self._n_seen -= 1
@@ -131,8 +130,9 @@ class Drafter:
 
     def _reconcile(self) -> None:
         """Roll back to the last token that agrees with the target's text, and append the target's new tokens."""
-        epoch, fresh, n_replaced, self._longer, self._preparation = self.queue.begin()
-        self._n_seen -= n_replaced
+        self._update = self.queue.begin()
+        epoch, fresh = self._update.epoch, self._update.tokens
+        self._n_seen -= self._update.n_replaced
         n_agreed = common_prefix(fresh, self._tokens[self._n_seen :])
         is_broken = epoch != self._epoch
         if n_agreed < len(fresh) and self._adopt(Outcome(self._n_seen + n_agreed, fresh[n_agreed])):

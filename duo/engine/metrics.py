@@ -22,7 +22,6 @@ from duo.engine.statistics import (
     StepRecord,
     overlap,
     ratio,
-    united,
 )
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
@@ -63,12 +62,10 @@ class Metrics:
         if math.isnan(self.started):
             self.started = self.clock.now()
 
-    def detail(self, lane: str, name: str, start: float, n_tokens: int = 0) -> float:
-        """Record an operation from `start` to now, if a trace is written. Returns the time."""
-        now = self.clock.now()
+    def detail(self, lane: str, name: str, start: float, n_tokens: int) -> None:
+        """Record an operation from `start` to now, if a trace is written."""
         if self.details is not None:
-            self.details.append(Event(lane, name, start, now, n_tokens))
-        return now
+            self.details.append(Event(lane, name, start, self.clock.now(), n_tokens))
 
     def pending(self, n_candidates: int) -> None:
         """Record the number of candidates awaiting verification."""
@@ -83,8 +80,7 @@ class Metrics:
     def prepared(self, start: float, end: float, n_branches: int, n_opened: int) -> None:
         """A decode of the draft added a token to each of `n_branches` branches, of which `n_opened` are new.
 
-        Its token for the draft's own chain, if any, is recorded by drafted(), with the same times. A branch that
-        becomes the chain is not recorded again.
+        Its token for the draft's own chain, if any, is recorded by drafted(), with the same times.
         """
         self.draft_events.append(Event("branches", "branch", start, end, n_branches))
         self.n_prepared += n_opened
@@ -139,7 +135,7 @@ class Totals:
 
     def __init__(self, metrics: Metrics, recent_s: float = 1.0) -> None:
         """`recent_s`: the seconds that recent() is about."""
-        self._metrics = metrics
+        self.metrics = metrics
         self._recent_s = recent_s
         self._n_seen = [0] * 4
         self.n_tokens = self._n_first = 0  # of the text, and of its first step
@@ -155,9 +151,10 @@ class Totals:
 
     def update(self) -> list[Record]:
         """Add what was recorded since the last call, and return it, list by list."""
-        log = self._metrics
-        fresh: list[Record] = [*self._fresh(0, log.events), *self._fresh(1, log.draft_events)]
-        fresh += self._fresh(2, log.steps)
+        log = self.metrics
+        fresh: list[Record] = [
+            *self._fresh(0, log.events), *self._fresh(1, log.draft_events), *self._fresh(2, log.steps)
+        ]  # fmt: skip
         for record in sorted(fresh, key=lambda record: record.end):
             if isinstance(record, Event):
                 self._add_event(record)
@@ -204,14 +201,9 @@ class Totals:
         return ratio(self.n_tokens - self._n_first, self.seconds)
 
     @property
-    def n_prepared(self) -> int:
-        """Outcomes that the draft prepared."""
-        return self._metrics.n_prepared
-
-    @property
     def hit_rate(self) -> float | None:
         """Share of the target's contradictions of the draft that were prepared."""
-        return ratio(self._metrics.hits.total(), self._metrics.contradictions.total())
+        return ratio(self.metrics.hits.total(), self.metrics.contradictions.total())
 
     def recent(self, now: float = -math.inf) -> Recent | None:
         """What happened in the last seconds until `now` (of the clock); None before the second step."""
@@ -225,7 +217,7 @@ class Totals:
     def statistics(self) -> Statistics:
         """The statistics of the text so far."""
         self.update()
-        log, time, lookup = self._metrics, self.time_by_activity, self.lookup
+        log, time, lookup = self.metrics, self.time_by_activity, self.lookup
         return Statistics(
             PromptStatistics(log.n_prompt, time["prompt"].seconds, ratio(log.n_prompt, time["prompt"].seconds)),
             GenerationStatistics(
@@ -253,9 +245,9 @@ class Totals:
         )
 
     def _draft_statistics(self) -> DraftStatistics:
-        log, time, sizes = self._metrics, self.time_by_activity, self._decodes_by_candidates
+        log, time = self.metrics, self.time_by_activity
         n_drafted = time["draft"].n + time["catch up"].n + time["branch"].n_tokens
-        drafting = united(log.draft_events)
+        drafting = [(event.start, event.end) for event in log.draft_events]
         computing = [(event.start, event.end) for event in log.events if event.name != "wait"]
         return DraftStatistics(
             drafted=n_drafted,
@@ -263,24 +255,27 @@ class Totals:
             accepted=self.draft.accepted,
             accept_rate=ratio(self.draft.accepted, self.draft.verified),
             accept_rate_by_position=self.draft.accept_rate_by_position,
-            decodes_by_candidates=[sizes[k] for k in range(max(sizes, default=-1) + 1)],
+            decodes_by_candidates=_from_0(self._decodes_by_candidates),
             ms_per_token=time["draft"].mean_ms,
             computed_s=overlap(drafting, [(self._first_s, self.last_s)]),
-            hidden=ratio(overlap(drafting, computing), sum(end - start for start, end in drafting)),
+            hidden=ratio(overlap(drafting, computing), self._draft_s),
             unused=ratio(n_drafted - self.draft.accepted, n_drafted) if log.vocabulary != TRANSLATED else None,
             error=log.draft_error,
             vocabulary=log.vocabulary,
             lost_to_translation=log.lost_to_translation,
-            branches=self._branch_statistics() if log.n_prepared else None,
+            branches=BranchStatistics(
+                prepared=log.n_prepared,
+                tokens=time["branch"].n_tokens,
+                contradictions=log.contradictions.total(),
+                hits=log.hits.total(),
+                hit_rate=self.hit_rate,
+                hit_rate_by_position=[ratio(log.hits[i], n) for i, n in enumerate(_from_0(log.contradictions))],
+            )
+            if log.n_prepared
+            else None,
         )
 
-    def _branch_statistics(self) -> BranchStatistics:
-        found, hits = self._metrics.contradictions, self._metrics.hits
-        return BranchStatistics(
-            prepared=self._metrics.n_prepared,
-            tokens=self.time_by_activity["branch"].n_tokens,
-            contradictions=found.total(),
-            hits=hits.total(),
-            hit_rate=self.hit_rate,
-            hit_rate_by_position=[ratio(hits[i], found[i]) for i in range(max(found, default=-1) + 1)],
-        )
+
+def _from_0(counts: Counter[int]) -> list[int]:
+    """The counts of 0, 1, … up to the greatest."""
+    return [counts[i] for i in range(max(counts, default=-1) + 1)]

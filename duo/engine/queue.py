@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from duo.engine.clock import CLOCK, Clock
+from duo.engine.metrics import Metrics
 from duo.spec.calibration import Lookahead
 from duo.spec.session import Session
 from duo.spec.types import Guess, Logits, Outcome
-
-
-class Preparation(NamedTuple):
-    """What a draft may do now."""
-
-    lookahead: Lookahead = Lookahead()
-    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
-    may_draft: bool = True  # whether it may continue its chain
-    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
 
 
 class DraftUpdate(NamedTuple):
@@ -29,7 +20,10 @@ class DraftUpdate(NamedTuple):
     # From logits `[n_vocab]` before the last token, and that token, to one that begins alike and is more likely. None:
     # it must not be replaced.
     longer: Callable[[Logits, int], Guess | None] | None = None
-    preparation: Preparation = Preparation()
+    lookahead: Lookahead = Lookahead()
+    n_verified: int = 0  # tokens in the text if all candidates that are being verified are accepted; 0: none are
+    may_draft: bool = True  # whether it may continue its chain
+    chain: Sequence[Guess] = ()  # the pending candidates, if outcomes may be prepared
 
 
 class TargetSide(Protocol):
@@ -91,12 +85,11 @@ class CandidateQueue:
     is decided or learned under the lock.
     """
 
-    def __init__(self, session: Session, watch: Callable[[int], None] = lambda _: None, clock: Clock = CLOCK) -> None:
-        """`watch` is called, under the lock, with the number of pending candidates."""
+    def __init__(self, session: Session, metrics: Metrics) -> None:
         self._session = session
-        self._watch = watch
-        self._now = clock.now
-        self._changed = clock.condition()
+        self._metrics = metrics
+        self._now = metrics.clock.now
+        self._changed = metrics.clock.condition()
         self._drafted: list[Drafted] = []  # not learned from yet
         self._lookahead = Lookahead()
         self._decode: Decode | None = None
@@ -184,8 +177,8 @@ class CandidateQueue:
             self._n_told, self._may_prepare = len(session.accepted), False
             self._decode = Decode(self._now(), session.epoch, self._n_told, self._n_told + session.n_pending)
             chain = tuple(session.pending) if self._n_verified else ()
-            preparation = Preparation(self._lookahead, self._n_verified, self._allows(), chain)
-            return DraftUpdate(session.epoch, session.accepted[n_told:], preparation=preparation)
+            what_to_do = self._lookahead, self._n_verified, self._allows(), chain
+            return DraftUpdate(session.epoch, session.accepted[n_told:], 0, None, *what_to_do)
 
     def continues(self, outcomes: Iterable[Outcome], *, on_chain: bool) -> None:
         """The decode that was begun continues these outcomes, and with `on_chain` the draft's chain."""
@@ -193,36 +186,31 @@ class CandidateQueue:
             if self._decode is not None:
                 self._decode = self._decode._replace(outcomes=frozenset(outcomes), on_chain=on_chain)
 
-    def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """See TargetSide."""
-        with self._changed:
-            is_useful = self._session.offer(epoch, position, guess)
-            self._may_prepare = self._n_verified > 0  # outcomes after this token
-            self._end_decode(Drafted(n_tokens, seconds))
-            return is_useful
-
-    def publish_all(
+    def publish(
         self,
-        own: tuple[int, Guess] | None,
-        branches: Iterable[tuple[Outcome, int, Guess]],
+        epoch: int,
+        position: int,
+        guess: Guess | None,
+        n_tokens: int,
         seconds: float,
+        branches: Iterable[tuple[Outcome, int, Guess]] = (),
         *,
-        more: bool,
+        more: bool = True,
     ) -> bool:
-        """Offer the tokens of one decode: (position, token) of the chain, and of branches with the outcome of each.
+        """See TargetSide. The same decode may have made tokens of `branches`, given with outcome and position.
 
-        `seconds`: that it took; 0: not representative. `more`: whether the draft has more to do besides its chain.
-        Returns whether its `own` token is of use.
+        `guess`: None if it made only those. `more`: whether the draft has more to do besides its chain.
         """
         with self._changed:
             session, decode = self._session, self._decode
-            assert decode is not None
-            for outcome, position, guess in branches:
-                session.prepare(decode.epoch, outcome, position, guess)
-            is_useful = own is not None and session.offer(decode.epoch, *own)
-            more = is_useful or (more and decode.epoch == session.epoch)
+            for outcome, at, branch_guess in branches:
+                session.prepare(epoch, outcome, at, branch_guess)
+            is_useful = guess is not None and session.offer(epoch, position, guess)
+            more = is_useful or (more and epoch == session.epoch)
             self._may_prepare = self._n_verified > 0 and (self._may_prepare or more)
-            self._end_decode(Drafted(1 if seconds else 0, seconds, decode.n_sequences))
+            self._decode = None
+            self._drafted.append(Drafted(n_tokens, seconds, decode.n_sequences if decode is not None else 1))
+            self._notify()
             return is_useful
 
     def rest(self) -> None:
@@ -230,13 +218,8 @@ class CandidateQueue:
         with self._changed:
             self._decode = None
 
-    def _end_decode(self, drafted: Drafted) -> None:
-        self._decode = None
-        self._drafted.append(drafted)
-        self._notify()
-
     def _notify(self) -> None:
-        self._watch(self._session.n_pending)
+        self._metrics.pending(self._session.n_pending)
         self._changed.notify_all()
 
     def _allows(self) -> bool:

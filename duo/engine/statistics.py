@@ -38,27 +38,19 @@ class StepRecord(NamedTuple):
 Record = Event | StepRecord
 
 
-def united(events: Iterable[Event]) -> list[Interval]:
-    """The union of the intervals of `events`, ascending and disjoint."""
-    intervals: list[Interval] = []
-    for start, end in sorted((event.start, event.end) for event in events):
-        if intervals and start <= intervals[-1][1]:
-            intervals[-1] = (intervals[-1][0], max(intervals[-1][1], end))
-        else:
-            intervals.append((start, end))
-    return intervals
-
-
 def overlap(first: Iterable[Interval], second: Iterable[Interval]) -> float:
-    """Seconds covered by both lists of intervals, each of which is ascending and disjoint."""
-    a, b = list(first), list(second)
-    total, i, j = 0.0, 0, 0
-    while i < len(a) and j < len(b):
-        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
+    """Seconds that an interval of both covers."""
+    edges = [
+        (time, i, change)
+        for i, intervals in enumerate((first, second))
+        for interval in intervals
+        for time, change in zip(interval, (1, -1), strict=True)
+    ]
+    total, since, depths = 0.0, 0.0, [0, 0]
+    for time, i, change in sorted(edges):
+        total += time - since if all(depths) else 0.0
+        since = time
+        depths[i] += change
     return total
 
 
@@ -159,22 +151,31 @@ class Statistics:
 class CandidateTotals:
     """Candidates of one source, while they are counted."""
 
-    verified: int = 0
-    accepted: int = 0
-    decodes: int = 0  # of the target, that verified some
     verified_at: Counter[int] = field(default_factory=Counter)  # by position in the batch
     accepted_at: Counter[int] = field(default_factory=Counter)
     accepted_by_schedule: Counter[str] = field(default_factory=Counter)
 
     def add(self, step: StepRecord) -> None:
         """Add the candidates of a step."""
+        self.verified_at.update(range(step.n_candidates))
+        self.accepted_at.update(range(step.n_accepted))
         if step.n_candidates:
-            self.verified += step.n_candidates
-            self.accepted += step.n_accepted
-            self.decodes += 1
-            self.verified_at.update(range(step.n_candidates))
-            self.accepted_at.update(range(step.n_accepted))
             self.accepted_by_schedule[step.schedule.value] += step.n_accepted
+
+    @property
+    def verified(self) -> int:
+        """Candidates that were verified."""
+        return self.verified_at.total()
+
+    @property
+    def accepted(self) -> int:
+        """Candidates that were accepted."""
+        return self.accepted_at.total()
+
+    @property
+    def decodes(self) -> int:
+        """Decodes of the target that verified some."""
+        return self.verified_at[0]
 
     @property
     def accept_rate_by_position(self) -> list[float]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duo.config import StopConfig
+from duo.spec.types import whole
 
 # Reasons why a generation ended: Completion.stop_reason.
 END_OF_TEXT = "end of text"
@@ -61,7 +61,7 @@ class Ending:
     def _show(self, token: int) -> bytes:
         """The bytes that can be output now. A stop string is not output."""
         held = self._held + self.piece(token)
-        n, stops = _whole_characters(held), [stop.encode() for stop in self.config.stop_strings]
+        n, stops = whole(held), [stop.encode() for stop in self.config.stop_strings]
         if stops:
             if found := [held.find(stop) for stop in stops if stop in held]:
                 self.reason, n = STOP_STRING, min(found)
@@ -79,12 +79,3 @@ def _before_stop(held: bytes, stops: Sequence[bytes]) -> int:
         if any(stop.startswith(held[start:]) for stop in stops):
             return start
     return len(held)
-
-
-def _whole_characters(data: bytes) -> int:
-    """Length of `data` without an incomplete UTF-8 character at its end; invalid bytes count as characters."""
-    if data.isascii():
-        return len(data)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data)
-    return len(data) - len(decoder.getstate()[0])

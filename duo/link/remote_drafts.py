@@ -94,7 +94,7 @@ class RemoteDraft(QueuedDraft):
         self._queue.close()
 
     def _make_queue(self) -> RemoteQueue:
-        return RemoteQueue(self._session, self.policy.n_ahead, self._metrics.pending, self._metrics.clock)
+        return RemoteQueue(self._session, self._metrics, self.policy.n_ahead)
 
     def _learn_drafted(self, drafted: Drafted) -> None:
         if drafted.latency_s is not None:

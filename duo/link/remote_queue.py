@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from duo.engine.clock import CLOCK, Clock
+from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Decode, Drafted
 from duo.spec.session import Session
 from duo.spec.types import Guess
@@ -23,11 +22,9 @@ class Order(NamedTuple):
 class RemoteQueue(CandidateQueue):
     """Says what to send to the draft, and takes what it sends."""
 
-    def __init__(
-        self, session: Session, n_ahead: int, watch: Callable[[int], None] = lambda _: None, clock: Clock = CLOCK
-    ) -> None:
+    def __init__(self, session: Session, metrics: Metrics, n_ahead: int) -> None:
         """Takes at most `n_ahead` candidates, and as many that are stale, before the target's thread looks."""
-        super().__init__(session, watch, clock)
+        super().__init__(session, metrics)
         self._n_most = 2 * n_ahead + 2
         self._told = (0, False)  # epoch and may_draft of the last order
         self._ordered: float | None = None  # when the draft was told of this epoch, until its first token arrives

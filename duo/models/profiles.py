@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +22,15 @@ _DIGITS = 6  # of the hash in a name: one pair has few profiles, and a wrong one
 _MAX_NAME = 60  # characters of a model's name in that of a profile: a file name has at most 255 bytes
 
 
+_Threads = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class TunedThreads(TypedDict):
     """Numbers of threads that `duo tune` has found: of each model alone, and of both at once."""
 
-    target: int
-    draft: int
-    beside: Sequence[int]
+    target: _Threads
+    draft: _Threads
+    beside: tuple[_Threads, _Threads]
 
 
 class KeyModel(msgspec.Struct, frozen=True):
@@ -57,6 +59,14 @@ class Key(msgspec.Struct, frozen=True):
 ProfileDocument = TypedDict(
     "ProfileDocument", {"for": dict[str, Any], "policy": PolicyState, "threads": TunedThreads}, total=False
 )
+
+
+def kept_threads(document: ProfileDocument) -> ProfileDocument:
+    """The numbers of threads in a document, as {"threads": …}; empty if there are none or they are damaged."""
+    try:
+        return {"threads": msgspec.convert(document.get("threads"), TunedThreads)}
+    except msgspec.ValidationError:
+        return {}
 
 
 class Profile:

@@ -41,10 +41,3 @@ def between(value: Any, least: float, most: float) -> float:
 def duration(value: Any) -> float:
     """`value`, if it can be the time of a decode in seconds; beyond, ratios would overflow."""
     return between(value, 1e-7, 1e5)
-
-
-def whole(value: Any) -> int:
-    """`value`, if it is a whole number. Raises TypeError."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("not a whole number")
-    return value

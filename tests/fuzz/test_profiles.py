@@ -22,10 +22,10 @@ from duo.cli.commands.plan import plan
 from duo.cli.commands.saved_profiles import describe, table
 from duo.cli.options.by_command import PlanOptions
 from duo.config import EngineConfig
-from duo.engine.cores import kept_threads, plan_threads, tuned_threads
+from duo.engine.cores import plan_threads, tuned_threads
 from duo.errors import DownloadError
 from duo.models.hub import resolve_hub
-from duo.models.profiles import Key, Profile, saved_profiles
+from duo.models.profiles import Key, Profile, kept_threads, saved_profiles
 from duo.spec.pair import Machine
 from duo.spec.policy import Policy
 from tests.fuzz.cases import batches, dice

@@ -8,10 +8,9 @@ from difflib import get_close_matches
 
 from duo.cli.terminal.console import blame, columns, note, size_of
 from duo.config import AUTO_DRAFT
-from duo.engine.cores import kept_threads
 from duo.errors import UsageError
 from duo.link.messages import printable
-from duo.models.profiles import Key, KeyModel, SavedProfile, profiles_dir, saved_profiles
+from duo.models.profiles import Key, KeyModel, SavedProfile, kept_threads, profiles_dir, saved_profiles
 from duo.spec.policy import Policy
 from duo.spec.schedule import Schedule
 

@@ -134,8 +134,8 @@ def status(totals: Totals, n_pending: int, now: float, *, ascii_only: bool = Fal
         n = round(share * _BAR)
         busy.append(f"{name} ").append(full * n, style).append(f"{empty * (_BAR - n)} {share:4.0%}  ")
     schedule = [totals.schedule.value, f"{n_pending} candidates ahead"]
-    if totals.n_prepared:
-        schedule += [f"{totals.n_prepared} outcomes prepared", *_share(totals.hit_rate, "hits")]
+    if totals.metrics.n_prepared:
+        schedule += [f"{totals.metrics.n_prepared} outcomes prepared", *_share(totals.hit_rate, "hits")]
     lines = [Text(edge + between.join(rates)), busy, Text(edge + between.join(schedule))]
     for line in lines:
         line.style, line.no_wrap, line.overflow = "dim", True, "crop"

@@ -72,7 +72,7 @@ def as_far_as(n_ahead: int) -> Lookahead:
 
 def make_queue(n_ahead: int = 6) -> CandidateQueue:
     """An open queue for PROMPT."""
-    queue = CandidateQueue(Session(PROMPT, N_VOCAB))
+    queue = CandidateQueue(Session(PROMPT, N_VOCAB), Metrics())
     queue.open()
     queue.allow(as_far_as(n_ahead))
     return queue

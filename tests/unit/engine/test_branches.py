@@ -8,7 +8,7 @@ import pytest
 
 from duo.engine.branches import Branch, BranchingDrafter
 from duo.engine.metrics import Metrics
-from duo.engine.queue import Preparation
+from duo.engine.queue import DraftUpdate
 from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.calibration import MAX_DEEP, Lookahead
 from duo.spec.sampling import Greedy
@@ -28,20 +28,21 @@ def may(
     n_ahead: int = 100,
     n_text: int = 6,
     n_accepted: int = 3,
-) -> Preparation:
+) -> DraftUpdate:
     chain = [Guess(n, 1.0, alternatives=(10 + n, 20 + n)) for n in range(n_accepted, n_text)]
-    return Preparation(Lookahead(n_ahead, least, HALF, n_branches, RANKS), n_verified, chain=chain)
+    lookahead = Lookahead(n_ahead, least, HALF, n_branches, RANKS)
+    return DraftUpdate(0, [], lookahead=lookahead, n_verified=n_verified, chain=chain)
 
 
 class Planner(BranchingDrafter):
-    def plan(self, text: Sequence[int], n_seen: int, first: int, preparation: Preparation) -> tuple[list[Branch], int]:
+    def plan(self, text: Sequence[int], n_seen: int, first: int, update: DraftUpdate) -> tuple[list[Branch], int]:
         """The branches to continue in the next decode, and how many of them are new."""
-        self._tokens, self._n_seen, self._first, self._preparation = list(text), n_seen, first, preparation
+        self._tokens, self._n_seen, self._first, self._update = list(text), n_seen, first, update
         n_new = self._open()
         return self._due(), n_new
 
-    def due(self, preparation: Preparation) -> list[Branch]:
-        self._preparation = preparation
+    def due(self, update: DraftUpdate) -> list[Branch]:
+        self._update = update
         return self._due()
 
 
@@ -53,8 +54,8 @@ def branches(n_text: int = 6) -> tuple[Planner, FakeContext]:
     return Planner(context, make_queue(), Greedy(), N_VOCAB, Metrics()), context
 
 
-def outcomes(made: Planner, preparation: Preparation) -> list[tuple[int, int]]:
-    return [branch.outcome for branch in made.plan(TEXT, 3, 0, preparation)[0]]
+def outcomes(made: Planner, update: DraftUpdate) -> list[tuple[int, int]]:
+    return [branch.outcome for branch in made.plan(TEXT, 3, 0, update)[0]]
 
 
 def test_the_most_likely_outcomes_are_prepared_first() -> None:

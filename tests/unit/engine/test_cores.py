@@ -8,9 +8,9 @@ import pytest
 
 from duo.config import EngineConfig, ThreadConfig
 from duo.engine import cores
-from duo.engine.cores import check_threads, kept_threads, require_threads, tuned_threads, within
+from duo.engine.cores import check_threads, require_threads, tuned_threads, within
 from duo.errors import UsageError
-from duo.models.profiles import ProfileDocument
+from duo.models.profiles import ProfileDocument, kept_threads
 from tests.fakes import THREADS
 
 
@@ -79,7 +79,7 @@ def test_damaged_threads_are_ignored(threads: Any) -> None:
 
 
 def test_tuned_threads_are_used_unless_the_user_names_some() -> None:
-    kept: ProfileDocument = {"threads": {"target": 1, "draft": 1, "beside": [1, 1]}}
+    kept: ProfileDocument = {"threads": {"target": 1, "draft": 1, "beside": (1, 1)}}
     tuned = tuned_threads(THREADS, EngineConfig(), kept)
     assert (tuned.target, tuned.draft, tuned.beside) == (1, (1,), (1, 1))
     assert tuned.target_batch == THREADS.target_batch

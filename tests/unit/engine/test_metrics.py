@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from duo.engine.metrics import Metrics, Totals
-from duo.engine.statistics import Event, StepRecord, united
+from duo.engine.statistics import StepRecord, overlap
 from duo.spec.schedule import Schedule
 from duo.spec.types import Source
 
@@ -132,7 +132,7 @@ def test_recent_rate_and_load() -> None:
     assert max(stalled[1:]) < 0.1
 
 
-def test_overlapping_events_are_united() -> None:
-    events = [Event("draft", "draft", start, end, 1) for start, end in ((0, 2), (1, 3), (3, 4), (5, 9), (6, 7))]
-    assert united(events) == united(reversed(events)) == [(0, 4), (5, 9)]
-    assert united([]) == []
+def test_overlapping_intervals_count_once() -> None:
+    first, second = [(0, 2), (1, 3), (3, 4), (5, 9), (6, 7)], [(2, 3.5), (2, 6)]
+    assert overlap(first, second) == overlap(reversed(second), first) == 3.0
+    assert overlap([(0, 2)], [(2, 3)]) == overlap([], first) == 0

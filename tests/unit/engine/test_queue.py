@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from duo.engine.metrics import Metrics
 from duo.engine.queue import CandidateQueue, Drafted
 from duo.link.remote_queue import RemoteQueue
 from duo.spec.calibration import Lookahead
@@ -18,8 +19,8 @@ NEXT = len(PROMPT)
 GUESS = Guess(7, 1.0, alternatives=(5, 6))
 
 
-def opened(n_ahead: int = 6, clock: ManualClock | None = None) -> RemoteQueue:
-    queue = RemoteQueue(Session(PROMPT, N_VOCAB), n_ahead, clock=clock or ManualClock())
+def opened(n_ahead: int = 6) -> RemoteQueue:
+    queue = RemoteQueue(Session(PROMPT, N_VOCAB), Metrics(ManualClock()), n_ahead)
     queue.open()
     queue.allow(as_far_as(n_ahead))
     return queue
@@ -126,13 +127,13 @@ def test_what_was_prepared_for_an_outcome_that_comes_true_is_pending_also_what_c
     queue.verifies(1)
     queue.begin()
     queue.continues([OUTCOME], on_chain=False)
-    queue.publish_all(None, [(OUTCOME, NEXT + 1, Guess(8, 1.0))], 0.1, more=True)
+    queue.publish(0, NEXT + 1, None, 1, 0.1, [(OUTCOME, NEXT + 1, Guess(8, 1.0))])
     assert queue.wait_for_room(), "it has more to do"
     queue.begin()
     queue.continues([OUTCOME], on_chain=False)
     queue.commit([5], 1)
     assert [guess.token for guess in queue.look().guesses] == [8]
-    queue.publish_all(None, [(OUTCOME, NEXT + 2, Guess(9, 1.0))], 0.1, more=False)
+    queue.publish(0, NEXT + 1, None, 1, 0.1, [(OUTCOME, NEXT + 2, Guess(9, 1.0))], more=False)
     state = queue.look()
     assert [guess.token for guess in state.guesses] == [8, 9]
     assert [drafted.n_sequences for drafted in state.drafted] == [1]
@@ -142,7 +143,7 @@ def test_a_verification_wakes_a_draft_that_has_drafted_enough() -> None:
     queue = preparing(n_ahead=0)
     queue.verifies(1)
     assert queue.wait_for_room()
-    preparation = queue.begin().preparation
-    assert (preparation.n_verified, preparation.may_draft, preparation.chain) == (NEXT + 1, False, (GUESS,))
+    update = queue.begin()
+    assert (update.n_verified, update.may_draft, update.chain) == (NEXT + 1, False, (GUESS,))
     queue.commit([7], 1)
-    assert queue.begin().preparation.n_verified == 0
+    assert queue.begin().n_verified == 0
