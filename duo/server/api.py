@@ -78,11 +78,6 @@ class TextBody(msgspec.Struct):
     suffix: str | None = None
     duo: bool | None = None  # whether each chunk of a stream tells where its characters come from
 
-    @property
-    def n_logprobs(self) -> int | None:
-        """See GenerationConfig. With llama-server's `n_probs`, 0 is none. Raises ApiError."""
-        return self.n_probs or None
-
 
 # Chats
 
@@ -180,29 +175,17 @@ class Tool(msgspec.Struct):
         return {"type": self.type, "function": described}
 
 
-ToolChoice = Literal["auto", "none", "required"] | Tool
-
-
 class ChatBody(TextBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)] = []
     tools: Annotated[list[Tool], msgspec.Meta(max_length=256)] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | Tool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Json | None = None
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
-
-    @property
-    def n_logprobs(self) -> int | None:
-        """See TextBody."""
-        if self.logprobs:
-            return self.top_logprobs or 0
-        if self.top_logprobs is not None:
-            raise ApiError(400, "top_logprobs needs logprobs: true")
-        return super().n_logprobs
 
 
 class CompletionBody(TextBody):
@@ -211,13 +194,6 @@ class CompletionBody(TextBody):
     prompt: str | Annotated[list[int | str], msgspec.Meta(max_length=MAX_TOKENS)] = ""
     tools: list[msgspec.Raw] | None = None
     logprobs: LogprobCount | bool | None = None
-
-    @property
-    def n_logprobs(self) -> int | None:
-        """See TextBody. As in llama-server, true is 1, and false is none."""
-        if self.logprobs is None or self.logprobs is False:
-            return super().n_logprobs
-        return int(self.logprobs)
 
 
 class TokenizeBody(msgspec.Struct):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ExceptionHandler
 
 from duo.errors import BusyError, ClosedError, PromptError, UsageError
 from duo.link.guard import error_body
@@ -35,9 +37,7 @@ class ApiError(Exception):
         match error:
             case ApiError():
                 return error
-            case ClosedError():
-                return cls(503, STOPPING)
-            case BusyError():
+            case BusyError() | ClosedError():
                 return cls(503, str(error))
             case UsageError() | PromptError():
                 return cls(400, str(error))
@@ -54,16 +54,12 @@ class ApiError(Exception):
         return json_response(self.body(), self.status, {"Retry-After": "1"} if self.status == 503 else headers)
 
 
-# What requests may raise besides faults of the server
-EXPECTED = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
-
-
 def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A response with a JSON body."""
     return Response(msgspec.json.encode(document), status, headers, "application/json")
 
 
-async def on_error(request: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     """The response for a request that could not be served."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # never sent
@@ -78,7 +74,12 @@ async def on_error(request: Request, error: Exception) -> Response:
     return refused.response()
 
 
-async def on_fault(request: Request, error: Exception) -> Response:
+async def _on_fault(request: Request, error: Exception) -> Response:
     """The response for a fault of the server, which is logged."""
     log.error("internal error at %s: %r", request.url.path, error, exc_info=error)
     return ApiError(500, f"internal error: {type(error).__name__}").response()
+
+
+# Besides faults of the server, requests may raise these.
+_EXPECTED = HTTPException, ApiError, PromptError, UsageError, BusyError, ClosedError, ClientDisconnect, RecursionError
+HANDLERS: dict[Any, ExceptionHandler] = {**dict.fromkeys(_EXPECTED, _on_error), Exception: _on_fault}

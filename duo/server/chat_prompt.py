@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from duo.engine.engine import Engine
 from duo.llama.chat_template import CALL, END_OF_CALL, END_OF_THOUGHT, RESERVED, THINK, ChatTemplate
 from duo.llama.grammar import schema_grammar
-from duo.llama.model import Model
-from duo.server.api import ChatBody, Function, Tool, ToolChoice
+from duo.server.api import ChatBody, Function, Tool
 from duo.server.api_error import ApiError
 from duo.server.parse_request import MAX_OPTIONS, check_text
 
@@ -24,11 +24,12 @@ class ChatPrompt:
     calls: Calls | None  # None: the answer has none
 
     @classmethod
-    def of(cls, body: ChatBody, model: Model, n_ctx: int) -> ChatPrompt:
+    def of(cls, body: ChatBody, engine: Engine) -> ChatPrompt:
         """Raises ApiError if the chat is invalid, and PromptError if the model's template refuses it."""
         if not body.messages:
             raise ApiError(400, "messages must not be empty")
-        calls = Calls.of(body.tools, body.tool_choice, is_parallel=body.parallel_tool_calls is not False)
+        model, n_ctx = engine.slot.target, engine.slot.n_ctx
+        calls = Calls.of(body)
         given = [call.function.arguments for message in body.messages for call in message.tool_calls or ()]
         if sum(len(bytes(arguments)) for arguments in given) > MAX_OPTIONS:
             raise ApiError(413, f"the arguments of tool_calls may have at most {MAX_OPTIONS} bytes")
@@ -66,9 +67,9 @@ class Calls:
     is_parallel: bool = True  # there may be several
 
     @classmethod
-    def of(cls, tools: Sequence[Tool] | None, choice: ToolChoice | None, *, is_parallel: bool) -> Calls | None:
+    def of(cls, body: ChatBody) -> Calls | None:
         """The calls that a request allows; None: none. Raises ApiError."""
-        functions = [tool.function for tool in tools or ()]
+        functions, choice = [tool.function for tool in body.tools or ()], body.tool_choice
         if not functions and choice not in (None, "auto", "none"):
             raise ApiError(400, "tool_choice needs tools")
         if len({function.name for function in functions}) < len(functions):
@@ -81,7 +82,7 @@ class Calls:
             if not functions:
                 raise ApiError(400, f"tool_choice: there is no function {name[:100]!r} in tools")
             return cls(functions, is_required=True, is_parallel=False)
-        return cls(functions, choice == "required", is_parallel)
+        return cls(functions, choice == "required", body.parallel_tool_calls is not False)
 
     def grammar(self, thinks: bool | None) -> str:
         """GBNF of the answer. `thinks`: whether it begins with a thought; None: the model has none.
@@ -117,15 +118,9 @@ def until(name: str, literal: str, then: str, *, may_end: bool) -> list[str]:
     """
     rules = []
     for n in range(len(literal)):
-        after = {character: _length_after(literal, n, character) for character in sorted(set(literal))}
-        after = {character: length for character, length in after.items() if length}
-        options = [
-            f'"{character}" {f"{name}-{length}" if length < len(literal) else then}'
-            for character, length in after.items()
-        ]
-        options.append(f"[^{''.join(after)}] {name}-0")
-        if may_end:
-            options.append('""')
+        after = {one: length for one in sorted({*literal}) if (length := _length_after(literal, n, one))}
+        options = [f'"{one}" {then if length == len(literal) else f"{name}-{length}"}' for one, length in after.items()]
+        options += [f"[^{''.join(after)}] {name}-0", *(['""'] if may_end else [])]
         rules.append(f"{name}-{n} ::= {' | '.join(options)}")
     return rules
 

@@ -4,27 +4,141 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duo.engine.metrics import SHARED, TRANSLATED, Totals
 from duo.engine.request import TextRequest
+from duo.engine.statistics import Event
 from duo.errors import BusyError, ClosedError
 from duo.link.connection import MAX_CONNECTIONS
+from duo.link.remote_drafts import RemoteDraft
 from duo.server.api import Json
 from duo.server.api_error import STOPPING
-from duo.server.event_data import TextReader, lead_state, schedule_state
 from duo.server.generation_service import EventStream, GenerationService, event
 from duo.spec.policy import Policy
 
 MAX_SUBSCRIBERS = min(16, MAX_CONNECTIONS // 8)  # others need connections as well
 POLL_S = 1.0  # more often would take time from the threads that decode, as would a page on their machine
 MAX_WAITING = 100  # events that wait for one subscriber, which ends then: it does not read
-_ALIVE_S = 15.0
-_ALIVE = b": keep-alive\n\n"
+_POLLS_ALIVE = 15  # after so many, a comment shows that the connection is alive
+
+
+def lead_state(service: GenerationService, schedule: Json | None) -> Json:
+    """The state of a lead, whose model may still be loading. `schedule`: None before the first text."""
+    engine, n_texts = service.loaded, service.n_texts
+    slot = engine.slot if engine is not None else None
+    model = draft = None
+    if slot is not None:
+        target, local = slot.target, slot.draft_model
+        name, size = service.model_name, target.n_bytes
+        model = {"name": name, "description": target.description, "n_ctx": slot.n_ctx, "size": size}
+        if local is not None:
+            draft = {"name": local.path.stem, "vocabulary": SHARED if slot.translation is None else TRANSLATED}
+    return {
+        "model": model,
+        "draft": draft,
+        "lookup": slot is not None and slot.looks_up,
+        "backs": [_back_state(back) for back in service.drafts.connected],
+        "queue": {"running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": service.n_queue},
+        "schedule": schedule,
+    }
+
+
+def _back_state(back: RemoteDraft) -> Json:
+    """A remote draft, and its candidates since it connected; times that were not measured yet are None."""
+    return {
+        "id": back.number,
+        "name": back.name,
+        "model": back.model,
+        "in_use": back.current is not None,
+        "round_trip_ms": 1000 * back.policy.latency_s or None,
+        "verified": back.n_verified,
+        "accepted": back.n_accepted,
+    }
+
+
+def schedule_state(policy: Policy) -> Json:
+    """What a policy decided last. Any thread may call this: the list of changes only grows, or is replaced."""
+    changes = policy.chooser.changes
+    at_token, reason = (changes[-1].tokens, changes[-1].reason) if changes else (0, "")
+    return {"now": policy.schedule.value, "at_token": at_token, "reason": reason}
+
+
+class TextReader:
+    """Reads the metrics of a text while its threads append to them. A reading costs no more as the text gets longer."""
+
+    def __init__(self, number: int, request: TextRequest, started_s: float, since_s: float = 0.0) -> None:
+        """Times in seconds of time.perf_counter(); those of events are since `started_s`.
+
+        Operations that ended before `since_s` are not read.
+        """
+        self.request = request
+        self.begun: Json | None = None  # the event of its beginning, once that was sent
+        self._number = number
+        self._started_s, self._since_s = started_s, since_s
+        self._totals = Totals(request.metrics)
+
+    def read(self, policy: Policy | None, *, has_ended: bool) -> Iterator[tuple[str, Json]]:
+        """Its events since the last call, once it has begun. `policy`: of the draft in use."""
+        metrics, totals, now_s = self.request.metrics, self._totals, time.perf_counter()
+        if self.begun is None:
+            self.begun = {
+                "state": "begins",
+                "id": self._number,
+                "time_ms": self._ms(metrics.events[0].start if metrics.events else now_s),
+                "prompt_tokens": metrics.n_prompt,
+                "cached_tokens": self.request.n_cached,
+            }
+            yield "text", self.begun
+        spans = [
+            {
+                "lane": record.lane,
+                "name": record.name,
+                "start_ms": self._ms(record.start),
+                "end_ms": self._ms(record.end),
+                "tokens": record.n,
+            }
+            for record in totals.update()
+            if isinstance(record, Event) and record.lane != "branches" and record.end >= self._since_s
+        ]
+        recent, alone_s = totals.recent(now_s), policy.alone.target(1).value if policy is not None else 0.0
+        yield (
+            "progress",
+            {
+                "id": self._number,
+                "tokens": totals.n_tokens,
+                "seconds": totals.seconds,  # since the first token
+                "tokens_per_s": recent.rate if recent is not None else None,
+                "alone_tokens_per_s": 1 / alone_s if alone_s else None,
+                "draft": {"verified": totals.draft.verified, "accepted": totals.draft.accepted},
+                "lookup": {"verified": totals.lookup.verified, "accepted": totals.lookup.accepted},
+                "accepted_by_position": totals.draft.accept_rate_by_position,
+            },
+        )
+        if spans:
+            yield "spans", {"id": self._number, "spans": spans}
+        if has_ended:
+            yield (
+                "text",
+                {
+                    "state": "ends",
+                    "id": self._number,
+                    "time_ms": self._ms(totals.last_s or now_s),
+                    "stop": metrics.stop,
+                    "tokens": totals.n_tokens,
+                    "tokens_per_s": totals.tokens_per_s,  # without its first step, as in `timings`
+                },
+            )
+
+    def _ms(self, time_s: float) -> float:
+        return int(1e6 * (time_s - self._started_s)) / 1000  # round() takes several times as long
 
 
 class LiveEvents:
@@ -40,7 +154,6 @@ class LiveEvents:
         self._readers: list[TextReader] = []  # of the texts that have not ended
         self._schedule: Json | None = None
         self._state: Json | None = None  # as sent last
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def events(self, request: Request) -> Response:
@@ -54,7 +167,7 @@ class LiveEvents:
         if request.method == "HEAD":
             subscriber.close()
             return stream
-        subscriber.send_nowait(event(self._read_state(), "state"))
+        subscriber.send_nowait(event(lead_state(self._service, self._schedule), "state"))
         if self._task is None or self._task.done():
             self._begin()
         for reader in self._readers:
@@ -65,9 +178,9 @@ class LiveEvents:
 
     def stop(self) -> None:
         """End all streams. From any thread."""
-        if self._loop is not None:
+        if (task := self._task) is not None:
             with suppress(RuntimeError):  # the server has stopped
-                self._loop.call_soon_threadsafe(self._end)
+                task.get_loop().call_soon_threadsafe(self._end)
 
     def _begin(self) -> None:
         now_s = time.perf_counter()
@@ -75,8 +188,7 @@ class LiveEvents:
         self._readers = [TextReader(n, text, self._started_s, now_s) for text, n in texts.items()]
         self._service.on_submit = self._add
         self._state = None  # that of the last poll, before there was no subscriber, is not what this one was sent
-        self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._poll())
+        self._task = asyncio.create_task(self._poll())
 
     def _add(self, number: int, text: TextRequest) -> None:
         self._readers.append(TextReader(number, text, self._started_s))
@@ -97,54 +209,34 @@ class LiveEvents:
             self._subscribers.discard(subscriber)
 
     async def _poll(self) -> None:
-        alive_s = time.monotonic()
         try:
-            while True:
+            for n in count(1):
                 await asyncio.sleep(POLL_S)
                 self._look()
-                if time.monotonic() - alive_s >= _ALIVE_S:
-                    alive_s = time.monotonic()
-                    self._send(_ALIVE)
+                if n % _POLLS_ALIVE == 0:
+                    self._send(b": keep-alive\n\n")
         except (BusyError, ClosedError):  # stop(), or the engine was closed
             pass
         finally:
             self._end()
 
     def _look(self) -> None:
-        """Send what is new."""
+        """Send what is new; forget texts that have ended."""
         engine = self._service.loaded
         for reader in self._readers.copy():
-            self._look_at(reader, engine.policy if engine is not None else None)
-        state = self._read_state()
+            has_ended = reader.request not in self._service.unfinished  # before its records are read
+            policy = reader.request.policy or (engine.policy if engine is not None else None)
+            if policy is not None:
+                self._schedule = schedule_state(policy)
+            if reader.request.metrics.n_prompt:  # otherwise it waits, or was cancelled while it did
+                for name, document in reader.read(policy, has_ended=has_ended):
+                    self._send(event(document, name))
+            if has_ended:
+                self._readers.remove(reader)
+        state = lead_state(self._service, self._schedule)
         if state != self._state:
             self._state = state
             self._send(event(state, "state"))
-
-    def _look_at(self, reader: TextReader, policy: Policy | None) -> None:
-        """Send what is new about a text; forget it at its end."""
-        has_ended = reader.request not in self._service.unfinished  # before its records are read
-        has_begun = reader.request.metrics.n_prompt > 0  # otherwise it waits, or was cancelled while it did
-        policy = reader.request.policy or policy
-        if policy is not None:
-            self._schedule = schedule_state(policy)
-        if has_begun:
-            if reader.begun is None:
-                self._send(event(reader.begin(), "text"))
-            spans = reader.read()
-            self._send(event(reader.progress(policy), "progress"))
-            if spans:
-                self._send(event({"id": reader.number, "spans": spans}, "spans"))
-        if has_ended:
-            self._readers.remove(reader)
-            if has_begun:
-                self._send(event(reader.end(), "text"))
-
-    def _read_state(self) -> Json:
-        engine, n_texts = self._service.loaded, self._service.n_texts
-        queue: Json = {"running": min(1, n_texts), "waiting": max(0, n_texts - 1), "limit": self._service.n_queue}
-        slot = engine.slot if engine is not None else None
-        name = self._service.model_name if engine is not None else ""
-        return lead_state(slot, name, self._service.drafts.connected, queue, self._schedule)
 
     def _send(self, data: bytes) -> None:
         for subscriber in tuple(self._subscribers):

@@ -14,9 +14,8 @@ from duo.config import GenerationConfig
 from duo.config.option import with_values
 from duo.engine.engine import Engine
 from duo.llama.grammar import checked, schema_grammar
-from duo.llama.model import Model
 from duo.server.answer_parser import AnswerFormat
-from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, LogitBias, TextBody
+from duo.server.api import MAX_BIASED, ChatBody, CompletionBody, Json, LogitBias, ResponseFormat, TextBody
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, ChatPrompt
 from duo.server.parse_request import check_text
@@ -43,29 +42,30 @@ class GenerationRequest:
 
         The grammar is that of the calls where there may be some.
         """
-        target, n_ctx = engine.slot.target, engine.slot.n_ctx
         calls, thinks, shows_tags = None, None, False
         if isinstance(body, ChatBody):
-            chat = ChatPrompt.of(body, target, n_ctx)
+            chat = ChatPrompt.of(body, engine)
             prompt, calls, thinks = engine.tokenize(chat.text), chat.calls, chat.thinks
             shows_tags = body.reasoning_format == "none"
         else:
             prompt = _prompt_tokens(body.prompt, engine)
-        _check(body, prompt, n_ctx)
+        _check(body, prompt, engine.slot.n_ctx)
         grammar = _grammar(body, calls, thinks) or defaults.grammar
         if shows_tags or (grammar is not None and calls is None):  # such a grammar has no room for a thought
             thinks = None
-        config = _config(body, defaults, grammar, target, n_ctx, random_seed=random_seed)
-        return cls(body, prompt, config, AnswerFormat(thinks, calls is not None))
+        given = _options(body, defaults, engine)
+        seed = -1 if random_seed else defaults.sampling.seed
+        seed = seed if body.seed is None else body.seed
+        given |= {"seed": secrets.randbits(32) if seed == -1 else seed % 2**64, "grammar": grammar}
+        return cls(body, prompt, with_values(defaults, given), AnswerFormat(thinks, calls is not None))
 
 
 def _prompt_tokens(prompt: str | list[int | str], engine: Engine) -> list[int]:
     """The tokens of a completion's prompt. Raises ApiError or PromptError."""
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        check_text(prompt, engine.slot.target, engine.slot.n_ctx)
-        return engine.tokenize(prompt)
+    match prompt:
+        case (str() as text) | [str() as text]:
+            check_text(text, engine.slot.target, engine.slot.n_ctx)
+            return engine.tokenize(text)
     tokens = [token for token in prompt if isinstance(token, int)]
     if len(tokens) < len(prompt):
         raise ApiError(400, "several prompts in one request are not supported")
@@ -81,65 +81,73 @@ def _check(body: ChatBody | CompletionBody, prompt: Sequence[int], n_ctx: int) -
     for name, instead in _UNSUPPORTED.items():
         if getattr(body, name):  # an explicit False is the default
             raise ApiError(400, f"{name} is not supported{instead}")
-    if not prompt:
-        raise ApiError(400, "the prompt has no tokens")
     if len(prompt) > n_ctx:
         message = f"the prompt has {len(prompt)} tokens, the context {n_ctx}"
         raise ApiError(400, message, code="context_length_exceeded")
 
 
-def _config(
-    body: TextBody, defaults: GenerationConfig, grammar: str | None, model: Model, n_ctx: int, *, random_seed: bool
-) -> GenerationConfig:
-    """The options of a text. Raises ApiError or UsageError."""
-    given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
-    for name, without_limit in (("top_k", 0), ("repeat_last_n", n_ctx)):
-        if given.get(name) == -1:
-            given[name] = without_limit
-    if 0 < given.get("temperature", 0) < _MIN_TEMPERATURE:
+def _options(body: ChatBody | CompletionBody, defaults: GenerationConfig, engine: Engine) -> Json:
+    """The options of a text, by the names of with_values(). Raises ApiError or PromptError."""
+    given: Json = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
+    if body.top_k == -1:
+        given["top_k"] = 0
+    if body.repeat_last_n == -1:
+        given["repeat_last_n"] = engine.slot.n_ctx
+    if 0 < (body.temperature or 0) < _MIN_TEMPERATURE:
         given["temperature"] = 0.0
     if body.logit_bias is not None:
-        given["logit_bias"] = _token_biases(body.logit_bias, model)
+        given["logit_bias"] = _token_biases(body.logit_bias, engine)
     lengths = (body.max_completion_tokens, body.max_tokens, body.n_predict, defaults.stop.n_predict)
-    given["max_tokens"] = next(length for length in lengths if length is not None)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    given["stop"] = (*defaults.stop.stop_strings, *filter(None, stops))
-    seed = given.get("seed", -1 if random_seed else defaults.sampling.seed)
-    given["seed"] = secrets.randbits(32) if seed == -1 else seed % 2**64
-    return with_values(defaults, given | {"grammar": grammar, "logprobs": body.n_logprobs})
+    return given | {
+        "max_tokens": next(length for length in lengths if length is not None),
+        "stop": (*defaults.stop.stop_strings, *filter(None, stops)),
+        "logprobs": _n_logprobs(body),
+    }
 
 
 def _grammar(body: TextBody, calls: Calls | None, thinks: bool | None) -> str | None:
     """The grammar of the text. Raises ApiError if more than one is asked for, and UsageError or BusyError."""
-    schemas = [body.json_schema] if body.json_schema is not None else []
-    form = body.response_format
-    if form is not None and form.type in ("json_object", "json_schema"):
-        schemas.append((form.json_schema.schema if form.json_schema is not None else form.schema) or {})
-    elif form is not None and form.type != "text":
+    schema, form = body.json_schema, body.response_format or ResponseFormat()
+    if form.type not in ("text", "json_object", "json_schema"):
         raise ApiError(400, f"unknown response_format {form.type!r} (available: text, json_object, json_schema)")
-    if len(schemas) + (body.grammar is not None) + (calls is not None) > 1:
+    if sum((schema is not None, form.type != "text", body.grammar is not None, calls is not None)) > 1:
         raise ApiError(400, "grammar, json_schema, response_format and tools exclude each other: send one")
     if calls is not None:
         return calls.grammar(thinks)
-    if schemas:
-        return schema_grammar(msgspec.json.encode(schemas[0]).decode(), "the schema")
-    if body.grammar is not None:
-        checked(body.grammar)
-    return body.grammar
+    if form.type != "text":
+        schema = (form.json_schema.schema if form.json_schema is not None else form.schema) or {}
+    if schema is not None:
+        return schema_grammar(msgspec.json.encode(schema).decode(), "the schema")
+    return checked(body.grammar).decode() if body.grammar is not None else None
 
 
-def _token_biases(given: LogitBias, model: Model) -> tuple[tuple[int, float], ...]:
-    """The tokens, and what is added to the logit of each; a text stands for all of its tokens. Raises ApiError."""
+def _n_logprobs(body: ChatBody | CompletionBody) -> int | None:
+    """See GenerationConfig. In a completion, true is 1, as in llama-server, whose `n_probs` both may have."""
+    if isinstance(body, CompletionBody):
+        asked = None if body.logprobs is False else body.logprobs
+    elif body.logprobs:
+        asked = body.top_logprobs or 0
+    elif body.top_logprobs is not None:
+        raise ApiError(400, "top_logprobs needs logprobs: true")
+    else:
+        asked = None
+    return body.n_probs or None if asked is None else int(asked)
+
+
+def _token_biases(given: LogitBias, engine: Engine) -> tuple[tuple[int, float], ...]:
+    """The tokens, and what is added to the logit of each; a text stands for all of its tokens.
+
+    Raises ApiError or PromptError.
+    """
     found: list[tuple[int, float]] = []
     for key, value in given.items() if isinstance(given, dict) else given:
         if value is True:
             raise ApiError(400, "logit_bias: a bias is a number, or false to forbid the token")
         if isinstance(key, str) and not _ID.fullmatch(key):
-            tokens = model.tokenize(key, add_bos=False, parse_special=False)
-        elif 0 <= int(key) < model.n_vocab:
-            tokens = [int(key)]
+            tokens = engine.slot.target.tokenize(key, add_bos=False, parse_special=False)
         else:
-            raise ApiError(400, f"logit_bias: no token {key} in a vocabulary of {model.n_vocab}")
+            tokens = engine.prompt_tokens([int(key)])
         found += [(token, -math.inf if value is False else value) for token in tokens]
         if len(found) > MAX_BIASED:
             raise ApiError(400, f"logit_bias: more than {MAX_BIASED} tokens")

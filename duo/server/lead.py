@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from duo.config import GenerationConfig
@@ -22,20 +17,13 @@ from duo.link.connection import DEFAULT_LIMITS, Limits
 from duo.link.draft_connection import Admission, draft_route
 from duo.link.guard import Guard, allowed_hosts, in_url, is_loopback
 from duo.link.listener import Listener
-from duo.link.messages import ROUTE
 from duo.link.remote_drafts import RemoteDrafts
-from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from duo.server.api_error import EXPECTED, WARNING, WARNING_HEADER, ApiError, json_response, on_error, on_fault
+from duo.server.api_error import HANDLERS, WARNING_HEADER
+from duo.server.endpoints import Endpoints
 from duo.server.events import LiveEvents
-from duo.server.generation_request import GenerationRequest
 from duo.server.generation_service import GenerationService
-from duo.server.model_api import ModelApi, apply_template, detokenize, tokenize
 from duo.server.page import page_routes
-from duo.server.parse_request import RequestWork
 from duo.spec.types import Step
-
-Body = TypeVar("Body", bound=msgspec.Struct)
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Lead:
@@ -81,19 +69,16 @@ class Lead:
             raise UsageError(
                 f"host {host}: other machines can reach this address, so clients must send an API key", "host"
             )
-        self.takes_drafts = bool(back_token or (is_loopback(host) and not api_keys))
+        self.takes_drafts = bool(back_token or not api_keys)
         existing = engine.slot.remote if engine is not None else None
         self.drafts = existing if isinstance(existing, RemoteDrafts) else RemoteDrafts()
-        self._defaults, self._random_seed = defaults or GenerationConfig(), random_seed
         self._service = GenerationService(self.drafts, n_queue, alias, on_step, on_text)
-        self._work = RequestWork()
         self._events = LiveEvents(self._service)
         admission = Admission(back_token, closed=not self.takes_drafts, hello_s=limits.hello_s)
-        routes = [*self._routes(), draft_route(self.drafts, admission), Route(ROUTE, _upgrade_required)]
-        app: ASGIApp = Starlette(
-            routes=routes + (page_routes() if page else []),
-            exception_handlers={**dict.fromkeys(EXPECTED, on_error), Exception: on_fault},
-        )
+        endpoints = Endpoints(self._service, defaults or GenerationConfig(), random_seed=random_seed)
+        routes = [*endpoints.routes(), Route("/v1/duo/events", self._events.events)]
+        routes += [draft_route(self.drafts, admission), *(page_routes() if page else ())]
+        app: ASGIApp = Starlette(routes=routes, exception_handlers=HANDLERS)
         origins = frozenset(o.rstrip("/") for o in cors_origins)
         app = Guard(app, allowed_hosts(host, allowed_host), origins, api_keys, has_page=page)
         if origins:
@@ -141,55 +126,3 @@ class Lead:
     def model_name(self) -> str:
         """The model's name in the API. Raises BusyError before load() and after stop()."""
         return self._service.model_name
-
-    def _routes(self) -> list[BaseRoute]:
-        model = ModelApi(self._service, self._defaults, self._random_seed)
-        get: dict[str, Endpoint] = {
-            "/metrics": self._metrics,
-            "/v1/duo/events": self._events.events,
-            "/v1/models/{name:path}": model.models,
-            "/props": model.props,
-        }
-        post: dict[str, Endpoint] = {
-            "/apply-template": partial(self._answer, ChatBody, apply_template),
-            "/tokenize": partial(self._answer, TokenizeBody, tokenize),
-            "/detokenize": partial(self._answer, DetokenizeBody, detokenize),
-        }
-        of = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
-        for prefix in ("/v1", ""):  # as in llama-server
-            get |= {f"{prefix}/health": self._health, f"{prefix}/models": model.models}
-            post[f"{prefix}/chat/completions"] = partial(self._answer, ChatBody, of)
-            post[f"{prefix}/completions"] = partial(self._answer, CompletionBody, of)
-        return [
-            *(Route(path, endpoint) for path, endpoint in get.items()),
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()),
-        ]
-
-    async def _health(self, _: Request) -> Response:
-        engine = self._service.engine
-        if engine.fault is not None:
-            raise ApiError(500, f"internal error in the last generation: {engine.fault}")
-        return json_response({"status": "ok"})
-
-    async def _metrics(self, _: Request) -> Response:
-        return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def _answer(
-        self, kind: type[Body], work: Callable[[Body, Engine], Response | GenerationRequest], request: Request
-    ) -> Response:
-        """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
-        engine = self._service.engine
-        body, is_slow = await self._work.parse_request(request, kind)
-        made = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
-        model = getattr(body, "model", None)
-        if model not in (None, "", "default", self.model_name):  # this one answers, as in llama-server
-            note = f"unknown model {model[:100]!a}: {self.model_name!a} answers"
-            request.scope[WARNING] = "; ".join(filter(None, (request.scope[WARNING], note)))
-        response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
-        if warning := request.scope[WARNING]:
-            response.headers[WARNING_HEADER] = warning
-        return response
-
-
-async def _upgrade_required(_: Request) -> Response:
-    raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")

@@ -46,19 +46,17 @@ class ResponseFormatter:
         calls = [self._call(part.call) for part in parts if part.call is not None]
         reasoning = "".join(part.text for part in parts if part.is_reasoning)
         content = "".join(part.text for part in parts if not part.is_reasoning)
-        answer: Json = {"text": content}
-        if self._is_chat:
-            message: Json = {"role": "assistant", "content": None if calls and not content else content}
-            message |= {"reasoning_content": reasoning} if reasoning else {}
-            message |= {"tool_calls": calls} if calls else {}
-            answer = {"message": message}
+        message: Json = {"role": "assistant", "content": None if calls and not content else content}
+        message |= {"reasoning_content": reasoning} if reasoning else {}
+        message |= {"tool_calls": calls} if calls else {}
+        answer: Json = {"message": message} if self._is_chat else {"text": content}
         document = self._document(answer, self._finish_reason(), kind="chat.completion")
-        return document | {"usage": _usage(self._text), "timings": _timings(self._text)}
+        return document | {"usage": self._usage(), "timings": self._timings()}
 
     def begin(self) -> Iterator[Json]:
         """The chunks before the text."""
         if self._is_chat:
-            yield self._document({"delta": {"role": "assistant", "content": ""}})
+            yield self._chunk({"role": "assistant", "content": ""})
 
     def push(self, step: Step) -> Iterator[Json]:
         """The chunks for the next step."""
@@ -73,11 +71,10 @@ class ResponseFormatter:
     def end(self) -> Iterator[Json]:
         """The chunks at the end of the text."""
         yield from map(self._part, self._parser.end())
-        nothing: Json = {"delta": {}} if self._is_chat else {"text": ""}
-        yield self._document(nothing, self._finish_reason()) | {"timings": _timings(self._text)}
+        yield self._chunk({}, self._finish_reason()) | {"timings": self._timings()}
         options = self._body.stream_options
         if options is not None and options.include_usage:
-            yield self._document(None) | {"usage": _usage(self._text)}
+            yield self._document(None) | {"usage": self._usage()}
 
     def _document(self, answer: Json | None, finish: str | None = None, kind: str = "chat.completion.chunk") -> Json:
         """A whole answer, or a chunk of it with the logprobs since the last one."""
@@ -85,19 +82,19 @@ class ResponseFormatter:
         kind = kind if self._is_chat else "text_completion"
         return {**self._head, "object": kind, "choices": [choice] if answer is not None else []}
 
+    def _chunk(self, delta: Json, finish: str | None = None) -> Json:
+        return self._document({"delta": delta} if self._is_chat else {"text": delta.get("content", "")}, finish)
+
     def _part(self, part: Part) -> Json:
         if part.call is not None:
-            content: Json = {"delta": {"tool_calls": [{"index": self._n_calls, **self._call(part.call)}]}}
-        elif self._is_chat:
-            content = {"delta": {"reasoning_content" if part.is_reasoning else "content": part.text}}
+            chunk = self._chunk({"tool_calls": [{"index": self._n_calls, **self._call(part.call)}]})
         else:
-            content = {"text": part.text}
-        document = self._document(content)
+            chunk = self._chunk({"reasoning_content" if part.is_reasoning else "content": part.text})
         if self._body.duo:
             runs = groupby(self._sources[part.start : part.start + len(part.text)])
-            document["duo"] = {"tokens": self._n_tokens, "sources": [(name, len([*same])) for name, same in runs]}
+            chunk["duo"] = {"tokens": self._n_tokens, "sources": [(name, len([*same])) for name, same in runs]}
             self._n_tokens = 0
-        return document
+        return chunk
 
     def _call(self, call: ToolCall) -> Json:
         """OpenAI's `tool_calls` entry, with a new id."""
@@ -110,37 +107,34 @@ class ResponseFormatter:
             return "length"
         return "tool_calls" if self._n_calls else "stop"
 
+    def _usage(self) -> Json:
+        """OpenAI's `usage`."""
+        n_prompt, n_text = len(self._text.prompt), self._text.metrics.statistics().generation.tokens
+        return {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_text,
+            "total_tokens": n_prompt + n_text,
+            "prompt_tokens_details": {"cached_tokens": self._text.n_cached},
+        }
 
-def _usage(text: TextRequest) -> Json:
-    """OpenAI's `usage`."""
-    n_prompt, n_text = len(text.prompt), sum(step.n_tokens for step in text.metrics.steps)
-    return {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_text,
-        "total_tokens": n_prompt + n_text,
-        "prompt_tokens_details": {"cached_tokens": text.n_cached},
-    }
-
-
-def _timings(request: TextRequest) -> Json:
-    """llama-server's `timings`."""
-    statistics = request.metrics.statistics()
-    prompt, text = statistics.prompt, statistics.generation
-    n_read = len(request.prompt) - request.n_cached
-    timings: Json = {
-        "cache_n": request.n_cached,
-        "prompt_n": n_read,
-        "prompt_ms": 1000 * prompt.seconds,
-        "prompt_per_token_ms": 1000 * prompt.seconds / n_read,
-        "prompt_per_second": n_read / prompt.seconds if prompt.seconds else None,
-        "predicted_n": text.tokens,
-        "predicted_ms": 1000 * text.seconds,
-        "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
-        "predicted_per_second": text.tokens_per_s,
-    }
-    if statistics.draft is not None or statistics.lookup is not None:
-        timings |= {"draft_n": statistics.verified, "draft_n_accepted": statistics.accepted}
-    return timings
+    def _timings(self) -> Json:
+        """llama-server's `timings`."""
+        statistics, n_cached = self._text.metrics.statistics(), self._text.n_cached
+        prompt, text, n_read = statistics.prompt, statistics.generation, len(self._text.prompt) - n_cached
+        timings: Json = {
+            "cache_n": n_cached,
+            "prompt_n": n_read,
+            "prompt_ms": 1000 * prompt.seconds,
+            "prompt_per_token_ms": 1000 * prompt.seconds / n_read,
+            "prompt_per_second": n_read / prompt.seconds if prompt.seconds else None,
+            "predicted_n": text.tokens,
+            "predicted_ms": 1000 * text.seconds,
+            "predicted_per_token_ms": 1000 / text.tokens_per_s if text.tokens_per_s else None,
+            "predicted_per_second": text.tokens_per_s,
+        }
+        if statistics.draft is not None or statistics.lookup is not None:
+            timings |= {"draft_n": statistics.verified, "draft_n_accepted": statistics.accepted}
+        return timings
 
 
 class LogprobsFormatter:

@@ -114,6 +114,7 @@ SAID = {
     "prompt": r"prompt|token",
     "messages": r"messages|supported|text",
     "max_completion_tokens": "max_(completion_)?tokens",
+    "logit_bias": "logit_bias|no token",
     "n": r"n must be 1|\$\.n",
     "json_schema": r"schema|ref",
 }

@@ -17,7 +17,7 @@ from duo.config import ModelConfig
 from duo.errors import UsageError
 from duo.llama.grammar import Grammar
 from duo.llama.model import Model
-from duo.server.api import Function, Tool
+from duo.server.api import ChatBody, Function, Tool
 from duo.server.api_error import ApiError
 from duo.server.chat_prompt import Calls, until
 from tests.gguf_files import tiny_llama
@@ -44,7 +44,7 @@ def tools(functions: dict[str, Any]) -> list[Tool]:
 
 
 def calls(choice: Any = "auto", *, is_parallel: bool = True) -> Calls:
-    found = Calls.of(tools(FUNCTIONS), choice, is_parallel=is_parallel)
+    found = Calls.of(ChatBody(tools=tools(FUNCTIONS), tool_choice=choice, parallel_tool_calls=is_parallel))
     assert found is not None
     return found
 
@@ -125,7 +125,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_parameters_that_are_refused(parameters: dict[str, Any], said: str) -> None:
-    found = Calls.of(tools({"f": parameters}), "auto", is_parallel=True)
+    found = Calls.of(ChatBody(tools=tools({"f": parameters})))
     assert found is not None
     with pytest.raises((ApiError, UsageError), match=said):
         found.grammar(None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from duo.engine.slot import Slot
-from duo.server.event_data import lead_state, schedule_state
+from duo.server.events import lead_state, schedule_state
 from duo.spec.policy import Policy
 from duo.spec.schedule import Change, Schedule
 from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
@@ -14,7 +13,6 @@ from tests.scripted import N_CTX, ScriptedModel, ScriptedSlot
 
 def test_the_state_of_a_lead() -> None:
     slot: Any = ScriptedSlot()
-    queue: Any = {"running": 1, "waiting": 2, "limit": 64}
     backs = []
     for number, latency_s, counts in ((1, 0.0125, (9, 7)), (2, 0.0, (0, 0))):
         policy = Policy(4, 4, remote=True)
@@ -28,7 +26,11 @@ def test_the_state_of_a_lead() -> None:
     assert schedule_state(policy) == {"now": "off", "at_token": 0, "reason": ""}
     policy.chooser.changes += [Change(5, Schedule.SYNC, "earlier"), Change(20, Schedule.ASYNC, "better")]
     policy.chooser.now = Schedule.ASYNC
-    found = lead_state(cast(Slot, slot), "mine", cast(Any, backs), queue, schedule_state(policy))
+    service: Any = SimpleNamespace(
+        loaded=SimpleNamespace(slot=slot), model_name="mine", n_texts=3, n_queue=64,
+        drafts=SimpleNamespace(connected=backs),
+    )  # fmt: skip
+    found = lead_state(service, schedule_state(policy))
     assert found == {
         "model": {"name": "mine", "description": "scripted 12K F16", "n_ctx": N_CTX, "size": 67890},
         "draft": None,
@@ -44,7 +46,8 @@ def test_the_state_of_a_lead() -> None:
     }  # fmt: skip
     slot.draft_model = ScriptedModel()
     for slot.translation, vocabulary in ((None, "shared"), (object(), "translated")):
-        found = lead_state(cast(Slot, slot), "mine", (), queue, None)
+        found = lead_state(service, None)
         assert found["draft"] == {"name": "scripted", "vocabulary": vocabulary}
-    found = lead_state(None, "", (), queue, None)
+    service.loaded = None
+    found = lead_state(service, None)
     assert (found["model"], found["draft"], found["lookup"]) == (None, None, False)

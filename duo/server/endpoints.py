@@ -1,0 +1,180 @@
+"""Endpoints: what is served under which path, except for the page, the events and the WebSocket of remote drafts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from duo import __version__
+from duo.config import GenerationConfig
+from duo.config.option import declared
+from duo.engine.engine import Engine
+from duo.link.messages import ROUTE
+from duo.llama.model import Model
+from duo.server.api import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from duo.server.api_error import WARNING, WARNING_HEADER, ApiError, json_response
+from duo.server.chat_prompt import ChatPrompt
+from duo.server.generation_request import GenerationRequest
+from duo.server.generation_service import GenerationService
+from duo.server.parse_request import RequestWork, check_text
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Endpoints:
+    """Answers requests with the texts of a service, and with what its engine knows."""
+
+    def __init__(self, service: GenerationService, defaults: GenerationConfig, *, random_seed: bool) -> None:
+        """`random_seed`: with a new seed for each text."""
+        self._service = service
+        self._defaults, self._random_seed = defaults, random_seed
+        self._work = RequestWork()
+        self._created = int(time.time())
+
+    def routes(self) -> list[BaseRoute]:
+        """Their paths, as in llama-server."""
+        wanted = partial(GenerationRequest.of, defaults=self._defaults, random_seed=self._random_seed)
+        chat, completion = partial(self._answer, ChatBody, wanted), partial(self._answer, CompletionBody, wanted)
+        get: dict[str, Endpoint] = {
+            "/health": self._health,
+            "/v1/health": self._health,
+            "/models": self._models,
+            "/v1/models": self._models,
+            "/v1/models/{name:path}": self._models,
+            "/props": self._props,
+            "/metrics": self._metrics,
+            ROUTE: self._upgrade,
+        }
+        post: dict[str, Endpoint] = {
+            "/chat/completions": chat,
+            "/v1/chat/completions": chat,
+            "/completions": completion,
+            "/v1/completions": completion,
+            "/apply-template": partial(self._answer, ChatBody, apply_template),
+            "/tokenize": partial(self._answer, TokenizeBody, tokenize),
+            "/detokenize": partial(self._answer, DetokenizeBody, detokenize),
+        }
+        return [
+            *(Route(path, endpoint) for path, endpoint in get.items()),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()),
+        ]
+
+    async def _health(self, _: Request) -> Response:
+        engine = self._service.engine
+        if engine.fault is not None:
+            raise ApiError(500, f"internal error in the last generation: {engine.fault}")
+        return json_response({"status": "ok"})
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _models(self, request: Request) -> Response:
+        """GET /v1/models and /v1/models/{name}."""
+        slot, name, wanted = self._service.engine.slot, self._service.model_name, request.path_params.get("name")
+        if wanted not in (None, "", "default", name):
+            raise ApiError(404, f"unknown model {wanted[:100]!r}: this server has {name!r}", "model_not_found")
+        target = slot.target
+        model = {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "duo",
+            "max_model_len": slot.n_ctx,  # as in vLLM
+            "meta": {
+                "vocab_type": target.vocab_type,
+                "n_vocab": target.n_vocab,
+                "n_ctx": slot.n_ctx,
+                "n_ctx_train": target.n_ctx_train,
+                "n_params": target.n_params,
+                "size": target.n_bytes,
+            },
+        }
+        return json_response({"object": "list", "data": [model]} if wanted is None else model)
+
+    async def _props(self, _: Request) -> Response:
+        """GET /props: llama-server's fields that are true here."""
+        slot = self._service.engine.slot
+        model, params = slot.target, {option.name: option.default for option in declared(self._defaults)}
+        params["n_predict"] = params["max_tokens"]
+        if self._random_seed:
+            params["seed"] = -1
+        return json_response(
+            {
+                "default_generation_settings": {"n_ctx": slot.n_ctx, "params": params},
+                "total_slots": 1,
+                "model_alias": self._service.model_name,
+                "model_path": model.path.name,  # clients need not know the folder
+                "model_ftype": model.quantisation,
+                "modalities": {"vision": False, "audio": False, "video": False},
+                "endpoint_slots": False,
+                "endpoint_props": False,
+                "endpoint_metrics": True,
+                "chat_template": model.metadata("tokenizer.chat_template") or "",
+                "bos_token": _spelling(model, model.bos),
+                "eos_token": _spelling(model, model.eos),
+                "build_info": f"duo {__version__}",
+                "is_sleeping": False,
+            }
+        )
+
+    async def _upgrade(self, _: Request) -> Response:
+        raise ApiError(426, "this is the WebSocket of remote drafts: connect with duo back")
+
+    async def _answer(
+        self, kind: type[Body], work: Callable[[Body, Engine], Response | GenerationRequest], request: Request
+    ) -> Response:
+        """The response to a POST: what `work` makes of its body, with a header for what else the client should know."""
+        engine = self._service.engine
+        body, is_slow = await self._work.parse_request(request, kind)
+        made = await self._work.run(lambda: work(body, engine), is_slow=is_slow)
+        model = getattr(body, "model", None)
+        if model not in (None, "", "default", self._service.model_name):  # this one answers, as in llama-server
+            note = f"unknown model {model[:100]!a}: {self._service.model_name!a} answers"
+            request.scope[WARNING] = "; ".join(filter(None, (request.scope[WARNING], note)))
+        response = await self._service.respond(request, made) if isinstance(made, GenerationRequest) else made
+        if warning := request.scope[WARNING]:
+            response.headers[WARNING_HEADER] = warning
+        return response
+
+
+def tokenize(body: TokenizeBody, engine: Engine) -> Response:
+    """POST /tokenize."""
+    model = engine.slot.target
+    check_text(body.content, model, engine.slot.n_ctx, is_prompt=False)
+    tokens = model.tokenize(body.content, add_bos=body.add_special, parse_special=body.parse_special)
+    if not body.with_pieces:
+        return json_response({"tokens": tokens})
+    pieces = {token: msgspec.Raw(msgspec.json.encode(_piece(token, model))) for token in set(tokens)}
+    return json_response({"tokens": [pieces[token] for token in tokens]})
+
+
+def detokenize(body: DetokenizeBody, engine: Engine) -> Response:
+    """POST /detokenize."""
+    return json_response({"content": engine.detokenize(engine.prompt_tokens(body.tokens))})
+
+
+def apply_template(body: ChatBody, engine: Engine) -> Response:
+    """POST /apply-template."""
+    return json_response({"prompt": ChatPrompt.of(body, engine).text})
+
+
+def _piece(token: int, model: Model) -> dict[str, object]:
+    """A token with its text, or its bytes if they are not text."""
+    piece = model.spelling([token])
+    try:
+        return {"id": token, "piece": piece.decode()}
+    except UnicodeDecodeError:
+        return {"id": token, "piece": list(piece)}
+
+
+def _spelling(model: Model, token: int) -> str:
+    """A special token in a prompt; empty if the vocabulary has none."""
+    return model.spelling([token]).decode("utf-8", "replace") if token >= 0 else ""
