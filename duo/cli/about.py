@@ -22,17 +22,21 @@ From Hugging Face: -hf USER/REPO:QUANT instead of -m, -hfd instead of -md. llama
 duo --help has the main options and all commands."""
 
 
-def is_start() -> bool:
-    """Whether this is shown: for `duo` alone, but not if the environment names a model or the shell completes words."""
-    return len(sys.argv) < 2 and not any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE")))
+def show() -> bool:
+    """Print what `duo` or `duo --version` prints; False for any other command line.
+
+    `duo` alone is another one if the environment names a model or the shell completes words.
+    """
+    if sys.argv[1:] == ["--version"]:
+        show_versions()
+    elif sys.argv[1:] or any(map(os.environ.get, ("LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO", "_DUO_COMPLETE"))):
+        return False
+    else:
+        print(_PAGE)  # noqa: T201 - the output
+    return True
 
 
-def show_start() -> None:
-    """Print what matters most of the help."""
-    print(_PAGE)  # noqa: T201 - the output
-
-
-def show_versions(*, verbose: bool) -> None:
+def show_versions(*, verbose: bool = False) -> None:
     """Print the versions that matter; if `verbose`, the licence and the third-party packages too."""
     from duo.llama.build import versions  # noqa: PLC0415 - not for the start page
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from duo.cli.about import is_start, show_start, show_versions
+from duo.cli.about import show, show_versions
 from duo.cli.arguments import CommandWithWholeNames, GroupWithWholeNames, help_command, unknown_command
 from duo.cli.commands import COMMANDS, function
 from duo.cli.options.by_command import BackOptions, LeadOptions, RunOptions
@@ -61,13 +61,11 @@ def duo(context: typer.Context, options: Any) -> None:
     if command := context.invoked_subcommand:
         if any(comes_from(context, name, "COMMANDLINE") for name in context.params):
             raise UsageError(f"options of `duo {command}` must follow `{command}`")
-    elif is_start():
-        show_start()
     elif options.version:
         show_versions(verbose=options.verbose)
     elif options.list_devices:
         _finish("doctor.show_devices", options)
-    else:
+    elif not show():
         _finish("chat.converse" if options.conversation and not options.single_turn else "run.run", options)
 
 

@@ -22,24 +22,19 @@ def main() -> None:
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else ignored: a job in the background
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _open_streams()
-    if sys.argv[1:] in ([], ["--version"]):  # quick: the options are neither declared nor parsed
-        _show_quickly()
+    _show_quickly()
     from duo.cli.app import run  # noqa: PLC0415
 
     sys.exit(run())
 
 
 def _show_quickly() -> None:
-    """Exit after the versions, or the start page; return if the rest of duo is needed."""
-    from duo.cli import about  # noqa: PLC0415
+    """Exit after what needs no options, which are neither declared nor parsed then; else return."""
+    from duo.cli.about import show  # noqa: PLC0415
 
-    if not sys.argv[1:] and not about.is_start():
-        return
     try:
-        if sys.argv[1:]:
-            about.show_versions(verbose=False)
-        else:
-            about.show_start()
+        if not show():
+            return
         sys.stdout.flush()
     except OSError:  # which run() explains
         return
