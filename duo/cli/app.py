@@ -110,7 +110,7 @@ def run() -> int:
         from duo.cli.terminal.log import finish_notices  # noqa: PLC0415 - slow, and rarely needed here
 
         finish_notices()
-        say(f"duo: error: {with_options(str(error), error.parameter if isinstance(error, UsageError) else '')}")
+        say(f"duo: error: {with_options(str(error))}")
         if isinstance(error, DeviceError):
             from duo.llama.lifeline import is_lost  # noqa: PLC0415
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from duo.config.option import PANELS, Declared, Option, declared, read, with_values
+from duo.errors import UsageError
 
 T = TypeVar("T")
 
@@ -27,24 +28,30 @@ def with_parameters(call: Callable[[typer.Context, T], None], defaults: T, comma
     there is one, gets the names of those on the command line. The function raises UsageError.
     """
     options = sorted(declared(defaults, command), key=lambda one: PANELS.index(one.option.panel))
+    said = {one.name: one.option for one in options}
 
     def wrapper(context: typer.Context, **values: Any) -> None:
-        typed = {one.name: one.option for one in options if comes_from(context, one.name, "COMMANDLINE")}
-        excluded = {said.excludes for said in typed.values()}
+        typed = {name for name in said if comes_from(context, name, "COMMANDLINE")}
+        excluded = {said[name].excludes for name in typed}
         given = {
             name: value
             for name, value in values.items()
             if value not in (None, []) and not (name in excluded and comes_from(context, name, "ENVIRONMENT"))
         }
-        found = with_values(defaults, given, command)
-        call(context, replace(found, given=frozenset(typed)) if hasattr(found, "given") else found)  # type: ignore[type-var]
+        try:
+            found = with_values(defaults, given, command)
+            call(context, replace(found, given=frozenset(typed)) if hasattr(found, "given") else found)  # type: ignore[type-var]
+        except UsageError as error:
+            if flag := said.get(error.parameter, Option()).flag:
+                error.args = (flag + str(error).removeprefix(error.parameter),)
+            raise
 
     parameters = [_parameter("context", None, typer.Context), *map(_option, options)]
     main = {one.name for one in options if one.option.is_main or one.option.panel == PANELS[0]}
     parameters += _help(main if command == "duo" else set())
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    wrapper.said = {one.name: one.option for one in options}  # type: ignore[attr-defined]
+    wrapper.said = said  # type: ignore[attr-defined]
     return wrapper
 
 

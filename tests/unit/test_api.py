@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -21,25 +21,14 @@ MESSAGES = [{"role": "user", "content": "the cat"}]
 TEMPLATE = "{% for message in messages %}{{ message.role[0] }} {{ message.content }} {% endfor %}"
 
 
-def text_of(steps: Iterator[duo.Step]) -> str:
+def text_of(steps: Iterable[duo.Step]) -> str:
     return "".join(step.text for step in steps)
-
-
-def in_thread(work: Callable[[], object]) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(work).result(60)
 
 
 # The names
 
 
 def test_the_public_names() -> None:
-    names = (
-        "BranchStatistics BusyError ClosedError Completion DecodeError DeviceError DownloadError DraftStatistics "
-        "DuoError Engine GenerationStatistics Lead LookupStatistics MemoryLimitError ModelError PromptError "
-        "PromptStatistics Source Statistics Step Stream TokenLogprobs UsageError load"
-    )
-    assert duo.__all__ == names.split()
     found = {name: getattr(duo, name).__name__ for name in duo.__all__}
     assert found == {name: name for name in duo.__all__} | {"Source": "Origin"}
     with pytest.raises(AttributeError, match="module 'duo' has no attribute 'nonsense'"):
@@ -69,14 +58,11 @@ def slot(scripted: tuple[duo.Engine, ScriptedSlot]) -> ScriptedSlot:
 def test_a_text_as_a_stream_and_as_a_whole(engine: duo.Engine) -> None:
     with engine.stream("a", max_tokens=8) as stream:
         steps = list(stream)
-    assert text_of(iter(steps)) == TEXT[:8]
+    assert text_of(steps) == TEXT[:8]
     assert sum(len(step.tokens) for step in steps) == 8 == stream.statistics.generation.tokens
-    assert stream.statistics == engine.statistics
     whole = engine.generate(engine.tokenize("a"), max_tokens=8)
     assert (whole.text, whole.stop_reason) == (TEXT[:8], "token limit")
     assert engine.detokenize(whole.tokens) == TEXT[:8]
-    assert whole.statistics.generation.stop == whole.stop_reason
-    assert whole.statistics.tokens_per_s == whole.statistics.generation.tokens_per_s is not None
 
 
 def test_a_chat_applies_the_template(engine: duo.Engine, slot: ScriptedSlot) -> None:
@@ -122,7 +108,8 @@ def test_an_interrupt_ends_the_running_text_only(engine: duo.Engine, slot: Scrip
     slot.hold(n_free=1)
     stream, waiting = engine.stream("a"), engine.stream("b")
     next(stream)
-    in_thread(engine.interrupt)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(engine.interrupt)
     assert stream.completion().stop_reason == "interrupted"
     slot.go_on()
     assert text_of(waiting) == TEXT
@@ -151,7 +138,7 @@ def test_asyncio(engine: duo.Engine, slot: ScriptedSlot) -> None:
 
     async def everything() -> list[str]:
         steps = cast("Any", engine.astream("a", ignore_eos=True))
-        async for _ in cast("AsyncIterator[duo.Step]", steps):
+        async for _ in steps:
             break
         await steps.aclose()
         return list(await asyncio.gather(text(), text()))
@@ -166,24 +153,15 @@ def test_closing_an_engine_ends_its_texts(engine: duo.Engine, slot: ScriptedSlot
     slot.hold(n_free=1)
     stream, waiting = engine.stream("a"), engine.stream("b")
     next(stream)
-    in_thread(engine.close)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(engine.close)
     assert list(stream) == list(waiting) == []
     assert stream.statistics.generation.stop == "interrupted"
     engine.close()
-    uses: list[Callable[[], object]] = [
-        lambda: engine.stream("a"),
-        lambda: engine.generate([1]),
-        lambda: engine.chat(MESSAGES),
-        lambda: engine.stream_chat(MESSAGES),
-        lambda: engine.astream("a"),
-        lambda: engine.tokenize("a"),
-        lambda: engine.detokenize([1]),
-    ]
-    for use in uses:
-        with pytest.raises(duo.ClosedError, match="the engine is closed"):
-            use()
     engine.interrupt()
-    assert engine.statistics is not None
+    for use in (engine.stream, engine.generate, engine.chat, engine.stream_chat, engine.astream, engine.tokenize):
+        with pytest.raises(duo.ClosedError, match="the engine is closed"):
+            use("a")
 
 
 # What a generation takes, with tiny models
@@ -204,13 +182,14 @@ def tiny(tiny_pair: tuple[Path, Path]) -> Iterator[duo.Engine]:
 @pytest.mark.parametrize(
     ("given", "sampling", "stop"),
     [
-        ({}, {}, StopConfig()),
         ({"max_tokens": 7, "stop": "x", "ignore_eos": True}, {}, StopConfig(7, ("x",), True)),
         ({"max_tokens": None, "stop": ["x", "y"]}, {}, StopConfig(-1, ("x", "y"))),
         ({"temperature": 0.5, "typical_p": 0.25}, {"temp": 0.5, "typical": 0.25}, StopConfig()),
-        ({"top_k": 3, "top_p": 0.5, "min_p": 0.1}, {"top_k": 3, "top_p": 0.5, "min_p": 0.1}, StopConfig()),
-        ({"logit_bias": {7: 1.5}}, {"logit_bias": ((7, 1.5),)}, StopConfig()),
-        ({"samplers": ["top_k"]}, {"samplers": ("top_k",)}, StopConfig()),
+        (
+            {"logit_bias": {7: 1.5}, "samplers": ["top_k"]},
+            {"logit_bias": ((7, 1.5),), "samplers": ("top_k",)},
+            StopConfig(),
+        ),
     ],
 )
 def test_keywords(given: dict[str, Any], sampling: dict[str, Any], stop: StopConfig) -> None:
@@ -239,13 +218,10 @@ def test_a_seed(tiny: duo.Engine) -> None:
     assert tokens(None) != tokens(None)
 
 
-WRONG: list[tuple[str, object]] = [
-    ("max_tokens", -2), ("temperature", -1.0), ("logit_bias", {0: float("nan")}), ("logit_bias", {10**6: 1.0}),
-    ("logit_bias", {-1: 1.0}), ("samplers", ["x"]), ("stop", ""), ("verify", "x"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("parameter", "value"), WRONG)
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("max_tokens", -2), ("logit_bias", {10**6: 1.0}), ("logit_bias", {-1: 1.0}), ("stop", ""), ("verify", "x")],
+)
 def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -> None:
     with pytest.raises(duo.UsageError, match=f"^{parameter}") as raised:
         tiny.generate("a", **{parameter: cast("Any", value)})
@@ -255,20 +231,16 @@ def test_options_out_of_range(parameter: str, value: object, tiny: duo.Engine) -
 
 def test_unknown_keywords(tiny: duo.Engine) -> None:
     unknown: Any = {"max_length": 5}
-    for method in (tiny.stream, tiny.generate, tiny.astream):
+    for method in (tiny.stream, tiny.generate, tiny.astream, duo.load):
         with pytest.raises(TypeError, match="max_length"):
             method("a", **unknown)
-    with pytest.raises(TypeError, match="max_length"):
-        duo.load("main.gguf", **unknown)
 
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
         ("", "the prompt .* no tokens|empty"),
-        ([], "the prompt .* no tokens|empty"),
         ([1, 10**12], r"no token 10{12} in a vocabulary of \d+"),
-        ([-1], "no token -1"),
         ("a" * 2**21, r"the prompt has 2097152 bytes, too many for a context of 512 tokens"),
         ("a" * N_CTX_TRAIN, r"the prompt has 513 tokens, the context 512 \(what the model was trained for\)"),
     ],
@@ -278,12 +250,9 @@ def test_prompts_that_cannot_be_used(prompt: str | list[int], said: str, tiny: d
         tiny.generate(prompt)
 
 
-def test_a_model_without_a_chat_template(tiny: duo.Engine) -> None:
+def test_a_file_has_no_chat_template_or_another_one_for_tools(tiny: duo.Engine, tmp_path: Path) -> None:
     with pytest.raises(duo.PromptError, match="has no chat template"):
         tiny.chat(MESSAGES)
-
-
-def test_a_file_may_have_a_template_for_tools(tmp_path: Path) -> None:
     templates = [{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": "{{ tools[0].type }}"}]
     path = tiny_llama(tmp_path / "model.gguf", chat_template=templates)
     with duo.load(path, n_threads=1, profile=False) as engine:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duo.config import EngineConfig
+from duo.config.option import declared
 from duo.errors import DuoError, UsageError
 
 if TYPE_CHECKING:
@@ -124,16 +126,8 @@ def blame(option: str, path: Path, error_type: type[DuoError] = DuoError) -> Ite
         raise error_type(f"{option} {path}: {error.strerror}") from error
 
 
-def with_options(text: str, parameter: str = "") -> str:
-    """A message, with options instead of parameters: those of an engine in it, and `parameter`, its beginning."""
-    from duo.cli.commands import COMMANDS  # noqa: PLC0415 - rarely needed
-    from duo.cli.options.by_command import RunOptions  # noqa: PLC0415
-    from duo.config.option import declared  # noqa: PLC0415
-
-    options = [*(command.options for command in COMMANDS.values()), RunOptions()]
-    flags = {one.name: one.option.flag for config in options for one in declared(config) if one.option.flags}
-    engine = {one.name for one in declared(RunOptions().engine) if "_" in one.name and one.option.flags}
-    anywhere = {name: flags[name] for name in engine} | {"profile=False": "--no-profile"}
-    named = re.compile(rf"(?<![\w./-])({'|'.join(anywhere)})(?![\w./-])")
-    rest = named.sub(lambda match: anywhere[match[1]], text.removeprefix(parameter))
-    return flags.get(parameter, parameter) + rest
+def with_options(text: str) -> str:
+    """A message, with options instead of the parameters of an engine."""
+    flags = {one.name: one.option.flag for one in declared(EngineConfig()) if "_" in one.name and one.option.flag}
+    flags["profile=False"] = "--no-profile"
+    return re.sub(rf"(?<![\w./-])({'|'.join(flags)})(?![\w./-])", lambda match: flags[match[1]], text)
