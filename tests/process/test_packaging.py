@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,23 +19,21 @@ from duo.cli.installation import read_installation
 from duo.config import ModelConfig
 from duo.llama.grammar import Grammar, schema_grammar
 from duo.llama.model import Model
-from tests.command import ROOT, Argument, environment
+from tests.command import ROOT, Argument, Run, run
 from tests.gguf_files import tiny_llama
 
 
-def run(folder: Path, *command: Argument) -> str:
+def run_outside(folder: Path, *words: Argument) -> str:
     """What it writes to stdout, run in `folder` and with nothing of the checkout to import."""
-    inherited = environment()
-    del inherited["PYTHONPATH"]
-    done = subprocess.run(command, cwd=folder, env=inherited, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    done = run("env", "-u", "PYTHONPATH", *words, cwd=folder)
+    assert done.status == 0, done.text + done.stderr
+    return done.text
 
 
 def test_the_wheel_has_all_that_it_needs_and_works_anywhere(tmp_path: Path) -> None:
     """Built like a release, from the source distribution, with the tools and the dependencies of the tests."""
     dist, installed = tmp_path / "dist", tmp_path / "installed"
-    run(tmp_path, sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, ROOT)
+    run_outside(tmp_path, sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, ROOT)
     (wheel,) = dist.glob("*.whl")
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "duo").rglob("*") if path.is_file()}
     with zipfile.ZipFile(wheel) as archive:
@@ -44,15 +42,15 @@ def test_the_wheel_has_all_that_it_needs_and_works_anywhere(tmp_path: Path) -> N
 
     venv.create(installed)
     python = installed / "bin" / "python"
-    run(tmp_path, sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+    run_outside(tmp_path, sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
     (packages,) = installed.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    assert run(tmp_path, installed / "bin" / "duo", "--version").startswith(f"duo {__version__}\n")
+    assert run_outside(tmp_path, installed / "bin" / "duo", "--version").startswith(f"duo {__version__}\n")
     code = (
         "import duo; from duo.server.page import ASSETS; from duo.bench.rounds import built_in\n"
         "print(duo.__file__, len(built_in()), *(file.name for file in ASSETS.iterdir()))"
     )
-    where, n_prompts, *names = run(tmp_path, python, "-c", code).split()
+    where, n_prompts, *names = run_outside(tmp_path, python, "-c", code).split()
     assert Path(where).is_relative_to(installed)
     assert int(n_prompts) > 0
     assert {"index.html", "style.css", "app.js"} <= set(names)
@@ -85,9 +83,7 @@ def test_other_programs_get_the_users_environment() -> None:
     code = ("--call", "tests.process.test_packaging:print_environment", "x")
     packed = {"_PYI_ARCHIVE_FILE": "/a", "_PYI_PARENT_PROCESS_LEVEL": "1", "LD_LIBRARY_PATH": "/a/_internal"}
     for before, after in (({}, {}), ({"LD_LIBRARY_PATH_ORIG": "/mine"}, {"LD_LIBRARY_PATH": "/mine"})):
-        env = environment() | packed | before
-        done = subprocess.run([sys.executable, START, *code], env=env, capture_output=True, check=True)
-        arguments, left = json.loads(done.stdout)
+        arguments, left = json.loads(run(sys.executable, START, *code, env=packed | before).text)
         assert arguments == ["x"]
         assert {name: left[name] for name in left if name in packed | before} == after
 
@@ -98,30 +94,33 @@ def print_environment() -> None:
 
 
 def test_without_a_call_it_is_duo() -> None:
-    done = subprocess.run([sys.executable, START, "--version"], env=environment(), capture_output=True, check=True)
-    assert done.stdout.startswith(b"duo ")
+    assert run(sys.executable, START, "--version").text.startswith("duo ")
 
 
 # benchmarks/: that it runs; its figures are not tested
 
 
-@pytest.mark.parametrize(
-    "scenario", ["link -n 16 -r 1 --only plain lead", "two-devices -n 8 -r 1 --machine FAR", "compare --peers EMPTY"]
-)
+@pytest.mark.parametrize("scenario", ["link -n 16 -r 1 --only plain lead", "two-devices -n 8 -r 1 --machine FAR"])
 def test_a_scenario_runs(tmp_path: Path, scenario: str) -> None:
-    tiny = tiny_llama(tmp_path / "tiny.gguf", seed=2, depth=0.02, chat_template="{{ messages[0].content }}")
-    (tmp_path / "prompt.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
     slow = {"target_ms": {"1": 60, "8": 80}, "draft_ms": 20, "apart": True, "delay_ms": 5}
     (tmp_path / "FAR").write_text(json.dumps({"name": "two machines", "pairs": {"far": slow}}), encoding="utf-8")
-    words = [str(tmp_path / word) if word in ("FAR", "EMPTY") else word for word in scenario.split()]
-    command = [sys.executable, "-m", "benchmarks", *words, "--models", str(tiny), str(tiny),
-               "--prompts", str(tmp_path / "prompt.txt"), "--json", str(tmp_path / "out.json")]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    if "EMPTY" in scenario:
-        assert done.returncode == 2
-        assert "has no llama-completion: build it with benchmarks/peers.sh" in done.stderr
-    else:
-        assert done.returncode in (0, 1), done.stderr  # 1: a bar is missed
-        document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-        assert document["pairs"]["tiny"].get("complete", True)
-        assert "| " in done.stdout or "- " in done.stdout
+    done, document = benchmark(tmp_path, *scenario.replace("FAR", str(tmp_path / "FAR")).split())
+    assert done.status in (0, 1), done.stderr  # 1: a bar is missed
+    assert document["pairs"]["tiny"].get("complete", True)
+    assert "| " in done.text or "- " in done.text
+
+
+def test_a_scenario_without_the_programs_that_it_compares(tmp_path: Path) -> None:
+    done, _ = benchmark(tmp_path, "compare", "--peers", tmp_path)
+    assert done.status == 2
+    assert "has no llama-completion: build it with benchmarks/peers.sh" in done.stderr
+
+
+def benchmark(folder: Path, *words: Argument) -> tuple[Run, dict[str, Any]]:
+    """Run a scenario with a tiny model: what it has said and written."""
+    tiny = tiny_llama(folder / "tiny.gguf", seed=2, depth=0.02, chat_template="{{ messages[0].content }}")
+    prompt, report = folder / "prompt.txt", folder / "out.json"
+    prompt.write_text("the cat sat on the mat\n", encoding="utf-8")
+    options = ("--models", tiny, tiny, "--prompts", prompt, "--json", report)
+    done = run(sys.executable, "-m", "benchmarks", *words, *options, cwd=ROOT)
+    return done, json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}

@@ -17,7 +17,7 @@ from duo.llama.model import Model
 from duo.spec.schedule import Schedule
 from tests.fakes import Eager, restless
 from tests.gguf_files import tiny_llama
-from tests.translation_prompts import PROMPTS
+from tests.prompts import SCRIPTS
 
 CONFIG = EngineConfig(n_ctx=256, n_threads=1, draft_n_threads=1, exact=True, warmup=False)
 TEMPERATURES = (0.0, 0.7, 1.2)  # one for each prompt
@@ -43,20 +43,20 @@ def test_the_text_is_the_same_with_lookup(target: Model) -> None:
     n_accepted = 0
     with Engine(Slot(target, None, CONFIG)) as engine:
         engine.call(lambda slot: slot.reserve(1, -1))
-        for i, text in enumerate(PROMPTS):
+        for i, text in enumerate(SCRIPTS):
             tokens = engine.tokenize(f"{text}\n{text}\n")[:200]
             prompt = tokens + tokens[: len(tokens) // 4]
             (plain, _), (found, n) = (write(engine, i, prompt, Drafts(lookup=on), 12) for on in (False, True))
             assert found == plain, text
             n_accepted += n
-    assert n_accepted > len(PROMPTS)
+    assert n_accepted > len(SCRIPTS)
 
 
 @pytest.fixture(scope="module")
 def plain(target: Model) -> list[list[int]]:
     """What the target writes alone."""
     with Engine(Slot(target, None, CONFIG)) as engine:
-        return [write(engine, i, engine.tokenize(text), Drafts(), 8)[0] for i, text in enumerate(PROMPTS)]
+        return [write(engine, i, engine.tokenize(text), Drafts(), 8)[0] for i, text in enumerate(SCRIPTS)]
 
 
 @pytest.mark.parametrize("kind", ["good", "useless"])
@@ -74,7 +74,7 @@ def test_the_text_is_the_same_with_another_vocabulary(
         for i, text in enumerate(plain):
             policy = (Eager(4, 8, Schedule.SYNC), Eager(4, 8), restless(i, 4, 8))[i // 3 % 3]
             drafts = Drafts(engine.slot.new_draft(policy))
-            found, n = write(engine, i, engine.tokenize(PROMPTS[i]), drafts, 8)
-            assert found == text, (PROMPTS[i], policy.schedule)
+            found, n = write(engine, i, engine.tokenize(SCRIPTS[i]), drafts, 8)
+            assert found == text, (SCRIPTS[i], policy.schedule)
             n_accepted += n
     assert kind != "good" or n_accepted > sum(map(len, plain)) / 10

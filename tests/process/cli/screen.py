@@ -6,9 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -23,21 +21,17 @@ class Screen:
     """A command on a terminal of `columns` by `lines`; the screen stays when it has ended."""
 
     def __init__(self, arguments: list[Argument], columns: int, lines: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="duo-screen-")
         self._socket = f"duo-test-{os.getpid()}-{next(_numbers)}"
-        self._status = Path(self._folder.name) / "status"
-        line = " ".join(shlex.quote(os.fsdecode(argument)) for argument in arguments)
-        tell = f"echo $? > {self._status}; tmux -L {self._socket} wait-for -S duo-done"
-        script = shlex.quote(f"trap : INT; {line}; {tell}; exec sleep 1000")
-        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(lines), f"sh -c {script}")
-        self._tmux("set", "-g", "status", "off")
+        end = f"tmux -L {self._socket} set -g @status $? ';' wait-for -S duo-done; exec sleep 1000"
+        script = f"trap : INT; {shlex.join(map(os.fsdecode, arguments))}; {end}"
+        size = ("-x", str(columns), "-y", str(lines))
+        self._tmux("-f", "/dev/null", "new-session", "-d", *size, script, ";", "set", "-g", "status", "off")
         self.resize(columns, lines)
 
     def __enter__(self) -> Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
         self._tmux("kill-server")
 
     def resize(self, columns: int, lines: int) -> None:
@@ -49,7 +43,7 @@ class Screen:
     def finish(self) -> int:
         """Wait for the end of the command. Returns its exit status."""
         self._tmux("wait-for", "duo-done")
-        return int(self._status.read_text())
+        return int(self._tmux("show", "-gv", "@status"))
 
     def shown(self, *options: str) -> str:
         """What is on the screen; with "-S", "-" after all that has left it at its top, with "-J" in whole lines."""
@@ -57,11 +51,6 @@ class Screen:
         return "\n".join(line.rstrip() for line in text.splitlines()).rstrip("\n")
 
     def _tmux(self, *arguments: str) -> str:
-        return subprocess.run(
-            ["tmux", "-L", self._socket, *arguments],
-            env=environment({"TERM": "screen-256color", "LC_ALL": "C.UTF-8"}),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        ).stdout
+        command = ["tmux", "-L", self._socket, *arguments]
+        env = environment({"TERM": "screen-256color", "LC_ALL": "C.UTF-8"})
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300).stdout

@@ -8,49 +8,40 @@ import pty
 import select
 import struct
 import subprocess
-import tempfile
 import termios
-import time
 
 from tests.command import Argument, command, environment
 
 CTRL_C = b"\x03"
 
 _PATIENCE_S = 300.0  # only for a test that fails
+_COLUMNS, _LINES = 120, 24
 # The new session's terminal is stdin, so that Ctrl-C reaches it as it does in life.
 _TAKE_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
 
 
 class Terminal:
-    """`duo` in the foreground of a terminal of its own: stdin, stdout and, if wanted, stderr."""
+    """`duo` in the foreground of a terminal of its own, and all that it has shown."""
 
-    def __init__(
-        self,
-        *arguments: Argument,
-        before: str = "",
-        stderr_too: bool = False,
-        env: dict[str, str] | None = None,
-        size: tuple[int, int] = (0, 0),
-    ) -> None:
-        """`size` in columns and lines; 0: it is not known."""
+    def __init__(self, *arguments: Argument, before: str = "", env: dict[str, str] | None = None) -> None:
         self.master, terminal = pty.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", size[1], size[0], 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", _LINES, _COLUMNS, 0, 0))
         # Newlines as written, nothing echoed, and output that nobody has read yet survives a Ctrl-C.
         attributes = termios.tcgetattr(terminal)
         attributes[1] &= ~termios.OPOST
         attributes[3] = (attributes[3] & ~termios.ECHO) | termios.NOFLSH
         termios.tcsetattr(terminal, termios.TCSANOW, attributes)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the terminal
         self.process = subprocess.Popen(
             command(*arguments, before=_TAKE_TERMINAL + before),
             env=environment(env),
             stdin=terminal,
             stdout=terminal,
-            stderr=terminal if stderr_too else self._stderr,
+            stderr=terminal,
             start_new_session=True,
         )
         os.close(terminal)
         self.shown = b""
+        self._n_seen = 0
 
     def __enter__(self) -> Terminal:
         return self
@@ -59,7 +50,6 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self.master)
-        self._stderr.close()
 
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
@@ -69,24 +59,19 @@ class Terminal:
         os.close(self.master)
         self.master = os.open(os.devnull, os.O_RDWR)
 
-    def read_until(self, text: bytes) -> None:
-        """Wait until `text` is on the screen."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while text not in self.shown:
+    def read_until(self, text: bytes) -> bytes:
+        """Wait until `text` is shown, after what the last call has waited for. Returns what was shown before it."""
+        while text not in self.shown[self._n_seen :]:
             assert self._read(), self.shown
-            assert time.monotonic() < deadline, self.shown
+        before, _, _ = self.shown[self._n_seen :].partition(text)
+        self._n_seen += len(before) + len(text)
+        return before
 
     def finish(self) -> int:
         """Read to the end. Returns the exit status; a negative number is the signal that killed it."""
-        deadline = time.monotonic() + _PATIENCE_S
         while self._read():
-            assert time.monotonic() < deadline, self.shown
+            pass
         return self.process.wait(_PATIENCE_S)
-
-    @property
-    def stderr(self) -> str:
-        self._stderr.seek(0)
-        return self._stderr.read().decode()
 
     def _read(self) -> bool:
         """Take what is on the screen. False when nobody writes any more."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from duo.cli.terminal import live
+from duo.cli.terminal.writer import TextWriter
+from duo.engine.metrics import Metrics
+from duo.spec.schedule import Schedule
+from duo.spec.types import Step
 from tests.command import ONE_EACH, command, models
 from tests.process.cli.screen import Screen, needs_tmux
 from tests.serving import wait_until
@@ -18,27 +26,36 @@ from tests.serving import wait_until
 pytestmark = needs_tmux
 
 WORDS = (
-    "the",
-    "Zürich",
-    "gods",
-    "漢字",
-    "かな",
-    "한국어",
-    "🍎",
-    "🍊🍋",
-    "a",
-    "internationalisation",
-    "e\u0301t",
-    "x" * 50,
-)
+    "the", "Zürich", "gods", "漢字", "かな", "한국어", "🍎", "🍊🍋", "a", "internationalisation", "e\u0301t", "x" * 50,
+)  # fmt: skip
 STATUS = ("tokens/s", "target ", "async")
 HISTORY = ("-J", "-S", "-")
 
 
 def typist(folder: Path, way: str, pieces: list[Any], columns: int, lines: int) -> Screen:
+    """Writes pieces of text as a run does, "live" or "plain"; it waits where they have a size of the terminal."""
     file = folder / "pieces.json"
     file.write_text(json.dumps(pieces), encoding="utf-8")
-    return Screen([sys.executable, "-m", "tests.process.cli.typist", way, file], columns, lines)
+    return Screen([sys.executable, "-m", __name__, way, file], columns, lines)
+
+
+def main(way: str, file: Path) -> None:
+    """What runs on the screen."""
+    live.REFRESH_S = 0.0
+    metrics = Metrics()
+    shown = live.Live(metrics, marks=True) if way == "live" else None
+    writer = TextWriter(marks=True, stream=shown)
+    with shown or nullcontext():
+        for piece in json.loads(file.read_text(encoding="utf-8")):
+            if isinstance(piece, str):
+                metrics.stepped(time.perf_counter(), 2, 1, 2, Schedule.ASYNC)
+                writer.step(Step((1,), 1, (piece.encode(),)))
+                if shown is not None:
+                    shown.refresh()
+            else:
+                while os.get_terminal_size() != tuple(piece):
+                    time.sleep(0.01)
+    writer.end()
 
 
 def has_status(screen: Screen) -> bool:
@@ -82,3 +99,7 @@ def test_it_is_shown_while_the_text_is_written_and_gone_after_ctrl_c(demo_pair: 
         assert screen.finish() == 130
         assert "stopped: interrupted" in screen.shown(*HISTORY)
         assert "│" not in screen.shown(*HISTORY)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from duo.bench.contestants import run_process
@@ -33,21 +34,22 @@ measure.other_cpu_use = lambda _: 0.0
 PLAIN = ("-r", "1", *ONE_EACH, "--modes", "plain", "-o", "json")
 
 
-def script(path: Path, text: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    path.chmod(0o755)
-    return path
+def bench(tiny: Path, program: Path, text: str, *more: Argument) -> dict[str, Any]:
+    """Measure with a program on the PATH, which is this script. Returns the figures, and what was said."""
+    program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    program.chmod(0o755)
+    run = runner.duo("bench", "-m", tiny, *PLAIN, *more, env={"PATH": f"{program.parent}:{environment()['PATH']}"})
+    assert run.status == 0, run.stderr
+    return json.loads(run.text) | {"said": run.stderr.splitlines()}
 
 
 def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
     """It writes what llama-completion has written, and notes how it was called."""
     for name in ("completion.out", "completion.err"):
         (tmp_path / name).write_text(recorded(name), encoding="utf-8")
-    replay = f'cd {tmp_path}\necho "$@" >>asked\ncat completion.out\ncat completion.err >&2'
-    program = script(tmp_path / "replay", replay)
-    run = runner.duo("bench", "-m", tiny, *PLAIN, "--peers", f"llama-completion={program}", "-n", "24")
-    assert run.status == 0, run.stderr
-    document = json.loads(run.text)
+    program = tmp_path / "replay"
+    replay = f'cd {tmp_path}; echo "$@" >>asked; cat completion.out; cat completion.err >&2'
+    document = bench(tiny, program, replay, "--peers", f"llama-completion={program}", "-n", "24")
     peer = document["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["threads"]) == ("llama-completion", 78.54, "1")
     assert (peer["accept_rate"], "first_token_s" in peer) == (None, False), "it does not report them"
@@ -60,17 +62,15 @@ def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_on_the_path_is_skipped_if_it_fails(tiny: Path, tmp_path: Path) -> None:
-    script(tmp_path / "llama-completion", "echo no such thing >&2\nexit 4")
-    run = runner.duo("bench", "-m", tiny, *PLAIN, "-n", "16", env={"PATH": f"{tmp_path}:{environment()['PATH']}"})
-    assert run.status == 0, run.stderr
-    assert "duo: llama-completion exited with 4: no such thing: skipped" in run.stderr.splitlines()
-    peer = json.loads(run.text)["rows"][1]
+    document = bench(tiny, tmp_path / "llama-completion", "echo no such thing >&2\nexit 4", "-n", "16")
+    assert "duo: llama-completion exited with 4: no such thing: skipped" in document["said"]
+    peer = document["rows"][1]
     assert (peer["mode"], peer["tokens_per_s"], peer["same_text"]) == ("llama-completion", None, None)
 
 
 def test_after_ctrl_c_there_is_a_table_of_what_was_measured(tiny: Path) -> None:
     arguments = ("-n", "64", "-r", "1000", "--peers", "none", "--categories", "chat,code", *ONE_EACH)
-    with Terminal("bench", *models(tiny, tiny), *arguments, stderr_too=True) as terminal:
+    with Terminal("bench", *models(tiny, tiny), *arguments) as terminal:
         terminal.read_until(b"1/1000 chat")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
@@ -94,12 +94,8 @@ def pid_in(path: Path) -> int:
     return int(path.read_text()[:-1])
 
 
-def has_ended(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
+def wait_for_end(pid: int) -> None:
+    wait_until(lambda: not psutil.pid_exists(pid))
 
 
 def test_the_output_of_a_process_without_variables_of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +112,7 @@ def test_what_a_script_has_started_ends_with_it(tmp_path: Path) -> None:
         pool.submit(pid_in, tmp_path / "pid").add_done_callback(lambda _: stop.set())
         with pytest.raises(Interrupted):
             run_process(command, stop)
-    wait_until(lambda: has_ended(pid_in(tmp_path / "pid")))
+    wait_for_end(pid_in(tmp_path / "pid"))
 
 
 def test_a_program_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
@@ -125,7 +121,7 @@ def test_a_program_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", start.format(program)]) as bench:
         pid = pid_in(tmp_path / "pid")
         bench.send_signal(signal.SIGKILL)
-    wait_until(lambda: has_ended(pid))
+    wait_for_end(pid)
 
 
 # duo tune
@@ -156,7 +152,7 @@ def test_a_real_measurement_is_what_the_next_run_begins_with(
 
 def test_ctrl_c_keeps_nothing(tiny: Path, tmp_path: Path) -> None:
     env = {"DUO_CONFIG": str(tmp_path / "config")}
-    with Terminal("tune", *models(tiny, tiny), stderr_too=True, env=env, size=(100, 24)) as terminal:
+    with Terminal("tune", *models(tiny, tiny), env=env) as terminal:
         terminal.read_until(b"the target on")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130
@@ -170,7 +166,7 @@ def test_ctrl_c_leaves_a_table_of_the_drafts_that_were_measured(tiny: Path, tmp_
     drafts = [tiny_llama(tmp_path / name) for name in ("first.gguf", "second.gguf")]
     env = {"DUO_CACHE": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "hub")}
     arguments: list[Argument] = ["tune", "-m", target, *drafts, "-t", "1", "-n", "8", "--json", report]
-    with Terminal(*arguments, before=SLOW, stderr_too=True, env=env, size=(120, 24)) as terminal:
+    with Terminal(*arguments, before=SLOW, env=env) as terminal:
         terminal.read_until(b"draft 2 of 2: the target on")
         terminal.type(CTRL_C)
         assert terminal.finish() == 130

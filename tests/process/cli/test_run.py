@@ -48,17 +48,16 @@ def test_the_text_and_the_statistics_of_the_main_job(demo_pair: tuple[Path, Path
     assert run.lines[-1] == f"tokens: {N} tps: {generation['tokens_per_s']:.3f}"
 
 
-@pytest.mark.parametrize("drafted", [True, False])
-def test_the_end_of_the_text(demo_pair: tuple[Path, Path], drafted: bool) -> None:
-    target, draft = demo_pair
+def test_the_end_of_the_text(demo_pair: tuple[Path, Path]) -> None:
     question = ("-p", "What is 2+2? Answer with a number.", "--chat", "--exact", *ONE_EACH, "-n", "24")
-    run = runner.duo(*models(target, draft if drafted else None), *question)
-    assert run.stopped == "end of text"
+    run, alone = (runner.duo(*models(*pair), *question) for pair in (demo_pair, demo_pair[:1]))
+    assert run.stopped == alone.stopped == "end of text"
     assert run.n_tokens < 24
     assert "<|im_end|>" not in run.text
-    on = runner.duo(*models(target, draft if drafted else None), *question, "--ignore-eos")
+    on = runner.duo(*models(*demo_pair), *question, "--ignore-eos")
     assert (on.stopped, on.n_tokens) == ("token limit", 24)
     assert on.text.startswith(run.text)
+    assert run.text == alone.text
     assert len(on.text) > len(run.text)
 
 
@@ -99,7 +98,7 @@ def test_models_from_the_hub(tiny: Path, tmp_path: Path) -> None:
     plain = runner.duo("-m", tiny, *text).stdout
     with fake_hub(repos) as hub:
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-        with Terminal(*target, *draft, *text, stderr_too=True, env=env, size=(100, 24)) as terminal:
+        with Terminal(*target, *draft, *text, env=env) as terminal:
             assert terminal.finish() == 0
         assert b"100%" in terminal.shown, "progress is shown on a terminal"
         assert plain in terminal.shown
