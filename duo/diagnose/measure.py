@@ -157,7 +157,7 @@ class Meter:
         self._draft.set_threads(n_threads, n_threads)
         self._draft.rollback(0)
         session, metrics, translator = Session(prompt, self._target.n_vocab), Metrics(), None
-        queue = CandidateQueue(session)
+        queue = CandidateQueue(session, metrics)
         if translation is None:
             drafter = Drafter(self._draft, queue, Greedy(), self._target.n_vocab, metrics)
         else:

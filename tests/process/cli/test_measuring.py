@@ -40,7 +40,7 @@ def bench(tiny: Path, program: Path, text: str, *more: Argument) -> dict[str, An
     program.chmod(0o755)
     run = runner.duo("bench", "-m", tiny, *PLAIN, *more, env={"PATH": f"{program.parent}:{environment()['PATH']}"})
     assert run.status == 0, run.stderr
-    return json.loads(run.text) | {"said": run.stderr.splitlines()}
+    return {**json.loads(run.text), "said": run.stderr.splitlines()}
 
 
 def test_a_program_is_compared(tiny: Path, tmp_path: Path) -> None:
