@@ -26,11 +26,6 @@ class Branch:
     tokens: list[int]  # the outcome's and those after it
     survival: float = 1.0  # probability that all of them are accepted if the outcome comes true
 
-    @property
-    def position(self) -> int:
-        """Of the next token."""
-        return self.outcome.position + len(self.tokens)
-
     def extend(self, guess: Guess, lookahead: Lookahead) -> None:
         """A decode has found this token."""
         self.survival *= lookahead.probability(guess.confidence)
@@ -106,10 +101,12 @@ class BranchingDrafter(Drafter):
 
     def _prune(self, n_accepted: float = math.inf) -> None:
         """Drop what the target has decided: it has accepted `n_accepted` tokens; by default all."""
-        for branch in self._branches:
+        branches, self._branches = self._branches, []
+        for branch in branches:
             if branch.outcome.position < n_accepted:
                 self.context.drop(branch.sequence)
-        self._branches = [branch for branch in self._branches if branch.outcome.position >= n_accepted]
+            else:
+                self._branches.append(branch)
 
     def _decode_all(self, start: float, branches: Sequence[Branch], n_new: int) -> None:
         may_draft, offers = self._update.may_draft, []
@@ -119,7 +116,7 @@ class BranchingDrafter(Drafter):
             entries.append((0, self._tokens[-1]))
         rows = self.context.decode_each(entries)[:, : self.n_vocab]
         for branch, logits in zip(branches, rows, strict=False):
-            position = branch.position
+            position = branch.outcome.position + len(branch.tokens)
             guess = self.guesser.guess(logits, position, self._recent(position, branch.tokens))
             offers.append((branch.outcome, position, guess))
             branch.extend(guess, self._update.lookahead)

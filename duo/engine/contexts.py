@@ -136,10 +136,7 @@ def warm_up(context: Decoder, model: Model, n_most: int, n_rows_most: int = 1) -
 
 
 def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: Policy) -> None:
-    """Tell `policy` the time of one token with each number of threads of `choices` for which it knows none.
-
-    Leaves the cache empty. Ends early if a decode fails or is aborted.
-    """
+    """Tell `policy` the time of one token with each number of threads of `choices` for which it knows none."""
     for n_threads in choices:
         if not policy.knows_draft(n_threads):
             context.set_threads(n_threads, n_threads)
@@ -149,10 +146,7 @@ def time_draft(context: Decoder, model: Model, choices: Iterable[int], policy: P
 
 
 def time_branches(context: Decoder, model: Model, policy: Policy) -> None:
-    """Tell `policy` how much longer one token for each of several sequences takes than one, where it does not know.
-
-    The context must be warm. Leaves its cache empty. Ends early where a decode takes long.
-    """
+    """Tell `policy` how much longer a token in each of several sequences takes than one. The context must be warm."""
     unknown = [n for n in N_SEQUENCES if n - 1 <= context.n_branches and not policy.knows_draft(1, n)]
     one_s = _time_token(context, model) if unknown else _FAILED
     for n in unknown if one_s < _FAILED else ():

@@ -30,10 +30,7 @@ def usable_cores() -> int:
 
 
 def split_cores(n_target: int | None, n_draft: int | None, cores: int) -> tuple[int, int]:
-    """Threads for target and draft, together `cores` unless the user specified other numbers.
-
-    Two OpenMP teams that together exceed the cores slow each other down.
-    """
+    """Threads for target and draft, together `cores`, unless the user specified others: more slow each other down."""
     if n_draft is None:
         n_draft = max(1, cores // 4 if n_target is None else cores - n_target)
     return n_target or max(1, cores - n_draft), n_draft
@@ -129,10 +126,7 @@ def follows_cores(config: EngineConfig) -> bool:
 
 
 def within(threads: ThreadConfig, n_cores: int) -> ThreadConfig:
-    """`threads`, limited so that at most `n_cores` compute at once; concurrently, at least one for each model.
-
-    0: no limit.
-    """
+    """`threads`, of which at most `n_cores` compute at once (0: no limit); beside each other, at least one for each."""
     if not n_cores:
         return threads
     target, draft = threads.beside
@@ -149,10 +143,7 @@ def within(threads: ThreadConfig, n_cores: int) -> ThreadConfig:
 
 
 def check_threads(threads: ThreadConfig, *, beside: bool) -> None:
-    """Warn if more threads than cores would compute concurrently; `beside`: a draft may be one of them.
-
-    Raises UsageError if the system does not let the process start so many: OpenMP would end the process.
-    """
+    """Warn if more threads than cores would compute at once, `beside` a draft too. Raises as require_threads()."""
     require_threads(max(threads.target, threads.target_batch) + (threads.beside[1] if beside else 0))
     cores = usable_cores()
     asked = max(threads.target, sum(threads.beside) if beside else 0)

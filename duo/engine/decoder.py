@@ -29,10 +29,7 @@ class Decoder(Protocol):
         """Tokens in the cache."""
 
     def decode(self, tokens: Sequence[int], n_rows: int = 1) -> Logits:
-        """Append `tokens` to the cache; returns logits `[n_rows, n_vocab]` after the last `n_rows` of them.
-
-        Raises DecodeError, or DecodeAborted after cancel() or abort().
-        """
+        """Append `tokens`; returns logits `[n_rows, n_vocab]` after the last. Raises DecodeError or DecodeAborted."""
 
     def rollback(self, n_past: int) -> None:
         """Remove everything from position `n_past` on. Raises RollbackError if that is impossible."""
@@ -41,10 +38,7 @@ class Decoder(Protocol):
         """Make `sequence` the first `n_past` tokens of sequence 0."""
 
     def decode_each(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        """Append a token to each sequence, given as (sequence, token); returns logits `[n, n_vocab]` in this order.
-
-        Raises what decode() raises.
-        """
+        """Append to each sequence, as (sequence, token); returns logits `[n, n_vocab]`. Raises what decode() raises."""
 
     def adopt(self, sequence: int) -> None:
         """Make sequence 0 what `sequence` is, which becomes empty."""
@@ -66,10 +60,7 @@ class Decoder(Protocol):
 
 
 def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
-    """Restore a cache that begins with `tokens` to just these, decoding them again if it cannot be rolled back.
-
-    Raises what the decode raises.
-    """
+    """Restore a cache that begins with `tokens` to just these, decoding them again if it cannot be rolled back."""
     try:
         decoder.rollback(len(tokens))
     except RollbackError:
@@ -80,8 +71,7 @@ def return_to(decoder: Decoder, tokens: Sequence[int]) -> None:
 def decode_all(decoder: Decoder, tokens: Sequence[int], n_rows: int = 1) -> Logits:
     """Decode one or more tokens in batches of at most `n_batch`.
 
-    Returns logits `[n_rows, n_vocab]` after the last; fewer rows if the last batch is smaller. Raises what the decode
-    raises.
+    Returns logits `[n_rows, n_vocab]` after the last; fewer rows if the last batch is smaller.
     """
     while len(tokens) > (n := decoder.n_batch):
         decoder.decode(tokens[:n], n_rows=0)

@@ -84,10 +84,7 @@ class TextSource(Source):
 
 
 class Draft(Source):
-    """A source whose policy decides which candidates are verified; by itself it proposes none: the target alone.
-
-    The target's thread calls it, except interrupt().
-    """
+    """A source with a policy; by itself the target alone. The target's thread calls it, except interrupt()."""
 
     def __init__(self, n_target_threads: int = 1, policy: Policy | None = None) -> None:
         """`n_target_threads`: of a target that shares no cores with a draft. Without a policy, nothing is verified."""

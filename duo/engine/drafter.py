@@ -32,10 +32,8 @@ class Probe(NamedTuple):
 class Drafter:
     """Continues the accepted tokens in the draft's context and publishes each token at once.
 
-    When the context is full, it is cleared and continued from the last half of the text.
-
-    `_tokens` is the text as the draft expects it: the accepted tokens it has seen, then its own. The last one has not
-    been decoded yet.
+    When the context is full, it is cleared and continued from the last half of the text. `_tokens` is the text
+    as the draft expects it: the accepted tokens it has seen, then its own. The last one has not been decoded yet.
     """
 
     context: Decoder
@@ -58,10 +56,7 @@ class Drafter:
         return self._tokens[: self.context.n_past] if not self._first else []
 
     def step(self) -> bool:
-        """Draft one token. False if the draft cannot continue this text: it has a token outside the draft's vocabulary.
-
-        Raises what the decode raises.
-        """
+        """Draft one token. False: the text has one outside the draft's vocabulary. Raises what the decode raises."""
         start = self._now()
         self._reconcile()
         return self._draft_token(start)

@@ -67,10 +67,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Cancel all requests, wait for threads that tokenise, then free the contexts and models.
-
-        A second call does nothing. Other methods raise ClosedError from now on.
-        """
+        """Cancel all requests, then free the contexts and models. From now on, other methods raise ClosedError."""
         with self._lock:
             if self._closing:
                 return
@@ -99,10 +96,7 @@ class Engine:
         return self.stream(prompt, **options).completion()
 
     def stream_chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[TextOptions]) -> Stream:
-        """Generate the answer to `messages` (`role`, `content`) with the model's chat template: see stream().
-
-        A string is one message of the user.
-        """
+        """Generate the answer to `messages` (`role`, `content`; a string is one of the user's): see stream()."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         return self.stream(self.apply_chat_template(messages), **options)

@@ -78,18 +78,12 @@ class Metrics:
         self.draft_events.append(Event(lane, "draft" if n_tokens == 1 else "catch up", start, end, n_tokens))
 
     def prepared(self, start: float, end: float, n_branches: int, n_opened: int) -> None:
-        """A decode of the draft added a token to each of `n_branches` branches, of which `n_opened` are new.
-
-        Its token for the draft's own chain, if any, is recorded by drafted(), with the same times.
-        """
+        """The decode of drafted(), or another, added a token to each of `n_branches`, of which `n_opened` are new."""
         self.draft_events.append(Event("branches", "branch", start, end, n_branches))
         self.n_prepared += n_opened
 
     def resolved(self, position: int, hit: bool) -> None:
-        """While there were branches, the target contradicted candidate `position` of a batch (its size: the bonus).
-
-        `hit`: a branch had prepared the target's token there.
-        """
+        """The target contradicted candidate `position` (or the bonus); `hit`: a branch had prepared its token there."""
         self.contradictions[position] += 1
         self.hits[position] += hit
         self.detail("branches", "hit" if hit else "miss", self.clock.now(), position)
@@ -128,10 +122,7 @@ class Recent(NamedTuple):
 
 
 class Totals:
-    """Adds up what the threads of a text record, while they do. An update costs no more as the text gets longer.
-
-    One thread calls it. Totals are those of the last update().
-    """
+    """Adds up what is recorded, by the last update(), which costs no more as the text gets longer. For one thread."""
 
     def __init__(self, metrics: Metrics, recent_s: float = 1.0) -> None:
         """`recent_s`: the seconds that recent() is about."""

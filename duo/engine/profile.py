@@ -68,10 +68,7 @@ def _with_times(document: ProfileDocument, times: PolicyState) -> PolicyState:
 
 
 def find_profile(config: EngineConfig, models: Sequence[ModelConfig]) -> Profile:
-    """The profile for everything that affects the cost of a decode. Raises UsageError without a config directory.
-
-    `models`: the target, and the draft if there is one.
-    """
+    """The profile for all that affects the cost of a decode with a target, and a draft. Raises UsageError."""
     if len(models) == 1:
         return Profile(_key(config, models))
     alone = replace(config, draft_n_threads=None, draft_cpu_range=None)

@@ -27,19 +27,13 @@ class DraftUpdate(NamedTuple):
 
 
 class TargetSide(Protocol):
-    """The draft's view of its target: a CandidateQueue, or on a remote machine its substitute, RemoteTarget.
-
-    Between either and a draft with another vocabulary there is a TranslatedTarget.
-    """
+    """The draft's view of its target: a CandidateQueue or a RemoteTarget, perhaps behind a TranslatedTarget."""
 
     def begin(self) -> DraftUpdate:
         """The draft begins a token."""
 
     def publish(self, epoch: int, position: int, guess: Guess, n_tokens: int, seconds: float) -> bool:
-        """Offer a token for which `n_tokens` were decoded in `seconds`. False if it is known to be of no use.
-
-        `n_tokens` is 0 if the time is not representative.
-        """
+        """Offer a token, for which `n_tokens` (0: not representative) took `seconds`. False if it is of no use."""
 
 
 class Decode(NamedTuple):

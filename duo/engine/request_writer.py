@@ -120,10 +120,7 @@ class RequestWriter:
 def choosing(
     target: Model, config: GenerationConfig, banned: Sequence[int] = (), n_alternatives: int = 0
 ) -> tuple[Verifier, Guesser]:
-    """The target's verifier and the draft's sampler, whose guesses have `n_alternatives`. Raises UsageError.
-
-    `banned` tokens are never chosen.
-    """
+    """The target's verifier, and the draft's sampler; `banned` tokens are never chosen. Raises UsageError."""
     sampling = config.sampling
     for token, _ in sampling.logit_bias:
         if not 0 <= token < target.n_vocab:

@@ -38,10 +38,7 @@ log = logging.getLogger("duo.engine")
 
 
 class Slot:
-    """Makes the contexts of a pair: for its first text, and again for one that needs larger ones.
-
-    One thread calls it, except interrupt().
-    """
+    """Makes the contexts of a pair, and larger ones when a text needs them. For one thread, except interrupt()."""
 
     def __init__(
         self,
@@ -52,10 +49,7 @@ class Slot:
         profile: Profile | None = None,
         translation: Translation | None = None,
     ) -> None:
-        """`profile`: what earlier runs learned about this pair. `translation`: if the vocabularies differ.
-
-        Raises UsageError.
-        """
+        """`profile`: of this pair. `translation`: if the vocabularies differ. Raises UsageError."""
         kept = profile.load() if profile is not None else {}
         self.profile = profile
         self.target = target
@@ -93,7 +87,7 @@ class Slot:
         self.draft_cache: Cache | None = None
         self._contexts: list[Context] = []
         self._lock = threading.Lock()
-        self._warming: list[Context] = []  # contexts that are being warmed up; the lock protects it
+        self._is_warming = False  # the contexts; the lock protects it
 
     @property
     def looks_up(self) -> bool:
@@ -163,7 +157,7 @@ class Slot:
     ) -> None:
         """Warm up new contexts, unless `stop` is set, and measure the draft."""
         with self._lock:
-            self._warming = list(self._contexts)
+            self._is_warming = True
         try:
             if stop is not None and stop.is_set():  # once it is set, all decodes are aborted
                 return
@@ -178,7 +172,7 @@ class Slot:
                 time_branches(draft, self.draft_model, self.policy)
         finally:
             with self._lock:
-                self._warming = []
+                self._is_warming = False
             for context in self._contexts:
                 context.resume()
 
@@ -196,7 +190,7 @@ class Slot:
     def interrupt(self) -> None:
         """Abort a warm-up. From any thread."""
         with self._lock:
-            for context in self._warming:
+            for context in self._contexts if self._is_warming else ():
                 context.abort()
 
     def attach(self, remote: ConnectedDrafts) -> None:

@@ -25,10 +25,7 @@ class Completion:
 
 
 class Stream:
-    """An iterator over the steps of a running generation.
-
-    The generation is cancelled by close(), at the end of `with`, and when the stream is garbage-collected.
-    """
+    """An iterator over the steps of a generation, which close(), the end of `with` and garbage collection cancel."""
 
     request: TextRequest
 

@@ -55,10 +55,7 @@ class Translation:
 
 @dataclass(slots=True)
 class TranslatedTarget:
-    """Stands between a Drafter, which has tokens and positions of its own, and the side of its target.
-
-    Only what drives the drafter calls it.
-    """
+    """Stands between a Drafter, which has tokens and positions of its own, and the side of its target."""
 
     target: TargetSide
     translator: Translator
