@@ -139,16 +139,32 @@ class Server:
     """
 
     def __init__(
-        self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any], marks: bool = False
-    ) -> None:
-        """Raises UsageError for an invalid URL or key."""
-        self._url = _parse_url(url)
-        self.name = str(self._url.copy_with(userinfo=b"")).rstrip("/")
+        self, url: str, *, key: str | None, model: str | None, settings: dict[str, Any], marks: bool = False,
+        silence_s: float = _SILENCE_S,
+    ) -> None:  # fmt: skip
+        """`silence_s`: after which an answer is given up.
+
+        Raises UsageError for an invalid URL or key, and ServerError if the environment names a proxy or certificates
+        that cannot be used.
+        """
+        parsed = _parse_url(url)
+        self.name = str(parsed.copy_with(userinfo=b"")).rstrip("/")
         if key and not re.fullmatch(r"[!-~]+", key):
             raise UsageError("the API key has characters that are not allowed in HTTP headers")
         # Compression would delay the chunks.
-        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._model, self._settings, self._marks = model, settings, marks
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        try:
+            # Proxies cannot reach loopback addresses; loading certificates takes time.
+            self._client = httpx.Client(
+                base_url=parsed, headers=headers, verify=parsed.scheme == "https",
+                trust_env=parsed.host not in LOOPBACK_NAMES, limits=httpx.Limits(max_keepalive_connections=0),
+            )  # fmt: skip
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+            raise ServerError(
+                f"cannot use the proxy or the certificates that the environment names ({_one_line(str(error))}): "
+                "correct ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE"
+            ) from error
+        self._model, self._settings, self._marks, self._silence_s = model, settings, marks, silence_s
         self._known: tuple[str, bool] | None = None  # see _look_up()
 
     def _look_up(self) -> tuple[str, bool]:
@@ -157,15 +173,15 @@ class Server:
             found = _Model()
             try:
                 if self._model is None or self._marks:
-                    found = next(iter(self._models()), found)
+                    found = next(iter(self._models(self._silence_s)), found)
             except ServerError as error:
                 if self._model is None and error.status != httpx.codes.NOT_FOUND:
                     raise
             self._known = self._model or found.id or "default", self._marks and found.owned_by == "duo"
         return self._known
 
-    def _models(self, timeout_s: float = 0.0) -> list[_Model]:
-        with self._send("GET", "/v1/models", timeout_s=timeout_s) as response:
+    def _models(self, timeout_s: float) -> list[_Model]:
+        with self._send("GET", "/v1/models", None, timeout_s) as response:
             return _parse(next(response.iter_bytes(_MAX_BODY), b""), _Models).data
 
     def greeting(self) -> str:
@@ -198,7 +214,7 @@ class Server:
         if attempt and body.get("seed", -1) >= 0:
             body["seed"] += attempt
         reading = _Reading(answer, show)
-        with self._send("POST", "/v1/chat/completions", body) as response:
+        with self._send("POST", "/v1/chat/completions", body, self._silence_s) as response:
             response.encoding = "utf-8-sig"  # that of events, whatever the header says
             for event in EventSource(response).iter_sse():
                 if event.data == "[DONE]":
@@ -206,7 +222,7 @@ class Server:
                     break
                 is_error = event.event == "error"
                 chunk = _Chunk(error=_parse(event.data, Any)) if is_error else _parse(event.data or "{}", _Chunk)
-                if chunk.error or is_error:
+                if is_error or chunk.error:
                     raise ServerError(f"the server reports an error: {_reason(chunk.error)}")
                 reading.take(chunk)
         if not reading.reason:
@@ -215,16 +231,13 @@ class Server:
         self._known = known
 
     @contextmanager
-    def _send(self, method: str, path: str, content: Any = None, *, timeout_s: float = 0.0) -> Iterator[httpx.Response]:
+    def _send(self, method: str, path: str, content: Any, timeout_s: float) -> Iterator[httpx.Response]:
         """Raises ServerError, also for an error status."""
-        url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 5))
         try:
-            with (
-                _client(url, timeout_s or _SILENCE_S) as client,
-                client.stream(method, url, headers=self._headers, json=content) as response,
-            ):
+            with self._client.stream(method, path, json=content, timeout=timeout) as response:
                 if not response.is_success:
-                    raise ServerError(_refusal(response), response.status_code)
+                    raise _refusal(response)
                 yield response
         except httpx.HTTPError as error:
             words = _one_line(str(error)) or "no reason given"
@@ -234,29 +247,14 @@ class Server:
             raise ServerError(f"the answer of {self.name} is incomplete: {words}") from error
 
 
-def _client(url: httpx.URL, timeout_s: float) -> httpx.Client:
-    """Raises ServerError if the environment names a proxy or certificates that cannot be used."""
-    try:
-        # Proxies cannot reach loopback addresses; loading certificates takes time.
-        return httpx.Client(
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5)), verify=url.scheme == "https",
-            trust_env=url.host not in LOOPBACK_NAMES,
-        )  # fmt: skip
-    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
-        raise ServerError(
-            f"cannot use the proxy or the certificates that the environment names ({_one_line(str(error))}): correct "
-            "ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or SSL_CERT_FILE"
-        ) from error
-
-
-def _refusal(response: httpx.Response) -> str:
-    """The reason for an error status, in the server's words if it gives any."""
+def _refusal(response: httpx.Response) -> ServerError:
+    """An error status, with the reason in the server's words if it gives any."""
     try:
         words = _reason(_parse(next(response.iter_bytes(_MAX_BODY), b""), Any))
     except ServerError:
         words = _one_line(response.headers.get("location") or response.reason_phrase)
     status = response.status_code
-    return f"the server responds with status {status} ({words}){_ADVICE.get(status, '')}"
+    return ServerError(f"the server responds with status {status} ({words}){_ADVICE.get(status, '')}", status)
 
 
 def _parse_url(url: str) -> httpx.URL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from duo.cli.inputs import api_keys, read_argument, read_prompt
 from duo.cli.options.by_command import ChatOptions, RunOptions
@@ -11,6 +12,9 @@ from duo.cli.terminal.log import send_log
 from duo.cli.terminal.talk import Answer, ChatBackend, Printer, Talk, beginning
 from duo.cli.terminal.writer import marks_tokens
 from duo.errors import UsageError
+
+if TYPE_CHECKING:
+    from duo.cli.chat_client import Server
 
 _LEAD = "http://127.0.0.1:5555"  # the default address of `duo lead`
 
@@ -21,19 +25,32 @@ def chat(options: ChatOptions) -> int:
     Raises DuoError, and BrokenPipeError if stdout is closed.
     """
     local = options.only_local()
-    url = options.url or (None if local or options.names_target else _lead(options))
-    if url is None:
+    server = _server(options) if options.url or not (local or options.names_target) else None
+    if server is None:
         if options.given & {"api_key", "api_key_file"}:
             raise UsageError("--api-key and --api-key-file are for a server: add its URL, or leave them out")
         return converse(options)
-    from duo.cli.chat_client import Server  # noqa: PLC0415 - a chat in this process needs no network
-
     if local:
         raise UsageError(f"{local[0]} is for a model in this process: it has no effect on a server")
-    model = read_argument(str(options.model), "-m", escape=False) if "model" in options.given else None
-    server = Server(url, key=_key(options), model=model, settings=options.settings(), marks=marks_tokens(options.color))
     options.config(escape=options.escape)  # checks its values
     return _talk(server, options, _first(options))
+
+
+def _server(options: ChatOptions) -> Server | None:
+    """The server of the URL; without one a lead on this machine, if it answers. Raises UsageError."""
+    from duo.cli.chat_client import Server  # noqa: PLC0415 - a chat in this process needs no network
+
+    file, key = options.api_key_file, options.api_key
+    if file is not None and not (key := next(iter(api_keys(None, file)), None)):
+        raise UsageError(f"--api-key-file {file}: no key in this file")
+    model = read_argument(str(options.model), "-m", escape=False) if "model" in options.given else None
+    marks, settings = marks_tokens(options.color), options.settings()
+    server = Server(options.url or _LEAD, key=key, model=model, settings=settings, marks=marks)
+    if not options.url:
+        if not server.is_there():
+            return None
+        note(f"no model given (-m, -hf): using the server at {_LEAD}")
+    return server
 
 
 def converse(options: RunOptions | ChatOptions) -> int:
@@ -41,15 +58,13 @@ def converse(options: RunOptions | ChatOptions) -> int:
     if isinstance(options, RunOptions):
         options.check_model()
         if options.live or options.json or options.trace or options.display_prompt:
-            raise UsageError(
-                "--live, --json, --trace and --display-prompt are for a single text, -cnv for a conversation"
-            )
+            words = "are for a single text, -cnv for a conversation"
+            raise UsageError(f"--live, --json, --trace and --display-prompt {words}")
     send_log(options, hidden=() if options.engine.back_port is not None else ("duo.link",))
     from duo.cli.chat_model import LocalModel  # noqa: PLC0415 - a client needs no llama.cpp
     from duo.cli.load import loaded  # noqa: PLC0415
 
-    config = options.config(escape=options.escape)
-    first = _first(options)
+    config, first = options.config(escape=options.escape), _first(options)
     with loaded(options, config.stop.n_predict) as engine:
         return _talk(LocalModel(engine, config), options, first)
 
@@ -81,21 +96,3 @@ def _first(options: RunOptions | ChatOptions) -> str | None:
     if options.prompt is None and options.file is None and not _is_interactive():
         return read_prompt(None, "-", escape=False)
     return read_prompt(options.prompt, options.file, escape=options.escape)
-
-
-def _lead(options: ChatOptions) -> str | None:
-    """The address of a lead on this machine, if one answers."""
-    from duo.cli.chat_client import Server  # noqa: PLC0415
-
-    if not Server(_LEAD, key=_key(options), model=None, settings={}).is_there():
-        return None
-    note(f"no model given (-m, -hf): using the server at {_LEAD}")
-    return _LEAD
-
-
-def _key(options: ChatOptions) -> str | None:
-    """The API key. Raises UsageError."""
-    file, key = options.api_key_file, options.api_key
-    if file is not None and not (key := next(iter(api_keys(None, file)), None)):
-        raise UsageError(f"--api-key-file {file}: no key in this file")
-    return key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from duo.spec import forecast
 from duo.spec.constants import DEFAULT
 from duo.spec.forecast import Forecast
 from duo.spec.pair import Machine, PairModel
+from duo.spec.policy_statistics import ByCondition
 from duo.spec.schedule import Schedule, fastest
 
 _SIZES = (1, 2, 4, 5, 8)  # of batches that are shown
@@ -32,12 +33,8 @@ class Prospects:
     prepared: Forecast | None  # schedule async with prepared outcomes; None: impossible, or of unknown cost
     rates: dict[Schedule, float]  # in tokens/s, with prepared outcomes where they are faster
     limit: float  # of all schedules
-    enough: int  # the smallest --draft within 1 % of the best
-
-    @property
-    def best(self) -> Schedule:
-        """The fastest schedule."""
-        return fastest(self.rates)
+    best: Schedule  # the fastest one
+    enough: str  # in words, the smallest --draft within 1 % of the best
 
 
 def plan(options: PlanOptions) -> int:
@@ -74,10 +71,8 @@ def informed(machine: Machine, acceptance: float, n_max: int, ranks: Sequence[fl
     pair = PairModel(n_max, 2 * n_max, separate_devices=True, branches=None, aborts=machine.aborts)
     pair.learn_machine(machine)
     state = pair.calibration.state()
-    same = len(state["accepted"]) * [acceptance]
-    pair.calibration.restore(
-        state | {"accepted": same, "mean": acceptance, "ranks": list(ranks), "scored": DEFAULT.texts}
-    )
+    state |= {"accepted": len(state["accepted"]) * [acceptance], "mean": acceptance}
+    pair.calibration.restore(state | {"ranks": list(ranks), "scored": DEFAULT.texts})
     return pair
 
 
@@ -91,21 +86,19 @@ def foretell(pair: PairModel, *, constant: bool, prepares: bool) -> Prospects:
         pair.choose_branches(allowed=True)
         prepared = pair.forecasts(constant=constant)[Schedule.ASYNC]
         rates[Schedule.ASYNC] = max(rates[Schedule.ASYNC], prepared.rate)
-    n, acceptance = pair.n_max + 1, pair.calibration.mean
+    n, acceptance, best = pair.n_max + 1, pair.calibration.mean, fastest(rates)
     limits = (forecast.limit(c.curve(n), c.draft_s, acceptance) for c in (pair.alone, pair.concurrent))
+    enough = ""
+    if best is not Schedule.OFF:
+        limited = []
+        for n_max in range(1, n):
+            other = copy(pair)
+            other.n_max, other.n_ahead = n_max, 2 * n_max
+            limited.append(other.forecasts(constant=constant)[best].rate)
+        n_enough = next(n for n, rate in enumerate(limited, 1) if rate >= 0.99 * max(limited))
+        enough = f"; --draft {n_enough} is sufficient"
     # Bins of confidence may be worth a little more than their mean, which is all that a limit knows.
-    limit = max(*limits, *rates.values())
-    return Prospects(found, prepared, rates, limit, _sufficient(pair, fastest(rates), constant=constant))
-
-
-def _sufficient(pair: PairModel, schedule: Schedule, *, constant: bool) -> int:
-    """The smallest --draft within 1 % of the best for this schedule."""
-    rates = []
-    for n in range(1, pair.n_max + 1):
-        limited = copy(pair)
-        limited.n_max, limited.n_ahead = n, 2 * n
-        rates.append(limited.forecasts(constant=constant)[schedule].rate)
-    return next(n for n, rate in enumerate(rates, 1) if rate >= 0.99 * max(rates))
+    return Prospects(found, prepared, rates, max(*limits, *rates.values()), best, enough)
 
 
 def render(prospects: Prospects) -> list[str]:
@@ -120,38 +113,19 @@ def render(prospects: Prospects) -> list[str]:
         ("limit", prospects.limit, "min(1/t_d, E/T(k+1))"),
     ]
     lines = [f"{name:<13}{rate:8.2f} tokens/s  {rate / off.rate:5.2f}×   {words}" for name, rate, words in rows]
-    return [*lines, f"best: --schedule {prospects.best.value}{sufficient(prospects)}"]
-
-
-def sufficient(prospects: Prospects) -> str:
-    """The smallest --draft that is sufficient, in words."""
-    return "" if prospects.best is Schedule.OFF else f"; --draft {prospects.enough} is sufficient"
-
-
-class _Alone(msgspec.Struct):
-    alone: list[Milliseconds]
-    beside: list[Milliseconds]
-
-
-class _DraftTimes(msgspec.Struct):
-    alone: Milliseconds
-    beside: Milliseconds
-
-
-class _Sizes(msgspec.Struct):
-    alone: list[int]
+    return [*lines, f"best: --schedule {prospects.best.value}{prospects.enough}"]
 
 
 class _Policy(msgspec.Struct):
     """What is read of the statistics of a run; earlier versions had no fields with defaults."""
 
-    curve_ms: _Alone
-    draft_ms: _DraftTimes
+    curve_ms: ByCondition[list[Milliseconds]]
+    draft_ms: ByCondition[Milliseconds]
     acceptance: Share
     ranks: tuple[float, ...] = DEFAULT.ranks
     pair_ms: Milliseconds | None = None
-    draft_ms_by_sequences: list[Milliseconds] | None = None
-    measured: _Sizes | None = None
+    draft_ms_by_sequences: list[Milliseconds] = []
+    measured: ByCondition[list[int]] | None = None
 
 
 class _Run(msgspec.Struct):
@@ -160,26 +134,27 @@ class _Run(msgspec.Struct):
 
 def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
     """The times, and the largest batch of the target whose time is given. Raises UsageError."""
-    given = options.target_ms or options.table
     latency_s, n_all = (options.latency_ms or 0.0) / 1000, MAX_DRAFT + 1
     if options.machine:
-        if given or options.draft_ms or options.draft_pair_ms:
+        if options.target_ms or options.table or options.draft_ms or options.draft_pair_ms:
             raise UsageError("--machine has all times: remove --target-ms, --table, --draft-ms and --draft-pair-ms")
         pair = read_pair(options.machine, MAX_DRAFT)
         if pair.assumed:
             say(f"assumed, not measured: {', '.join(pair.assumed)}")
-        machine = pair.machine
-        return replace(machine, latency_s=latency_s) if latency_s else machine, n_all
+        return replace(pair.machine, latency_s=latency_s or pair.machine.latency_s), n_all
     if options.target_ms and options.table:
         raise UsageError("--target-ms and --table both give the target's times: use only one")
-    alone = beside = drafts = None
+    alone, beside, drafts = dict[int, float](), dict[int, float](), dict[int, float]()
     draft_ms, pair_ms, n_known = 0.0, 0.0, n_all
     if run:
-        alone, beside = _by_size(run.curve_ms.alone), _by_size(run.curve_ms.beside)
-        draft_ms, drafts = run.draft_ms.alone, _by_size(run.draft_ms_by_sequences or [run.draft_ms.beside])
-        pair_ms, n_known = run.pair_ms or 0.0, max(run.measured.alone if run.measured else alone, default=1)
-    if given:
-        alone = beside = _read_table(options.table) if options.table else _times(given, "--target-ms")
+        by_sequences = run.draft_ms_by_sequences or [run.draft_ms.beside]
+        alone, beside, drafts = (
+            dict(enumerate(ms, 1)) for ms in (run.curve_ms.alone, run.curve_ms.beside, by_sequences)
+        )
+        draft_ms, pair_ms = run.draft_ms.alone, run.pair_ms or 0.0
+        n_known = max(run.measured.alone if run.measured else alone, default=1)
+    if options.table or options.target_ms:
+        alone = beside = _read_table(options.table) if options.table else _times(options.target_ms, "--target-ms")
         n_known = max(alone) if len(alone) > 1 else n_all
     if options.draft_ms:
         drafts, pair_ms = _times(options.draft_ms, "--draft-ms"), 0.0
@@ -187,22 +162,22 @@ def _machine(options: PlanOptions, run: _Policy | None) -> tuple[Machine, int]:
     if not alone or not beside or not drafts:
         raise UsageError("missing values: add --target-ms or --table, and --draft-ms, or --machine, or --json of a run")
     branch_s = curve(drafts, MAX_BRANCHES + 1) if len(drafts) > 1 else ()
-    pair_s = (options.draft_pair_ms or pair_ms) / 1000
     target_s, beside_s = curve(alone, n_all), curve(beside, n_all)
-    machine = Machine(
-        target_s, draft_ms / 1000, beside_s, drafts[1] / 1000, pair_s=pair_s, branch_s=branch_s, latency_s=latency_s
-    )
-    return machine, n_known
+    pair_s = (options.draft_pair_ms or pair_ms) / 1000
+    machine = Machine(target_s, draft_ms / 1000, beside_s, drafts[1] / 1000, pair_s=pair_s, branch_s=branch_s)
+    return replace(machine, latency_s=latency_s), n_known
 
 
-def _by_size(times: Sequence[float]) -> dict[int, float]:
-    return dict(enumerate(times, 1))
-
-
-def _times(text: object, option: str) -> dict[int, float]:
+def _times(text: object, option: str, form: str = "the form") -> dict[int, float]:
     """`490`, or `1:490,2:495,8:650`. Raises UsageError."""
-    items = str(text).replace(" ", "").split(",")
-    return _table(((item if ":" in item else f"1:{item}").split(":") for item in items), f"{option} must have the form")
+    items = [item.split(":") if ":" in item else ["1", item] for item in str(text).replace(" ", "").split(",")]
+    try:
+        times = msgspec.convert(dict(items), Table, strict=False)
+        if 1 not in times or len(times) < len(items):
+            raise ValueError("a size is missing, or given twice")
+    except ValueError:
+        raise UsageError(f"{option} must have {form} 490 or 1:490,2:495,8:650, with a time for 1") from None
+    return times
 
 
 def _read_table(path: Path) -> dict[int, float]:
@@ -211,8 +186,9 @@ def _read_table(path: Path) -> dict[int, float]:
         lines = read_path(path, MIB).decode(errors="replace").replace(",", " ").splitlines()
     except OSError as error:
         raise UsageError(f"--table {path}: {error.strerror}") from error
-    rows = (line.split() for line in lines if line.split("#")[0].strip()[:1].isdecimal())
-    return _table(rows, f"--table {path} must have a batch size and a time in each line, as")
+    rows = [[*line.split(), ""] for line in lines if line.split("#")[0].strip()[:1].isdecimal()]
+    text = ",".join(f"{n}:{ms}" for n, ms, *_ in rows)
+    return _times(text, f"--table {path}", "a batch size and a time in each line, as")
 
 
 def _read_statistics(path: Path) -> _Policy:
@@ -223,14 +199,3 @@ def _read_statistics(path: Path) -> _Policy:
         raise UsageError(f"--json {path}: {error.strerror}") from error
     except (ValueError, RecursionError):
         raise UsageError(f"--json {path}: not the statistics of a run with a draft that was long enough") from None
-
-
-def _table(rows: Iterable[Sequence[str]], form: str) -> dict[int, float]:
-    try:
-        pairs = [(n, ms) for n, ms, *_ in rows]
-        times = msgspec.convert(dict(pairs), Table, strict=False)
-        if 1 not in times or len(times) < len(pairs):
-            raise ValueError("a size is missing, or given twice")
-    except ValueError:
-        raise UsageError(f"{form} 490 or 1:490,2:495,8:650, with a time for 1") from None
-    return times

@@ -12,7 +12,6 @@ from duo.errors import UsageError
 from duo.link.messages import printable
 from duo.models.profiles import Key, KeyModel, SavedProfile, kept_threads, profiles_dir, saved_profiles
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
 
 _SHOWN = 8  # names in a message
 _HEADS = ("changed", "size", "on", "threads", "ms/token", "draft", "accepted", "fastest", "profile")
@@ -21,10 +20,8 @@ _HEADS = ("changed", "size", "on", "threads", "ms/token", "draft", "accepted", "
 def list_profiles(names: Sequence[str]) -> int:
     """Print a table of all profiles, or those of these names in full. Returns the exit status. Raises DuoError."""
     saved = _saved()
-    if names:
-        print("\n\n".join("\n".join(describe(_find(saved, name))) for name in names))  # noqa: T201 - the output
-    else:
-        print("\n".join(table(saved)))  # noqa: T201
+    parts = [describe(_find(saved, name)) for name in names] or [table(saved)]
+    print("\n\n".join(map("\n".join, parts)))  # noqa: T201 - the output
     return 0
 
 
@@ -56,39 +53,34 @@ def table(saved: Sequence[SavedProfile]) -> list[str]:
 def describe(one: SavedProfile) -> list[str]:
     """Everything in a profile that says something to its reader."""
     key, policy = one.key, _learned(one)
-    lines = [one.name, f"file      {one.path}"]
+    found = [*zip(_HEADS, _row(one), strict=True), ("file", str(one.path))]
     if key is None or policy is None:
-        return [*lines, f"damaged: it is not used (duo tune --reset {one.name} removes it)"]
-    for role, model in zip(("target", "draft"), key.models, strict=False):
-        lines.append(f"{role:<10}{model.path}, {size_of(model.n_bytes)}, {_place(model, key)}")
-    lines.append(f"machine   {', '.join(key.devices)}; {key.cores} cores; threads: {_threads(one, key)}")
-    for n_cores, both in one.document["policy"]["costs"].items():  # restored without an error
-        where = "" if n_cores == "0" else f", {n_cores} of the cores free"
-        for costs, words in zip(both, ("alone", "while the draft computes"), strict=True):
-            if times := costs.get("target_s"):
-                measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
-                lines.append(f"times     {measured} ms {words}{where}")
-    if len(key.models) > 1:
-        lines.append(f"draft     {_ms(_draft_s(policy))} ms per token; accepted: {_accepted(one)}")
+        found.append(("damaged", f"it is not used (duo tune --reset {one.name} removes it)"))
+    else:
+        found += [("model", f"{each.path}, {size_of(each.n_bytes)}, {_place(each, key)}") for each in key.models]
+        found.append(("machine", f"{', '.join(key.devices)}; {key.cores} cores"))
+        for n_cores, both in one.document["policy"]["costs"].items():  # restored without an error
+            where = "" if n_cores == "0" else f", {n_cores} of the cores free"
+            for costs, words in zip(both, ("alone", "while the draft computes"), strict=True):
+                if times := costs.get("target_s"):
+                    measured = ", ".join(f"T({int(n)}) = {_ms(seconds)}" for n, (seconds, _) in times.items())
+                    found.append(("times", f"{measured} ms {words}{where}"))
         rates = ", ".join(f"{schedule.value} {rate:.1f}" for schedule, rate in policy.rates().items())
-        lines.append(f"forecast  tokens/s: {rates or '-'}")
-    return [printable(line) for line in lines]
+        found.append(("forecast", f"tokens/s: {rates or '-'}"))
+    return [printable(f"{head:<10}{words}") for head, words in found]
 
 
 def _saved() -> list[SavedProfile]:
     with blame("the profiles", profiles_dir()):
-        return list(saved_profiles())
+        return saved_profiles()
 
 
 def _learned(one: SavedProfile) -> Policy | None:
     """A policy that knows what a profile says; None if it is damaged or empty."""
-    try:
-        state = one.document["policy"]
-        policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
-        policy.restore(state)
-        policy.begin(0, mode=next(iter(state["acceptance"]), "greedy"))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    policy = Policy(AUTO_DRAFT, 2 * AUTO_DRAFT)
+    if not policy.restore_kept(one.document.get("policy")):
         return None
+    policy.begin(0, mode=next(iter(one.document["policy"]["acceptance"]), "greedy"))
     return policy
 
 
@@ -96,30 +88,21 @@ def _row(one: SavedProfile) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.modified_s))
     key, policy = one.key, _learned(one)
     if key is None or policy is None:
-        return (when, "", "", "", "", "", "", "damaged", one.name)
-    rates: dict[Schedule, float] = policy.rates() if len(key.models) > 1 else {}
+        return (when, *[""] * (len(_HEADS) - 3), "damaged", one.name)
+    rates = policy.rates() if len(key.models) > 1 else {}
+    shares = [found["mean"] for found in one.document["policy"]["acceptance"].values()]  # by mode of sampling
+    draft_s = [costs.draft_s for costs in (policy.alone, policy.concurrent) if costs.state()["draft_s"]]
     return (
         when,
         " + ".join(size_of(model.n_bytes) for model in key.models),
         "/".join(dict.fromkeys(_place(model, key) for model in key.models)),
         _threads(one, key),
         _ms(policy.alone.target_s(1) if policy.alone.target(1).n else 0.0),
-        _ms(_draft_s(policy)),
-        _accepted(one),
+        _ms(draft_s[0] if draft_s else 0.0),
+        ", ".join(f"{100 * share:.0f} %" for share in shares) or "-",
         max(rates, key=rates.__getitem__).value if rates else "-",
         one.name,
     )
-
-
-def _draft_s(policy: Policy) -> float:
-    """The draft's time per token, if it was measured; otherwise 0."""
-    return next((costs.draft_s for costs in (policy.alone, policy.concurrent) if costs.state()["draft_s"]), 0.0)
-
-
-def _accepted(one: SavedProfile) -> str:
-    """By mode of sampling."""
-    shares = (found["mean"] for found in one.document["policy"]["acceptance"].values())
-    return ", ".join(f"{100 * share:.0f} %" for share in shares) or "-"
 
 
 def _place(model: KeyModel, key: Key) -> str:
@@ -134,8 +117,7 @@ def _place(model: KeyModel, key: Key) -> str:
 def _threads(one: SavedProfile, key: Key) -> str:
     """The numbers of threads: found by `duo tune`, given by the user, or duo's defaults."""
     if tuned := kept_threads(one.document).get("threads"):
-        first, second = tuned["beside"]
-        return f"tuned {tuned['target']}/{tuned['draft']} {first}+{second}"
+        return "tuned {target}/{draft} {beside[0]}+{beside[1]}".format(**tuned)
     given = [f"{name} {n}" for name, n in zip(("-t", "-td"), key.options, strict=False) if n]
     return " ".join(given) or "auto"
 

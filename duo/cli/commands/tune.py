@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from duo.bench.facts import run_facts, write_json
 from duo.cli.commands.compare_drafts import compare_drafts, prompts_of
-from duo.cli.commands.plan import Prospects, foretell, render, sufficient
+from duo.cli.commands.plan import Prospects, foretell, render
 from duo.cli.commands.saved_profiles import list_profiles, reset_profiles
 from duo.cli.load import loaded
 from duo.cli.options.by_command import TuneOptions
-from duo.cli.terminal.console import blame, check_writable, note, progress_bar
+from duo.cli.terminal.console import blame, check_writable, columns, note, progress_bar
 from duo.cli.terminal.interrupts import on_interrupt
 from duo.cli.terminal.log import send_log
 from duo.diagnose.measure import SIZES, MeasurementError, Meter, Stopped
@@ -30,19 +31,14 @@ _N_CTX = 192  # enough for the batches that are timed
 _SHOWN = (1, 2, 4, 5, 8, 12, 17)  # sizes of batches in the table
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The best numbers of threads, and a policy that has learned what was measured with them."""
+class Tuned(NamedTuple):
+    """The best numbers of threads, a policy that has learned what was measured with them, and what the pair reaches."""
 
     target: int
     draft: int
     beside: tuple[int, int]  # of target and draft when concurrent
     policy: Policy
-
-    @property
-    def prospects(self) -> Prospects:
-        """What the pair can reach."""
-        return foretell(self.policy, constant=False, prepares=N_SEQUENCES[0] in self.policy.concurrent.branch_times)
+    prospects: Prospects
 
 
 def tune(options: TuneOptions) -> int:
@@ -80,12 +76,11 @@ def _tune_pair(options: TuneOptions) -> int:
         note("interrupted: nothing was saved")
         return measured
     tuned = choose(measured)
-    prospects = tuned.prospects
     result: ProfileDocument = {
         "policy": tuned.policy.state(),
         "threads": {"target": tuned.target, "draft": tuned.draft, "beside": tuned.beside},
     }
-    said = [*describe(measured), "", *render(prospects), "", *advise(measured, tuned, prospects)]
+    said = [*describe(measured), "", *render(tuned.prospects), "", *advise(measured, tuned)]
     if measured.doubts:
         said[:0] = [f"tentative: {measured.doubts}", ""]
         said.append("Nothing was saved: try again when the machine is idle.")
@@ -96,7 +91,7 @@ def _tune_pair(options: TuneOptions) -> int:
     print("\n".join(said))  # noqa: T201 - the output
     if options.json:
         with blame("--json", options.json):
-            write_json(options.json, about, result, {"forecast_tokens_per_s": prospects.rates})
+            write_json(options.json, about, result, {"forecast_tokens_per_s": tuned.prospects.rates})
     return 0
 
 
@@ -105,7 +100,9 @@ def choose(measured: Measurements) -> Tuned:
     split = concurrent_threads(measured)
     policies = {n: measured.policy(n, split) for n, _ in measured.target}
     n_target = max(policies, key=lambda n: policies[n].forecasts()[Schedule.SYNC].rate)
-    return Tuned(n_target, measured.fastest_draft, split, policies[n_target])
+    policy = policies[n_target]
+    prospects = foretell(policy, constant=False, prepares=N_SEQUENCES[0] in policy.concurrent.branch_times)
+    return Tuned(n_target, measured.fastest_draft, split, policy, prospects)
 
 
 def concurrent_threads(measured: Measurements) -> tuple[int, int]:
@@ -115,23 +112,21 @@ def concurrent_threads(measured: Measurements) -> tuple[int, int]:
     return max(rates, key=rates.__getitem__)
 
 
-def advise(measured: Measurements, tuned: Tuned, prospects: Prospects) -> list[str]:
+def advise(measured: Measurements, tuned: Tuned) -> list[str]:
     """Whether a draft pays, and the options to use."""
-    best, alone = prospects.best, tuned.policy.alone
-    gain = prospects.rates[best] / prospects.rates[Schedule.OFF]
+    best, rates, alone = tuned.prospects.best, tuned.prospects.rates, tuned.policy.alone
     if best is Schedule.OFF:
         return [
             f"This draft does not pay: one of its tokens takes {100 * alone.draft_s / alone.target_s(1):.0f} % of the "
             f"target's time, and {100 * measured.acceptance:.0f} % are accepted.",
             "Options: --schedule off, or omit -md",
         ]
-    words, threads = {
-        Schedule.SYNC: ("sequentially", (tuned.target, tuned.draft)),
-        Schedule.ASYNC: ("concurrently", tuned.beside),
-    }[best]
-    saved = "" if measured.doubts else ", as saved"
+    words, threads = "concurrently", tuned.beside
+    if best is Schedule.SYNC:
+        words, threads = "sequentially", tuned[:2]
+    gain, saved = rates[best] / rates[Schedule.OFF], "" if measured.doubts else ", as saved"
     return [
-        f"This draft pays: about {gain:.2f} times as fast, running {words}{sufficient(prospects)}.",
+        f"This draft pays: about {gain:.2f} times as fast, running {words}{tuned.prospects.enough}.",
         f"Options: --schedule {best.value} (with {threads[0]} and {threads[1]} threads{saved}); without it, duo "
         "measures the fastest schedule in every text",
     ]
@@ -139,23 +134,18 @@ def advise(measured: Measurements, tuned: Tuned, prospects: Prospects) -> list[s
 
 def describe(measured: Measurements) -> list[str]:
     """What was measured, and what the forecasts assume."""
-
-    def row(name: str, times: Mapping[int, float]) -> str:
-        cells = (f"{1000 * times[n]:.2f}" if n in times else "" for n in _SHOWN)
-        return f"{name:<36}{''.join(f'{cell:>8}' for cell in cells)}".rstrip()
-
-    lines = [f"{'measured, ms per decode of n tokens':<36}{''.join(f'{n:>8}' for n in _SHOWN)}"]
-    lines += [row(f"target, threads: {n}", measured.times(n)) for n in sorted({n for n, _ in measured.target})]
-    lines += [
-        row(f"draft, threads: {n}", {1: s, 2: measured.pair.get(n, s)}) for n, s in sorted(measured.draft.items())
-    ]
-    for (target, draft), (times, seconds) in measured.concurrent.items():
-        lines.append(row(f"concurrent target, threads: {target}+{draft}", times))
-        lines.append(row(f"concurrent draft, threads: {target}+{draft}", {1: seconds}))
+    times = {f"target, threads: {n}": measured.times(n) for n in sorted({n for n, _ in measured.target})}
+    times |= {f"draft, threads: {n}": {1: s, 2: measured.pair.get(n, s)} for n, s in sorted(measured.draft.items())}
+    for (target, draft), (both, seconds) in measured.concurrent.items():
+        times[f"concurrent target, threads: {target}+{draft}"] = both
+        times[f"concurrent draft, threads: {target}+{draft}"] = {1: seconds}
+    heads = ("measured, ms per decode of n tokens", *map(str, _SHOWN))
+    rows = [(name, *(f"{1000 * row[n]:.2f}" if n in row else "" for n in _SHOWN)) for name, row in times.items()]
+    lines = columns([heads, *rows], {0})
     if measured.branches:
-        sizes_text = ", ".join(map(str, measured.branches))
-        times_text = ", ".join(f"{1000 * seconds:.2f}" for seconds in measured.branches.values())
-        lines.append(f"concurrent draft, one token in {sizes_text} sequences at once: {times_text} ms")
+        sizes = ", ".join(map(str, measured.branches))
+        found = ", ".join(f"{1000 * seconds:.2f}" for seconds in measured.branches.values())
+        lines.append(f"concurrent draft, one token in {sizes} sequences at once: {found} ms")
     return [*lines, f"{100 * measured.acceptance:.0f} % of the draft's tokens would be accepted"]
 
 

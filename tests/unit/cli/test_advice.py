@@ -34,7 +34,7 @@ def measured(
 def advice(found: Measurements) -> tuple[str, str, str]:
     """The two lines of advice, and the last line of the table before it."""
     tuned = choose(found)
-    verdict, options = advise(found, tuned, tuned.prospects)
+    verdict, options = advise(found, tuned)
     return verdict, options, render(tuned.prospects)[-1]
 
 

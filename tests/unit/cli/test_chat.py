@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from duo.cli import chat_client
 from duo.cli.chat_client import Server, ServerError
 from duo.cli.commands import chat as chat_command
 from duo.cli.terminal.talk import Answer
@@ -145,10 +144,11 @@ def test_a_proxy_or_certificates_that_cannot_be_used(name: str, value: str, said
     assert_refused(run, "the environment names", said, f"correct {'ALL_PROXY, HTTP_PROXY'}")
 
 
-def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_client, "_SILENCE_S", 0.1)
+def test_a_silent_server_times_out() -> None:
     with FakeServer(Reply(b"", ending=HELD)) as server:
-        assert_refused(duo("chat", server.url, stdin=b"hi"), "is incomplete: timed out")
+        client = Server(server.url, key=None, model="a", settings={}, silence_s=0.1)
+        with pytest.raises(ServerError, match="is incomplete: timed out"):
+            client.answer([], Answer(), lambda *_: None)
         assert server.left.wait(60)
 
 
@@ -223,8 +223,7 @@ def test_a_lead_on_this_machine_is_used_without_a_url_and_a_model(monkeypatch: p
         (Reply(b"", ending=HELD), False),
     ],
 )
-def test_what_counts_as_a_lead(models: Reply, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_client, "_PROBE_S", 0.3)
+def test_what_counts_as_a_lead(models: Reply, is_there: bool) -> None:
     with FakeServer(models=models) as server:
         assert Server(server.url, key=None, model=None, settings={}).is_there() is is_there
     assert not Server(server.url, key=None, model=None, settings={}).is_there()
