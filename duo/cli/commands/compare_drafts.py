@@ -36,6 +36,22 @@ _HEADS = ("", "draft", "size", "vocabulary", "ms", "accepted", "schedule", "toke
 Show = Callable[[str, float], None]
 
 
+@dataclass(slots=True)
+class Found:
+    """What was measured so far, as in --json."""
+
+    target_ms: Sequence[float] = ()
+    texts: Sequence[dict[str, int]] = ()
+    ranking: list[Row] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+
+    def skip(self, path: Path, error: DuoError) -> None:
+        """`path` is no draft for this target; says why."""
+        reason = with_options(str(error)).removeprefix(f"{path}: ")
+        self.skipped.append({"path": str(path), "reason": reason})
+        note(f"{path} is left out: {reason}")
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A line of the table; the fields are those of --json."""
@@ -64,7 +80,7 @@ class Row:
         return cls(
             path.name, rate, rate / alone, draft.best, draft.acceptance, str(path), n_bytes,
             TRANSLATED if draft.is_translated else SHARED, 1000 * draft.policy.alone.draft_s, 1000 * costs.draft_s,
-            _in_ms(costs.curve(SIZES[-1])), draft.n_scored, rates,
+            [1000 * s for s in costs.curve(SIZES[-1])], draft.n_scored, rates,
         )  # fmt: skip
 
     def cells(self, number: int) -> tuple[str, ...]:
@@ -81,22 +97,6 @@ class Row:
             f"{self.tokens_per_s:.2f}",
             f"{self.gain:.2f}×",
         )
-
-
-@dataclass(slots=True)
-class Found:
-    """What was measured so far, as in --json."""
-
-    target_ms: list[float] = field(default_factory=list)
-    texts: list[dict[str, int]] = field(default_factory=list)
-    ranking: list[Row] = field(default_factory=list)
-    skipped: list[dict[str, str]] = field(default_factory=list)
-
-    def skip(self, path: Path, error: DuoError) -> None:
-        """`path` is no draft for this target; says why."""
-        reason = with_options(str(error)).removeprefix(f"{path}: ")
-        self.skipped.append({"path": str(path), "reason": reason})
-        note(f"{path} is left out: {reason}")
 
 
 def compare_drafts(options: TuneOptions) -> int:
@@ -171,20 +171,23 @@ def _measure(
     with closing(comparison):
         engine.call(lambda _: comparison.measure_target(show))
         lookup = comparison.lookup()
-        found.target_ms = _in_ms(lookup.target_s)
+        found.target_ms = [1000 * s for s in lookup.target_s]
         found.texts = [{"prompt_tokens": len(prompt), "tokens": len(text)} for prompt, text in comparison.texts]
         alone, n, right = 1 / lookup.target_s[0], lookup.n_verified, lookup.n_accepted
-        of_lookup = Row("lookup", lookup.rate, lookup.rate / alone, acceptance=right / n if n else None)
-        found.ranking += [Row("none", alone, 1.0), replace(of_lookup, verified=n, accepted=right)]
+        share = right / n if n else None
+        found.ranking.append(Row("none", alone, 1.0))
+        found.ranking.append(
+            Row("lookup", lookup.rate, lookup.rate / alone, acceptance=share, verified=n, accepted=right)
+        )
         if n_loops := sum(loops(engine.detokenize(text), engine.detokenize(p)) for p, text in comparison.texts):
             note(f"{n_loops} of {len(prompts)} texts repeat themselves, which favours lookup and any draft: use -p")
         paths = _candidates(options, target.path, found)
         n_layers, devices = options.engine.draft_n_gpu_layers, options.engine.draft_devices
         if not paths:
             note("there is no draft to compare: name GGUF files, or folders with some")
-        for i, path in enumerate(paths):
+        for i, path in enumerate(paths, 1):
 
-            def show_draft(what: str, done: float, total: float | None = 1.0, number: int = i + 1) -> bool:
+            def show_draft(what: str, done: float, total: float | None = 1.0, number: int = i) -> bool:
                 show(f"draft {number} of {len(paths)}: {what}", done / total if total else 0.0)
                 return not stop.is_set()
 
@@ -202,15 +205,10 @@ def _measure(
 
 def _candidates(options: TuneOptions, target: Path, found: Found) -> list[Path]:
     """The files to measure, or to say why they are left out."""
-    given = [Path(name) for name in options.names or ()]
-    _, draft = options.model_names()
+    given, draft = [Path(name) for name in options.names or ()], options.model_names()[1]
     if draft is not None:
         try:
             given.insert(0, find_model(draft, offline=options.engine.offline))
         except DuoError as error:
             found.skip(Path(draft), error)
     return find_candidates(given, target)
-
-
-def _in_ms(seconds: Sequence[float]) -> list[float]:
-    return [1000 * s for s in seconds]
