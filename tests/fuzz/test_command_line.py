@@ -1,11 +1,10 @@
-"""Command lines: every option that takes a value, at values out of any range, and at random ones.
+"""Command lines: options that take a value, at values out of any range, and at random ones.
 
 The options are found from the command itself. Models are tiny, or missing where a command would not end by itself.
 """
 
 from __future__ import annotations
 
-import re
 from random import Random
 from typing import Any
 
@@ -32,12 +31,6 @@ OPTIONS: dict[str, list[Any]] = {  # that take a value, by command; the first ha
 }
 
 
-def numeric(option: Any) -> bool:
-    """Whether an option takes numbers, according to its type or its name in the help."""
-    named = re.search(r"\b(N|MS|HI|ID|LIST)\b", option.metavar or "")
-    return option.type_descriptor.annotation in (int, float) or named is not None
-
-
 def combination(draw: Random) -> tuple[str, list[str]]:
     """Up to five options of one command with random values."""
     command = draw.choice(list(OPTIONS))
@@ -47,24 +40,6 @@ def combination(draw: Random) -> tuple[str, list[str]]:
         value = draw.choice((draw.choice(NUMBERS), draw.choice(NUMBERS), draw.choice(TEXTS), noise))
         arguments += [draw.choice(option.opts), value]
     return command, arguments
-
-
-SYSTEMATIC = [  # every numeric option at every number
-    (command, [option.opts[0], value])
-    for command, known in OPTIONS.items()
-    for option in known
-    if numeric(option)
-    for value in NUMBERS
-]
-Random(SEED).shuffle(SYSTEMATIC)
-
-
-def case(number: int) -> tuple[str, list[str]]:
-    """Three in four are systematic, as long as there are any."""
-    order, is_combined = divmod(number, 4)
-    if is_combined < 3 and 3 * order + is_combined < len(SYSTEMATIC):
-        return SYSTEMATIC[3 * order + is_combined]
-    return combination(dice(number))
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +68,10 @@ def test_the_beginnings_are_sound(duo: Forks, beginnings: dict[str, list[str]]) 
         assert duo.fault(*beginning) == ""
         assert (duo(*beginning)[0] == 0) == (command in ("", "check", "plan")), command
     assert sum(map(len, OPTIONS.values())) > 200
-    assert len(SYSTEMATIC) > 1000
 
 
 @batches(2000)
 def test_a_command_line_ends_in_order(duo: Forks, beginnings: dict[str, list[str]], numbers: range) -> None:
-    chosen = (case(number) for number in numbers)
+    chosen = (combination(dice(number)) for number in numbers)
     faults = [duo.fault(*beginnings[command], *arguments) for command, arguments in chosen]
     assert not any(faults), f"seed {SEED}\n" + "\n".join(filter(None, faults))

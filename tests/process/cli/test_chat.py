@@ -89,9 +89,13 @@ def test_a_conversation_is_sent_in_full() -> None:
 
 
 def test_ctrl_c_stops_an_answer_or_clears_the_line_and_ctrl_d_exits() -> None:
-    with FakeServer(*[Reply(piece("so far"), ending=HELD)] * 2, says("ok")) as server, Talk(server.url) as talk:
-        for question, keys in ((b"a", CTRL_C), (b"b", CTRL_C * 2)):
-            talk.ask(question, until=b"so far")
+    replies = (Reply(piece("so far"), ending=HELD), Reply(b"", ending=HELD), says("ok"))
+    with FakeServer(*replies) as server, Talk(server.url) as talk:
+        for i, keys in enumerate((CTRL_C, CTRL_C * 2)):
+            talk.type(b"ab"[i : i + 1] + ENTER)
+            server.wait_for_question(i + 1)
+            if i == 0:
+                talk.read_until(b"so far")
             talk.type(keys)
             assert b"stopped" in talk.read_until(PROMPT)
             assert server.left.wait(60)
@@ -102,8 +106,8 @@ def test_ctrl_c_stops_an_answer_or_clears_the_line_and_ctrl_d_exits() -> None:
         assert b"Ctrl-D or /exit" in talk.read_until(PROMPT)
         talk.type(CTRL_D)
         assert talk.finish() == 0
-    a, b = ([("user", name), ("assistant", "so far")] for name in "ab")
-    assert server.conversations == [a[:1], [*a, b[0]], [*a, *b, ("user", "c")]]
+    so_far = [("user", "a"), ("assistant", "so far")]
+    assert server.conversations == [so_far[:1], [*so_far, ("user", "b")], [*so_far, ("user", "c")]]
 
 
 def test_a_chat_survives_errors_and_restarts_of_the_server() -> None:
