@@ -119,18 +119,6 @@ def test_a_job_submitted_while_the_thread_ends_is_not_lost(worker: Worker, monke
         assert done.wait(60)
 
 
-def test_a_job_that_waits_can_be_dropped_and_one_that_runs_cannot(worker: Worker) -> None:
-    ran: list[int] = []
-    first, second = (lambda: ran.append(1)), (lambda: ran.append(2))
-    held = Held(worker)
-    worker.submit(first)
-    worker.submit(second)
-    assert [worker.drop(job) for job in (first, first, held.run)] == [True, False, False]
-    held.go.set()
-    worker.join()
-    assert ran == [2], "join() waits for all jobs"
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_job_whose_thread_does_not_start_is_not_kept_and_the_next_one_runs(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, after: bool

@@ -12,7 +12,7 @@ from duo.engine.queue import DraftUpdate
 from duo.llama.model_size import BRANCH_CELLS
 from duo.spec.calibration import MAX_DEEP, Lookahead
 from duo.spec.sampling import Greedy
-from duo.spec.types import Guess, Outcome
+from duo.spec.types import Guess
 from tests.fakes import CERTAIN, N_VOCAB, FakeContext, Preparing
 from tests.unit.engine.helpers import PROMPT, begun, make_queue, take
 
@@ -88,24 +88,6 @@ def test_what_was_decided_is_dropped() -> None:
     assert sorted(context.branches) == [2, 4]
     due, n_new = made.plan(TEXT, 4, 0, may(2, n_accepted=4))
     assert ([branch.outcome for branch in due], n_new) == ([(4, 14), (5, 15)], 0), "there is no room for more"
-
-
-def test_the_outcome_that_comes_true_is_the_chain() -> None:
-    made, context = branches()
-    (_, branch, *_), _ = made.plan(TEXT, 3, 0, may(4))
-    context.branches[2] += [14, 7]
-    branch.extend(Guess(7, 1.0, alternatives=(8,)), may().lookahead)
-    assert made._adopt(Outcome(4, 14))
-    assert (context.tokens, context.branches) == ([0, 1, 2, 3, 14, 7], {})
-    assert branch.tokens == [14, 7]
-
-
-def test_no_outcome_that_was_prepared_comes_true() -> None:
-    made, context = branches()
-    made.plan(TEXT, 3, 0, may(4))
-    assert not made._adopt(Outcome(4, 99))
-    assert (context.branches, made.due(may())) == ({}, [])
-    assert len(context.tokens) == 5, "the drafter rolls it back"
 
 
 def test_outcomes_before_the_beginning_of_the_context_or_after_its_end_are_left_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -47,30 +47,14 @@ class Clocked(FakeContext):
         return super().decode(tokens, n_rows)
 
 
-@dataclass
-class FakePolicy:
-    """Knows the times of some numbers of threads, and of sequences."""
-
-    known: Sequence[int] = ()
-    known_sequences: Sequence[int] = ()
-    told: dict[int, float] = field(default_factory=dict)
-    told_sequences: list[int] = field(default_factory=list)
-
-    def knows_draft(self, n_threads: int, n_sequences: int = 1) -> bool:
-        return n_threads in self.known if n_sequences == 1 else n_sequences in self.known_sequences
-
-    def learn_branches(self, n_sequences: int, ratio: float) -> None:
-        assert ratio > 0
-        self.told_sequences.append(n_sequences)
-
-    def learn_warmup(self, n_threads: int, seconds: float) -> None:
-        assert n_threads not in self.told
-        self.told[n_threads] = seconds
-
-
-def time_all(context: FakeContext, policy: FakePolicy, *choices: int) -> None:
-    time_draft(context, model(), choices, cast("Policy", policy))
-    time_branches(context, model(), cast("Policy", policy))
+def knowing(threads: Sequence[int] = (), sequences: Sequence[int] = ()) -> Policy:
+    """A policy that knows the draft's time with these numbers of threads, and for these numbers of sequences."""
+    policy = Policy(4, 8, draft_threads=(1, 2, 4))
+    for n in threads:
+        policy.learn_warmup(n, 0.1)
+    for n in sequences:
+        policy.learn_branches(n, 2.0)
+    return policy
 
 
 @pytest.mark.parametrize("places", [DEVICE, CPU | DEVICE])
@@ -87,7 +71,7 @@ def test_on_devices_each_size_is_decoded_unless_that_takes_long(
 
 @pytest.mark.parametrize("ends", [FakeContext.abort, None])
 def test_after_an_abort_or_a_failure_nothing_is_decoded(ends: Callable[[FakeContext], None] | None) -> None:
-    context, policy = FakeContext(n_branches=8), FakePolicy()
+    context, policy = FakeContext(n_branches=8), knowing()
 
     def fail() -> None:
         if ends is None:
@@ -97,16 +81,17 @@ def test_after_an_abort_or_a_failure_nothing_is_decoded(ends: Callable[[FakeCont
     context.during = fail
     for places in (CPU, DEVICE):
         warm_up(context, model(places=places), 5)
-    time_all(context, policy, 1, 2)
+    time_draft(context, model(), (1, 2), policy)
+    time_branches(context, model(), policy)
     assert len(context.batches) == (1 if ends else 6)
-    assert (context.n_past, context.branches, policy.told, policy.told_sequences) == (0, {}, {}, [])
+    assert (context.n_past, context.branches) == (0, {})
+    assert not policy.knows_draft(1)
 
 
 def test_the_draft_is_measured_with_each_number_of_threads_that_the_policy_does_not_know() -> None:
-    context, policy = FakeContext(), FakePolicy(known=(2,))
-    time_all(context, policy, 1, 2, 4)
-    assert sorted(policy.told) == [1, 4]
-    assert min(policy.told.values()) > 0
+    context, policy = FakeContext(), knowing([2])
+    time_draft(context, model(), (1, 2, 4), policy)
+    assert all(map(policy.knows_draft, (1, 2, 4)))
     assert context.teams == [1, 1, 4, 4], "the faster of two counts"
     assert context.n_past == 0
 
@@ -117,8 +102,8 @@ def test_the_draft_is_measured_with_each_number_of_threads_that_the_policy_does_
 def test_a_draft_with_room_for_branches_is_timed_with_several_sequences(
     n_branches: int, known: Sequence[int], told: list[int]
 ) -> None:
-    context, policy = FakeContext(n_branches=n_branches), FakePolicy(known_sequences=known)
-    time_all(context, policy)
-    assert policy.told_sequences == told
+    context, policy = FakeContext(n_branches=n_branches), knowing([1], known)
+    time_branches(context, model(), policy)
+    assert all(policy.knows_draft(1, n) for n in told)
     assert context.batches == [n for n in (1, *told) for _ in range(2 if told else 0)], "relative to one sequence"
     assert (context.tokens, context.branches) == ([], {})

@@ -22,16 +22,10 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("target", "draft", "n_cores", "expected"),
     [
-        (None, None, 2, (1, 1)),
-        (None, None, 1, (1, 1)),
-        (None, None, 8, (6, 2)),
-        (3, None, 8, (3, 5)),
-        (None, 2, 8, (6, 2)),
-        (8, None, 8, (8, 1)),
-        (None, 9, 8, (1, 9)),
-        (4, 4, 2, (4, 4)),
+        (None, None, 2, (1, 1)), (None, None, 1, (1, 1)), (None, None, 8, (6, 2)), (3, None, 8, (3, 5)),
+        (None, 2, 8, (6, 2)), (8, None, 8, (8, 1)), (None, 9, 8, (1, 9)), (4, 4, 2, (4, 4)),
     ],
-)
+)  # fmt: skip
 def test_cores_are_split_between_the_models(
     target: int | None, draft: int | None, n_cores: int, expected: tuple[int, int]
 ) -> None:

@@ -18,7 +18,6 @@ from tests.unit.engine.helpers import PROMPT, Limited, Writing, draft_threads, m
 
 N = 60
 TEXT = text_after(PROMPT, N)
-WITH_OR_WITHOUT_DRAFT = pytest.mark.parametrize("with_draft", [False, True])
 
 
 @pytest.fixture(autouse=True)
@@ -92,22 +91,22 @@ def test_stop_ends_the_text_after_the_present_step_and_an_interruption_the_prefi
     assert generation.metrics.stop == INTERRUPTED
 
 
-@pytest.mark.parametrize("n_ctx", [3, 4, 5, 20])
-@WITH_OR_WITHOUT_DRAFT
-def test_a_full_context_ends_the_text(n_ctx: int, with_draft: bool) -> None:
+@pytest.mark.parametrize(
+    ("n_ctx", "n_predict", "n", "stop"),
+    [
+        *((n_ctx, -1, n_ctx - len(PROMPT) + 1, CONTEXT_FULL) for n_ctx in (3, 4, 5, 20)),  # the last is never decoded
+        *((1000, n, n, LIMIT) for n in (0, 1, 2, 5)),
+    ],
+)
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_a_full_context_and_the_token_limit_end_the_text(
+    n_ctx: int, n_predict: int, n: int, stop: str, with_draft: bool
+) -> None:
     draft = FakeContext(n_ctx=n_ctx) if with_draft else None
-    generation = make_generation(FakeContext(n_ctx=n_ctx, n_batch=32), draft, make_ending())
-    # The last token needs no place: it is never decoded.
-    assert run(generation) == TEXT[: n_ctx - len(PROMPT) + 1]
-    assert generation.metrics.stop == CONTEXT_FULL
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 5])
-@WITH_OR_WITHOUT_DRAFT
-def test_the_token_limit_is_exact(n: int, with_draft: bool) -> None:
-    generation = make_generation(FakeContext(during=nap), FakeContext() if with_draft else None, make_ending(n))
+    target = FakeContext(n_ctx=n_ctx, n_batch=32, during=nap)
+    generation = make_generation(target, draft, make_ending(n_predict))
     assert run(generation) == TEXT[:n]
-    assert generation.metrics.stop == LIMIT
+    assert generation.metrics.stop == stop
 
 
 class Learning(Eager):

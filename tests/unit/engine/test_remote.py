@@ -14,7 +14,6 @@ from duo.engine.queue import Drafted
 from duo.link.remote_drafts import RemoteDraft, RemoteDrafts
 from duo.link.remote_queue import RemoteQueue
 from duo.spec.policy import Policy
-from duo.spec.schedule import Schedule
 from duo.spec.types import Guess
 from tests.fakes import N_VOCAB, Eager, FakeContext, next_token, text_after
 from tests.unit.engine.helpers import (
@@ -25,9 +24,7 @@ from tests.unit.engine.helpers import (
     run,
 )
 
-N = 60
-TEXT = text_after(PROMPT, N)
-LOCAL = pytest.mark.parametrize("local", [True, False], ids=["with a local draft", "without"])
+TEXT = text_after(PROMPT, 30)
 
 
 class FarEnd(RemoteDraft):
@@ -57,33 +54,28 @@ class FarEnd(RemoteDraft):
 
 
 class Line(RemoteDrafts):
-    """Drafts of which another one may be chosen at every step; `choose` gives the index."""
+    """Drafts of which another one may be chosen at every step; `pick` gives the index."""
 
-    def __init__(
-        self, make_policy: Callable[[], Policy] = lambda: Eager(4, 6), choose: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, pick: Callable[[], int]) -> None:
         super().__init__()
-        self._make_policy = make_policy
-        self._choose = choose
+        self._pick = pick
         self.all: list[FarEnd] = []
 
     def new_policy(self, model: str) -> Policy:
-        return self._make_policy()
+        return Eager(4, 6)
 
-    def add(self, choose: Callable[[Sequence[int]], int] = next_token, model: str = "fake") -> FarEnd:
+    def add(self, choose: Callable[[Sequence[int]], int], model: str) -> FarEnd:
         made = FarEnd(self, choose, model)
         assert self.join(made)
         self.all.append(made)
         return made
 
     def choose(self, *, has_other: bool) -> RemoteDraft | None:
-        if self._choose is None:
-            return super().choose(has_other=has_other)
-        i = self._choose()
+        i = self._pick()
         return self.all[i] if i < len(self.all) else None
 
 
-@LOCAL
+@pytest.mark.parametrize("local", [True, False], ids=["with a local draft", "without"])
 @given(seed=st.integers(0, 2**32))
 def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: int, local: bool) -> None:
     """A good one, a bad one and perhaps the local one."""
@@ -94,8 +86,8 @@ def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: i
             now[0] = dice.randrange(3)
         return now[0]
 
-    line = Line(choose=choose)
-    good, bad = line.add(), line.add(lambda prefix: len(prefix) % N_VOCAB, "bad")
+    line = Line(choose)
+    good, bad = line.add(next_token, "good"), line.add(lambda prefix: len(prefix) % N_VOCAB, "bad")
 
     def work() -> None:
         good.work(dice.randrange(7))
@@ -103,19 +95,7 @@ def test_the_text_while_drafts_take_over_from_each_other_at_random_steps(seed: i
 
     target = FakeContext(during=work, n_batch=32)
     generation = make_generation(target, FakeContext() if local else None, make_ending(30), remote=line)
-    assert run(generation) == TEXT[:30]
+    assert run(generation) == TEXT
     assert generation.metrics.draft_error is None
     assert draft_threads() == []
     assert not any(draft.current for draft in line.all)
-
-
-@LOCAL
-def test_a_remote_draft_that_is_not_worth_its_time_is_given_up_for_this_text(local: bool) -> None:
-    line = Line(lambda: Policy(4, 6, (Schedule.OFF,), remote=True))
-    line.add()
-    generation = make_generation(FakeContext(n_batch=32), FakeContext() if local else None, make_ending(N), remote=line)
-    assert run(generation) == TEXT
-    assert line.all[0].is_given_up
-    assert generation.local is None or generation.draft is generation.local
-    line.begin()
-    assert line.choose(has_other=True) is line.all[0], "in the next text it may try again"

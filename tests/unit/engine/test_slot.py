@@ -107,21 +107,6 @@ def test_on_devices_each_size_that_will_be_used_is_decoded(
     assert sizes == ([[1, 1, 2, 3, 4, 5], [1, 1, 2, 1, 1, 1, 1]] if n_draft else [[1, 1, 2], []])
 
 
-@pytest.mark.parametrize("schedule", ["off", "sync"])
-def test_it_is_in_no_statistics_and_changes_no_text(make: Make, schedule: str) -> None:
-    found = []
-    for warm in (True, False):
-        slot = make(schedule=schedule, warmup=warm, exact=True)
-        tokens, request = write(slot)
-        again, _ = write(slot)
-        assert tokens == again
-        prompts = [event.n for event in request.metrics.events if event.name == "prompt"]
-        steps = [step.n_tokens for step in request.metrics.steps]
-        found.append((tokens, prompts, request.n_cached, len(steps) if schedule == "off" else 0))
-    assert found[0] == found[1]
-    assert len(found[0][0]) == N
-
-
 @pytest.mark.parametrize("n_before", [1, 2, 3], ids=["target", "draft", "measuring"])
 def test_a_request_can_be_cancelled_during_the_warm_up(make: Make, decodes: Decodes, n_before: int) -> None:
     slot, cancelled = make(schedule="sync"), threading.Event()
