@@ -216,8 +216,7 @@ class Generation:
         """After a batch: from the next one on, use as many threads as there are free cores."""
         if not self.cores.decoded():
             return
-        for draft in {self.sources.alone, self.draft}:
-            self._use_cores(draft)
+        self._use_cores(self.draft)
         if not self._n_threads:
             threads = within(self.threads, self.cores.limit)
             self.target.set_threads(threads.target, threads.target_batch)

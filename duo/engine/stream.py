@@ -108,12 +108,10 @@ class AsyncSteps:
         """Wait for one or more steps; None at the end. Raises the error of end()."""
         import asyncio  # noqa: PLC0415
 
-        while not self._steps:
-            if self._ended and not self._steps:
-                if self._error is not None:
-                    raise self._error
-                return None
+        while not self._steps and not self._ended:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), PAUSE_S if self._begun else None)
             self._wake.clear()
-        return [self._steps.popleft() for _ in range(len(self._steps))]
+        if not self._steps and self._error is not None:
+            raise self._error
+        return [self._steps.popleft() for _ in range(len(self._steps))] or None

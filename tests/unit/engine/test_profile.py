@@ -67,8 +67,8 @@ def test_the_options_that_change_the_cost_of_a_decode(models: list[ModelConfig])
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("usable_cores", 77), ("list_backends", ["CPU", "CUDA"]), ("system_info", "CPU : AVX512 = 1"), ("list_devices", []),
-        *(("versions", VERSIONS | {name: "another"}) for name in VERSIONS),
+        ("usable_cores", 77), ("list_backends", ["CPU", "CUDA"]), ("system_info", "CPU : AVX512 = 1"),
+        ("list_devices", []), *(("versions", VERSIONS | {name: "another"}) for name in VERSIONS),
     ],
 )  # fmt: skip
 def test_another_machine_or_library(
